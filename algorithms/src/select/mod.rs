@@ -1,0 +1,1 @@
+//! Choosing entries by magnitude.

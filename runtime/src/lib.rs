@@ -1,0 +1,1 @@
+//! The actor system of one worker, the session that a trainer holds, and the launcher.

@@ -1,0 +1,1 @@
+//! Gleaner: data-parallel training that exchanges the entries that matter.

@@ -1,0 +1,59 @@
+//! Bytes from worker to worker. This room knows nothing of gradients, schedules or steps.
+//!
+//! A [`Network`] opens [`Link`]s to peers on demand; a link carries ordered, reliable, tagged
+//! [`Message`]s in both directions at once. Nothing here assumes sockets: a network may lend its own
+//! (registered, pinned) memory as [`Bytes`], and takes payloads as `Bytes` without copying them.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+/// One worker as the network knows it. A peer keeps its number for as long as it lives;
+/// ranks, which a schedule uses, are given out anew for each membership epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(pub u32);
+
+/// Says which conversation a message belongs to; the network carries it and never reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u64);
+
+/// The largest payload of one message, in bytes. Whoever has more to say sends several messages:
+/// a length from the wire is refused above this bound before anything is allocated.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// One tagged message, at most [`MAX_PAYLOAD`] bytes long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The conversation it belongs to.
+    pub tag: Tag,
+    /// What is said.
+    pub payload: Bytes,
+}
+
+/// A boxed future, so that networks can be chosen at run time.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The sending half of a link.
+pub trait Sender: Send {
+    /// Hands the messages to the network in order. Returns when their payloads are no longer needed;
+    /// that they arrived is not promised. Several messages a call let a network write them at once.
+    fn send<'a>(&'a mut self, messages: &'a [Message]) -> BoxFuture<'a, Result<(), LinkError>>;
+}
+
+/// The receiving half of a link.
+pub trait Receiver: Send {
+    /// Waits for the next message. Dropping the returned future loses the link's place in the stream,
+    /// so whoever races it against a clock must give the link up when the clock wins.
+    fn receive(&mut self) -> BoxFuture<'_, Result<Message, LinkError>>;
+}
+
+/// An open, authenticated connection to one peer.
+pub struct Link {
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// Sends to the peer.
+    pub sender: Box<dyn Sender>,
+    /// Receives from the peer.
+    pub receiver: Box<dyn Receiver>,
+}
