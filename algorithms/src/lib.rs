@@ -1,3 +1,60 @@
 //! What to send and what to keep. Pure: no sockets, no clock, no async, no threads of its own.
+//!
+//! The five words of the house:
+//!
+//! | word | here |
+//! |---|---|
+//! | **bag** | [`bag::Bag`]: a sparse vector in flight, dense once that is smaller |
+//! | **block** | [`Block`], a contiguous range of the flat gradient, cut by a [`Partition`] |
+//! | **slot** | [`schedule::Slots`]: the cyclic range of blocks that a step works on |
+//! | **schedule** | [`schedule::Schedule`]: one worker's program for one step, as data |
+//! | **residual** | [`residual::Residual`]: what was selected out and waits for a later step |
+//!
+//! The one law, conservation: entry by entry and summed over the workers,
+//! *gradients + old residuals = delivered + new residuals + lost*.
 
+pub mod bag;
+pub mod collectives;
+mod partition;
+pub mod residual;
+pub mod schedule;
 pub mod select;
+
+pub use collectives::Method;
+pub use partition::{Partition, Sparsity, SparsityError};
+
+use std::fmt;
+
+/// A worker's number in the present membership, from 0 to P − 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rank(pub u32);
+
+/// A block's number in its partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Block(pub u32);
+
+impl Rank {
+    /// As an index into per-rank arrays.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Block {
+    /// As an index into per-block arrays.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {}", self.0)
+    }
+}

@@ -1,0 +1,150 @@
+//! Sorted indices and the values at them.
+
+use crate::{Block, Partition};
+
+/// Some entries of a vector: strictly ascending indices, and one value for each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entries {
+    /// Positions, strictly ascending.
+    pub indices: Vec<u32>,
+    /// Values, as many as indices.
+    pub values: Vec<f32>,
+}
+
+impl Entries {
+    /// Nothing, with room for `capacity` entries.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { indices: Vec::with_capacity(capacity), values: Vec::with_capacity(capacity) }
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// Forgets all entries and keeps the memory.
+    pub fn clear(&mut self) {
+        self.indices.clear();
+        self.values.clear();
+    }
+
+    /// Appends an entry, whose index must be above all others.
+    pub fn push(&mut self, index: u32, value: f32) {
+        self.indices.push(index);
+        self.values.push(value);
+    }
+
+    /// (index, value), ascending.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + '_ {
+        self.indices.iter().copied().zip(self.values.iter().copied())
+    }
+
+    /// The non-zero entries of a vector.
+    pub fn from_dense(values: &[f32]) -> Self {
+        values.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, &v)| (i as u32, v)).collect()
+    }
+
+    /// The vector of `len` values that has these entries and zeros elsewhere.
+    pub fn to_dense(&self, len: usize) -> Vec<f32> {
+        let mut dense = vec![0.0; len];
+        self.iter().for_each(|(i, v)| dense[i as usize] = v);
+        dense
+    }
+
+    /// The sum of two vectors; sums that are zero disappear.
+    pub fn merge(&self, other: &Entries) -> Entries {
+        let mut sum = Entries::with_capacity(self.len() + other.len());
+        self.visit_union(other, |index, a, b| {
+            let value = match (a, b) {
+                (Some(a), Some(b)) => a + b,
+                (Some(v), None) | (None, Some(v)) => v,
+                (None, None) => 0.0,
+            };
+            if value != 0.0 {
+                sum.push(index, value);
+            }
+        });
+        sum
+    }
+
+    /// Calls `visit(index, here, there)` for every index that either side has, ascending.
+    pub fn visit_union(&self, other: &Entries, mut visit: impl FnMut(u32, Option<f32>, Option<f32>)) {
+        let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
+        loop {
+            match (a.peek().copied(), b.peek().copied()) {
+                (Some((i, v)), Some((j, w))) if i == j => {
+                    visit(i, Some(v), Some(w));
+                    a.next();
+                    b.next();
+                }
+                (Some((i, v)), Some((j, _))) if i < j => {
+                    visit(i, Some(v), None);
+                    a.next();
+                }
+                (Some((i, v)), None) => {
+                    visit(i, Some(v), None);
+                    a.next();
+                }
+                (_, Some((j, w))) => {
+                    visit(j, None, Some(w));
+                    b.next();
+                }
+                (None, None) => return,
+            }
+        }
+    }
+
+    /// Cuts entries that are indexed in the flat gradient into one set for each block, indexed within it.
+    pub fn split(&self, partition: &Partition) -> Vec<Entries> {
+        let mut from = 0;
+        (0..partition.blocks())
+            .map(|b| {
+                let range = partition.range(Block(b as u32));
+                let to = from + self.indices[from..].partition_point(|&i| (i as usize) < range.end);
+                let block = Entries {
+                    indices: self.indices[from..to].iter().map(|&i| i - range.start as u32).collect(),
+                    values: self.values[from..to].to_vec(),
+                };
+                from = to;
+                block
+            })
+            .collect()
+    }
+}
+
+impl FromIterator<(u32, f32)> for Entries {
+    fn from_iter<I: IntoIterator<Item = (u32, f32)>>(entries: I) -> Self {
+        let (indices, values) = entries.into_iter().unzip();
+        Self { indices, values }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn splitting_loses_nothing(dense in proptest::collection::vec(prop_oneof![Just(0.0f32), -1.0f32..1.0], 0..90), blocks in 1usize..12) {
+            let partition = Partition::even(dense.len(), blocks);
+            let parts = Entries::from_dense(&dense).split(&partition);
+            for (b, part) in parts.iter().enumerate() {
+                let range = partition.range(Block(b as u32));
+                prop_assert_eq!(part.to_dense(range.len()), dense[range].to_vec());
+            }
+        }
+    }
+
+    #[test]
+    fn sums_that_cancel_disappear() {
+        let a = Entries { indices: vec![1, 4], values: vec![1.0, 2.0] };
+        let b = Entries { indices: vec![1, 5], values: vec![-1.0, 3.0] };
+        assert_eq!(a.merge(&b), Entries { indices: vec![4, 5], values: vec![2.0, 3.0] });
+    }
+}

@@ -1,0 +1,94 @@
+//! The sparse vector in flight: merging, splitting, and its forms on the wire.
+
+mod entries;
+pub mod wire;
+
+use std::sync::Arc;
+
+pub use entries::Entries;
+
+/// The values of one block on their way: sparse, or dense once that is smaller.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bag {
+    /// Sorted indices within the block, and the values there.
+    Sparse(Entries),
+    /// One value for every entry of the block.
+    Dense(Arc<Vec<f32>>),
+}
+
+impl Bag {
+    /// A bag that holds nothing.
+    pub fn empty() -> Self {
+        Bag::Sparse(Entries::default())
+    }
+
+    /// The number of values that are not zero.
+    pub fn nonzeros(&self) -> usize {
+        match self {
+            Bag::Sparse(entries) => entries.len(),
+            Bag::Dense(values) => values.iter().filter(|v| **v != 0.0).count(),
+        }
+    }
+
+    /// The non-zero entries as (index in the block, value), ascending.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (u32, f32)> + '_> {
+        match self {
+            Bag::Sparse(entries) => Box::new(entries.iter()),
+            Bag::Dense(values) => {
+                Box::new(values.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, &v)| (i as u32, v)))
+            }
+        }
+    }
+
+    /// The non-zero entries by themselves.
+    pub fn into_entries(self) -> Entries {
+        match self {
+            Bag::Sparse(entries) => entries,
+            Bag::Dense(_) => self.iter().collect(),
+        }
+    }
+
+    /// Sparse entries of a block of `len` entries, turned dense where COO would be larger
+    /// (two words an entry against one: SparCML's δ for equally wide indices and values).
+    pub fn smaller(entries: Entries, len: usize) -> Self {
+        if 2 * entries.len() > len { Bag::Dense(Arc::new(entries.to_dense(len))) } else { Bag::Sparse(entries) }
+    }
+
+    /// self + other, value by value: the bits do not depend on which side is sparse.
+    pub fn add(self, other: Bag, len: usize) -> Bag {
+        match (self, other) {
+            (Bag::Sparse(a), Bag::Sparse(b)) => Bag::smaller(a.merge(&b), len),
+            (Bag::Dense(mut sum), b) | (b, Bag::Dense(mut sum)) => {
+                let values = Arc::make_mut(&mut sum);
+                match b {
+                    Bag::Sparse(b) => b.iter().for_each(|(i, v)| values[i as usize] += v),
+                    Bag::Dense(b) => values.iter_mut().zip(b.iter()).for_each(|(a, b)| *a += b),
+                }
+                Bag::Dense(sum)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn sparse(len: usize) -> impl Strategy<Value = Vec<f32>> {
+        proptest::collection::vec(prop_oneof![3 => Just(0.0f32), 1 => -4.0f32..4.0, 1 => Just(1.5f32), 1 => Just(-1.5f32)], len)
+    }
+
+    proptest! {
+        #[test]
+        fn adding_bags_is_adding_vectors(a in sparse(40), b in sparse(40), forms in 0..4) {
+            let bag = |v: &[f32], dense: bool| {
+                if dense { Bag::Dense(Arc::new(v.to_vec())) } else { Bag::Sparse(Entries::from_dense(v)) }
+            };
+            let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+            let ours = bag(&a, forms & 1 > 0).add(bag(&b, forms & 2 > 0), 40);
+            prop_assert_eq!(ours.nonzeros(), sum.iter().filter(|v| **v != 0.0).count());
+            prop_assert_eq!(ours.into_entries(), Entries::from_dense(&sum));
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Bags as bytes.
+//!
+//! A slot travels as a stream of little-endian 32-bit words: for each of its blocks `form` and `count`,
+//! then for each block its body. Form 0 is COO: `count` indices, then `count` values. Form 1 is dense: `count`
+//! values, one for each entry of the block. The stream is cut into payloads of at most [`PIECE`] bytes
+//! at word boundaries, so that the far side adds while the rest is under way.
+//!
+//! The [`Decoder`] takes any bytes at all: it never panics, and allocates no more than the entries that the
+//! schedule declared for each block.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Entries;
+
+/// The largest payload that [`encode`] makes, in bytes.
+pub const PIECE: usize = 256 << 10;
+
+/// Dense bodies from this size on, in bytes, are lent to the network instead of copied.
+const LEND: usize = 16 << 10;
+
+const SPARSE: u32 = 0;
+const DENSE: u32 = 1;
+
+/// What is sent of one block.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Indices and values.
+    Sparse(Entries),
+    /// The values in a range of a shared vector, which is a whole block.
+    Dense(Arc<Vec<f32>>, Range<usize>),
+}
+
+struct Lent {
+    values: Arc<Vec<f32>>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.values[self.range.clone()])
+    }
+}
+
+/// The payloads that carry the bodies of a slot, in order.
+pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
+    let mut stream = Stream::default();
+    for body in bodies {
+        let (form, count) = match body {
+            Body::Sparse(entries) => (SPARSE, entries.len()),
+            Body::Dense(_, range) => (DENSE, range.len()),
+        };
+        stream.write(&form.to_le_bytes());
+        stream.write(&(count as u32).to_le_bytes());
+    }
+    for body in bodies {
+        match body {
+            Body::Sparse(entries) => {
+                stream.write_words(entries.indices.iter().map(|i| i.to_le_bytes()));
+                stream.write_words(entries.values.iter().map(|v| v.to_le_bytes()));
+            }
+            Body::Dense(values, range) if range.len() * 4 >= LEND && cfg!(target_endian = "little") => {
+                stream.flush();
+                for from in range.clone().step_by(PIECE / 4) {
+                    let range = from..(from + PIECE / 4).min(range.end);
+                    stream.payloads.push(Bytes::from_owner(Lent { values: values.clone(), range }));
+                }
+            }
+            Body::Dense(values, range) => {
+                stream.write_words(values[range.clone()].iter().map(|v| v.to_le_bytes()));
+            }
+        }
+    }
+    stream.flush();
+    stream.payloads
+}
+
+#[derive(Default)]
+struct Stream {
+    payloads: Vec<Bytes>,
+    open: Vec<u8>,
+}
+
+impl Stream {
+    fn write(&mut self, word: &[u8; 4]) {
+        if self.open.len() == PIECE {
+            self.flush();
+        }
+        self.open.extend_from_slice(word);
+    }
+
+    fn write_words(&mut self, mut words: impl ExactSizeIterator<Item = [u8; 4]>) {
+        while words.len() > 0 {
+            if self.open.len() == PIECE {
+                self.flush();
+            }
+            let room = (PIECE - self.open.len()) / 4;
+            self.open.reserve(4 * room.min(words.len()));
+            self.open.extend(words.by_ref().take(room).flatten());
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.open.is_empty() {
+            self.payloads.push(std::mem::take(&mut self.open).into());
+        }
+    }
+}
+
+/// What a schedule declares of one block that is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Entries in the block.
+    pub len: u32,
+    /// Non-zero entries that the sender may have, at most.
+    pub bound: u32,
+}
+
+/// A part of a slot, as the decoder hands it on.
+#[derive(Debug, PartialEq)]
+pub enum Part<'a> {
+    /// All entries of a block.
+    Sparse(Entries),
+    /// Consecutive values of a dense block.
+    Dense {
+        /// The index of the first of them.
+        first: usize,
+        /// Little-endian values.
+        values: &'a [u8],
+    },
+}
+
+/// Reads the values of a dense part.
+pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+/// Bytes that are not the slot that the schedule declared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A payload ends in the middle of a word.
+    #[error("a payload has {0} bytes; expected a multiple of 4")]
+    Torn(usize),
+    /// Neither COO nor dense.
+    #[error("block {block} of the slot has the unknown form {form}; expected 0 (COO) or 1 (dense)")]
+    Form {
+        /// Position in the slot.
+        block: usize,
+        /// Form found.
+        form: u32,
+    },
+    /// More entries than declared, or a dense block of another length.
+    #[error("block {block} of the slot announces {count} entries; the schedule allows {allowed}")]
+    Count {
+        /// Position in the slot.
+        block: usize,
+        /// Entries announced.
+        count: u32,
+        /// Entries allowed.
+        allowed: u32,
+    },
+    /// Indices that do not ascend, or lie outside.
+    #[error("index {index} of block {block} of the slot is out of order or not below the block's length {len}")]
+    Index {
+        /// Position in the slot.
+        block: usize,
+        /// Index found.
+        index: u32,
+        /// The block's length.
+        len: u32,
+    },
+    /// A value that no bag may hold.
+    #[error("block {block} of the slot holds the value {value}; expected finite values, and no zeros among sparse ones")]
+    Value {
+        /// Position in the slot.
+        block: usize,
+        /// The value, as text.
+        value: String,
+    },
+    /// The slot is complete and more came.
+    #[error("{0} bytes follow after the end of the slot")]
+    Trailing(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Form,
+    Count(u32),
+    Body,
+}
+
+/// Puts a slot together from payloads, a part at a time.
+#[derive(Debug)]
+pub struct Decoder {
+    expected: Vec<Expected>,
+    announced: Vec<(u32, u32)>,
+    state: State,
+    /// The block whose body is being read, and how many words of it have been.
+    block: usize,
+    words: usize,
+    partial: Entries,
+}
+
+impl Decoder {
+    /// Expects these blocks.
+    pub fn new(expected: Vec<Expected>) -> Self {
+        let state = if expected.is_empty() { State::Body } else { State::Form };
+        Self { announced: Vec::with_capacity(expected.len()), expected, state, block: 0, words: 0, partial: Entries::default() }
+    }
+
+    /// Whether the whole slot has been read.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::Body && self.block == self.expected.len()
+    }
+
+    /// Reads one payload and hands on what it completes, as (position of the block in the slot, part).
+    ///
+    /// # Errors
+    /// Bytes that are no slot as declared; the decoder is of no use afterwards.
+    pub fn feed(&mut self, payload: &[u8], mut part: impl FnMut(usize, Part<'_>)) -> Result<(), DecodeError> {
+        if !payload.len().is_multiple_of(4) {
+            return Err(DecodeError::Torn(payload.len()));
+        }
+        let mut rest = payload;
+        while let (State::Form | State::Count(_), Some((word, after))) = (self.state, rest.split_first_chunk::<4>()) {
+            self.announce(u32::from_le_bytes(*word))?;
+            rest = after;
+        }
+        if self.state == State::Body {
+            self.pass_empty_bodies(&mut part);
+            while !rest.is_empty() && self.block < self.expected.len() {
+                let (form, count) = self.announced[self.block];
+                let body = if form == DENSE { count as usize } else { 2 * count as usize };
+                let take = (body - self.words).min(rest.len() / 4);
+                let (words, after) = rest.split_at(4 * take);
+                if form == DENSE { self.dense(words, &mut part)? } else { self.sparse(words, count as usize)? }
+                self.words += take;
+                rest = after;
+                if self.words == body {
+                    if form == SPARSE {
+                        part(self.block, Part::Sparse(std::mem::take(&mut self.partial)));
+                    }
+                    self.block += 1;
+                    self.words = 0;
+                    self.pass_empty_bodies(&mut part);
+                }
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(rest.len())) }
+    }
+
+    fn announce(&mut self, word: u32) -> Result<(), DecodeError> {
+        let block = self.announced.len();
+        match self.state {
+            State::Form if word > DENSE => return Err(DecodeError::Form { block, form: word }),
+            State::Form => self.state = State::Count(word),
+            State::Count(form) => {
+                let Expected { len, bound } = self.expected[block];
+                let fits = if form == DENSE { word == len } else { word <= bound.min(len) };
+                if !fits {
+                    let allowed = if form == DENSE { len } else { bound.min(len) };
+                    return Err(DecodeError::Count { block, count: word, allowed });
+                }
+                self.announced.push((form, word));
+                self.state = if self.announced.len() == self.expected.len() { State::Body } else { State::Form };
+            }
+            State::Body => {}
+        }
+        Ok(())
+    }
+
+    fn pass_empty_bodies(&mut self, part: &mut impl FnMut(usize, Part<'_>)) {
+        while self.words == 0 && self.announced.get(self.block).is_some_and(|&(_, count)| count == 0) {
+            match self.announced[self.block].0 {
+                SPARSE => part(self.block, Part::Sparse(Entries::default())),
+                _ => part(self.block, Part::Dense { first: 0, values: &[] }),
+            }
+            self.block += 1;
+        }
+    }
+
+    fn dense(&mut self, values: &[u8], part: &mut impl FnMut(usize, Part<'_>)) -> Result<(), DecodeError> {
+        if floats(values).fold(false, |bad, v| bad | !v.is_finite())
+            && let Some(value) = floats(values).find(|v| !v.is_finite())
+        {
+            return Err(DecodeError::Value { block: self.block, value: value.to_string() });
+        }
+        part(self.block, Part::Dense { first: self.words, values });
+        Ok(())
+    }
+
+    fn sparse(&mut self, words: &[u8], count: usize) -> Result<(), DecodeError> {
+        let (block, len) = (self.block, self.expected[self.block].len);
+        if self.words == 0 {
+            self.partial = Entries::with_capacity(count);
+        }
+        let indices = count.saturating_sub(self.words).min(words.len() / 4);
+        let (indices, values) = words.split_at(4 * indices);
+        for word in indices.chunks_exact(4) {
+            let index = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            if index >= len || self.partial.indices.last().is_some_and(|&last| last >= index) {
+                return Err(DecodeError::Index { block, index, len });
+            }
+            self.partial.indices.push(index);
+        }
+        for value in floats(values) {
+            if !value.is_finite() || value == 0.0 {
+                return Err(DecodeError::Value { block, value: value.to_string() });
+            }
+            self.partial.values.push(value);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Bag;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode(expected: Vec<Expected>, payloads: &[Bytes]) -> Result<Vec<Vec<f32>>, DecodeError> {
+        let mut blocks: Vec<Vec<f32>> = expected.iter().map(|e| vec![0.0; e.len as usize]).collect();
+        let mut decoder = Decoder::new(expected);
+        for payload in payloads {
+            decoder.feed(payload, |block, part| match part {
+                Part::Sparse(entries) => entries.iter().for_each(|(i, v)| blocks[block][i as usize] = v),
+                Part::Dense { first, values } => {
+                    floats(values).enumerate().for_each(|(i, v)| blocks[block][first + i] = v);
+                }
+            })?;
+        }
+        assert!(decoder.is_complete());
+        Ok(blocks)
+    }
+
+    fn block() -> impl Strategy<Value = (Vec<f32>, bool)> {
+        let value = prop_oneof![Just(0.0f32), -1.0f32..1.0];
+        (prop_oneof![proptest::collection::vec(value.clone(), 0..40), proptest::collection::vec(value, 5000..6000)], any::<bool>())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(blocks in proptest::collection::vec(block(), 0..5), cut in 1usize..50) {
+            let expected = blocks.iter().map(|(b, _)| Expected { len: b.len() as u32, bound: b.len() as u32 }).collect::<Vec<_>>();
+            let bodies: Vec<Body> = blocks.iter().map(|(values, dense)| {
+                if *dense { Body::Dense(Arc::new(values.clone()), 0..values.len()) } else { Body::Sparse(Entries::from_dense(values)) }
+            }).collect();
+            let wanted: Vec<Vec<f32>> = blocks.into_iter().map(|(b, _)| b).collect();
+            let payloads = encode(&bodies);
+            prop_assert!(payloads.iter().all(|p| p.len() <= PIECE && !p.is_empty()));
+            prop_assert_eq!(&decode(expected.clone(), &payloads).unwrap(), &wanted);
+            // Wherever the stream is cut, the same slot comes out.
+            let stream: Vec<u8> = payloads.iter().flatten().copied().collect();
+            let cuts: Vec<Bytes> = stream.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
+            prop_assert_eq!(&decode(expected, &cuts).unwrap(), &wanted);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(
+            bytes in proptest::collection::vec(prop_oneof![3 => Just(0u8), 1 => Just(1u8), 1 => any::<u8>()], 0..200),
+            lens in proptest::collection::vec((0u32..20, 0u32..20), 0..4),
+            cut in 1usize..60,
+        ) {
+            let mut decoder = Decoder::new(lens.iter().map(|&(len, bound)| Expected { len, bound }).collect());
+            for payload in bytes.chunks(cut) {
+                let mut broken = false;
+                let read = decoder.feed(payload, |block, part| if let Part::Sparse(entries) = part {
+                    broken |= entries.len() > lens[block].1 as usize || entries.len() > lens[block].0 as usize;
+                });
+                prop_assert!(!broken);
+                if read.is_err() { break; }
+            }
+        }
+    }
+
+    #[test]
+    fn large_dense_blocks_are_lent_not_copied() {
+        let values = Arc::new(vec![1.0f32; PIECE]);
+        let payloads = encode(&[Body::Dense(values.clone(), 0..PIECE)]);
+        assert_eq!(payloads.len(), 1 + 4);
+        assert_eq!(payloads[1].as_ptr(), values.as_ptr().cast());
+        assert_eq!(Arc::strong_count(&values), 5);
+    }
+
+    #[test]
+    fn lies_are_named() {
+        let expect = |len, bound| vec![Expected { len, bound }];
+        let words = |words: &[u32]| Bytes::from(words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>());
+        let lie = |expected, w: &[u32]| decode(expected, &[words(w)]).unwrap_err();
+        assert_eq!(lie(expect(9, 3), &[7, 0]), DecodeError::Form { block: 0, form: 7 });
+        assert_eq!(lie(expect(9, 3), &[0, 4]), DecodeError::Count { block: 0, count: 4, allowed: 3 });
+        assert_eq!(lie(expect(9, 3), &[1, 8]), DecodeError::Count { block: 0, count: 8, allowed: 9 });
+        assert_eq!(lie(expect(9, 3), &[0, 2, 4, 4]), DecodeError::Index { block: 0, index: 4, len: 9 });
+        assert_eq!(lie(expect(9, 3), &[0, 1, 9]), DecodeError::Index { block: 0, index: 9, len: 9 });
+        assert_eq!(lie(expect(9, 3), &[0, 1, 8, 0]), DecodeError::Value { block: 0, value: "0".into() });
+        assert_eq!(lie(expect(9, 3), &[0, 0, 1]), DecodeError::Trailing(4));
+        assert_eq!(lie(expect(1, 1), &[1, 1, f32::NAN.to_bits()]), DecodeError::Value { block: 0, value: "NaN".into() });
+        let torn = Decoder::new(expect(1, 1)).feed(&[1, 2, 3], |_, _| {});
+        assert_eq!(torn, Err(DecodeError::Torn(3)));
+        assert_eq!(Bag::empty().nonzeros(), 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! Rabenseifner's dense all-reduce: recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp,
+//! Optimization of Collective Communication Operations in MPICH, 2005, §4.4).
+//!
+//! For P a power of two 2 log2 P rounds and 2n(P − 1)/P words. Otherwise the surplus ranks are folded in and out:
+//! two rounds more, and 2n(p − 1)/p + 2n words along the critical path with p = 2^⌊log2 P⌋.
+
+use std::sync::Arc;
+
+use super::{Collective, fold};
+use crate::{Block, Rank};
+use crate::schedule::{After, How, Receive, Send, Slots, Step};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rabenseifner;
+
+impl Collective for Rabenseifner {
+    fn name(&self) -> &'static str {
+        "rabenseifner"
+    }
+
+    fn summary(&self) -> &'static str {
+        "dense recursive halving and doubling: 2 log2 P rounds, 2n(P−1)/P words for powers of two"
+    }
+
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    fn blocks(&self, workers: u32) -> u32 {
+        fold::core(workers)
+    }
+
+    fn steps(&self, rank: Rank, workers: u32, _: &Arc<[u32]>) -> Vec<Step> {
+        let core = fold::core(workers);
+        let blocks = |first, count| Slots { first: Block(first), count };
+        let levels = core.ilog2();
+        fold::folded(rank, workers, core, || {
+            let w = rank.0;
+            // The blocks of this worker's half at a distance: those whose number agrees with w above that bit.
+            let half = |w: u32, distance: u32| blocks(w & !(distance - 1), distance);
+            let halving = (0..levels).rev().map(|i| 1 << i).map(|distance| {
+                let peer = w ^ distance;
+                Step::Exchange {
+                    sends: vec![Send { to: Rank(peer), slots: half(peer, distance), after: After::Drop }],
+                    receives: vec![Receive { from: Rank(peer), slots: half(w, distance), how: How::Add }],
+                }
+            });
+            let doubling = (0..levels).map(|i| 1 << i).map(|distance| {
+                let peer = w ^ distance;
+                Step::Exchange {
+                    sends: vec![Send { to: Rank(peer), slots: half(w, distance), after: After::Retain }],
+                    receives: vec![Receive { from: Rank(peer), slots: half(peer, distance), how: How::Place }],
+                }
+            });
+            halving.chain(doubling).collect()
+        })
+    }
+}

@@ -1,0 +1,42 @@
+//! The dense ring all-reduce: a reduce-scatter and an all-gather along a ring (Patarasuk and Yuan, 2009).
+//!
+//! 2(P − 1) rounds, 2n(P − 1)/P words received by every worker, which is the least possible.
+
+use std::sync::Arc;
+
+use super::Collective;
+use crate::Rank;
+use crate::schedule::{After, How, Receive, Send, Slots, Step};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ring;
+
+impl Collective for Ring {
+    fn name(&self) -> &'static str {
+        "ring"
+    }
+
+    fn summary(&self) -> &'static str {
+        "dense ring: 2(P−1) rounds, 2n(P−1)/P words"
+    }
+
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    fn blocks(&self, workers: u32) -> u32 {
+        workers
+    }
+
+    fn steps(&self, rank: Rank, workers: u32, _: &Arc<[u32]>) -> Vec<Step> {
+        let (w, p) = (rank.0, workers);
+        let pass = |sent: u32, received: u32, after, how| Step::Exchange {
+            sends: vec![Send { to: Rank((w + 1) % p), slots: Slots::cyclic(sent, 1, p), after }],
+            receives: vec![Receive { from: Rank((w + p - 1) % p), slots: Slots::cyclic(received, 1, p), how }],
+        };
+        let reduce_scatter = (0..p - 1).map(|t| pass(w + p - t, w + p - t - 1, After::Drop, How::Add));
+        let all_gather = (0..p - 1).map(|t| pass(w + 1 + p - t, w + p - t, After::Retain, How::Place));
+        reduce_scatter.chain(all_gather).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! Error feedback: what was selected out of a step waits here for the next.
+//!
+//! SparDL, Algorithm 1 and §3.2: after a step, at the indices of the final update the residual is what this worker
+//! itself dropped on the way; at all others it is the worker's whole accumulated gradient. That is exactly
+//! conservation: no entry is lost, whoever dropped it.
+
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::bag::{Bag, Entries};
+use crate::schedule::{Candidates, Fate, Finished};
+use crate::{Block, Partition, select};
+
+/// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Collection {
+    /// All of them: local, in-procedure and end-procedure residuals. Nothing is lost.
+    #[default]
+    Global,
+    /// Local and end-procedure residuals; what a worker drops of the others' contributions at indices of the
+    /// final update is lost.
+    Partial,
+    /// Local residuals only; whatever is dropped after it was first sent is lost.
+    Local,
+}
+
+impl Collection {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Collection::Global => "global",
+            Collection::Partial => "partial",
+            Collection::Local => "local",
+        }
+    }
+}
+
+impl FromStr for Collection {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Collection::Global, Collection::Partial, Collection::Local]
+            .into_iter()
+            .find(|c| c.name() == name)
+            .ok_or_else(|| format!("'{name}' is no residual collection; expected global, partial or local"))
+    }
+}
+
+/// A gradient that cannot be synchronised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sum of gradient and residual at entry {entry} is NaN or infinite")]
+pub struct NonFinite {
+    /// Position in the flat gradient.
+    pub entry: usize,
+}
+
+/// The residual of one gradient on one worker, and within a step the accumulator.
+#[derive(Debug)]
+pub struct Residual {
+    partition: Partition,
+    values: Arc<Vec<f32>>,
+    /// Whether the residual is zero everywhere, whatever `values` holds.
+    zero: bool,
+    quotas: Vec<Option<u32>>,
+    thresholds: Vec<Option<f32>>,
+    /// Candidates collected in this step, by block, each piece with its first index.
+    pieces: Vec<Vec<(u32, Entries)>>,
+}
+
+/// A committed step.
+#[derive(Debug)]
+pub struct Committed {
+    /// The sum over all workers, block by block.
+    pub update: Vec<Bag>,
+    /// What this worker dropped and did not collect, block by block. Empty bags under global collection.
+    pub lost: Vec<Entries>,
+}
+
+impl Residual {
+    /// A residual of zeros. `quotas` says how many entries the schedule selects from each block, if it does.
+    pub fn new(partition: Partition, quotas: Vec<Option<u32>>) -> Self {
+        let blocks = partition.blocks();
+        Self {
+            values: Arc::new(vec![0.0; partition.entries()]),
+            zero: true,
+            quotas,
+            thresholds: vec![None; blocks],
+            pieces: vec![Vec::new(); blocks],
+            partition,
+        }
+    }
+
+    /// Adds a part of the gradient, from position `offset` on, in one pass over memory that also collects
+    /// candidates for the selection. Every entry must be given once before [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// A sum that is NaN or infinite; the first such entry is named and stays as it was.
+    pub fn accumulate(&mut self, offset: usize, gradient: &[f32]) -> Result<(), NonFinite> {
+        let values = Arc::make_mut(&mut self.values);
+        let mut from = offset;
+        let end = offset + gradient.len();
+        while from < end {
+            let block = self.partition.block_of(from);
+            let range = self.partition.range(block);
+            let to = end.min(range.end);
+            let start = (from - range.start) as u32;
+            let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
+            // With nothing to select or nothing predicted, no candidates are collected.
+            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(f32::INFINITY);
+            let mut found = Entries::default();
+            let kernel = if self.zero { select::replace } else { select::accumulate };
+            kernel(&mut values[from..to], part, threshold, start, &mut found)
+                .map_err(|e| NonFinite { entry: from + e.index })?;
+            self.pieces[b].push((start, found));
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Lends the accumulator and its candidates to an execution.
+    pub fn begin(&mut self) -> (Arc<Vec<f32>>, Vec<Candidates>) {
+        let candidates = self
+            .pieces
+            .iter_mut()
+            .zip(&self.thresholds)
+            .map(|(pieces, &threshold)| {
+                pieces.sort_unstable_by_key(|&(start, _)| start);
+                let mut pieces = pieces.drain(..).map(|(_, entries)| entries);
+                let mut entries = pieces.next().unwrap_or_default();
+                for piece in pieces {
+                    entries.indices.extend(piece.indices);
+                    entries.values.extend(piece.values);
+                }
+                Candidates { threshold, entries }
+            })
+            .collect();
+        self.zero = false;
+        (std::mem::take(&mut self.values), candidates)
+    }
+
+    /// Takes the accumulator back and makes it the residual for the next step: writes at the indices of the
+    /// final update only, or nothing at all where everything was delivered.
+    pub fn commit(&mut self, finished: Finished, collection: Collection) -> Committed {
+        let Finished { update, mut accumulator, fates, drops, thresholds, .. } = finished;
+        let whole = |(fate, bag): (&Fate, &Bag)| matches!((fate, bag), (Fate::Whole, Bag::Dense(_)));
+        self.zero = fates.iter().zip(&update).all(whole);
+        self.thresholds = thresholds;
+        let mut lost = vec![Entries::default(); update.len()];
+        if !self.zero {
+            let values = Arc::make_mut(&mut accumulator);
+            for (b, ((bag, fate), dropped)) in update.iter().zip(fates).zip(drops).enumerate() {
+                let residual = &mut values[self.partition.range(Block(b as u32))];
+                lost[b] = match fate {
+                    Fate::Whole => commit_whole(residual, bag, dropped, collection),
+                    Fate::Selected { indices, settled } => {
+                        commit_selected(residual, bag, &indices, &settled, dropped, collection)
+                    }
+                };
+            }
+        }
+        self.values = accumulator;
+        Committed { update, lost }
+    }
+
+    /// The residual at some positions.
+    pub fn read(&self, range: Range<usize>) -> Vec<f32> {
+        if self.zero { vec![0.0; range.len()] } else { self.values[range].to_vec() }
+    }
+
+    /// Puts a residual back that was [read](Self::read) before, from position `offset` on.
+    pub fn restore(&mut self, offset: usize, residual: &[f32]) {
+        let values = Arc::make_mut(&mut self.values);
+        if self.zero {
+            values.fill(0.0);
+            self.zero = false;
+        }
+        values[offset..offset + residual.len()].copy_from_slice(residual);
+    }
+
+    /// From which magnitude on candidates are collected, by block: a prediction that makes selection fast
+    /// and never changes what is selected.
+    pub fn thresholds(&self) -> &[Option<f32>] {
+        &self.thresholds
+    }
+
+    /// Puts back what [`thresholds`](Self::thresholds) gave.
+    pub fn restore_thresholds(&mut self, thresholds: Vec<Option<f32>>) {
+        self.thresholds = thresholds;
+    }
+
+    /// The blocks of this residual.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+}
+
+/// The worker's whole contribution went into the sum.
+fn commit_whole(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
+    match bag {
+        // A dense sum delivers every entry, also those that cancel to zero.
+        Bag::Dense(_) if dropped.is_empty() => residual.fill(0.0),
+        bag => bag.iter().for_each(|(i, _)| residual[i as usize] = 0.0),
+    }
+    collect(residual, bag, dropped, collection)
+}
+
+/// Only some of the worker's contribution was selected.
+fn commit_selected(
+    residual: &mut [f32],
+    bag: &Bag,
+    selected: &[u32],
+    settled: &Entries,
+    dropped: Entries,
+    collection: Collection,
+) -> Entries {
+    if collection == Collection::Local {
+        // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
+        let mut lost: Entries = settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
+        lost = lost.merge(&dropped);
+        selected.iter().for_each(|&i| residual[i as usize] = 0.0);
+        return lost;
+    }
+    let mut lost = Entries::default();
+    let (mut selected, mut settled) = (selected.iter().peekable(), settled.iter().peekable());
+    for (i, _) in bag.iter() {
+        while selected.next_if(|&&s| s < i).is_some() {}
+        while settled.next_if(|&(s, _)| s < i).is_some() {}
+        let residual = &mut residual[i as usize];
+        if selected.peek() == Some(&&i) {
+            *residual = 0.0;
+        } else if let Some((_, sum)) = settled.next_if(|&(s, _)| s == i) {
+            match collection {
+                Collection::Global => *residual = sum,
+                _ => lost.push(i, sum - *residual),
+            }
+        }
+    }
+    lost.merge(&collect(residual, bag, dropped, collection))
+}
+
+/// Adds this worker's share of later drops at the indices of the final update, or reports it as lost.
+fn collect(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
+    let mut lost = Entries::default();
+    let mut dropped = dropped.iter().peekable();
+    for (i, _) in bag.iter() {
+        while dropped.next_if(|&(d, _)| d < i).is_some() {}
+        if let Some((_, value)) = dropped.next_if(|&(d, _)| d == i) {
+            match collection {
+                Collection::Global => residual[i as usize] += value,
+                _ => lost.push(i, value),
+            }
+        }
+    }
+    lost
+}

@@ -1,0 +1,377 @@
+//! One worker's run of one schedule, without any input or output of its own.
+//!
+//! Whoever drives it (the runtime over real links, [`lockstep`](super::lockstep()) over queues) sends what comes out
+//! and feeds what comes in. The accumulator is only read; what is received lives in overlays and bags.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::keep::{Candidates, OwnTop, own_top};
+use super::{After, How, RankProof, Rule, Schedule, Slots, Step};
+use crate::bag::wire::{self, Body, DecodeError, Decoder, Part};
+use crate::bag::{Bag, Entries};
+use crate::{Block, Rank, select};
+
+/// A message to a peer: one of the payloads of a slot.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The receiver.
+    pub to: Rank,
+    /// At most [`wire::PIECE`] bytes.
+    pub payload: Bytes,
+}
+
+/// Where an execution stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It needs the next message from this rank.
+    Waiting(Rank),
+    /// It is done.
+    Finished,
+}
+
+/// Why a step cannot go on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ExecutionError {
+    /// A peer sent bytes that are not what the schedule declares.
+    #[error("{from} sent something else than its schedule says: {source}")]
+    Decode {
+        /// The peer.
+        from: Rank,
+        /// What is wrong with the bytes.
+        source: DecodeError,
+    },
+    /// A message that nobody waits for.
+    #[error("{from} sent a message that the schedule does not expect now")]
+    Unexpected {
+        /// The peer.
+        from: Rank,
+    },
+    /// A sum left the range of the number type.
+    #[error("the sum with what {from} sent is not finite at entry {entry} of the gradient: lower the learning rate or clip the gradients")]
+    Overflow {
+        /// The peer.
+        from: Rank,
+        /// Position in the flat gradient.
+        entry: usize,
+    },
+}
+
+/// What a worker holds of one block.
+#[derive(Debug)]
+enum Held {
+    /// Its own accumulator, and the sums of it with received entries where there are any.
+    Own(Entries),
+    /// A bag.
+    Bag(Bag),
+}
+
+/// What became of a worker's own contribution to a block.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// All of it went into the sum.
+    Whole,
+    /// Only these indices were selected; at the others that received something, this sum remains.
+    Selected { indices: Vec<u32>, settled: Entries },
+}
+
+/// A finished run: the update, and what the residual needs to know.
+#[derive(Debug)]
+pub struct Finished {
+    /// The sum over all workers, block by block: the same bits on every worker.
+    pub update: Vec<Bag>,
+    pub(crate) accumulator: Arc<Vec<f32>>,
+    pub(crate) fates: Vec<Fate>,
+    /// This worker's share of what was dropped later on, by block.
+    pub(crate) drops: Vec<Entries>,
+    pub(crate) thresholds: Vec<Option<f32>>,
+    /// Entries that this worker received over all messages; a dense value counts as one.
+    pub entries_received: u64,
+}
+
+impl Finished {
+    /// The number of non-zero entries of the update.
+    pub fn entries(&self) -> usize {
+        self.update.iter().map(Bag::nonzeros).sum()
+    }
+}
+
+/// A run of one schedule.
+#[derive(Debug)]
+pub struct Execution {
+    schedule: Arc<Schedule>,
+    proof: Arc<RankProof>,
+    accumulator: Arc<Vec<f32>>,
+    candidates: Vec<Candidates>,
+    held: Vec<Option<Held>>,
+    fates: Vec<Fate>,
+    drops: Vec<Entries>,
+    step: usize,
+    sent: bool,
+    received: usize,
+    decoder: Option<Decoder>,
+    entries_received: u64,
+    /// The dense block that is being received, if one is.
+    arriving: Vec<f32>,
+}
+
+impl Execution {
+    /// Starts a run of a checked schedule on an accumulator of the partition's length, with candidates by block.
+    pub fn new(
+        schedule: Arc<Schedule>,
+        proof: Arc<RankProof>,
+        accumulator: Arc<Vec<f32>>,
+        candidates: Vec<Candidates>,
+    ) -> Self {
+        let blocks = schedule.partition.blocks();
+        Self {
+            schedule,
+            proof,
+            accumulator,
+            candidates,
+            held: (0..blocks).map(|_| Some(Held::Own(Entries::default()))).collect(),
+            fates: (0..blocks).map(|_| Fate::Whole).collect(),
+            drops: vec![Entries::default(); blocks],
+            step: 0,
+            sent: false,
+            received: 0,
+            decoder: None,
+            entries_received: 0,
+            arriving: Vec::new(),
+        }
+    }
+
+    /// Goes on until a message is needed or all is done; appends what is to be sent.
+    pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Progress {
+        let schedule = self.schedule.clone();
+        while let Some(step) = schedule.steps.get(self.step) {
+            match step {
+                Step::Keep { slots, rule: Rule::Top(k) } => {
+                    let proof = self.proof.clone();
+                    for (i, block) in slots.blocks(self.held.len()).enumerate() {
+                        let holders = proof.holders.get(&self.step).map_or(1, |h| h[i]);
+                        self.keep(block, k[block.index()], holders);
+                    }
+                }
+                Step::Exchange { sends, receives } => {
+                    if !self.sent {
+                        self.sent = true;
+                        for send in sends {
+                            let bodies: Vec<Body> =
+                                send.slots.blocks(self.held.len()).map(|b| self.body(b, send.after)).collect();
+                            let payloads = wire::encode(&bodies);
+                            outbox.extend(payloads.into_iter().map(|payload| Outgoing { to: send.to, payload }));
+                        }
+                    }
+                    if let Some(receive) = receives.get(self.received) {
+                        let expected = || self.proof.expected[&self.step][self.received].clone();
+                        self.decoder.get_or_insert_with(|| Decoder::new(expected()));
+                        return Progress::Waiting(receive.from);
+                    }
+                    (self.sent, self.received) = (false, 0);
+                }
+            }
+            self.step += 1;
+        }
+        Progress::Finished
+    }
+
+    /// Takes the next message from a peer in.
+    ///
+    /// # Errors
+    /// A message that is not what the schedule declares, or sums that are not finite. The run is then of no use.
+    pub fn receive(&mut self, from: Rank, payload: &[u8]) -> Result<(), ExecutionError> {
+        let schedule = self.schedule.clone();
+        let (receive, mut decoder) = match (schedule.steps.get(self.step), self.decoder.take()) {
+            (Some(Step::Exchange { receives, .. }), Some(decoder)) if receives[self.received].from == from => {
+                (&receives[self.received], decoder)
+            }
+            _ => return Err(ExecutionError::Unexpected { from }),
+        };
+        let mut overflow = None;
+        decoder
+            .feed(payload, |position, part| {
+                let block = self.block_at(receive.slots, position);
+                self.entries_received += match &part {
+                    Part::Sparse(entries) => entries.len() as u64,
+                    Part::Dense { values, .. } => values.len() as u64 / 4,
+                };
+                let taken = match part {
+                    Part::Sparse(entries) => self.take_sparse(block, entries, receive.how),
+                    Part::Dense { first, values } => self.take_dense(block, first, values, receive.how),
+                };
+                if let Err(index) = taken {
+                    overflow.get_or_insert(schedule.partition.range(block).start + index);
+                }
+            })
+            .map_err(|source| ExecutionError::Decode { from, source })?;
+        if let Some(entry) = overflow {
+            return Err(ExecutionError::Overflow { from, entry });
+        }
+        if decoder.is_complete() {
+            self.received += 1;
+        } else {
+            self.decoder = Some(decoder);
+        }
+        Ok(())
+    }
+
+    /// Ends a run whose `advance` said that it is finished.
+    pub fn finish(mut self) -> Finished {
+        let update = (0..self.held.len())
+            .map(|b| match self.held[b].take() {
+                Some(Held::Own(overlay)) => self.materialise(Block(b as u32), &overlay),
+                Some(Held::Bag(bag)) => bag,
+                None => Bag::empty(),
+            })
+            .collect();
+        Finished {
+            update,
+            accumulator: self.accumulator,
+            fates: self.fates,
+            drops: self.drops,
+            thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
+            entries_received: self.entries_received,
+        }
+    }
+
+    fn block_at(&self, slots: Slots, position: usize) -> Block {
+        Block(((slots.first.index() + position) % self.held.len()) as u32)
+    }
+
+    fn own(&self, block: Block) -> &[f32] {
+        &self.accumulator[self.schedule.partition.range(block)]
+    }
+
+    fn block_len(&self, block: Block) -> usize {
+        self.schedule.partition.block_len(block)
+    }
+
+    fn materialise(&self, block: Block, overlay: &Entries) -> Bag {
+        let mut values = self.own(block).to_vec();
+        overlay.iter().for_each(|(i, v)| values[i as usize] = v);
+        Bag::Dense(Arc::new(values))
+    }
+
+    fn keep(&mut self, block: Block, k: u32, holders: u32) {
+        let b = block.index();
+        let held = match self.held[b].take() {
+            Some(Held::Own(overlay)) if holders > 1 => Some(Held::Bag(self.materialise(block, &overlay))),
+            held => held,
+        };
+        let kept = match held {
+            Some(Held::Own(overlay)) => {
+                let candidates = std::mem::take(&mut self.candidates[b]);
+                let OwnTop { kept, settled, threshold } = own_top(self.own(block), &overlay, &candidates, k);
+                self.candidates[b].threshold = threshold;
+                self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
+                kept
+            }
+            Some(Held::Bag(bag)) => {
+                let top = select::top_k(&bag.into_entries(), k as usize);
+                let share = top.dropped.iter().map(|(i, v)| (i, v / holders as f32)).collect();
+                self.drops[b] = self.drops[b].merge(&share);
+                top.kept
+            }
+            None => Entries::default(),
+        };
+        self.held[b] = Some(Held::Bag(Bag::smaller(kept, self.block_len(block))));
+    }
+
+    fn body(&mut self, block: Block, after: After) -> Body {
+        let b = block.index();
+        let (body, held) = match self.held[b].take() {
+            Some(Held::Own(overlay)) if overlay.is_empty() => {
+                (Body::Dense(self.accumulator.clone(), self.schedule.partition.range(block)), Held::Own(overlay))
+            }
+            Some(Held::Own(overlay)) => dense_body(self.materialise(block, &overlay)),
+            Some(Held::Bag(bag)) => dense_body(bag),
+            None => dense_body(Bag::empty()),
+        };
+        if after == After::Retain {
+            self.held[b] = Some(held);
+        }
+        body
+    }
+
+    /// Takes sparse entries in. The error is the index of a sum that is not finite.
+    fn take_sparse(&mut self, block: Block, entries: Entries, how: How) -> Result<(), usize> {
+        let b = block.index();
+        let held = match (how, self.held[b].take()) {
+            (How::Add, Some(Held::Own(overlay))) => {
+                let own = self.own(block);
+                let mut sums = Entries::with_capacity(overlay.len() + entries.len());
+                let mut finite = Ok(());
+                overlay.visit_union(&entries, |i, sum, received| {
+                    let sum = sum.unwrap_or(own[i as usize]) + received.unwrap_or(0.0);
+                    if !sum.is_finite() {
+                        finite = Err(i as usize);
+                    }
+                    sums.push(i, sum);
+                });
+                finite?;
+                Held::Own(sums)
+            }
+            (How::Add, Some(Held::Bag(bag))) => {
+                let bag = bag.add(Bag::Sparse(entries), self.block_len(block));
+                if let Bag::Sparse(sums) = &bag
+                    && let Some((i, _)) = sums.iter().find(|(_, v)| !v.is_finite())
+                {
+                    return Err(i as usize);
+                }
+                Held::Bag(bag)
+            }
+            _ => Held::Bag(Bag::Sparse(entries)),
+        };
+        self.held[b] = Some(held);
+        Ok(())
+    }
+
+    /// Takes consecutive values of a dense block in, adding them to what is held as they come.
+    fn take_dense(&mut self, block: Block, first: usize, values: &[u8], how: How) -> Result<(), usize> {
+        let b = block.index();
+        let range = self.schedule.partition.range(block);
+        if first == 0 {
+            self.arriving = match self.held[b].take() {
+                Some(Held::Bag(bag)) => match (how, bag) {
+                    (How::Place, _) => Vec::with_capacity(range.len()),
+                    (How::Add, Bag::Dense(sum)) => Arc::unwrap_or_clone(sum),
+                    (How::Add, Bag::Sparse(entries)) => entries.to_dense(range.len()),
+                },
+                Some(Held::Own(overlay)) if !overlay.is_empty() => match self.materialise(block, &overlay) {
+                    Bag::Dense(sum) => Arc::unwrap_or_clone(sum),
+                    Bag::Sparse(entries) => entries.to_dense(range.len()),
+                },
+                Some(Held::Own(_)) | None => Vec::with_capacity(range.len()),
+            };
+        }
+        let floats = wire::floats(values);
+        let count = floats.len();
+        if self.arriving.len() == range.len() {
+            self.arriving[first..first + count].iter_mut().zip(floats).for_each(|(sum, v)| *sum += v);
+        } else if how == How::Add {
+            let own = &self.accumulator[range.clone()][first..first + count];
+            self.arriving.extend(own.iter().zip(floats).map(|(own, v)| own + v));
+        } else {
+            self.arriving.extend(floats);
+        }
+        let sums = &self.arriving[first..first + count];
+        if sums.iter().fold(false, |bad, v| bad | !v.is_finite()) {
+            return Err(first + sums.iter().position(|v| !v.is_finite()).unwrap_or(0));
+        }
+        if first + count == range.len() {
+            self.held[b] = Some(Held::Bag(Bag::Dense(Arc::new(std::mem::take(&mut self.arriving)))));
+        }
+        Ok(())
+    }
+}
+
+/// What is sent of a bag, and the bag to retain: one copy for both.
+fn dense_body(bag: Bag) -> (Body, Held) {
+    let body = match &bag {
+        Bag::Sparse(entries) => Body::Sparse(entries.clone()),
+        Bag::Dense(values) => Body::Dense(values.clone(), 0..values.len()),
+    };
+    (body, Held::Bag(bag))
+}
