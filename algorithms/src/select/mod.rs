@@ -1,1 +1,89 @@
-//! Choosing entries by magnitude.
+//! Choosing entries: which of a gradient's entries are worth sending.
+//!
+//! A step costs one pass over memory: [`accumulate`] adds the gradient to the residual and, in the same pass, notes every
+//! entry that reaches a threshold predicted from the step before. [`top_k`] then selects exactly, among those few
+//! candidates alone. If at least k entries reach the threshold, then the k largest are among them: that count is the
+//! proof of exactness. If fewer do, the prediction was too high, and [`scan`] collects again with a lower one;
+//! [`top_k_dense`] does all of that without a prediction.
+//!
+//! Magnitudes are compared as bits, `x.to_bits() & 0x7fff_ffff`, an order in which every finite value stands below
+//! infinity and infinity below every NaN, and which no rounding or flush-to-zero mode changes. Both zeros have
+//! magnitude 0 and are never chosen.
+//!
+//! The passes run on AVX-512, AVX2 or portable code, whichever is the best that the processor has; all give the same
+//! bits. See [`Simd`] to force one.
+
+mod estimate;
+mod portable;
+mod simd;
+mod sweep;
+mod top;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+pub use estimate::estimate_threshold;
+pub use simd::Simd;
+pub use sweep::{NonFinite, accumulate, replace, scan};
+pub use top::{top_k, top_k_dense};
+
+/// Entries chosen from a slice: `values[j]` stands at index `indices[j]`; both are equally long, indices ascend.
+///
+/// What fills it appends, so one value serves many layers and many steps: [`clear`](Self::clear) keeps the memory.
+#[derive(Default, Clone, Debug, PartialEq)]
+pub struct Candidates {
+    /// Where each entry stands, ascending.
+    pub indices: Vec<u32>,
+    /// The entries themselves.
+    pub values: Vec<f32>,
+}
+
+impl Candidates {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// Forgets the entries, keeps the memory.
+    pub fn clear(&mut self) {
+        self.indices.clear();
+        self.values.clear();
+    }
+
+    /// Appends one entry; its index must be above those already here.
+    pub fn push(&mut self, index: u32, value: f32) {
+        self.indices.push(index);
+        self.values.push(value);
+    }
+
+    /// Makes room for `additional` more entries, at least.
+    pub fn reserve(&mut self, additional: usize) {
+        self.indices.reserve(additional);
+        self.values.reserve(additional);
+    }
+}
+
+/// The bits of infinity: every magnitude from here on is not finite.
+const INFINITE: u32 = f32::INFINITY.to_bits();
+
+/// The bits of |x|: orders magnitudes, NaN above infinity.
+#[inline(always)]
+fn magnitude(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
+}
+
+/// The smallest magnitude that reaches `threshold`: never 0, so zeros never do; never above infinity, so whatever is not
+/// finite always does. A threshold that is not a positive number (NaN too) lets every non-zero entry pass.
+fn limit(threshold: f32) -> u32 {
+    if threshold > 0.0 { threshold.to_bits() } else { 1 }
+}

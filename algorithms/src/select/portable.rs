@@ -1,0 +1,85 @@
+//! The passes in plain Rust: what they mean, and what finishes after a kernel.
+
+use super::sweep::{NonFinite, Pass};
+use super::top::Cut;
+use super::{Candidates, INFINITE, magnitude};
+
+/// Entries examined together: few enough to stay in registers.
+const GROUP: usize = 16;
+
+/// Sweeps everything, or up to the first entry that may not be stored; see [`super::sweep::accumulate`].
+pub(super) fn sweep<P: Pass>(
+    residual: &mut [f32],
+    source: &[f32],
+    limit: u32,
+    first: u32,
+    out: &mut Candidates,
+) -> Result<(), NonFinite> {
+    let mut start = 0;
+    while let Some(group) = source[start..].first_chunk::<GROUP>() {
+        let mut entries = *group;
+        if P::ADD {
+            entries.iter_mut().zip(&residual[start..]).for_each(|(entry, old)| *entry += old);
+        }
+        // Magnitudes are below 2^31; as i32 their maximum is one instruction more often.
+        let largest = entries.iter().fold(0, |largest, &entry| (magnitude(entry) as i32).max(largest)) as u32;
+        if P::STORE {
+            if largest >= INFINITE {
+                break;
+            }
+            residual[start..][..GROUP].copy_from_slice(&entries);
+        }
+        if largest >= limit {
+            for (lane, &entry) in entries.iter().enumerate() {
+                if magnitude(entry) >= limit {
+                    out.push(first + (start + lane) as u32, entry);
+                }
+            }
+        }
+        start += GROUP;
+    }
+    for index in start..source.len() {
+        let entry = if P::ADD { residual[index] + source[index] } else { source[index] };
+        if P::STORE {
+            if magnitude(entry) >= INFINITE {
+                return Err(NonFinite { index });
+            }
+            residual[index] = entry;
+        }
+        if magnitude(entry) >= limit {
+            out.push(first + index as u32, entry);
+        }
+    }
+    Ok(())
+}
+
+/// Appends each entry to `kept` or to `dropped`, without a branch that data decides. Takes off `cut` the ties it has kept.
+pub(super) fn split(
+    cut: &mut Cut,
+    indices: &[u32],
+    values: &[f32],
+    kept: &mut Candidates,
+    dropped: &mut Candidates,
+) {
+    let (mut next_kept, mut next_dropped) = (kept.len(), dropped.len());
+    for side in [&mut *kept, &mut *dropped] {
+        side.indices.resize(side.indices.len() + indices.len(), 0);
+        side.values.resize(side.values.len() + indices.len(), 0.0);
+    }
+    for (&index, &value) in indices.iter().zip(values) {
+        let magnitude = magnitude(value);
+        let tie = (magnitude == cut.magnitude) & (cut.ties > 0);
+        let keep = (magnitude > cut.magnitude) | tie;
+        cut.ties -= usize::from(tie);
+        kept.indices[next_kept] = index;
+        kept.values[next_kept] = value;
+        dropped.indices[next_dropped] = index;
+        dropped.values[next_dropped] = value;
+        next_kept += usize::from(keep);
+        next_dropped += usize::from(!keep);
+    }
+    for (side, len) in [(kept, next_kept), (dropped, next_dropped)] {
+        side.indices.truncate(len);
+        side.values.truncate(len);
+    }
+}

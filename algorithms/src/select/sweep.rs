@@ -1,0 +1,142 @@
+//! One pass over a slice that finds the entries that reach a threshold, and accumulates on its way.
+
+use super::{Candidates, Simd, limit, portable};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+
+/// A sum that is NaN or infinite, or too large for f32, where a residual met its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected finite gradients, found NaN or infinity at entry {index} of the slice once the residual was added: \
+     skip this step's gradient, or lower the loss scale"
+)]
+pub struct NonFinite {
+    /// The first such entry, counted from the start of the slice.
+    pub index: usize,
+}
+
+/// Adds `gradient` to `residual` and appends every non-zero sum whose magnitude reaches `threshold` to `out`, at index
+/// `base` + its position in the slice. A threshold of 0 or less takes every non-zero sum. One pass over memory.
+///
+/// # Errors
+/// [`NonFinite`] names the first entry i whose sum is NaN or infinite. Then the entries before i have been accumulated, and
+/// their candidates appended; `residual[i..]` is unchanged, bit by bit, and `out` holds nothing from it. Which entries
+/// that leaves does not depend on the processor.
+///
+/// # Panics
+/// If the slices differ in length, or if an index would not fit into u32.
+pub fn accumulate(
+    residual: &mut [f32],
+    gradient: &[f32],
+    threshold: f32,
+    base: u32,
+    out: &mut Candidates,
+) -> Result<(), NonFinite> {
+    sweep::<Accumulate>(Simd::current(), residual, gradient, threshold, base, out)
+}
+
+/// What [`accumulate`] does when the residual is known to be zero: `residual[i] = gradient[i]`, and the residual is not
+/// read. (A negative zero stays negative; that is the only difference.)
+///
+/// # Errors
+/// As [`accumulate`]: entries before the first that is not finite are written, those from it on are not.
+///
+/// # Panics
+/// If the slices differ in length, or if an index would not fit into u32.
+pub fn replace(
+    residual: &mut [f32],
+    gradient: &[f32],
+    threshold: f32,
+    base: u32,
+    out: &mut Candidates,
+) -> Result<(), NonFinite> {
+    sweep::<Replace>(Simd::current(), residual, gradient, threshold, base, out)
+}
+
+/// Appends every non-zero entry whose magnitude reaches `threshold` to `out`, at index `base` + its position. A threshold
+/// of 0 or less takes every non-zero entry; NaN and infinity reach every threshold.
+///
+/// # Panics
+/// If an index would not fit into u32.
+pub fn scan(values: &[f32], threshold: f32, base: u32, out: &mut Candidates) {
+    scan_with(Simd::current(), values, threshold, base, out);
+}
+
+/// [`scan`] with the instructions named.
+pub(super) fn scan_with(simd: Simd, values: &[f32], threshold: f32, base: u32, out: &mut Candidates) {
+    let finished = sweep::<Scan>(simd, &mut [], values, threshold, base, out);
+    debug_assert!(finished.is_ok(), "a scan looks for candidates only");
+}
+
+/// What a pass does beside finding candidates.
+pub(super) trait Pass {
+    /// The entries are residual + source, else source alone.
+    const ADD: bool;
+    /// The entries are stored to the residual, so they must be finite. Else the residual is an empty slice.
+    const STORE: bool;
+}
+
+pub(super) struct Accumulate;
+pub(super) struct Replace;
+pub(super) struct Scan;
+
+impl Pass for Accumulate {
+    const ADD: bool = true;
+    const STORE: bool = true;
+}
+
+impl Pass for Replace {
+    const ADD: bool = false;
+    const STORE: bool = true;
+}
+
+impl Pass for Scan {
+    const ADD: bool = false;
+    const STORE: bool = false;
+}
+
+/// Entries per call of a kernel, which first makes room for as many candidates: small enough that the room is small.
+const CHUNK: usize = 4096;
+
+/// A kernel sweeps whole groups of a chunk, and stops before a group whose entries may not be stored. It returns how many
+/// entries it has swept: the portable code does the rest, be it a tail or the way up to the offending entry.
+///
+/// Arguments: residual (empty if the pass does not store), source, limit, index of the first entry, candidates.
+type Kernel = unsafe fn(&mut [f32], &[f32], u32, u32, &mut Candidates) -> usize;
+
+/// The pass `P` with the instructions named, which the processor must have.
+pub(super) fn sweep<P: Pass>(
+    simd: Simd,
+    residual: &mut [f32],
+    source: &[f32],
+    threshold: f32,
+    base: u32,
+    out: &mut Candidates,
+) -> Result<(), NonFinite> {
+    assert!(!P::STORE || residual.len() == source.len(), "residual and gradient differ in length");
+    assert!(source.len() as u64 + u64::from(base) <= 1 << 32, "an index would not fit into u32");
+    assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
+    let limit = limit(threshold);
+    let kernel: Kernel = match simd {
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx512 => avx512::sweep::<P>,
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 => avx2::sweep::<P>,
+        _ => |_, _, _, _, _| 0,
+    };
+    for (number, source) in source.chunks(CHUNK).enumerate() {
+        let start = number * CHUNK;
+        let residual = if P::STORE { &mut residual[start..][..source.len()] } else { &mut [] };
+        // `start` is below the slice's length, and base + that length fits.
+        let first = base + start as u32;
+        // SAFETY: the processor has the kernel's instructions (asserted above), the two slices are equally long if `P`
+        // stores, and first + source.len() fits into u32 or is just beyond.
+        let swept = unsafe { kernel(residual, source, limit, first, out) };
+        if swept < source.len() {
+            let residual = if P::STORE { &mut residual[swept..] } else { &mut [] };
+            portable::sweep::<P>(residual, &source[swept..], limit, first + swept as u32, out)
+                .map_err(|NonFinite { index }| NonFinite { index: start + swept + index })?;
+        }
+    }
+    Ok(())
+}
