@@ -20,7 +20,10 @@ impl Partition {
         let blocks = blocks.max(1);
         let (each, longer) = (n / blocks, n % blocks);
         let bounds: Arc<[usize]> = (0..=blocks).map(|b| b * each + b.min(longer)).collect();
-        assert!(each < u32::MAX as usize, "{n} entries in {blocks} blocks: a block's indices are 32 bits wide");
+        assert!(
+            each < u32::MAX as usize,
+            "{n} entries in {blocks} blocks: a block's indices are 32 bits wide"
+        );
         Self { bounds }
     }
 
@@ -63,9 +66,8 @@ impl Partition {
         let mut allotment: Vec<u32> = vec![0; blocks];
         let mut left = k;
         while left > 0 {
-            let open: Vec<usize> = (0..blocks)
-                .filter(|&b| (allotment[b] as usize) < self.block_len(Block(b as u32)))
-                .collect();
+            let open: Vec<usize> =
+                (0..blocks).filter(|&b| (allotment[b] as usize) < self.block_len(Block(b as u32))).collect();
             let (each, more) = (left / open.len(), left % open.len());
             for (i, &b) in open.iter().enumerate() {
                 let room = self.block_len(Block(b as u32)) - allotment[b] as usize;
@@ -111,7 +113,9 @@ impl Sparsity {
     /// A density that is not in [0, 1], or k above n.
     pub fn k(self, n: usize) -> Result<usize, SparsityError> {
         match self {
-            Sparsity::Density(density) if !(0.0..=1.0).contains(&density) => Err(SparsityError::Density(density)),
+            Sparsity::Density(density) if !(0.0..=1.0).contains(&density) => {
+                Err(SparsityError::Density(density))
+            }
             Sparsity::Density(0.0) => Ok(0),
             Sparsity::Density(density) => Ok(((density * n as f64 + 0.5).floor() as usize).max(1).min(n)),
             Sparsity::K(k) if k > n => Err(SparsityError::MoreThanAll { k, n }),

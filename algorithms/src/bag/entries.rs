@@ -39,6 +39,12 @@ impl Entries {
         self.values.push(value);
     }
 
+    /// Makes room for `additional` more entries, at least.
+    pub fn reserve(&mut self, additional: usize) {
+        self.indices.reserve(additional);
+        self.values.reserve(additional);
+    }
+
     /// (index, value), ascending.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + '_ {
         self.indices.iter().copied().zip(self.values.iter().copied())

@@ -51,7 +51,11 @@ impl Bag {
     /// Sparse entries of a block of `len` entries, turned dense where COO would be larger
     /// (two words an entry against one: SparCML's δ for equally wide indices and values).
     pub fn smaller(entries: Entries, len: usize) -> Self {
-        if 2 * entries.len() > len { Bag::Dense(Arc::new(entries.to_dense(len))) } else { Bag::Sparse(entries) }
+        if 2 * entries.len() > len {
+            Bag::Dense(Arc::new(entries.to_dense(len)))
+        } else {
+            Bag::Sparse(entries)
+        }
     }
 
     /// self + other, value by value: the bits do not depend on which side is sparse.
@@ -76,7 +80,10 @@ mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn sparse(len: usize) -> impl Strategy<Value = Vec<f32>> {
-        proptest::collection::vec(prop_oneof![3 => Just(0.0f32), 1 => -4.0f32..4.0, 1 => Just(1.5f32), 1 => Just(-1.5f32)], len)
+        proptest::collection::vec(
+            prop_oneof![3 => Just(0.0f32), 1 => -4.0f32..4.0, 1 => Just(1.5f32), 1 => Just(-1.5f32)],
+            len,
+        )
     }
 
     proptest! {

@@ -162,7 +162,9 @@ pub enum DecodeError {
         allowed: u32,
     },
     /// Indices that do not ascend, or lie outside.
-    #[error("index {index} of block {block} of the slot is out of order or not below the block's length {len}")]
+    #[error(
+        "index {index} of block {block} of the slot is out of order or not below the block's length {len}"
+    )]
     Index {
         /// Position in the slot.
         block: usize,
@@ -172,7 +174,9 @@ pub enum DecodeError {
         len: u32,
     },
     /// A value that no bag may hold.
-    #[error("block {block} of the slot holds the value {value}; expected finite values, and no zeros among sparse ones")]
+    #[error(
+        "block {block} of the slot holds the value {value}; expected finite values, and no zeros among sparse ones"
+    )]
     Value {
         /// Position in the slot.
         block: usize,
@@ -207,7 +211,14 @@ impl Decoder {
     /// Expects these blocks.
     pub fn new(expected: Vec<Expected>) -> Self {
         let state = if expected.is_empty() { State::Body } else { State::Form };
-        Self { announced: Vec::with_capacity(expected.len()), expected, state, block: 0, words: 0, partial: Entries::default() }
+        Self {
+            announced: Vec::with_capacity(expected.len()),
+            expected,
+            state,
+            block: 0,
+            words: 0,
+            partial: Entries::default(),
+        }
     }
 
     /// Whether the whole slot has been read.
@@ -224,7 +235,9 @@ impl Decoder {
             return Err(DecodeError::Torn(payload.len()));
         }
         let mut rest = payload;
-        while let (State::Form | State::Count(_), Some((word, after))) = (self.state, rest.split_first_chunk::<4>()) {
+        while let (State::Form | State::Count(_), Some((word, after))) =
+            (self.state, rest.split_first_chunk::<4>())
+        {
             self.announce(u32::from_le_bytes(*word))?;
             rest = after;
         }
@@ -235,7 +248,11 @@ impl Decoder {
                 let body = if form == DENSE { count as usize } else { 2 * count as usize };
                 let take = (body - self.words).min(rest.len() / 4);
                 let (words, after) = rest.split_at(4 * take);
-                if form == DENSE { self.dense(words, &mut part)? } else { self.sparse(words, count as usize)? }
+                if form == DENSE {
+                    self.dense(words, &mut part)?
+                } else {
+                    self.sparse(words, count as usize)?
+                }
                 self.words += take;
                 rest = after;
                 if self.words == body {
@@ -264,7 +281,8 @@ impl Decoder {
                     return Err(DecodeError::Count { block, count: word, allowed });
                 }
                 self.announced.push((form, word));
-                self.state = if self.announced.len() == self.expected.len() { State::Body } else { State::Form };
+                self.state =
+                    if self.announced.len() == self.expected.len() { State::Body } else { State::Form };
             }
             State::Body => {}
         }
@@ -338,7 +356,13 @@ mod tests {
 
     fn block() -> impl Strategy<Value = (Vec<f32>, bool)> {
         let value = prop_oneof![Just(0.0f32), -1.0f32..1.0];
-        (prop_oneof![proptest::collection::vec(value.clone(), 0..40), proptest::collection::vec(value, 5000..6000)], any::<bool>())
+        (
+            prop_oneof![
+                proptest::collection::vec(value.clone(), 0..40),
+                proptest::collection::vec(value, 5000..6000)
+            ],
+            any::<bool>(),
+        )
     }
 
     proptest! {
@@ -388,7 +412,8 @@ mod tests {
     #[test]
     fn lies_are_named() {
         let expect = |len, bound| vec![Expected { len, bound }];
-        let words = |words: &[u32]| Bytes::from(words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>());
+        let words =
+            |words: &[u32]| Bytes::from(words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>());
         let lie = |expected, w: &[u32]| decode(expected, &[words(w)]).unwrap_err();
         assert_eq!(lie(expect(9, 3), &[7, 0]), DecodeError::Form { block: 0, form: 7 });
         assert_eq!(lie(expect(9, 3), &[0, 4]), DecodeError::Count { block: 0, count: 4, allowed: 3 });
@@ -397,7 +422,10 @@ mod tests {
         assert_eq!(lie(expect(9, 3), &[0, 1, 9]), DecodeError::Index { block: 0, index: 9, len: 9 });
         assert_eq!(lie(expect(9, 3), &[0, 1, 8, 0]), DecodeError::Value { block: 0, value: "0".into() });
         assert_eq!(lie(expect(9, 3), &[0, 0, 1]), DecodeError::Trailing(4));
-        assert_eq!(lie(expect(1, 1), &[1, 1, f32::NAN.to_bits()]), DecodeError::Value { block: 0, value: "NaN".into() });
+        assert_eq!(
+            lie(expect(1, 1), &[1, 1, f32::NAN.to_bits()]),
+            DecodeError::Value { block: 0, value: "NaN".into() }
+        );
         let torn = Decoder::new(expect(1, 1)).feed(&[1, 2, 3], |_, _| {});
         assert_eq!(torn, Err(DecodeError::Torn(3)));
         assert_eq!(Bag::empty().nonzeros(), 0);

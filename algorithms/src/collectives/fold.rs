@@ -1,8 +1,8 @@
 //! Folding surplus ranks in and out, for methods that need a power of two.
 
+use crate::Block;
 use crate::Rank;
 use crate::schedule::{After, How, Receive, Send, Slots, Step};
-use crate::Block;
 
 /// What one worker does when only the first `core` = 2^⌊log2 P⌋ workers take part.
 pub(super) enum Role {
@@ -31,7 +31,8 @@ pub(super) fn role(rank: Rank, workers: u32) -> Role {
 pub(super) fn folded(rank: Rank, workers: u32, blocks: u32, steps: impl FnOnce() -> Vec<Step>) -> Vec<Step> {
     let all = Slots { first: Block(0), count: blocks };
     let send = |to, after| Step::Exchange { sends: vec![Send { to, slots: all, after }], receives: vec![] };
-    let receive = |from, how| Step::Exchange { sends: vec![], receives: vec![Receive { from, slots: all, how }] };
+    let receive =
+        |from, how| Step::Exchange { sends: vec![], receives: vec![Receive { from, slots: all, how }] };
     match role(rank, workers) {
         Role::Surplus { host } => vec![send(host, After::Drop), receive(host, How::Place)],
         Role::Core { surplus: None } => steps(),

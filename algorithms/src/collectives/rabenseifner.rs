@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::{Collective, fold};
-use crate::{Block, Rank};
 use crate::schedule::{After, How, Receive, Send, Slots, Step};
+use crate::{Block, Rank};
 
 /// See the module.
 #[derive(Debug)]
@@ -50,7 +50,11 @@ impl Collective for Rabenseifner {
                 let peer = w ^ distance;
                 Step::Exchange {
                     sends: vec![Send { to: Rank(peer), slots: half(w, distance), after: After::Retain }],
-                    receives: vec![Receive { from: Rank(peer), slots: half(peer, distance), how: How::Place }],
+                    receives: vec![Receive {
+                        from: Rank(peer),
+                        slots: half(peer, distance),
+                        how: How::Place,
+                    }],
                 }
             });
             halving.chain(doubling).collect()

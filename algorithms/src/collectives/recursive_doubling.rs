@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::{Collective, fold};
-use crate::{Block, Rank};
 use crate::schedule::{After, How, Receive, Send, Slots, Step};
+use crate::{Block, Rank};
 
 /// See the module.
 #[derive(Debug)]

@@ -33,7 +33,11 @@ impl Collective for Ring {
         let (w, p) = (rank.0, workers);
         let pass = |sent: u32, received: u32, after, how| Step::Exchange {
             sends: vec![Send { to: Rank((w + 1) % p), slots: Slots::cyclic(sent, 1, p), after }],
-            receives: vec![Receive { from: Rank((w + p - 1) % p), slots: Slots::cyclic(received, 1, p), how }],
+            receives: vec![Receive {
+                from: Rank((w + p - 1) % p),
+                slots: Slots::cyclic(received, 1, p),
+                how,
+            }],
         };
         let reduce_scatter = (0..p - 1).map(|t| pass(w + p - t, w + p - t - 1, After::Drop, How::Add));
         let all_gather = (0..p - 1).map(|t| pass(w + 1 + p - t, w + p - t, After::Retain, How::Place));

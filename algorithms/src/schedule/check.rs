@@ -17,7 +17,9 @@ use crate::{Block, Rank};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The schedules do not belong together.
-    #[error("schedule {position} says it is for {rank} of {workers} workers with another partition or number of workers than schedule 0; expected the schedules of all ranks in order")]
+    #[error(
+        "schedule {position} says it is for {rank} of {workers} workers with another partition or number of workers than schedule 0; expected the schedules of all ranks in order"
+    )]
     Misplaced {
         /// Position in the list.
         position: usize,
@@ -138,7 +140,10 @@ pub struct Proof {
 pub fn check(schedules: &[Schedule]) -> Result<Proof, CheckError> {
     for (position, schedule) in schedules.iter().enumerate() {
         let Schedule { rank, workers, partition, .. } = schedule;
-        if rank.index() != position || *workers as usize != schedules.len() || *partition != schedules[0].partition {
+        if rank.index() != position
+            || *workers as usize != schedules.len()
+            || *partition != schedules[0].partition
+        {
             return Err(CheckError::Misplaced { position, rank: *rank, workers: *workers });
         }
     }
@@ -272,7 +277,8 @@ impl<'a> Checker<'a> {
 
     fn exists(&self, rank: Rank, step: usize, peer: Rank, slots: Slots) -> Result<(), CheckError> {
         let peer_exists = peer.index() < self.schedules.len() && peer != rank;
-        let slots_exist = slots.first.index() < self.blocks && (1..=self.blocks).contains(&(slots.count as usize));
+        let slots_exist =
+            slots.first.index() < self.blocks && (1..=self.blocks).contains(&(slots.count as usize));
         if peer_exists && slots_exist { Ok(()) } else { Err(CheckError::Nowhere { rank, step, slots }) }
     }
 
@@ -287,7 +293,8 @@ impl<'a> Checker<'a> {
 
     fn keep(&mut self, rank: Rank, step: usize, slots: Slots, rule: &Rule) -> Result<(), CheckError> {
         let Rule::Top(k) = rule;
-        if slots.first.index() >= self.blocks || slots.count as usize > self.blocks || k.len() != self.blocks {
+        if slots.first.index() >= self.blocks || slots.count as usize > self.blocks || k.len() != self.blocks
+        {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         for block in slots.blocks(self.blocks) {
@@ -317,7 +324,13 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    fn receive(&mut self, rank: Rank, step: usize, receive: &super::Receive, flight: Flight) -> Result<(), CheckError> {
+    fn receive(
+        &mut self,
+        rank: Rank,
+        step: usize,
+        receive: &super::Receive,
+        flight: Flight,
+    ) -> Result<(), CheckError> {
         if flight.slots != receive.slots {
             let (expected, found) = (receive.slots, flight.slots);
             return Err(CheckError::Mismatch { rank, step, from: receive.from, expected, found });
@@ -337,10 +350,20 @@ impl<'a> Checker<'a> {
                     selected: value.selected && came.selected,
                 }),
                 (How::Place, Some(_)) => {
-                    return Err(CheckError::Slot { rank, step, block, fault: "places a bag where it already holds" });
+                    return Err(CheckError::Slot {
+                        rank,
+                        step,
+                        block,
+                        fault: "places a bag where it already holds",
+                    });
                 }
                 (How::Add, None) => {
-                    return Err(CheckError::Slot { rank, step, block, fault: "adds to what it does not hold:" });
+                    return Err(CheckError::Slot {
+                        rank,
+                        step,
+                        block,
+                        fault: "adds to what it does not hold:",
+                    });
                 }
             };
         }

@@ -49,7 +49,9 @@ pub enum ExecutionError {
         from: Rank,
     },
     /// A sum left the range of the number type.
-    #[error("the sum with what {from} sent is not finite at entry {entry} of the gradient: lower the learning rate or clip the gradients")]
+    #[error(
+        "the sum with what {from} sent is not finite at entry {entry} of the gradient: lower the learning rate or clip the gradients"
+    )]
     Overflow {
         /// The peer.
         from: Rank,
@@ -158,10 +160,15 @@ impl Execution {
                     if !self.sent {
                         self.sent = true;
                         for send in sends {
-                            let bodies: Vec<Body> =
-                                send.slots.blocks(self.held.len()).map(|b| self.body(b, send.after)).collect();
+                            let bodies: Vec<Body> = send
+                                .slots
+                                .blocks(self.held.len())
+                                .map(|b| self.body(b, send.after))
+                                .collect();
                             let payloads = wire::encode(&bodies);
-                            outbox.extend(payloads.into_iter().map(|payload| Outgoing { to: send.to, payload }));
+                            outbox.extend(
+                                payloads.into_iter().map(|payload| Outgoing { to: send.to, payload }),
+                            );
                         }
                     }
                     if let Some(receive) = receives.get(self.received) {
@@ -184,7 +191,9 @@ impl Execution {
     pub fn receive(&mut self, from: Rank, payload: &[u8]) -> Result<(), ExecutionError> {
         let schedule = self.schedule.clone();
         let (receive, mut decoder) = match (schedule.steps.get(self.step), self.decoder.take()) {
-            (Some(Step::Exchange { receives, .. }), Some(decoder)) if receives[self.received].from == from => {
+            (Some(Step::Exchange { receives, .. }), Some(decoder))
+                if receives[self.received].from == from =>
+            {
                 (&receives[self.received], decoder)
             }
             _ => return Err(ExecutionError::Unexpected { from }),
@@ -269,10 +278,12 @@ impl Execution {
                 kept
             }
             Some(Held::Bag(bag)) => {
-                let top = select::top_k(&bag.into_entries(), k as usize);
-                let share = top.dropped.iter().map(|(i, v)| (i, v / holders as f32)).collect();
+                let entries = bag.into_entries();
+                let (mut top, mut dropped) = (Entries::default(), Entries::default());
+                select::top_k(&entries.indices, &entries.values, k as usize, &mut top, &mut dropped);
+                let share = dropped.iter().map(|(i, v)| (i, v / holders as f32)).collect();
                 self.drops[b] = self.drops[b].merge(&share);
-                top.kept
+                top
             }
             None => Entries::default(),
         };
@@ -282,9 +293,10 @@ impl Execution {
     fn body(&mut self, block: Block, after: After) -> Body {
         let b = block.index();
         let (body, held) = match self.held[b].take() {
-            Some(Held::Own(overlay)) if overlay.is_empty() => {
-                (Body::Dense(self.accumulator.clone(), self.schedule.partition.range(block)), Held::Own(overlay))
-            }
+            Some(Held::Own(overlay)) if overlay.is_empty() => (
+                Body::Dense(self.accumulator.clone(), self.schedule.partition.range(block)),
+                Held::Own(overlay),
+            ),
             Some(Held::Own(overlay)) => dense_body(self.materialise(block, &overlay)),
             Some(Held::Bag(bag)) => dense_body(bag),
             None => dense_body(Bag::empty()),

@@ -48,17 +48,19 @@ pub(super) fn own_top(own: &[f32], overlay: &Entries, candidates: &Candidates, k
             }
         }
     }
-    let top = select::top_k(&entries.unwrap_or_default(), k);
-    let threshold = (top.kept.len() == k && k > 0).then_some(top.threshold * GUARD);
+    let entries = entries.unwrap_or_default();
+    let (mut top, mut rest) = (Entries::default(), Entries::default());
+    let smallest = select::top_k(&entries.indices, &entries.values, k, &mut top, &mut rest);
+    let threshold = (top.len() == k && k > 0).then_some(smallest * GUARD);
     let mut settled = Entries::default();
-    let mut kept = top.kept.indices.iter().peekable();
+    let mut kept = top.indices.iter().peekable();
     for (index, value) in overlay.iter() {
         while kept.next_if(|&&i| i < index).is_some() {}
         if kept.peek() != Some(&&index) {
             settled.push(index, value);
         }
     }
-    OwnTop { kept: top.kept, settled, threshold }
+    OwnTop { kept: top, settled, threshold }
 }
 
 /// Candidates and overlay as one, if k of them reach the threshold.

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 pub use check::{CheckError, Proof, RankProof, check};
 pub use cost::Cost;
-pub use execution::{Execution, ExecutionError, Finished, Outgoing, Progress};
 pub(crate) use execution::Fate;
+pub use execution::{Execution, ExecutionError, Finished, Outgoing, Progress};
 pub use keep::Candidates;
 pub use lockstep::{Run, lockstep};
 

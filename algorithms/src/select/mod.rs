@@ -32,46 +32,7 @@ pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};
 pub use top::{top_k, top_k_dense};
 
-/// Entries chosen from a slice: `values[j]` stands at index `indices[j]`; both are equally long, indices ascend.
-///
-/// What fills it appends, so one value serves many layers and many steps: [`clear`](Self::clear) keeps the memory.
-#[derive(Default, Clone, Debug, PartialEq)]
-pub struct Candidates {
-    /// Where each entry stands, ascending.
-    pub indices: Vec<u32>,
-    /// The entries themselves.
-    pub values: Vec<f32>,
-}
-
-impl Candidates {
-    /// How many entries there are.
-    pub fn len(&self) -> usize {
-        self.indices.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.indices.is_empty()
-    }
-
-    /// Forgets the entries, keeps the memory.
-    pub fn clear(&mut self) {
-        self.indices.clear();
-        self.values.clear();
-    }
-
-    /// Appends one entry; its index must be above those already here.
-    pub fn push(&mut self, index: u32, value: f32) {
-        self.indices.push(index);
-        self.values.push(value);
-    }
-
-    /// Makes room for `additional` more entries, at least.
-    pub fn reserve(&mut self, additional: usize) {
-        self.indices.reserve(additional);
-        self.values.reserve(additional);
-    }
-}
+use crate::bag::Entries as Candidates;
 
 /// The bits of infinity: every magnitude from here on is not finite.
 const INFINITE: u32 = f32::INFINITY.to_bits();
