@@ -1,1 +1,29 @@
 //! The actor system of one worker, the session that a trainer holds, and the launcher.
+//!
+//! A [`Session`] is a worker's membership in a job. Behind its blocking calls runs a tokio runtime with a small actor
+//! system (ractor): a `Worker` that supervises one `Link` for each peer and an `Algorithm`. Actors own lifecycle
+//! and control; payload never passes through a mailbox, it goes as `Bytes` between socket and merge in tasks.
+//! The runtime names no method: it runs any schedule that the checker accepts.
+
+mod algorithm;
+mod checkpoint;
+mod environment;
+mod failure;
+mod gradients;
+mod inbox;
+mod layout;
+mod link;
+mod notes;
+mod post;
+mod session;
+mod tag;
+mod update;
+mod worker;
+
+pub use checkpoint::CheckpointError;
+pub use environment::{Config, ConfigError};
+pub use failure::{Error, Failure};
+pub use gradients::{Gradients, StepTimes};
+pub use layout::{Layout, LayoutError};
+pub use session::Session;
+pub use update::Update;

@@ -1,0 +1,127 @@
+//! Runs schedules: an actor that starts a task for each group of each step. It knows no method.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Progress};
+use gleaner_algorithms::{Rank, schedule};
+use gleaner_transport::{Message, Peer};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+use crate::failure::Failure;
+use crate::inbox::Reading;
+use crate::post::Post;
+use crate::tag::Topic;
+use crate::worker::WorkerMessage;
+
+/// Executions on gradients of at least so many entries keep a thread busy long enough to give it up for others.
+const LONG: usize = 1 << 16;
+
+/// See the module.
+pub(crate) struct Algorithm;
+
+pub(crate) struct AlgorithmArguments {
+    pub(crate) post: Arc<Post>,
+    pub(crate) worker: ActorRef<WorkerMessage>,
+}
+
+/// One group of one step, ready to be exchanged.
+pub(crate) struct Run {
+    pub(crate) channel: u8,
+    pub(crate) group: u16,
+    pub(crate) step: u64,
+    pub(crate) schedule: Arc<schedule::Schedule>,
+    pub(crate) execution: Execution,
+    pub(crate) done: oneshot::Sender<Result<(Finished, RunTimes), Failure>>,
+}
+
+/// Where the time of a run went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RunTimes {
+    /// Choosing entries and preparing messages.
+    pub(crate) select: Duration,
+    /// Taking received entries in.
+    pub(crate) merge: Duration,
+    /// From start to end.
+    pub(crate) total: Duration,
+}
+
+impl Actor for Algorithm {
+    type Msg = Run;
+    type State = AlgorithmArguments;
+    type Arguments = AlgorithmArguments;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Run>,
+        arguments: AlgorithmArguments,
+    ) -> Result<AlgorithmArguments, ActorProcessingErr> {
+        Ok(arguments)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Run>,
+        run: Run,
+        state: &mut AlgorithmArguments,
+    ) -> Result<(), ActorProcessingErr> {
+        let (post, worker) = (state.post.clone(), state.worker.clone());
+        tokio::spawn(async move {
+            let Run { channel, group, step, schedule, execution, done } = run;
+            let topic = Topic::Bags { channel, group, step: step as u32 };
+            let result = exchange(&post, topic, &schedule, execution).await.map_err(|failure| {
+                let failure = Failure { step: failure.step.or(Some(step)), ..failure };
+                let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
+                failure
+            });
+            // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
+            let _ = done.send(result);
+        });
+        Ok(())
+    }
+}
+
+/// Drives one execution: sends what comes out, feeds what comes in.
+async fn exchange(
+    post: &Post,
+    topic: Topic,
+    schedule: &schedule::Schedule,
+    mut execution: Execution,
+) -> Result<(Finished, RunTimes), Failure> {
+    let started = Instant::now();
+    let mut times = RunTimes::default();
+    let long = schedule.partition.entries() >= LONG;
+    let tag = topic.tag();
+    let mut readings: Vec<(Rank, Reading<'_>)> =
+        schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
+    let mut outbox = Vec::new();
+    loop {
+        let clock = Instant::now();
+        let mut advance = || execution.advance(&mut outbox);
+        let progress = if long { tokio::task::block_in_place(advance) } else { advance() };
+        times.select += clock.elapsed();
+        for Outgoing { to, payload } in outbox.drain(..) {
+            post.send(Peer(to.0), Message { tag, payload });
+        }
+        let Progress::Waiting(from) = progress else { break };
+        let Some((_, reading)) = readings.iter_mut().find(|(rank, _)| *rank == from) else {
+            unreachable!("a schedule's peers include all that it receives from")
+        };
+        let payload = reading.next().await?;
+        let clock = Instant::now();
+        execution.receive(from, &payload).map_err(|error| blame(post.rank, error))?;
+        times.merge += clock.elapsed();
+    }
+    let finished = execution.finish();
+    times.total = started.elapsed();
+    Ok((finished, times))
+}
+
+fn blame(this: Rank, error: ExecutionError) -> Failure {
+    let rank = match &error {
+        ExecutionError::Decode { from, .. } | ExecutionError::Unexpected { from } => *from,
+        ExecutionError::Overflow { .. } => this,
+    };
+    Failure { rank: rank.0, step: None, reason: error.to_string() }
+}

@@ -1,0 +1,216 @@
+//! Residuals, algorithm state and step as a safetensors file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+const FORMAT: &str = "gleaner residual 1";
+const RESIDUAL: &str = "residual.";
+const THRESHOLDS: &str = "thresholds.";
+
+/// A checkpoint that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("the checkpoint {path} cannot be {verb}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What was tried.
+        verb: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Not a whole checkpoint.
+    #[error("{path} is no checkpoint of residuals: {what}; it may be damaged or of another program")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Of another job.
+    #[error("{path} was written for another job: its {what} is {found}, here it is {expected}")]
+    Other {
+        /// Which file.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+        /// In the file.
+        found: String,
+        /// In this job.
+        expected: String,
+    },
+    /// Between `ready` and `wait`.
+    #[error("a checkpoint can be written between steps only: call wait() first")]
+    MidStep,
+}
+
+/// What a checkpoint holds.
+#[derive(Debug, PartialEq)]
+pub(crate) struct State {
+    pub(crate) step: u64,
+    pub(crate) rank: u32,
+    pub(crate) workers: u32,
+    pub(crate) method: String,
+    pub(crate) residuals: BTreeMap<String, Vec<f32>>,
+    pub(crate) thresholds: Vec<Vec<Option<f32>>>,
+}
+
+impl State {
+    pub(crate) fn expect<T: PartialEq + Display>(
+        &self,
+        path: &Path,
+        what: &str,
+        found: T,
+        expected: T,
+    ) -> Result<(), CheckpointError> {
+        if found == expected {
+            return Ok(());
+        }
+        let (found, expected) = (found.to_string(), expected.to_string());
+        Err(CheckpointError::Other { path: path.into(), what: what.into(), found, expected })
+    }
+}
+
+/// Writes a file so that `path` holds either all of it or what it held before: beside, flushed to the disk, renamed.
+///
+/// # Errors
+/// A file system that refuses; nothing is left behind then.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.part", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|source| {
+        let _ = std::fs::remove_file(&beside);
+        CheckpointError::File { path: path.into(), verb: "written", source }
+    })
+}
+
+pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
+    let tensors = state.residuals.iter().map(|(name, values)| (format!("{RESIDUAL}{name}"), bytes(values)));
+    let thresholds = state.thresholds.iter().enumerate().map(|(group, thresholds)| {
+        let values: Vec<f32> = thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
+        (format!("{THRESHOLDS}{group}"), bytes(&values))
+    });
+    let tensors: Vec<(String, Vec<u8>)> = tensors.chain(thresholds).collect();
+    let views = tensors.iter().map(|(name, bytes)| {
+        TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).map(|view| (name.as_str(), view))
+    });
+    let metadata = HashMap::from([
+        ("format".to_owned(), FORMAT.to_owned()),
+        ("step".to_owned(), state.step.to_string()),
+        ("rank".to_owned(), state.rank.to_string()),
+        ("workers".to_owned(), state.workers.to_string()),
+        ("method".to_owned(), state.method.clone()),
+    ]);
+    let file = views
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|views| safetensors::serialize(views, Some(metadata)))
+        .map_err(|e| CheckpointError::Damaged { path: path.into(), what: e.to_string() })?;
+    write_whole(path, &file)
+}
+
+pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
+    let file = std::fs::read(path)
+        .map_err(|source| CheckpointError::File { path: path.into(), verb: "read", source })?;
+    let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
+    let (_, header) = SafeTensors::read_metadata(&file).map_err(|e| damaged(e.to_string()))?;
+    let tensors = SafeTensors::deserialize(&file).map_err(|e| damaged(e.to_string()))?;
+    let metadata = header.metadata().clone().unwrap_or_default();
+    let text = |key: &str| metadata.get(key).cloned().ok_or_else(|| damaged(format!("it does not say its {key}")));
+    let number = |key: &str| text(key)?.parse::<u64>().map_err(|_| damaged(format!("its {key} is no number")));
+    if text("format")? != FORMAT {
+        return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
+    }
+    let (mut residuals, mut thresholds) = (BTreeMap::new(), BTreeMap::new());
+    for (name, view) in tensors.tensors() {
+        if view.dtype() != Dtype::F32 {
+            return Err(damaged(format!("'{name}' is not of type F32")));
+        }
+        let values: Vec<f32> =
+            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        if let Some(parameter) = name.strip_prefix(RESIDUAL) {
+            if values.iter().any(|v| !v.is_finite()) {
+                return Err(damaged(format!("the residual of '{parameter}' holds NaN or infinity")));
+            }
+            residuals.insert(parameter.to_owned(), values);
+        } else if let Some(Ok(group)) = name.strip_prefix(THRESHOLDS).map(str::parse::<usize>) {
+            thresholds.insert(group, values.into_iter().map(|t| Some(t).filter(|t| !t.is_nan())).collect());
+        }
+    }
+    Ok(State {
+        step: number("step")?,
+        rank: number("rank")? as u32,
+        workers: number("workers")? as u32,
+        method: text("method")?,
+        residuals,
+        thresholds: thresholds.into_values().collect(),
+    })
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            step: 7,
+            rank: 2,
+            workers: 5,
+            method: "spardl".into(),
+            residuals: BTreeMap::from([("a".into(), vec![1.5, -0.0, 1e-40]), ("b.c".into(), vec![])]),
+            thresholds: vec![vec![None, Some(0.25)], vec![]],
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_bit_by_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.safetensors");
+        save(&path, &state()).unwrap();
+        let loaded = load(&path).unwrap();
+        assert_eq!(loaded, state());
+        assert_eq!(loaded.residuals["a"][1].to_bits(), (-0.0f32).to_bits());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_wherever_it_is_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.safetensors");
+        save(&path, &state()).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            assert!(matches!(load(&path), Err(CheckpointError::Damaged { .. })), "cut at {cut}");
+        }
+        assert!(matches!(load(&folder.path().join("none")), Err(CheckpointError::File { .. })));
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("taken");
+        std::fs::create_dir_all(path.join("inside")).unwrap();
+        let error = save(&path, &state()).unwrap_err();
+        assert!(error.to_string().contains("taken"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

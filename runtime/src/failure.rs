@@ -1,0 +1,63 @@
+//! What goes wrong, and who is to blame.
+
+use std::fmt;
+
+use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::schedule::CheckError;
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::CheckpointError;
+use crate::environment::ConfigError;
+use crate::layout::LayoutError;
+
+/// Why the whole job cannot go on: told to every worker, so that all name the same rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The rank that is to blame.
+    pub rank: u32,
+    /// The step in which the worker that noticed it was, if it was in one.
+    pub step: Option<u64>,
+    /// A sentence about what that rank did.
+    pub reason: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "rank {} failed at step {step}: {}", self.rank, self.reason),
+            None => write!(f, "rank {} failed: {}", self.rank, self.reason),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a session's calls report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Rank, world size, rendezvous or secret are missing or contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The workers did not come together.
+    #[error("{0}")]
+    Join(#[from] gleaner_transport::tcp::JoinError),
+    /// A worker died, fell silent, left or broke the rules. The session is of no further use; what was
+    /// accumulated since the last checkpoint is lost with it.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The trainer's own calls do not fit its layout.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// No such number of entries.
+    #[error(transparent)]
+    Method(#[from] MethodError),
+    /// A schedule that is no all-reduce.
+    #[error("the method's schedules are wrong: {0}")]
+    Schedule(#[from] CheckError),
+    /// A checkpoint that cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The operating system refused something.
+    #[error("{0}: {1}")]
+    System(&'static str, #[source] std::io::Error),
+}

@@ -1,0 +1,353 @@
+//! Synchronising a model's gradients step by step.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gleaner_algorithms::residual::Residual;
+use gleaner_algorithms::schedule::{self, Execution, Finished, RankProof, Schedule, Step};
+use gleaner_algorithms::{Method, Sparsity};
+use tokio::sync::oneshot;
+
+use crate::algorithm::{Run, RunTimes};
+use crate::checkpoint::{self, CheckpointError, State};
+use crate::failure::{Error, Failure};
+use crate::layout::{Layout, LayoutError};
+use crate::notes::{self, Purpose};
+use crate::session::Inner;
+use crate::update::Update;
+
+/// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
+///
+/// A group of parameters is exchanged from the moment that its last one is ready, while the trainer goes on; groups may
+/// become ready in different orders on different ranks.
+pub struct Gradients {
+    session: Arc<Inner>,
+    channel: u8,
+    layout: Arc<Layout>,
+    by_name: HashMap<String, usize>,
+    method: Method,
+    groups: Vec<Group>,
+    given: Vec<bool>,
+    step: u64,
+    times: StepTimes,
+    lost: f64,
+    failed: Option<Failure>,
+}
+
+type Done = oneshot::Receiver<Result<(Finished, RunTimes), Failure>>;
+
+struct Group {
+    schedule: Arc<Schedule>,
+    proof: Arc<RankProof>,
+    rounds: u64,
+    residual: Residual,
+    /// Parameters that are not ready yet in this step.
+    missing: usize,
+    parameters: usize,
+    running: Option<Done>,
+}
+
+/// Where this worker's time in a step went, summed over its groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Accumulating gradients, choosing entries and preparing messages.
+    pub select: Duration,
+    /// Waiting for messages.
+    pub exchange: Duration,
+    /// Taking received entries in, and committing residuals.
+    pub merge: Duration,
+    /// How long `wait` kept the trainer waiting.
+    pub waiting: Duration,
+}
+
+impl Gradients {
+    pub(crate) fn new(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
+        let by_name = layout.by_name()?;
+        let (rank, workers) = (session.post.rank, session.post.workers);
+        let mut groups = Vec::new();
+        let mut before = 0;
+        for group in 0..layout.groups {
+            let n = layout.group_entries(group);
+            let method = match method.sparsity() {
+                Sparsity::Density(_) => method,
+                // An explicit k is shared out to the groups by their lengths.
+                Sparsity::K(k) => {
+                    method.sparsity().k(layout.entries()).map_err(gleaner_algorithms::collectives::MethodError::from)?;
+                    let upto = |entries: usize| (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize;
+                    method.k(upto(before + n) - upto(before))
+                }
+            };
+            before += n;
+            let schedules = method.schedules(workers, n)?;
+            let mut proof = schedule::check(&schedules)?;
+            let schedule = schedules[rank.index()].clone();
+            let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
+            let parameters = layout.parameters.iter().filter(|p| p.group == group).count();
+            let proof_of_rank = std::mem::take(&mut proof.ranks[rank.index()]);
+            for (peer, bytes) in largest_receives(&schedule, &proof_of_rank) {
+                // A peer may be one step ahead.
+                session.grant(peer, 2 * bytes);
+            }
+            groups.push(Group {
+                schedule: Arc::new(schedule),
+                proof: Arc::new(proof_of_rank),
+                rounds: proof.cost.rounds,
+                residual,
+                missing: parameters,
+                parameters,
+                running: None,
+            });
+        }
+        let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
+        notes::agree(&notes).map_err(|failure| session.fail(failure))?;
+        let given = vec![false; layout.parameters.len()];
+        let layout = Arc::new(layout.clone());
+        let times = StepTimes::default();
+        Ok(Self { session, channel, layout, by_name, method, groups, given, step: 0, times, lost: 0.0, failed: None })
+    }
+
+    /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
+    /// free when this returns; when it completes its group, the exchange begins.
+    ///
+    /// # Errors
+    /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite
+    /// entries (the step then fails on all workers), or a job that has failed.
+    pub fn ready(&mut self, parameter: &str, gradient: &[f32]) -> Result<(), Error> {
+        self.alive()?;
+        let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let p = &self.layout.parameters[position];
+        if gradient.len() != p.len {
+            let (name, expected, found) = (p.name.clone(), p.len, gradient.len());
+            return Err(LayoutError::Length { name, expected, found }.into());
+        }
+        if self.given[position] {
+            return Err(LayoutError::Again(p.name.clone()).into());
+        }
+        if self.given.iter().all(|given| !given) {
+            self.times = StepTimes::default();
+        }
+        let clock = Instant::now();
+        let group = &mut self.groups[p.group];
+        if let Err(e) = group.residual.accumulate(p.offset, gradient) {
+            let index = e.entry - p.offset;
+            let reason = format!(
+                "the gradient of '{parameter}' has {} at entry {index}: lower the learning rate, clip the gradients, or look for what \
+                 makes them so",
+                if gradient[index].is_finite() { "an infinite sum with its residual".into() } else { gradient[index].to_string() }
+            );
+            let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
+            return Err(self.fail(failure));
+        }
+        self.given[position] = true;
+        group.missing -= 1;
+        if group.missing == 0 {
+            let (accumulator, candidates) = group.residual.begin();
+            let execution = Execution::new(group.schedule.clone(), group.proof.clone(), accumulator, candidates);
+            let (done, running) = oneshot::channel();
+            group.running = Some(running);
+            self.session.run(Run {
+                channel: self.channel,
+                group: p.group as u16,
+                step: self.step,
+                schedule: group.schedule.clone(),
+                execution,
+                done,
+            });
+        }
+        self.times.select += clock.elapsed();
+        Ok(())
+    }
+
+    /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
+    ///
+    /// # Errors
+    /// Parameters whose gradients are missing, or a job that has failed.
+    pub fn wait(&mut self) -> Result<Update, Error> {
+        self.alive()?;
+        let missing: Vec<String> = (self.layout.parameters.iter().zip(&self.given))
+            .filter(|(_, given)| !**given)
+            .map(|(p, _)| format!("'{}'", p.name))
+            .collect();
+        if !missing.is_empty() {
+            return Err(LayoutError::Missing(missing.join(", ")).into());
+        }
+        let clock = Instant::now();
+        let mut finished = Vec::with_capacity(self.groups.len());
+        let running: Vec<Done> = self.groups.iter_mut().filter_map(|group| group.running.take()).collect();
+        for done in running {
+            match self.session.block_on(done) {
+                Ok(Ok(result)) => finished.push(result),
+                Ok(Err(failure)) => return Err(self.fail(failure)),
+                Err(_) => {
+                    let reason = "its worker's actors ended unexpectedly".into();
+                    let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
+                    return Err(self.fail(failure));
+                }
+            }
+        }
+        self.times.waiting = clock.elapsed();
+        let clock = Instant::now();
+        let mut updates = Vec::with_capacity(finished.len());
+        self.lost = 0.0;
+        for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
+            let committed = group.residual.commit(finished, self.method.collection());
+            self.lost += committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
+            updates.push((group.schedule.partition.clone(), committed.update));
+            group.missing = group.parameters;
+            self.times.select += times.select;
+            self.times.merge += times.merge;
+            self.times.exchange += times.total.saturating_sub(times.select + times.merge);
+        }
+        self.times.merge += clock.elapsed();
+        self.given.fill(false);
+        let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
+        self.step += 1;
+        Ok(Update { layout, groups: updates, workers, step })
+    }
+
+    /// The number of the present step, from 0.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Where the time of the last step went.
+    pub fn times(&self) -> StepTimes {
+        self.times
+    }
+
+    /// The sum of the magnitudes of what this worker dropped in the last step and did not collect: 0 under
+    /// global residual collection.
+    pub fn lost(&self) -> f64 {
+        self.lost
+    }
+
+    /// Latency rounds of one step: those of the longest group, since groups overlap.
+    pub fn rounds(&self) -> u64 {
+        self.groups.iter().map(|g| g.rounds).max().unwrap_or(0)
+    }
+
+    /// Bytes that this worker received so far, headers of messages included.
+    pub fn bytes_received(&self) -> u64 {
+        self.session.post.traffic().bytes_received
+    }
+
+    /// Writes residuals, the algorithm's state and the step as safetensors: beside, then renamed, so that `path`
+    /// holds a whole checkpoint or the one before. Call it between steps.
+    ///
+    /// # Errors
+    /// A file that cannot be written, or a call in the middle of a step.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        if self.given.contains(&true) {
+            return Err(CheckpointError::MidStep.into());
+        }
+        let residuals = self.layout.parameters.iter().map(|p| {
+            (p.name.clone(), self.groups[p.group].residual.read(p.offset..p.offset + p.len))
+        });
+        let state = State {
+            step: self.step,
+            rank: self.session.post.rank.0,
+            workers: self.session.post.workers,
+            method: describe_method(self.method),
+            residuals: residuals.collect(),
+            thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
+        };
+        Ok(checkpoint::save(path, &state)?)
+    }
+
+    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks must load checkpoints of the same step.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, or of another rank, world size, method or layout.
+    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+        let mut state = checkpoint::load(path)?;
+        let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
+        state.expect(path, "rank", state.rank, rank)?;
+        state.expect(path, "world size", state.workers, workers)?;
+        state.expect(path, "method", &state.method, &describe_method(self.method))?;
+        state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
+        for p in &self.layout.parameters {
+            let len = state.residuals.get(&p.name).map(Vec::len);
+            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
+        }
+        for p in &self.layout.parameters {
+            if let Some(residual) = state.residuals.remove(&p.name) {
+                self.groups[p.group].residual.restore(p.offset, &residual);
+            }
+        }
+        for (group, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
+            // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
+            if thresholds.len() == group.residual.partition().blocks() {
+                group.residual.restore_thresholds(thresholds);
+            }
+        }
+        self.step = state.step;
+        Ok(())
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        match self.failed.clone().or_else(|| self.session.post.failure()) {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) -> Error {
+        let error = self.session.fail(failure.clone());
+        self.failed = Some(match &error {
+            Error::Failed(first) => first.clone(),
+            _ => failure,
+        });
+        error
+    }
+}
+
+/// An optional length in a message.
+#[derive(PartialEq)]
+struct Found(Option<usize>);
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(len) => write!(f, "{len}"),
+            None => write!(f, "missing"),
+        }
+    }
+}
+
+/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
+fn largest_receives(schedule: &Schedule, proof: &RankProof) -> BTreeMap<u32, u64> {
+    let mut bytes = BTreeMap::new();
+    for (i, step) in schedule.steps.iter().enumerate() {
+        if let Step::Exchange { receives, .. } = step {
+            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
+                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
+                    8 + (8 * u64::from(e.bound)).max(4 * u64::from(e.len))
+                };
+                // A payload costs a little more than its length; every block may begin one.
+                *bytes.entry(receive.from.0).or_default() += expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
+            }
+        }
+    }
+    bytes
+}
+
+fn describe_method(method: Method) -> String {
+    let sparsity = match (method.collective().is_sparse(), method.sparsity()) {
+        (false, _) => String::new(),
+        (true, Sparsity::Density(density)) => format!(" at density {density}"),
+        (true, Sparsity::K(k)) => format!(" with k = {k}"),
+    };
+    let residual = if method.collective().is_sparse() { method.collection().name() } else { "no" };
+    format!("{}{sparsity}, {residual} residual collection", method.collective().name())
+}
+
+/// What all ranks must agree on, a line each.
+fn describe(layout: &Layout, method: Method) -> String {
+    let mut text = format!("method {}\n{} entries in all\n", describe_method(method), layout.entries());
+    for p in &layout.parameters {
+        text += &format!("parameter '{}' with {} entries in group {}\n", p.name, p.len, p.group);
+    }
+    text
+}

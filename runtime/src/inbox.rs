@@ -1,0 +1,158 @@
+//! Messages that have come and wait for the task that wants them.
+//!
+//! A group may be ready on one rank before its turn comes on another, so a link is always read and what it brings
+//! waits here, by (peer, tag). How much may wait is bounded: every peer has the credit that the schedules declare.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use gleaner_transport::{Peer, Tag};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+
+/// What an empty message costs of a credit, so that those are bounded too.
+const OVERHEAD: u64 = 64;
+
+/// Credit that every peer has for control data.
+const NOTES: u64 = 4 << 20;
+
+#[derive(Debug)]
+enum Mail {
+    Payload(Bytes),
+    Left,
+}
+
+#[derive(Debug)]
+struct Queue {
+    sender: UnboundedSender<Mail>,
+    /// Until somebody wants it.
+    receiver: Option<UnboundedReceiver<Mail>>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let (sender, receiver) = unbounded_channel();
+        Self { sender, receiver: Some(receiver) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: HashMap<(Peer, Tag), Queue>,
+    waiting: HashMap<Peer, u64>,
+    credit: HashMap<Peer, u64>,
+    left: Vec<Peer>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    failure: watch::Receiver<Option<Failure>>,
+}
+
+/// A peer sent more than any schedule allows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Overdrawn;
+
+impl Inbox {
+    pub(crate) fn new(failure: watch::Receiver<Option<Failure>>) -> Self {
+        Self { state: Mutex::default(), failure }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a peer have so many more bytes waiting here.
+    pub(crate) fn grant(&self, peer: Peer, bytes: u64) {
+        *self.state().credit.entry(peer).or_default() += bytes;
+    }
+
+    /// Takes a message from a link.
+    pub(crate) fn put(&self, peer: Peer, tag: Tag, payload: Bytes) -> Result<(), Overdrawn> {
+        let mut state = self.state();
+        let credit = NOTES + state.credit.get(&peer).copied().unwrap_or(0);
+        let waiting = state.waiting.entry(peer).or_default();
+        *waiting += payload.len() as u64 + OVERHEAD;
+        if *waiting > credit {
+            return Err(Overdrawn);
+        }
+        // Whoever wanted it may be gone already; then nobody misses it.
+        let _ = state.queues.entry((peer, tag)).or_default().sender.send(Mail::Payload(payload));
+        Ok(())
+    }
+
+    /// A peer said goodbye: whoever waits for it, now or later, is told after the last message.
+    pub(crate) fn left(&self, peer: Peer) {
+        let mut state = self.state();
+        state.left.push(peer);
+        for ((from, _), queue) in &state.queues {
+            if *from == peer {
+                let _ = queue.sender.send(Mail::Left);
+            }
+        }
+    }
+
+    pub(crate) fn has_left(&self, peer: Peer) -> bool {
+        self.state().left.contains(&peer)
+    }
+
+    /// The messages with one tag from one peer. One task reads them.
+    pub(crate) fn open(&self, peer: Peer, tag: Tag) -> Reading<'_> {
+        let mut state = self.state();
+        let left = state.left.contains(&peer);
+        let queue = state.queues.entry((peer, tag)).or_default();
+        if left {
+            let _ = queue.sender.send(Mail::Left);
+        }
+        let receiver = queue.receiver.take();
+        Reading { inbox: self, peer, tag, receiver, failure: self.failure.clone() }
+    }
+}
+
+/// See [`Inbox::open`]. Dropping it ends the conversation.
+pub(crate) struct Reading<'a> {
+    inbox: &'a Inbox,
+    peer: Peer,
+    tag: Tag,
+    receiver: Option<UnboundedReceiver<Mail>>,
+    failure: watch::Receiver<Option<Failure>>,
+}
+
+impl Reading<'_> {
+    /// The next message, or why none will come.
+    pub(crate) async fn next(&mut self) -> Result<Bytes, Failure> {
+        let left = || Failure {
+            rank: self.peer.0,
+            step: None,
+            reason: "it left the job while others still needed it; all ranks must take the same number of steps".into(),
+        };
+        let Some(receiver) = self.receiver.as_mut() else { return Err(left()) };
+        let mail = tokio::select! {
+            biased;
+            mail = receiver.recv() => mail,
+            failed = self.failure.wait_for(Option::is_some) => {
+                let failure = failed.ok().and_then(|failure| failure.clone());
+                return Err(failure.unwrap_or_else(left));
+            }
+        };
+        match mail {
+            Some(Mail::Payload(payload)) => {
+                let mut state = self.inbox.state();
+                let waiting = state.waiting.entry(self.peer).or_default();
+                *waiting = waiting.saturating_sub(payload.len() as u64 + OVERHEAD);
+                Ok(payload)
+            }
+            Some(Mail::Left) | None => Err(left()),
+        }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.inbox.state().queues.remove(&(self.peer, self.tag));
+    }
+}

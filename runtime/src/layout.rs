@@ -1,0 +1,96 @@
+//! The parameters of a model as a trainer names them, and which of them travel together.
+
+use std::collections::HashMap;
+
+/// Named parameters in a fixed order, in one or more groups. Every group is a gradient of its own: it is
+/// selected from, exchanged and merged by itself, as soon as all its parameters are ready.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) groups: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Parameter {
+    pub(crate) name: String,
+    pub(crate) len: usize,
+    pub(crate) group: usize,
+    /// Position of its first entry in its group.
+    pub(crate) offset: usize,
+}
+
+/// A trainer's call that does not fit its layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Two parameters of one name.
+    #[error("the layout has two parameters named '{0}'; every parameter needs a name of its own")]
+    Twice(String),
+    /// No such parameter.
+    #[error("the layout has no parameter named '{0}'")]
+    Unknown(String),
+    /// A gradient of another length.
+    #[error("the gradient of '{name}' has {found} entries; the layout says {expected}")]
+    Length {
+        /// The parameter.
+        name: String,
+        /// Entries in the layout.
+        expected: usize,
+        /// Entries given.
+        found: usize,
+    },
+    /// A gradient given twice in a step.
+    #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]
+    Again(String),
+    /// Gradients missing at the end of a step.
+    #[error("wait() was called before the gradients of {0} were ready; every parameter needs one in every step")]
+    Missing(String),
+    /// More groups than the wire can number.
+    #[error("the layout has {0} groups; at most 65535 are possible")]
+    TooManyGroups(usize),
+}
+
+impl Layout {
+    /// No parameters yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a parameter of `len` entries to the current group.
+    #[must_use]
+    pub fn parameter(mut self, name: impl Into<String>, len: usize) -> Self {
+        self.groups = self.groups.max(1);
+        let group = self.groups - 1;
+        let offset = self.parameters.iter().filter(|p| p.group == group).map(|p| p.len).sum();
+        self.parameters.push(Parameter { name: name.into(), len, group, offset });
+        self
+    }
+
+    /// Lets the parameters that follow travel in a group of their own.
+    #[must_use]
+    pub fn group(mut self) -> Self {
+        self.groups += 1;
+        self
+    }
+
+    /// The number of entries over all parameters.
+    pub fn entries(&self) -> usize {
+        self.parameters.iter().map(|p| p.len).sum()
+    }
+
+    pub(crate) fn group_entries(&self, group: usize) -> usize {
+        self.parameters.iter().filter(|p| p.group == group).map(|p| p.len).sum()
+    }
+
+    pub(crate) fn by_name(&self) -> Result<HashMap<String, usize>, LayoutError> {
+        if self.groups > usize::from(u16::MAX) {
+            return Err(LayoutError::TooManyGroups(self.groups));
+        }
+        let mut positions = HashMap::new();
+        for (position, parameter) in self.parameters.iter().enumerate() {
+            if positions.insert(parameter.name.clone(), position).is_some() {
+                return Err(LayoutError::Twice(parameter.name.clone()));
+            }
+        }
+        Ok(positions)
+    }
+}

@@ -1,0 +1,102 @@
+//! Where tasks hand messages in and pick them up, whichever links exist.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gleaner_algorithms::Rank;
+use gleaner_transport::{Message, Network, Peer, Traffic};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::inbox::Inbox;
+
+/// What waits to be written to one peer. Payloads in it are lent by bags that exist anyway.
+#[derive(Debug)]
+struct Outbox {
+    sender: UnboundedSender<Message>,
+    /// Until the link is up.
+    receiver: Option<UnboundedReceiver<Message>>,
+}
+
+/// Shared by all tasks of a worker.
+pub(crate) struct Post {
+    pub(crate) rank: Rank,
+    pub(crate) workers: u32,
+    /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
+    pub(crate) timeout: Duration,
+    pub(crate) inbox: Inbox,
+    failure: watch::Receiver<Option<Failure>>,
+    network: Arc<dyn Network>,
+    outboxes: Mutex<HashMap<Peer, Outbox>>,
+}
+
+impl Post {
+    pub(crate) fn new(
+        network: Arc<dyn Network>,
+        timeout: Duration,
+        failure: watch::Receiver<Option<Failure>>,
+    ) -> Self {
+        Self {
+            rank: Rank(network.peer().0),
+            workers: network.workers(),
+            timeout,
+            inbox: Inbox::new(failure.clone()),
+            failure,
+            network,
+            outboxes: Mutex::default(),
+        }
+    }
+
+    fn outboxes(&self) -> MutexGuard<'_, HashMap<Peer, Outbox>> {
+        self.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a message, in order with all others to that peer; opens the link if there is none yet.
+    pub(crate) fn send(&self, to: Peer, message: Message) {
+        let mut outboxes = self.outboxes();
+        let outbox = outboxes.entry(to).or_insert_with(|| {
+            self.network.open(to);
+            let (sender, receiver) = unbounded_channel();
+            Outbox { sender, receiver: Some(receiver) }
+        });
+        // A link that went down has failed the job; the message has nowhere to go.
+        let _ = outbox.sender.send(message);
+    }
+
+    /// What the new link to a peer is to write.
+    pub(crate) fn connect(&self, peer: Peer) -> Option<UnboundedReceiver<Message>> {
+        let mut outboxes = self.outboxes();
+        let outbox = outboxes.entry(peer).or_insert_with(|| {
+            let (sender, receiver) = unbounded_channel();
+            Outbox { sender, receiver: Some(receiver) }
+        });
+        outbox.receiver.take()
+    }
+
+    /// The peers that something was sent to or that a link exists to.
+    pub(crate) fn peers(&self) -> Vec<Peer> {
+        self.outboxes().keys().copied().collect()
+    }
+
+    /// Lets every link write what it has and end.
+    pub(crate) fn close(&self) {
+        self.outboxes().clear();
+    }
+
+    /// Why the job failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.failure.borrow().clone()
+    }
+
+    /// To wait for a failure.
+    pub(crate) fn failed(&self) -> watch::Receiver<Option<Failure>> {
+        self.failure.clone()
+    }
+
+    /// Bytes and messages so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.network.traffic()
+    }
+}

@@ -1,0 +1,220 @@
+//! A worker's membership in a job.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_transport::{LinkEvent, Network, Peer, Traffic, memory, tcp};
+use ractor::{Actor, ActorRef};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{oneshot, watch};
+
+use crate::algorithm::{Algorithm, AlgorithmArguments, Run};
+use crate::environment::Config;
+use crate::failure::{Error, Failure};
+use crate::gradients::Gradients;
+use crate::layout::Layout;
+use crate::notes::{self, Purpose};
+use crate::post::Post;
+use crate::report;
+use crate::worker::{Worker, WorkerArguments, WorkerMessage};
+
+/// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
+///
+/// ```
+/// use gleaner_runtime::{Layout, Session};
+/// use gleaner_algorithms::Method;
+///
+/// // Without a launcher, this is a job of one worker.
+/// let session = Session::join()?;
+/// let layout = Layout::new().parameter("weights", 4).parameter("bias", 2);
+/// let mut gradients = session.gradients(&layout, Method::spardl().density(0.5))?;
+/// gradients.ready("bias", &[0.1, -3.0])?;
+/// gradients.ready("weights", &[4.0, 0.2, 0.0, 0.3])?;
+/// let update = gradients.wait()?;
+/// let mut weights = vec![0.0; 4];
+/// update.add_to("weights", &mut weights, -1.0)?;
+/// assert_eq!(weights, [-4.0, 0.0, 0.0, -0.3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Session {
+    pub(crate) inner: Arc<Inner>,
+    channels: AtomicU8,
+}
+
+pub(crate) struct Inner {
+    /// Taken when the session ends.
+    runtime: Option<Runtime>,
+    pub(crate) post: Arc<Post>,
+    worker: ActorRef<WorkerMessage>,
+    algorithm: ActorRef<Run>,
+    calls: AtomicU32,
+}
+
+impl Session {
+    /// Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI.
+    /// Without any of them, the job is this one worker.
+    ///
+    /// # Errors
+    /// An environment that is incomplete or contradicts itself, or workers that do not come together within the time-out.
+    pub fn join() -> Result<Self, Error> {
+        Self::join_as(Config::from_environment()?)
+    }
+
+    /// Joins the job that `config` describes.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_as(config: Config) -> Result<Self, Error> {
+        let runtime = runtime()?;
+        let timeout = config.timeout;
+        let (network, events): (Arc<dyn Network>, _) = match config.tcp() {
+            None => {
+                let Some((network, events)) = memory::networks(1).pop() else {
+                    unreachable!("a network of one worker has one end")
+                };
+                (Arc::new(network), events)
+            }
+            Some(tcp) => {
+                let (network, events) = runtime.block_on(tcp::join(tcp)).inspect_err(|error| {
+                    report::failed(config.rank, None, &error.to_string());
+                })?;
+                (Arc::new(network), events)
+            }
+        };
+        Self::start(runtime, network, events, timeout)
+    }
+
+    /// Joins over a network that exists already: one of ours in memory, or one of your own.
+    ///
+    /// # Errors
+    /// A system that refuses threads.
+    pub fn over(
+        network: Arc<dyn Network>,
+        events: UnboundedReceiver<LinkEvent>,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        Self::start(runtime()?, network, events, timeout)
+    }
+
+    fn start(
+        runtime: Runtime,
+        network: Arc<dyn Network>,
+        mut events: UnboundedReceiver<LinkEvent>,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let (failed, failure) = watch::channel(None);
+        let post = Arc::new(Post::new(network, timeout, failure));
+        let (worker, algorithm) = runtime
+            .block_on(async {
+                let arguments = WorkerArguments { post: post.clone(), failure: failed };
+                let (worker, _) = Worker::spawn(None, Worker, arguments).await?;
+                let arguments = AlgorithmArguments { post: post.clone(), worker: worker.clone() };
+                let (algorithm, _) = Algorithm::spawn_linked(None, Algorithm, arguments, worker.get_cell()).await?;
+                let to_worker = worker.clone();
+                tokio::spawn(async move {
+                    while let Some(event) = events.recv().await {
+                        let _ = to_worker.cast(WorkerMessage::Network(event));
+                    }
+                });
+                Ok::<_, ractor::SpawnErr>((worker, algorithm))
+            })
+            .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
+        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls: AtomicU32::new(0) };
+        Ok(Self { inner: Arc::new(inner), channels: AtomicU8::new(0) })
+    }
+
+    /// This worker's number, from 0 to world size − 1.
+    pub fn rank(&self) -> usize {
+        self.inner.post.rank.index()
+    }
+
+    /// The number of workers, P.
+    pub fn world_size(&self) -> usize {
+        self.inner.post.workers as usize
+    }
+
+    /// Bytes and messages that this worker sent and received, and links that it opened.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.post.traffic()
+    }
+
+    /// Agrees with all ranks on a layout and a method, and starts to synchronise gradients by them.
+    ///
+    /// # Errors
+    /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
+    pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
+        Gradients::new(self.inner.clone(), self.channels.fetch_add(1, Ordering::Relaxed), layout, method)
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.inner.gather(Purpose::Barrier, &[]).map(drop)
+    }
+
+    /// Gives every rank the notes of all ranks, in the order of the ranks. For small control data: a note has
+    /// less than 1 MiB.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn all_gather(&self, note: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(self.inner.gather(Purpose::Gather, note)?.into_iter().map(Vec::from).collect())
+    }
+}
+
+impl Inner {
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let Some(runtime) = &self.runtime else { unreachable!("the runtime is taken only when the session ends") };
+        runtime.block_on(future)
+    }
+
+    pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<bytes::Bytes>, Error> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        self.block_on(notes::all_gather(&self.post, call, purpose, note)).map_err(|failure| self.fail(failure))
+    }
+
+    /// Ends the job for all ranks, and says why once they know: the first failure counts.
+    pub(crate) fn fail(&self, failure: Failure) -> Error {
+        let mut failed = self.post.failed();
+        let _ = self.worker.cast(WorkerMessage::Fail(failure.clone()));
+        let first = self.block_on(async move {
+            let heard = tokio::time::timeout(Duration::from_secs(2), failed.wait_for(Option::is_some)).await;
+            heard.ok().and_then(Result::ok).and_then(|first| first.clone())
+        });
+        Error::Failed(first.unwrap_or(failure))
+    }
+
+    pub(crate) fn run(&self, run: Run) {
+        let _ = self.worker.cast(WorkerMessage::Step(run.step));
+        let _ = self.algorithm.cast(run);
+    }
+
+    pub(crate) fn grant(&self, peer: u32, bytes: u64) {
+        self.post.inbox.grant(Peer(peer), bytes);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        let (done, left) = oneshot::channel();
+        if self.worker.cast(WorkerMessage::Leave(done)).is_ok() {
+            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(3), left).await });
+        }
+        runtime.shutdown_timeout(Duration::from_millis(200));
+    }
+}
+
+fn runtime() -> Result<Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("gleaner")
+        .enable_all()
+        .build()
+        .map_err(|e| Error::System("the worker's threads did not start", e))
+}

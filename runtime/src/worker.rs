@@ -1,0 +1,196 @@
+//! The worker's supervisor: it takes links in, and makes one failure out of whatever breaks.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_transport::{Link, LinkEvent, Message, Peer};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::{oneshot, watch};
+
+use crate::failure::Failure;
+use crate::link::{LinkActor, LinkArguments};
+use crate::post::Post;
+use crate::report;
+use crate::tag::Topic;
+
+/// Top of the supervision tree: one `Link` for each peer below it.
+pub(crate) struct Worker;
+
+pub(crate) struct WorkerArguments {
+    pub(crate) post: Arc<Post>,
+    pub(crate) failure: watch::Sender<Option<Failure>>,
+}
+
+pub(crate) enum WorkerMessage {
+    /// Something happened on the network.
+    Network(LinkEvent),
+    /// The job cannot go on. The first failure counts.
+    Fail(Failure),
+    /// The link to this peer has written all it had.
+    Flushed(Peer),
+    /// This peer said goodbye.
+    Left(Peer),
+    /// Last words were given enough time.
+    Resign,
+    /// This worker leaves; answered when all links have written what they had.
+    Leave(oneshot::Sender<()>),
+    /// The step that this worker is in, for whoever asks what failed when.
+    Step(u64),
+}
+
+pub(crate) struct WorkerState {
+    post: Arc<Post>,
+    failure: watch::Sender<Option<Failure>>,
+    /// A failure whose news is still being written to the peers.
+    failing: Option<Failure>,
+    links: HashMap<ActorId, Peer>,
+    flushed: HashSet<Peer>,
+    left: HashSet<Peer>,
+    leaving: Option<oneshot::Sender<()>>,
+    step: Option<u64>,
+}
+
+impl Actor for Worker {
+    type Msg = WorkerMessage;
+    type State = WorkerState;
+    type Arguments = WorkerArguments;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<WorkerMessage>,
+        WorkerArguments { post, failure }: WorkerArguments,
+    ) -> Result<WorkerState, ActorProcessingErr> {
+        Ok(WorkerState {
+            post,
+            failure,
+            failing: None,
+            links: HashMap::new(),
+            flushed: HashSet::new(),
+            left: HashSet::new(),
+            leaving: None,
+            step: None,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<WorkerMessage>,
+        message: WorkerMessage,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            WorkerMessage::Network(LinkEvent::Up(link)) => state.connect(&myself, link).await?,
+            WorkerMessage::Network(LinkEvent::Failed { peer, error }) => {
+                state.fail(&myself, Failure { rank: peer.0, step: state.step, reason: error.to_string() });
+            }
+            WorkerMessage::Network(LinkEvent::Refused { address, reason }) => {
+                eprintln!("gleaner: rank {} turned {address} away: {reason}", state.post.rank.0);
+            }
+            WorkerMessage::Fail(failure) => state.fail(&myself, failure),
+            WorkerMessage::Flushed(peer) => {
+                state.flushed.insert(peer);
+                state.settle(false);
+            }
+            WorkerMessage::Left(peer) => {
+                state.left.insert(peer);
+                state.settle(false);
+            }
+            WorkerMessage::Resign => state.settle(true),
+            WorkerMessage::Step(step) => state.step = Some(step),
+            WorkerMessage::Leave(done) => {
+                state.leaving = Some(done);
+                for peer in state.post.peers() {
+                    state.post.send(peer, Message { tag: Topic::Bye.tag(), payload: Default::default() });
+                }
+                state.post.close();
+                myself.send_after(state.patience(), || WorkerMessage::Resign);
+                state.settle(false);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<WorkerMessage>,
+        event: SupervisionEvent,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(actor, reason) => {
+                if let Some(peer) = state.links.remove(&actor.get_id()) {
+                    state.flushed.insert(peer);
+                    state.left.insert(peer);
+                    if state.leaving.is_none() {
+                        let failure = Failure { rank: peer.0, step: state.step, reason: reason.to_string() };
+                        state.fail(&myself, failure);
+                    }
+                }
+                state.settle(false);
+            }
+            SupervisionEvent::ActorTerminated(actor, ..) => {
+                state.links.remove(&actor.get_id());
+                state.settle(false);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl WorkerState {
+    /// How long last words may take.
+    fn patience(&self) -> Duration {
+        (self.post.timeout / 4).min(Duration::from_secs(1))
+    }
+
+    async fn connect(&mut self, myself: &ActorRef<WorkerMessage>, link: Link) -> Result<(), ActorProcessingErr> {
+        let peer = link.peer;
+        let Some(outbox) = self.post.connect(peer) else { return Ok(()) };
+        let arguments = LinkArguments { link, outbox, post: self.post.clone(), worker: myself.clone() };
+        let (actor, _) = LinkActor::spawn_linked(None, LinkActor, arguments, myself.get_cell()).await?;
+        self.links.insert(actor.get_id(), peer);
+        if let Some(failure) = self.failing.clone().or_else(|| self.post.failure()) {
+            self.tell(peer, &failure);
+        }
+        Ok(())
+    }
+
+    /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
+    /// process, and nobody shall then take this worker for the culprit.
+    fn fail(&mut self, myself: &ActorRef<WorkerMessage>, mut failure: Failure) {
+        if self.failing.is_some() || self.post.failure().is_some() {
+            return;
+        }
+        failure.step = failure.step.or(self.step);
+        report::failed(failure.rank, failure.step, &failure.reason);
+        for peer in self.post.peers() {
+            self.tell(peer, &failure);
+        }
+        self.failing = Some(failure);
+        self.post.close();
+        myself.send_after(self.patience(), || WorkerMessage::Resign);
+        self.settle(false);
+    }
+
+    fn tell(&self, peer: Peer, failure: &Failure) {
+        let payload = serde_json::to_vec(failure).unwrap_or_default().into();
+        self.post.send(peer, Message { tag: Topic::Abort.tag(), payload });
+    }
+
+    /// Finishes failing or leaving once everything is written, or enough time was given.
+    fn settle(&mut self, at_once: bool) {
+        let written = self.links.values().all(|peer| self.flushed.contains(peer));
+        if at_once || written {
+            if let Some(failure) = self.failing.take() {
+                self.failure.send_replace(Some(failure));
+            }
+        }
+        // A peer that still reads must not find the connection reset: its own goodbye is waited for.
+        let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
+        if (at_once || parted) && let Some(done) = self.leaving.take() {
+            let _ = done.send(());
+        }
+    }
+}
