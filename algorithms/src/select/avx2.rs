@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::sweep::Pass;
 use super::top::Cut;
-use super::{Candidates, INFINITE};
+use super::{Candidates, INFINITE, narrow};
 
 const LANES: usize = 8;
 /// Vectors that are checked together before any of them is stored.
@@ -134,6 +134,15 @@ pub(super) unsafe fn split(
         grow(dropped, dropped_count);
     }
     done
+}
+
+/// [`narrow::narrow`], compiled for AVX2.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn narrow(values: &[f32], k: usize) -> (Vec<u32>, usize) {
+    narrow::narrow(values, k)
 }
 
 /// One bit per lane, from lanes that are all ones or all zeros.
