@@ -67,9 +67,9 @@ pub(super) unsafe fn sweep<P: Pass>(
             if mask(_mm256_cmpgt_epi32(largest, finite)) != 0 {
                 break;
             }
-            for vector in 0..VECTORS {
+            for (vector, &entries) in entries.iter().enumerate() {
                 // SAFETY: within `residual`, which is as long as `source`.
-                unsafe { _mm256_storeu_ps(into.add(vector * LANES), entries[vector]) };
+                unsafe { _mm256_storeu_ps(into.add(vector * LANES), entries) };
             }
         }
         for vector in 0..VECTORS {

@@ -40,7 +40,7 @@ fn sample(values: &[f32]) -> Vec<u32> {
             let (start, end) = (bound(part), bound(part + 1));
             // Multiplying by 2^64 / golden ratio, then taking high bits: Knuth's multiplicative hash.
             let hash = (part as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            magnitude(values[start + (hash * (end - start) as u64 >> 32) as usize])
+            magnitude(values[start + ((hash * (end - start) as u64) >> 32) as usize])
         })
         .collect()
 }

@@ -188,7 +188,7 @@ fn the_first_entry_that_is_not_finite_stops_the_pass_exactly_there() {
 fn an_overflowing_sum_is_not_finite() {
     let mut residual = vec![f32::MAX; 100];
     let mut out = Candidates::default();
-    let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).unwrap_err();
+    let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).expect_err("the sum overflows");
     assert_eq!(error, NonFinite { index: 0 });
     assert_eq!((residual, out), (vec![f32::MAX; 100], Candidates::default()));
 }
@@ -297,7 +297,7 @@ fn a_step_selects_exactly_what_a_full_sort_would() {
             [(0..17_001), (17_001..len)].into_iter().map(|range| (range.clone(), range.start))
         {
             accumulate(&mut residual[layer.clone()], &gradient[layer], threshold, start as u32, &mut found)
-                .unwrap();
+                .expect("all sums are finite");
         }
         assert!(found.len() >= k);
         let (mut kept, mut dropped) = (Candidates::default(), Candidates::default());
