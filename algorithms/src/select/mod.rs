@@ -24,6 +24,8 @@ mod top;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod packer;
 
 #[cfg(test)]
 mod tests;
