@@ -1,7 +1,7 @@
 //! What selecting costs, as multiples of a plain read and of the bare traffic: `cargo bench -p gleaner-algorithms`.
 //!
 //! Plays the steps of one worker in their steady state: every step a fresh heavy-tailed gradient, accumulated into the
-//! residual with 0.8 × the smallest magnitude kept in the step before as threshold; the exact top k among the candidates;
+//! residual with the threshold that the step before predicts; the exact top k among the candidates;
 //! the kept entries zeroed in the residual. One core; all rivals take turns within each step; medians over the steps.
 //!
 //! Options: `--n ENTRIES`, `--steps STEPS` and `--json` (one line of JSON instead of the table).
@@ -9,10 +9,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use gleaner_algorithms::select::{Candidates, Simd, accumulate, replace, scan, top_k, top_k_dense};
+use gleaner_algorithms::select::{
+    Candidates, Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
+};
 
-/// The share of the last smallest magnitude kept that is the next threshold.
-const GUARD: f32 = 0.8;
 /// Steps before the first that counts: the residuals settle.
 const WARM_UP: usize = 4;
 
@@ -66,6 +66,7 @@ struct Worker {
     found: Candidates,
     kept: Candidates,
     dropped: Candidates,
+    candidates: usize,
     missed: usize,
 }
 
@@ -79,6 +80,7 @@ impl Bench {
             found: Candidates::default(),
             kept: Candidates::default(),
             dropped: Candidates::default(),
+            candidates: 0,
             missed: 0,
         };
         let one =
@@ -165,7 +167,7 @@ impl Bench {
             );
         }
         for worker in &self.workers {
-            let (k, found, missed) = (worker.k, worker.found.len(), worker.missed);
+            let (k, found, missed) = (worker.k, worker.candidates, worker.missed);
             println!("k = {k}: {found} candidates in the last step, {missed} predictions too high");
         }
     }
@@ -174,16 +176,20 @@ impl Bench {
 impl Worker {
     fn step(&mut self, gradient: &[f32], rows: &mut Vec<Row>) {
         let Worker { names, k, residual, found, kept, dropped, .. } = self;
+        let mut threshold = self.threshold;
         let [total, first, second, zero, dense] = *names;
-        [&mut *found, &mut *kept, &mut *dropped].map(Candidates::clear);
+        [&mut *found, &mut *kept, &mut *dropped].into_iter().for_each(Candidates::clear);
 
         let start = Instant::now();
-        let accumulated = accumulate(residual, gradient, self.threshold, 0, found);
+        let accumulated = accumulate(residual, gradient, threshold, 0, found);
         let between = start.elapsed().as_secs_f64();
-        if found.len() < *k {
-            self.missed += 1;
-            found.clear();
-            scan(residual, 0.0, 0, found);
+        self.missed += usize::from(found.len() < *k);
+        for lower in [estimate_threshold, |_: &[f32], _| 0.0] {
+            if found.len() < *k {
+                found.clear();
+                threshold = lower(residual, *k);
+                scan(residual, threshold, 0, found);
+            }
         }
         let smallest = top_k(&found.indices, &found.values, *k, kept, dropped);
         let end = start.elapsed().as_secs_f64();
@@ -195,7 +201,8 @@ impl Worker {
         let again = Bench::time(rows, dense, || top_k_dense(residual, *k));
         assert!(again == *kept, "the prediction changed the selection");
         Bench::time(rows, zero, || kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0));
-        self.threshold = GUARD * smallest;
+        self.candidates = found.len();
+        self.threshold = predict_threshold(threshold, found.len(), smallest, *k);
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::arch::x86_64::*;
 
+use super::packer::Packer;
 use super::sweep::Pass;
 use super::top::Cut;
-use super::{Candidates, INFINITE};
+use super::{Candidates, INFINITE, narrow};
 
 const LANES: usize = 8;
 /// Vectors that are checked together before any of them is stored.
@@ -28,8 +29,7 @@ pub(super) unsafe fn sweep<P: Pass>(
     first: u32,
     out: &mut Candidates,
 ) -> usize {
-    out.reserve(source.len() + LANES);
-    let mut packed = Packer::new(out);
+    let mut packed = Packer::new(out, source.len() + LANES);
     // Limits are at least 1 and at most infinity, so one less is there, and fits a signed comparison.
     let below = _mm256_set1_epi32(limit as i32 - 1);
     let finite = _mm256_set1_epi32(INFINITE as i32 - 1);
@@ -67,23 +67,22 @@ pub(super) unsafe fn sweep<P: Pass>(
             if mask(_mm256_cmpgt_epi32(largest, finite)) != 0 {
                 break;
             }
-            for vector in 0..VECTORS {
+            for (vector, &entries) in entries.iter().enumerate() {
                 // SAFETY: within `residual`, which is as long as `source`.
-                unsafe { _mm256_storeu_ps(into.add(vector * LANES), entries[vector]) };
+                unsafe { _mm256_storeu_ps(into.add(vector * LANES), entries) };
             }
         }
         for vector in 0..VECTORS {
             let chosen = mask(_mm256_cmpgt_epi32(sizes[vector], below));
             // SAFETY: the packer has room for `source.len()` candidates and a vector, and has been given at most one
             // candidate per entry swept.
-            unsafe { packed.push(chosen, indices, entries[vector]) };
+            unsafe { packed.push_8(chosen, indices, entries[vector]) };
             indices = _mm256_add_epi32(indices, step);
         }
         swept += GROUP;
     }
-    let count = packed.count;
-    // SAFETY: the packer wrote `count` entries behind the candidates, into the room reserved.
-    unsafe { grow(out, count) };
+    // SAFETY: every push wrote what it counted.
+    unsafe { packed.finish() };
     swept
 }
 
@@ -99,9 +98,8 @@ pub(super) unsafe fn split(
     kept: &mut Candidates,
     dropped: &mut Candidates,
 ) -> usize {
-    kept.reserve(values.len() + LANES);
-    dropped.reserve(values.len() + LANES);
-    let (mut keep, mut drop) = (Packer::new(kept), Packer::new(dropped));
+    let mut keep = Packer::new(kept, values.len() + LANES);
+    let mut drop = Packer::new(dropped, values.len() + LANES);
     let edge = _mm256_set1_epi32(cut.magnitude as i32);
     let magnitudes = _mm256_set1_epi32(0x7fff_ffff);
     let mut done = 0;
@@ -122,18 +120,26 @@ pub(super) unsafe fn split(
         let chosen = mask(_mm256_cmpgt_epi32(size, edge)) | ties;
         // SAFETY: each packer has room for `values.len()` entries and a vector, and is given at most one per entry.
         unsafe {
-            keep.push(chosen, index, value);
-            drop.push(!chosen, index, value);
+            keep.push_8(chosen, index, value);
+            drop.push_8(!chosen, index, value);
         }
         done += LANES;
     }
-    let (kept_count, dropped_count) = (keep.count, drop.count);
-    // SAFETY: the packers wrote that many entries behind those there, into the room reserved.
+    // SAFETY: every push wrote what it counted.
     unsafe {
-        grow(kept, kept_count);
-        grow(dropped, dropped_count);
+        keep.finish();
+        drop.finish();
     }
     done
+}
+
+/// [`narrow::narrow`], compiled for AVX2.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn narrow(values: &[f32], k: usize) -> (Vec<u32>, usize) {
+    narrow::narrow(values, k)
 }
 
 /// One bit per lane, from lanes that are all ones or all zeros.
@@ -161,27 +167,14 @@ static PACK: [u64; 256] = {
     pack
 };
 
-/// Writes chosen lanes densely behind the entries of a [`Candidates`], without counting them in.
-struct Packer {
-    indices: *mut u32,
-    values: *mut f32,
-    count: usize,
-}
-
-impl Packer {
-    fn new(out: &mut Candidates) -> Packer {
-        Packer {
-            indices: out.indices.spare_capacity_mut().as_mut_ptr().cast(),
-            values: out.values.spare_capacity_mut().as_mut_ptr().cast(),
-            count: 0,
-        }
-    }
-
+impl Packer<'_> {
+    /// Writes the chosen lanes densely.
+    ///
     /// # Safety
-    /// Behind the entries there must be room for `count` + [`LANES`] more.
+    /// There must be room for `count` + [`LANES`] entries.
     #[inline]
     #[target_feature(enable = "avx2,popcnt")]
-    unsafe fn push(&mut self, chosen: u8, indices: __m256i, values: __m256) {
+    unsafe fn push_8(&mut self, chosen: u8, indices: __m256i, values: __m256) {
         let order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(PACK[usize::from(chosen)] as i64));
         // SAFETY: the caller's promise covers both whole vectors.
         unsafe {
@@ -192,15 +185,5 @@ impl Packer {
             _mm256_storeu_ps(self.values.add(self.count), _mm256_permutevar8x32_ps(values, order));
         }
         self.count += chosen.count_ones() as usize;
-    }
-}
-
-/// # Safety
-/// `count` entries must have been written behind those of `out`.
-unsafe fn grow(out: &mut Candidates, count: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        out.indices.set_len(out.indices.len() + count);
-        out.values.set_len(out.values.len() + count);
     }
 }

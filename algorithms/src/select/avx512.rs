@@ -5,6 +5,7 @@
 
 use std::arch::x86_64::*;
 
+use super::packer::Packer;
 use super::sweep::Pass;
 use super::top::Cut;
 use super::{Candidates, INFINITE};
@@ -28,8 +29,7 @@ pub(super) unsafe fn sweep<P: Pass>(
     first: u32,
     out: &mut Candidates,
 ) -> usize {
-    out.reserve(source.len() + LANES);
-    let mut packed = Packer::new(out);
+    let mut packed = Packer::new(out, source.len() + LANES);
     let limit = _mm512_set1_epi32(limit as i32);
     let infinite = _mm512_set1_epi32(INFINITE as i32);
     let magnitudes = _mm512_set1_epi32(0x7fff_ffff);
@@ -73,15 +73,14 @@ pub(super) unsafe fn sweep<P: Pass>(
                 if P::STORE {
                     _mm512_storeu_ps(into.add(vector * LANES), entries[vector]);
                 }
-                packed.push(chosen, indices, entries[vector]);
+                packed.push_16(chosen, indices, entries[vector]);
             }
             indices = _mm512_add_epi32(indices, step);
         }
         swept += GROUP;
     }
-    let count = packed.count;
-    // SAFETY: the packer wrote `count` entries behind the candidates, into the room reserved.
-    unsafe { grow(out, count) };
+    // SAFETY: every push wrote what it counted.
+    unsafe { packed.finish() };
     swept
 }
 
@@ -97,9 +96,8 @@ pub(super) unsafe fn split(
     kept: &mut Candidates,
     dropped: &mut Candidates,
 ) -> usize {
-    kept.reserve(values.len() + LANES);
-    dropped.reserve(values.len() + LANES);
-    let (mut keep, mut drop) = (Packer::new(kept), Packer::new(dropped));
+    let mut keep = Packer::new(kept, values.len() + LANES);
+    let mut drop = Packer::new(dropped, values.len() + LANES);
     let edge = _mm512_set1_epi32(cut.magnitude as i32);
     let magnitudes = _mm512_set1_epi32(0x7fff_ffff);
     let mut done = 0;
@@ -120,41 +118,27 @@ pub(super) unsafe fn split(
         let chosen = _mm512_cmpgt_epi32_mask(size, edge) | ties;
         // SAFETY: each packer has room for `values.len()` entries and a vector, and is given at most one per entry.
         unsafe {
-            keep.push(chosen, index, value);
-            drop.push(!chosen, index, value);
+            keep.push_16(chosen, index, value);
+            drop.push_16(!chosen, index, value);
         }
         done += LANES;
     }
-    let (kept_count, dropped_count) = (keep.count, drop.count);
-    // SAFETY: the packers wrote that many entries behind those there, into the room reserved.
+    // SAFETY: every push wrote what it counted.
     unsafe {
-        grow(kept, kept_count);
-        grow(dropped, dropped_count);
+        keep.finish();
+        drop.finish();
     }
     done
 }
 
-/// Writes chosen lanes densely behind the entries of a [`Candidates`], without counting them in.
-struct Packer {
-    indices: *mut u32,
-    values: *mut f32,
-    count: usize,
-}
-
-impl Packer {
-    fn new(out: &mut Candidates) -> Packer {
-        Packer {
-            indices: out.indices.spare_capacity_mut().as_mut_ptr().cast(),
-            values: out.values.spare_capacity_mut().as_mut_ptr().cast(),
-            count: 0,
-        }
-    }
-
+impl Packer<'_> {
+    /// Writes the chosen lanes densely.
+    ///
     /// # Safety
-    /// Behind the entries there must be room for `count` + [`LANES`] more.
+    /// There must be room for `count` + [`LANES`] entries.
     #[inline]
     #[target_feature(enable = "avx512f,popcnt")]
-    unsafe fn push(&mut self, chosen: __mmask16, indices: __m512i, values: __m512) {
+    unsafe fn push_16(&mut self, chosen: __mmask16, indices: __m512i, values: __m512) {
         // SAFETY: the caller's promise covers both whole vectors.
         unsafe {
             _mm512_storeu_si512(
@@ -164,15 +148,5 @@ impl Packer {
             _mm512_storeu_ps(self.values.add(self.count), _mm512_maskz_compress_ps(chosen, values));
         }
         self.count += chosen.count_ones() as usize;
-    }
-}
-
-/// # Safety
-/// `count` entries must have been written behind those of `out`.
-unsafe fn grow(out: &mut Candidates, count: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        out.indices.set_len(out.indices.len() + count);
-        out.values.set_len(out.values.len() + count);
     }
 }

@@ -14,6 +14,7 @@
 //! bits. See [`Simd`] to force one.
 
 mod estimate;
+mod narrow;
 mod portable;
 mod simd;
 mod sweep;
@@ -23,11 +24,13 @@ mod top;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod packer;
 
 #[cfg(test)]
 mod tests;
 
-pub use estimate::estimate_threshold;
+pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};
 pub use top::{top_k, top_k_dense};

@@ -4,8 +4,8 @@ use super::sweep::{NonFinite, Pass};
 use super::top::Cut;
 use super::{Candidates, INFINITE, magnitude};
 
-/// Entries examined together: few enough to stay in registers.
-const GROUP: usize = 16;
+/// Entries examined together: few enough that one candidate among them costs little.
+const GROUP: usize = 8;
 
 /// Sweeps everything, or up to the first entry that may not be stored; see [`super::sweep::accumulate`].
 pub(super) fn sweep<P: Pass>(
@@ -19,21 +19,30 @@ pub(super) fn sweep<P: Pass>(
     while let Some(group) = source[start..].first_chunk::<GROUP>() {
         let mut entries = *group;
         if P::ADD {
-            entries.iter_mut().zip(&residual[start..]).for_each(|(entry, old)| *entry += old);
+            let (old, _) = residual[start..].as_chunks::<GROUP>();
+            for lane in 0..GROUP {
+                entries[lane] += old[0][lane];
+            }
         }
-        // Magnitudes are below 2^31; as i32 their maximum is one instruction more often.
-        let largest = entries.iter().fold(0, |largest, &entry| (magnitude(entry) as i32).max(largest)) as u32;
+        // Magnitudes are below 2^31, and signed comparisons are those that every vector unit has.
+        let any_reaches = |bound: u32| {
+            entries.iter().fold(false, |any, &entry| any | (magnitude(entry) as i32 >= bound as i32))
+        };
         if P::STORE {
-            if largest >= INFINITE {
+            if any_reaches(INFINITE) {
                 break;
             }
             residual[start..][..GROUP].copy_from_slice(&entries);
         }
-        if largest >= limit {
+        if any_reaches(limit) {
+            // Which lanes, without a branch for each.
+            let (mut lanes, mut count) = ([0; GROUP], 0);
             for (lane, &entry) in entries.iter().enumerate() {
-                if magnitude(entry) >= limit {
-                    out.push(first + (start + lane) as u32, entry);
-                }
+                lanes[count % GROUP] = lane;
+                count += usize::from(magnitude(entry) >= limit);
+            }
+            for &lane in &lanes[..count] {
+                out.push(first + (start + lane) as u32, entries[lane % GROUP]);
             }
         }
         start += GROUP;

@@ -188,7 +188,7 @@ fn the_first_entry_that_is_not_finite_stops_the_pass_exactly_there() {
 fn an_overflowing_sum_is_not_finite() {
     let mut residual = vec![f32::MAX; 100];
     let mut out = Candidates::default();
-    let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).unwrap_err();
+    let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).expect_err("the sum overflows");
     assert_eq!(error, NonFinite { index: 0 });
     assert_eq!((residual, out), (vec![f32::MAX; 100], Candidates::default()));
 }
@@ -264,6 +264,26 @@ fn estimates_err_on_the_low_side_but_not_far() {
 }
 
 #[test]
+fn predictions_aim_at_twice_k() {
+    // A count that falls with the eighth power: 2^8 k entries reach half of what k reach.
+    let predicted = predict_threshold(0.5, 25_600, 1.0, 100);
+    assert!((predicted - 0.5_f32.powf(1.0 / 8.0)).abs() < 1e-3, "{predicted}");
+    for (threshold, reached, smallest, k) in [
+        (0.0, 1000, 1.0, 10),
+        (-1.0, 1000, 1.0, 10),
+        (f32::NAN, 9, 1.0, 5),
+        (0.5, 10, 1.0, 10),
+        (0.5, 3, 1.0, 10),
+    ] {
+        assert_eq!(predict_threshold(threshold, reached, smallest, k), 0.8);
+    }
+    assert_eq!(predict_threshold(0.5, 1000, 1.0, 0), 0.8);
+    assert_eq!(predict_threshold(0.0, 0, 0.0, 10), 0.0);
+    assert_eq!(predict_threshold(0.999, 20_000, 1.0, 100), 0.98);
+    assert_eq!(predict_threshold(1e-9, 101, 1.0, 100), 0.5);
+}
+
+#[test]
 fn a_step_selects_exactly_what_a_full_sort_would() {
     let (len, k) = (60_000, 600);
     let mut numbers = Numbers(6);
@@ -277,14 +297,14 @@ fn a_step_selects_exactly_what_a_full_sort_would() {
             [(0..17_001), (17_001..len)].into_iter().map(|range| (range.clone(), range.start))
         {
             accumulate(&mut residual[layer.clone()], &gradient[layer], threshold, start as u32, &mut found)
-                .unwrap();
+                .expect("all sums are finite");
         }
         assert!(found.len() >= k);
         let (mut kept, mut dropped) = (Candidates::default(), Candidates::default());
         let smallest = top_k(&found.indices, &found.values, k, &mut kept, &mut dropped);
         assert_same(&kept, &top_k_by_sorting(&residual, k));
         kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0);
-        threshold = 0.7 * smallest;
+        threshold = predict_threshold(threshold, found.len(), smallest, k);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Exact top-k by magnitude.
 
+use super::narrow::narrow;
 use super::sweep::scan_with;
 use super::{Candidates, Simd, estimate_threshold, magnitude, portable};
 #[cfg(target_arch = "x86_64")]
@@ -34,7 +35,7 @@ pub(super) fn top_k_with(
 ) -> f32 {
     assert_eq!(indices.len(), values.len(), "every entry has one index and one value");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
-    let cut = cut(values, k);
+    let cut = cut(simd, values, k);
     let mut rest = cut;
     let split = match simd {
         // SAFETY: the processor has these instructions, and the slices are equally long: both asserted above.
@@ -87,8 +88,8 @@ pub(super) struct Cut {
     pub(super) ties: usize,
 }
 
-/// Where the top `k` of `values` cuts.
-fn cut(values: &[f32], k: usize) -> Cut {
+/// Where the top `k` of `values` cuts. The processor must have the instructions named.
+fn cut(simd: Simd, values: &[f32], k: usize) -> Cut {
     // Nothing is larger than every magnitude; everything but zero is larger than 0.
     const NOTHING: Cut = Cut { magnitude: u32::MAX >> 1, ties: 0 };
     const NON_ZERO: Cut = Cut { magnitude: 0, ties: 0 };
@@ -98,12 +99,17 @@ fn cut(values: &[f32], k: usize) -> Cut {
     if k >= values.len() {
         return NON_ZERO;
     }
-    let mut magnitudes: Vec<u32> = values.iter().map(|&value| magnitude(value)).collect();
-    let (larger, &mut last, _) = magnitudes.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+    let (mut survivors, above) = match simd {
+        // SAFETY: the processor has AVX2, or more: asserted by the caller.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 | Simd::Avx512 => unsafe { avx2::narrow(values, k) },
+        _ => narrow(values, k),
+    };
+    let (larger, &mut last, _) = survivors.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a));
     if last == 0 {
         return NON_ZERO;
     }
-    Cut { magnitude: last, ties: k - larger.iter().filter(|&&size| size > last).count() }
+    Cut { magnitude: last, ties: k - above - larger.iter().filter(|&&size| size > last).count() }
 }
 
 impl Cut {
