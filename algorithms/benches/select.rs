@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use gleaner_algorithms::select::{
-    Candidates, Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
+    Entries, Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
 };
 
 /// Steps before the first that counts: the residuals settle.
@@ -63,9 +63,9 @@ struct Worker {
     k: usize,
     residual: Vec<f32>,
     threshold: f32,
-    found: Candidates,
-    kept: Candidates,
-    dropped: Candidates,
+    found: Entries,
+    kept: Entries,
+    dropped: Entries,
     candidates: usize,
     missed: usize,
 }
@@ -77,9 +77,9 @@ impl Bench {
             k: k.max(1),
             residual: vec![0.0; n],
             threshold: 0.0,
-            found: Candidates::default(),
-            kept: Candidates::default(),
-            dropped: Candidates::default(),
+            found: Entries::default(),
+            kept: Entries::default(),
+            dropped: Entries::default(),
             candidates: 0,
             missed: 0,
         };
@@ -178,7 +178,7 @@ impl Worker {
         let Worker { names, k, residual, found, kept, dropped, .. } = self;
         let mut threshold = self.threshold;
         let [total, first, second, zero, dense] = *names;
-        [&mut *found, &mut *kept, &mut *dropped].into_iter().for_each(Candidates::clear);
+        [&mut *found, &mut *kept, &mut *dropped].into_iter().for_each(Entries::clear);
 
         let start = Instant::now();
         let accumulated = accumulate(residual, gradient, threshold, 0, found);

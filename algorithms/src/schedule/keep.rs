@@ -3,10 +3,6 @@
 use crate::bag::Entries;
 use crate::select;
 
-/// A share of the last threshold from which the next step's candidates are collected: low enough that the
-/// k-th magnitude seldom falls below it, high enough that the candidates stay a small multiple of k.
-const GUARD: f32 = 0.8;
-
 /// Entries of a block that may be among its largest.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
@@ -33,25 +29,23 @@ pub(super) struct OwnTop {
 /// be among the k largest. Otherwise the block is read again with lower thresholds.
 pub(super) fn own_top(own: &[f32], overlay: &Entries, candidates: &Candidates, k: u32) -> OwnTop {
     let k = k as usize;
-    let mut entries = match candidates.threshold {
-        Some(threshold) => enough(&candidates.entries, overlay, threshold, k),
-        None => None,
-    };
-    if entries.is_none() && k > 0 {
+    let mut found = candidates.threshold.and_then(|t| enough(&candidates.entries, overlay, t, k));
+    if found.is_none() && k > 0 {
         let estimate = select::estimate_threshold(own, k);
         for threshold in [estimate, estimate * 0.25, 0.0] {
-            let mut found = Entries::default();
-            select::scan(own, threshold, 0, &mut found);
-            entries = enough(&found, overlay, threshold, k);
-            if entries.is_some() {
+            let mut scanned = Entries::default();
+            select::scan(own, threshold, 0, &mut scanned);
+            found = enough(&scanned, overlay, threshold, k);
+            if found.is_some() {
                 break;
             }
         }
     }
-    let entries = entries.unwrap_or_default();
+    let found = found.unwrap_or_default();
     let (mut top, mut rest) = (Entries::default(), Entries::default());
-    let smallest = select::top_k(&entries.indices, &entries.values, k, &mut top, &mut rest);
-    let threshold = (top.len() == k && k > 0).then_some(smallest * GUARD);
+    let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, &mut rest);
+    let predict = || select::predict_threshold(found.threshold, found.reached, smallest, k);
+    let threshold = (top.len() == k && k > 0).then(predict);
     let mut settled = Entries::default();
     let mut kept = top.indices.iter().peekable();
     for (index, value) in overlay.iter() {
@@ -63,8 +57,17 @@ pub(super) fn own_top(own: &[f32], overlay: &Entries, candidates: &Candidates, k
     OwnTop { kept: top, settled, threshold }
 }
 
+/// Entries among which the k largest are.
+#[derive(Default)]
+struct Enough {
+    entries: Entries,
+    threshold: f32,
+    /// How many of them reach the threshold.
+    reached: usize,
+}
+
 /// Candidates and overlay as one, if k of them reach the threshold.
-fn enough(candidates: &Entries, overlay: &Entries, threshold: f32, k: usize) -> Option<Entries> {
+fn enough(candidates: &Entries, overlay: &Entries, threshold: f32, k: usize) -> Option<Enough> {
     let mut entries = Entries::with_capacity(candidates.len() + overlay.len());
     let mut reached = 0;
     candidates.visit_union(overlay, |index, own, sum| {
@@ -74,7 +77,7 @@ fn enough(candidates: &Entries, overlay: &Entries, threshold: f32, k: usize) -> 
             entries.push(index, value);
         }
     });
-    (reached >= k || threshold <= 0.0).then_some(entries)
+    (reached >= k || threshold <= 0.0).then_some(Enough { entries, threshold, reached })
 }
 
 #[cfg(test)]

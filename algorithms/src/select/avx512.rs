@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::packer::Packer;
 use super::sweep::Pass;
 use super::top::Cut;
-use super::{Candidates, INFINITE};
+use super::{Entries, INFINITE};
 
 const LANES: usize = 16;
 /// Vectors that are checked together before any of them is stored.
@@ -27,7 +27,7 @@ pub(super) unsafe fn sweep<P: Pass>(
     source: &[f32],
     limit: u32,
     first: u32,
-    out: &mut Candidates,
+    out: &mut Entries,
 ) -> usize {
     let mut packed = Packer::new(out, source.len() + LANES);
     let limit = _mm512_set1_epi32(limit as i32);
@@ -93,8 +93,8 @@ pub(super) unsafe fn split(
     cut: &mut Cut,
     indices: &[u32],
     values: &[f32],
-    kept: &mut Candidates,
-    dropped: &mut Candidates,
+    kept: &mut Entries,
+    dropped: &mut Entries,
 ) -> usize {
     let mut keep = Packer::new(kept, values.len() + LANES);
     let mut drop = Packer::new(dropped, values.len() + LANES);

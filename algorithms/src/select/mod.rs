@@ -35,7 +35,7 @@ pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};
 pub use top::{top_k, top_k_dense};
 
-use crate::bag::Entries as Candidates;
+use crate::bag::Entries;
 
 /// The bits of infinity: every magnitude from here on is not finite.
 const INFINITE: u32 = f32::INFINITY.to_bits();

@@ -1,11 +1,11 @@
 //! Where the SIMD kernels write candidates: whole vectors, of which only the chosen lanes count.
 
-use super::Candidates;
+use super::Entries;
 
-/// The memory behind the entries of a [`Candidates`]. A kernel stores a whole vector at `count` and advances `count` by
+/// The memory behind the entries of a [`Entries`]. A kernel stores a whole vector at `count` and advances `count` by
 /// the lanes chosen, so that the next store overwrites the surplus.
 pub(super) struct Packer<'a> {
-    out: &'a mut Candidates,
+    out: &'a mut Entries,
     /// Where the first new index goes.
     pub(super) indices: *mut u32,
     /// Where the first new value goes.
@@ -16,7 +16,7 @@ pub(super) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     /// Makes room for `room` entries.
-    pub(super) fn new(out: &'a mut Candidates, room: usize) -> Packer<'a> {
+    pub(super) fn new(out: &'a mut Entries, room: usize) -> Packer<'a> {
         out.reserve(room);
         let indices = out.indices.spare_capacity_mut().as_mut_ptr().cast();
         let values = out.values.spare_capacity_mut().as_mut_ptr().cast();

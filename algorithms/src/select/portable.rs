@@ -2,7 +2,7 @@
 
 use super::sweep::{NonFinite, Pass};
 use super::top::Cut;
-use super::{Candidates, INFINITE, magnitude};
+use super::{Entries, INFINITE, magnitude};
 
 /// Entries examined together: few enough that one candidate among them costs little.
 const GROUP: usize = 8;
@@ -13,7 +13,7 @@ pub(super) fn sweep<P: Pass>(
     source: &[f32],
     limit: u32,
     first: u32,
-    out: &mut Candidates,
+    out: &mut Entries,
 ) -> Result<(), NonFinite> {
     let mut start = 0;
     while let Some(group) = source[start..].first_chunk::<GROUP>() {
@@ -67,8 +67,8 @@ pub(super) fn split(
     cut: &mut Cut,
     indices: &[u32],
     values: &[f32],
-    kept: &mut Candidates,
-    dropped: &mut Candidates,
+    kept: &mut Entries,
+    dropped: &mut Entries,
 ) {
     let (mut next_kept, mut next_dropped) = (kept.len(), dropped.len());
     for side in [&mut *kept, &mut *dropped] {

@@ -1,6 +1,6 @@
 //! One pass over a slice that finds the entries that reach a threshold, and accumulates on its way.
 
-use super::{Candidates, Simd, limit, portable};
+use super::{Entries, Simd, limit, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
@@ -30,7 +30,7 @@ pub fn accumulate(
     gradient: &[f32],
     threshold: f32,
     base: u32,
-    out: &mut Candidates,
+    out: &mut Entries,
 ) -> Result<(), NonFinite> {
     sweep::<Accumulate>(Simd::current(), residual, gradient, threshold, base, out)
 }
@@ -48,7 +48,7 @@ pub fn replace(
     gradient: &[f32],
     threshold: f32,
     base: u32,
-    out: &mut Candidates,
+    out: &mut Entries,
 ) -> Result<(), NonFinite> {
     sweep::<Replace>(Simd::current(), residual, gradient, threshold, base, out)
 }
@@ -58,12 +58,12 @@ pub fn replace(
 ///
 /// # Panics
 /// If an index would not fit into u32.
-pub fn scan(values: &[f32], threshold: f32, base: u32, out: &mut Candidates) {
+pub fn scan(values: &[f32], threshold: f32, base: u32, out: &mut Entries) {
     scan_with(Simd::current(), values, threshold, base, out);
 }
 
 /// [`scan`] with the instructions named.
-pub(super) fn scan_with(simd: Simd, values: &[f32], threshold: f32, base: u32, out: &mut Candidates) {
+pub(super) fn scan_with(simd: Simd, values: &[f32], threshold: f32, base: u32, out: &mut Entries) {
     let finished = sweep::<Scan>(simd, &mut [], values, threshold, base, out);
     debug_assert!(finished.is_ok(), "a scan looks for candidates only");
 }
@@ -102,7 +102,7 @@ const CHUNK: usize = 4096;
 /// entries it has swept: the portable code does the rest, be it a tail or the way up to the offending entry.
 ///
 /// Arguments: residual (empty if the pass does not store), source, limit, index of the first entry, candidates.
-type Kernel = unsafe fn(&mut [f32], &[f32], u32, u32, &mut Candidates) -> usize;
+type Kernel = unsafe fn(&mut [f32], &[f32], u32, u32, &mut Entries) -> usize;
 
 /// The pass `P` with the instructions named, which the processor must have.
 pub(super) fn sweep<P: Pass>(
@@ -111,7 +111,7 @@ pub(super) fn sweep<P: Pass>(
     source: &[f32],
     threshold: f32,
     base: u32,
-    out: &mut Candidates,
+    out: &mut Entries,
 ) -> Result<(), NonFinite> {
     assert!(!P::STORE || residual.len() == source.len(), "residual and gradient differ in length");
     assert!(source.len() as u64 + u64::from(base) <= 1 << 32, "an index would not fit into u32");

@@ -45,14 +45,14 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[track_caller]
-fn assert_same(found: &Candidates, expected: &Candidates) {
+fn assert_same(found: &Entries, expected: &Entries) {
     assert_eq!(found.indices, expected.indices);
     assert_eq!(bits(&found.values), bits(&expected.values));
 }
 
 /// What a scan finds, by its definition.
-fn scan_plainly(values: &[f32], threshold: f32, base: u32) -> Candidates {
-    let mut out = Candidates::default();
+fn scan_plainly(values: &[f32], threshold: f32, base: u32) -> Entries {
+    let mut out = Entries::default();
     for (index, &value) in values.iter().enumerate() {
         let reaches = value.abs() >= threshold || !value.is_finite() || threshold.is_nan();
         if value != 0.0 && reaches {
@@ -63,12 +63,12 @@ fn scan_plainly(values: &[f32], threshold: f32, base: u32) -> Candidates {
 }
 
 /// The top k by sorting everything: magnitude descending, then index ascending.
-fn top_k_by_sorting(values: &[f32], k: usize) -> Candidates {
+fn top_k_by_sorting(values: &[f32], k: usize) -> Entries {
     let mut order: Vec<usize> = (0..values.len()).filter(|&i| values[i] != 0.0).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(magnitude(values[i])));
     order.truncate(k);
     order.sort_unstable();
-    let mut out = Candidates::default();
+    let mut out = Entries::default();
     order.into_iter().for_each(|i| out.push(i as u32, values[i]));
     out
 }
@@ -76,7 +76,7 @@ fn top_k_by_sorting(values: &[f32], k: usize) -> Candidates {
 /// Runs `accumulate` and `replace` on every path and compares with a loop; the candidates follow what is already there.
 #[track_caller]
 fn check_storing(residual: &[f32], gradient: &[f32], threshold: f32, base: u32) {
-    let mut there = Candidates::default();
+    let mut there = Entries::default();
     there.push(0, 7.0);
     for simd in paths() {
         for add in [true, false] {
@@ -109,7 +109,7 @@ fn check_storing(residual: &[f32], gradient: &[f32], threshold: f32, base: u32) 
 #[track_caller]
 fn check_scan(values: &[f32], threshold: f32, base: u32) {
     for simd in paths() {
-        let mut out = Candidates::default();
+        let mut out = Entries::default();
         scan_with(simd, values, threshold, base, &mut out);
         assert_same(&out, &scan_plainly(values, threshold, base));
     }
@@ -121,12 +121,12 @@ fn check_top_k(values: &[f32], k: usize) {
     let indices: Vec<u32> = (0..values.len() as u32).collect();
     for simd in paths() {
         assert_same(&top_k_dense_with(simd, values, k), &expected);
-        let (mut kept, mut dropped) = (Candidates::default(), Candidates::default());
+        let (mut kept, mut dropped) = (Entries::default(), Entries::default());
         let smallest = top_k_with(simd, &indices, values, k, &mut kept, &mut dropped);
         assert_same(&kept, &expected);
         let least = kept.values.iter().map(|&value| magnitude(value)).min().unwrap_or(0);
         assert_eq!(smallest.to_bits(), least, "{simd:?}");
-        let mut others = Candidates::default();
+        let mut others = Entries::default();
         for (&index, &value) in indices.iter().zip(values) {
             if kept.indices.binary_search(&index).is_err() {
                 others.push(index, value);
@@ -187,16 +187,16 @@ fn the_first_entry_that_is_not_finite_stops_the_pass_exactly_there() {
 #[test]
 fn an_overflowing_sum_is_not_finite() {
     let mut residual = vec![f32::MAX; 100];
-    let mut out = Candidates::default();
+    let mut out = Entries::default();
     let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).expect_err("the sum overflows");
     assert_eq!(error, NonFinite { index: 0 });
-    assert_eq!((residual, out), (vec![f32::MAX; 100], Candidates::default()));
+    assert_eq!((residual, out), (vec![f32::MAX; 100], Entries::default()));
 }
 
 #[test]
 fn indices_reach_the_last_u32() {
     for simd in paths() {
-        let mut out = Candidates::default();
+        let mut out = Entries::default();
         scan_with(simd, &[1.0; 131], 0.0, u32::MAX - 130, &mut out);
         assert_eq!(out.indices.last(), Some(&u32::MAX));
         assert_eq!(out.len(), 131);
@@ -206,7 +206,7 @@ fn indices_reach_the_last_u32() {
 #[test]
 #[should_panic(expected = "an index would not fit into u32")]
 fn an_index_beyond_u32_is_refused() {
-    scan(&[1.0; 2], 0.0, u32::MAX, &mut Candidates::default());
+    scan(&[1.0; 2], 0.0, u32::MAX, &mut Entries::default());
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_step_selects_exactly_what_a_full_sort_would() {
     let mut threshold = 0.0;
     for _ in 0..5 {
         let gradient = numbers.gradients(len);
-        let mut found = Candidates::default();
+        let mut found = Entries::default();
         // Layer by layer, as they become ready.
         for (layer, start) in
             [(0..17_001), (17_001..len)].into_iter().map(|range| (range.clone(), range.start))
@@ -300,7 +300,7 @@ fn a_step_selects_exactly_what_a_full_sort_would() {
                 .expect("all sums are finite");
         }
         assert!(found.len() >= k);
-        let (mut kept, mut dropped) = (Candidates::default(), Candidates::default());
+        let (mut kept, mut dropped) = (Entries::default(), Entries::default());
         let smallest = top_k(&found.indices, &found.values, k, &mut kept, &mut dropped);
         assert_same(&kept, &top_k_by_sorting(&residual, k));
         kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0);

@@ -2,7 +2,7 @@
 
 use super::narrow::narrow;
 use super::sweep::scan_with;
-use super::{Candidates, Simd, estimate_threshold, magnitude, portable};
+use super::{Entries, Simd, estimate_threshold, magnitude, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
@@ -18,8 +18,8 @@ pub fn top_k(
     indices: &[u32],
     values: &[f32],
     k: usize,
-    kept: &mut Candidates,
-    dropped: &mut Candidates,
+    kept: &mut Entries,
+    dropped: &mut Entries,
 ) -> f32 {
     top_k_with(Simd::current(), indices, values, k, kept, dropped)
 }
@@ -30,8 +30,8 @@ pub(super) fn top_k_with(
     indices: &[u32],
     values: &[f32],
     k: usize,
-    kept: &mut Candidates,
-    dropped: &mut Candidates,
+    kept: &mut Entries,
+    dropped: &mut Entries,
 ) -> f32 {
     assert_eq!(indices.len(), values.len(), "every entry has one index and one value");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
@@ -56,17 +56,17 @@ pub(super) fn top_k_with(
 ///
 /// # Panics
 /// If an index would not fit into u32.
-pub fn top_k_dense(values: &[f32], k: usize) -> Candidates {
+pub fn top_k_dense(values: &[f32], k: usize) -> Entries {
     top_k_dense_with(Simd::current(), values, k)
 }
 
 /// [`top_k_dense`] with the instructions named.
-pub(super) fn top_k_dense_with(simd: Simd, values: &[f32], k: usize) -> Candidates {
-    let mut kept = Candidates::default();
+pub(super) fn top_k_dense_with(simd: Simd, values: &[f32], k: usize) -> Entries {
+    let mut kept = Entries::default();
     if k == 0 {
         return kept;
     }
-    let mut found = Candidates::default();
+    let mut found = Entries::default();
     for threshold in [estimate_threshold(values, k), estimate_threshold(values, k.saturating_mul(4)), 0.0] {
         found.clear();
         scan_with(simd, values, threshold, 0, &mut found);
@@ -74,7 +74,7 @@ pub(super) fn top_k_dense_with(simd: Simd, values: &[f32], k: usize) -> Candidat
             break;
         }
     }
-    let mut dropped = Candidates::default();
+    let mut dropped = Entries::default();
     top_k_with(simd, &found.indices, &found.values, k, &mut kept, &mut dropped);
     kept
 }
