@@ -18,8 +18,8 @@ use super::output::{Sheet, Style};
 use super::plan::Seat;
 use crate::report::{self, Failed};
 
-/// How long a shell may take to end a worker: it gives the worker three seconds before it kills it.
-const ENDING: Duration = Duration::from_secs(6);
+/// How long a shell may take to end a worker: it waits up to four seconds before it kills it, and two after that.
+const ENDING: Duration = Duration::from_secs(8);
 
 /// How long an agent that never reached its host may take to end.
 const HANGING_UP: Duration = Duration::from_secs(1);

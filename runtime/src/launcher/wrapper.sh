@@ -29,20 +29,24 @@ gleaner_member() {
     if [ "$3" != Z ] && { [ "$6" = "$gleaner_session" ] || [ "$2" = "$gleaner_session" ]; }; then "$1" "$2"; fi
 }
 
-gleaner_count() { gleaner_alive=yes; }
+gleaner_found() { gleaner_alive=yes; }
+gleaner_any() {
+    gleaner_alive=
+    gleaner_each gleaner_found
+    [ -n "$gleaner_alive" ]
+}
 gleaner_terminate() { kill -s TERM -- "$1"; }
 gleaner_kill() { kill -s KILL -- "$1"; }
 
-# Ends whoever is left of the worker: TERM, three seconds, KILL.
+# Ends whoever is left of the worker: TERM, three to four seconds, KILL. The clock counts, not the turns: looking at
+# all processes takes a while where there are many.
 gleaner_end() {
     gleaner_each gleaner_terminate
-    gleaner_turn=0
-    while [ "$gleaner_turn" -lt 40 ]; do
-        gleaner_alive=
-        gleaner_each gleaner_count
-        [ -n "$gleaner_alive" ] || break
-        if [ "$gleaner_turn" -ge 30 ]; then gleaner_each gleaner_kill; fi
-        gleaner_turn=$((gleaner_turn + 1))
+    gleaner_since=$(date +%s)
+    while gleaner_any; do
+        gleaner_waited=$(($(date +%s) - gleaner_since))
+        [ "$gleaner_waited" -le 5 ] || break
+        if [ "$gleaner_waited" -gt 3 ]; then gleaner_each gleaner_kill; fi
         sleep 0.1
     done
 }
