@@ -1,0 +1,134 @@
+//! The launcher: starts a job's workers here or on other hosts, shows what they print, and ends all when one fails.
+//!
+//! Every worker runs under a shell that the launcher starts directly, or through an *agent* (ssh, `ip netns exec`, or
+//! whatever else takes a host and a command). The shell reads its script from standard input and goes on listening:
+//! when that input ends, because the launcher is done, was killed, or lost the connection, it ends the worker and the
+//! worker's children. So nothing outlives the launcher, and ending a worker takes no second connection.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod error;
+pub mod hostfile;
+mod lines;
+mod output;
+mod plan;
+mod supervise;
+mod verdict;
+mod worker;
+mod wrapper;
+
+pub use error::LaunchError;
+pub use supervise::run;
+pub use verdict::Failure;
+
+/// Reaches a host by ssh. It never asks for a password, since nobody could answer for many hosts at once, and notices
+/// within a quarter of a minute when a host is gone.
+pub const SSH: &str =
+    "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+
+/// Where workers run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// What the agent calls it: a host name, `user@name`, a namespace.
+    pub name: String,
+    /// How many workers run there.
+    pub slots: u32,
+    /// Its address in the network of the workers, where that differs from the name.
+    pub address: Option<String>,
+}
+
+impl Host {
+    /// A host with one worker.
+    pub fn new(name: impl Into<String>) -> Host {
+        Host { name: name.into(), slots: 1, address: None }
+    }
+}
+
+/// What to run, and where.
+///
+/// Each worker finds in its environment: `GLEANER_RANK`, `GLEANER_WORLD_SIZE`, `GLEANER_LOCAL_RANK`,
+/// `GLEANER_LOCAL_WORLD_SIZE`, `GLEANER_RENDEZVOUS` (host:port), `GLEANER_SECRET` (64 hexadecimal digits, fresh for every
+/// job), `GLEANER_LAUNCHER`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
+/// of the host's cores.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+    /// The hosts in rank order. Without an agent there is one, which is this machine.
+    pub hosts: Vec<Host>,
+    /// The command that, followed by a host's name and the word `sh`, starts a shell there; empty for this machine.
+    pub agent: Vec<String>,
+    /// More variables for every worker. They win over what it would inherit.
+    pub env: Vec<(String, String)>,
+    /// Where the workers find each other, as host:port. Otherwise a random port of the first host.
+    pub rendezvous: Option<String>,
+    /// The port at the first host, when it shall not be random.
+    pub port: Option<u16>,
+    /// Where the workers run, on every host; otherwise in the launcher's own directory.
+    pub directory: Option<PathBuf>,
+    /// What is shown of the workers' output.
+    pub output: Output,
+    /// How long the others may go on after the first failure, to say what they know of it and end by themselves.
+    pub grace: Duration,
+}
+
+impl Job {
+    /// A job on this machine.
+    pub fn local(workers: u32, program: impl IntoIterator<Item = impl Into<OsString>>) -> Job {
+        let host = Host { name: "localhost".to_owned(), slots: workers, address: None };
+        Job::on(vec![host], [""; 0], program)
+    }
+
+    /// A job on several hosts.
+    pub fn on(
+        hosts: Vec<Host>,
+        agent: impl IntoIterator<Item = impl Into<String>>,
+        program: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Job {
+        Job {
+            program: program.into_iter().map(Into::into).collect(),
+            hosts,
+            agent: agent.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            rendezvous: None,
+            port: None,
+            directory: None,
+            output: Output::Prefixed,
+            grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What is shown of the workers' output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// All of it, every line behind its rank.
+    #[default]
+    Prefixed,
+    /// Rank 0 as if it ran alone; of the others only standard error, every line behind its rank.
+    RankZero,
+}
+
+/// What a worker told with [`crate::report::event`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Who.
+    pub rank: u32,
+    /// What it is about.
+    pub kind: String,
+    /// What it says.
+    pub body: Value,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// 0; after a failure, that worker's (128 + n after signal n); 130 after Ctrl-C, 143 after SIGTERM.
+    pub exit_code: u8,
+    /// Who failed; none if nobody did, or if the job was interrupted before anybody did.
+    pub failure: Option<Failure>,
+}

@@ -1,0 +1,196 @@
+//! Runs a job: starts all workers, waits for the first failure or for Ctrl-C, and ends whoever is left.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::output::Screen;
+use super::plan::{self, Seat};
+use super::verdict::{Bad, Record};
+use super::worker::{Gone, News, Stage, Worker};
+use super::{Event, Job, LaunchError, Outcome};
+
+/// How many connections to one host are made at the same time. An ssh server refuses some beyond ten.
+const CONNECTING: usize = 8;
+
+/// Runs a job to its end, and shows its output. Blocks; `on_event` hears what the workers tell.
+///
+/// From the first call on, Ctrl-C and SIGTERM end a job rather than this process, for as long as this process lives:
+/// who runs several jobs stops at an [`Outcome::exit_code`] of 130 or 143. Not to be called from within an async
+/// runtime.
+///
+/// # Errors
+///
+/// When the job cannot be started, here or on one of the hosts. What did start has ended by then.
+pub fn run(job: Job, on_event: impl FnMut(Event) + Send) -> Result<Outcome, LaunchError> {
+    let seats = plan::seats(&job)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("start its runtime"))?
+        .block_on(supervise(&job, seats, on_event))
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { what, source }
+}
+
+async fn supervise(
+    job: &Job,
+    seats: Vec<Seat>,
+    on_event: impl FnMut(Event) + Send,
+) -> Result<Outcome, LaunchError> {
+    let mut interrupts = Interrupts::new().map_err(system("listen to signals"))?;
+    let screen = Screen::new().map_err(system("start a thread"))?;
+    let (stage, watched) = watch::channel(Stage::Run);
+    let (news, mut arriving) = mpsc::channel(64);
+    let mut workers = JoinSet::new();
+    let mut connecting: HashMap<usize, Arc<Semaphore>> = HashMap::new();
+    let world = seats.len() as u32;
+    for seat in seats {
+        let connecting =
+            connecting.entry(seat.host_index).or_insert_with(|| Semaphore::new(CONNECTING).into());
+        let worker = Worker {
+            sheet: screen.sheet(job.output, seat.rank, world),
+            connecting: connecting.clone(),
+            stage: watched.clone(),
+            news: news.clone(),
+            seat,
+        };
+        workers.spawn(worker.tend());
+    }
+    drop((news, watched));
+
+    let mut course = Course {
+        on_event,
+        stage,
+        grace: job.grace,
+        deadline: None,
+        record: Record::default(),
+        error: None,
+        signal: None,
+    };
+    loop {
+        let deadline = course.deadline;
+        tokio::select! {
+            next = arriving.recv() => match next {
+                Some((rank, news)) => course.hear(rank, news),
+                // Every worker's task has ended.
+                None => break,
+            },
+            code = interrupts.next() => course.interrupt(code),
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => course.stop(Stage::Stop),
+        }
+    }
+    workers.join_all().await;
+    course.show_rest(screen, &mut interrupts).await;
+    course.outcome()
+}
+
+/// A job under way.
+struct Course<F> {
+    on_event: F,
+    stage: watch::Sender<Stage>,
+    grace: Duration,
+    /// When the others' grace after a failure is over.
+    deadline: Option<Instant>,
+    record: Record,
+    error: Option<LaunchError>,
+    /// The exit code that a signal asks for, if it came before any failure.
+    signal: Option<u8>,
+}
+
+impl<F: FnMut(Event)> Course<F> {
+    fn hear(&mut self, rank: u32, news: News) {
+        match news {
+            News::Told(kind, body) => (self.on_event)(Event { rank, kind, body }),
+            News::Blamed(failed) => self.record.reported(rank, failed),
+            News::Exited(code) => self.ended(rank, (code != 0).then_some(Bad::Exit(code))),
+            News::Gone(Gone::Lost { code, reason }) => self.ended(rank, Some(Bad::Lost { code, reason })),
+            News::Gone(Gone::Refused(error)) => {
+                self.error.get_or_insert(error);
+                self.stop(Stage::Stop);
+            }
+            News::Gone(Gone::Ended | Gone::Stopped) => {}
+        }
+    }
+
+    fn ended(&mut self, rank: u32, bad: Option<Bad>) {
+        if *self.stage.borrow() > Stage::Run {
+            self.record.stopped(rank);
+        } else if let Some(bad) = bad {
+            self.record.ended(rank, bad);
+            self.deadline.get_or_insert_with(|| Instant::now() + self.grace);
+        }
+    }
+
+    fn interrupt(&mut self, code: u8) {
+        if !self.record.failed() {
+            self.signal.get_or_insert(code);
+        }
+        self.stop(Stage::StopNow);
+    }
+
+    fn stop(&mut self, stage: Stage) {
+        self.deadline = None;
+        self.stage.send_if_modified(|now| {
+            let later = stage > *now;
+            *now = stage.max(*now);
+            later
+        });
+    }
+
+    /// Waits until the output is written, unless somebody is impatient.
+    async fn show_rest(&mut self, screen: Screen, interrupts: &mut Interrupts) {
+        let mut finish = std::pin::pin!(screen.finish());
+        if *self.stage.borrow() < Stage::StopNow {
+            tokio::select! {
+                () = &mut finish => return,
+                code = interrupts.next() => self.interrupt(code),
+            }
+        }
+        // A reader who does not read by now misses the rest.
+        let _ = timeout(Duration::from_secs(1), finish).await;
+    }
+
+    fn outcome(self) -> Result<Outcome, LaunchError> {
+        match (self.signal, self.error) {
+            (Some(exit_code), _) => Ok(Outcome { exit_code, failure: None }),
+            (None, Some(error)) => Err(error),
+            (None, None) => {
+                let failure = self.record.verdict();
+                Ok(Outcome { exit_code: failure.as_ref().map_or(0, |failure| failure.code), failure })
+            }
+        }
+    }
+}
+
+/// Ctrl-C and SIGTERM. A hang-up is not among them: it ends the launcher, and the lifelines end the rest, unless the
+/// launcher was started to survive it (`nohup`).
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> io::Result<Interrupts> {
+        Ok(Interrupts {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The exit code that the next signal asks for.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 130,
+            _ = self.terminate.recv() => 143,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The shell script that stands between the launcher and one worker.
+//!
+//! It travels on standard input, not on a command line: `ip netns exec` hands its arguments on as they are, ssh joins
+//! them and lets a remote shell take them apart again, and neither matters to the single word `sh`. Nor can anyone
+//! read a secret off a process list.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// The part that is the same for every worker.
+const BODY: &str = include_str!("wrapper.sh");
+
+/// What one worker is given.
+pub(super) struct Worker<'a> {
+    pub directory: &'a OsStr,
+    pub program: &'a [std::ffi::OsString],
+    pub environment: &'a [(String, String)],
+    /// How many workers share its host.
+    pub local_workers: u32,
+}
+
+/// The script that runs one worker.
+pub(super) fn script(worker: &Worker) -> Vec<u8> {
+    let mut script = b"{\ngleaner_enter() { cd ".to_vec();
+    quote(&mut script, worker.directory);
+    script.extend_from_slice(format!("; }}\ngleaner_share={}\n", worker.local_workers).as_bytes());
+    script.extend_from_slice(b"gleaner_program() {\nset -- $gleaner_start");
+    for argument in worker.program {
+        script.push(b' ');
+        quote(&mut script, argument);
+    }
+    for (name, value) in worker.environment {
+        script.extend_from_slice(format!("\nexport {name}=").as_bytes());
+        quote(&mut script, OsStr::new(value));
+    }
+    script.extend_from_slice(b"\nexec \"$@\"\n}\n");
+    script.extend_from_slice(BODY.as_bytes());
+    script.extend_from_slice(b"}\n");
+    script
+}
+
+/// One word for the shell, whatever its bytes.
+fn quote(script: &mut Vec<u8>, word: &OsStr) {
+    script.push(b'\'');
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => script.extend_from_slice(b"'\\''"),
+            byte => script.push(byte),
+        }
+    }
+    script.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoting_survives_everything_but_nul() {
+        let word: Vec<u8> = (1..=255).collect();
+        let mut script = b"printf %s ".to_vec();
+        quote(&mut script, OsStr::from_bytes(&word));
+        for shell in ["sh", "bash"] {
+            let output = std::process::Command::new(shell).arg("-c").arg(OsStr::from_bytes(&script)).output();
+            assert_eq!(output.unwrap().stdout, word, "{shell}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! How a job ends: by a failure, by a signal, by the launcher's own death. Nobody is left behind.
+
+use serde_json::json;
+
+use crate::process::{Ended, eventually, launch, nap, seconds, shell, sleepers};
+
+#[test]
+fn a_worker_that_fails_ends_the_others_and_gives_its_exit_code() {
+    let nap = nap();
+    // Rank 1 fails; rank 2 notices, says so within the grace, and fails too; the others would sleep on.
+    let program = format!(
+        "case $GLEANER_RANK in
+            1) sleep 0.3; exit 7;;
+            2) sleep 1.3; echo 'rank 1 is gone' >&2; exit 9;;
+            *) sleep {nap} & sleep {nap};;
+         esac"
+    );
+    let ended = shell(4, &program).end();
+    assert_eq!(ended.code, 7);
+    assert!(ended.took < seconds(8), "{:?}", ended.took);
+    assert_eq!(Ended::lines_of(&ended.err, 2), ["rank 1 is gone"]);
+    assert_eq!(ended.err.lines().last(), Some("last: rank 1 failed: exited with code 7"));
+    assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_a_failure() {
+    let ended = launch(json!({ "workers": 1, "program": ["/nowhere/train"] })).end();
+    assert_eq!(ended.code, 127);
+    assert!(ended.err.contains("/nowhere/train"), "{}", ended.err);
+    assert!(ended.err.ends_with("exited with code 127, as when a program is not found\n"), "{}", ended.err);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    let ended = launch(json!({ "workers": 1, "program": ["true"], "directory": "/nowhere" })).end();
+    assert_eq!(ended.code, 200);
+    assert!(ended.err.contains("error: host localhost cannot enter the directory /nowhere"), "{}", ended.err);
+}
+
+#[test]
+fn signals_end_everyone_children_and_their_process_groups_included() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let nap = nap();
+        let program = format!("sleep {nap} & bash -c 'set -m; sleep {nap} & sleep {nap}' & wait");
+        let launched = shell(2, &program);
+        eventually("six processes sleep", seconds(10), || sleepers(&nap) == 6);
+        launched.signal(signal);
+        let ended = launched.end();
+        assert_eq!(ended.code, code, "{}", ended.err);
+        assert!(!ended.err.contains("last:"), "{}", ended.err);
+        assert_eq!(sleepers(&nap), 0);
+        assert!(ended.took < seconds(8), "{:?}", ended.took);
+    }
+}
+
+#[test]
+fn whoever_ignores_sigterm_is_killed() {
+    let nap = nap();
+    // Ignored signals are inherited: the sleeping children ignore it, too.
+    let launched = shell(2, &format!("trap '' TERM; sleep {nap} & while :; do sleep {nap}; done"));
+    eventually("four processes sleep", seconds(10), || sleepers(&nap) == 4);
+    launched.signal("INT");
+    let ended = launched.end();
+    assert_eq!(ended.code, 130);
+    assert!(ended.took > seconds(3) && ended.took < seconds(12), "{:?}", ended.took);
+    assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn sigterm_lets_a_worker_clean_up() {
+    let nap = nap();
+    let launched = shell(1, &format!("trap 'echo saved; exit 0' TERM; sleep {nap} & wait"));
+    eventually("the worker runs", seconds(10), || sleepers(&nap) == 1);
+    launched.signal("INT");
+    let ended = launched.end();
+    assert_eq!((ended.code, ended.out.as_str()), (130, "[0] saved\n"));
+}
+
+#[test]
+fn workers_start_with_the_usual_signals() {
+    // In the background, a shell starts programs that ignore SIGINT and SIGQUIT: the workers must not.
+    let ended = shell(1, "grep SigIgn /proc/self/status").end();
+    let ignored = ended.out.trim().rsplit('\t').next().unwrap();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 0b1001_0000_0000_0110, 0, "{}", ended.out);
+}
+
+#[test]
+fn nobody_outlives_a_launcher_that_is_killed() {
+    let nap = nap();
+    let launched = shell(3, &format!("trap '' HUP; sleep {nap} & sleep {nap}"));
+    eventually("six processes sleep", seconds(10), || sleepers(&nap) == 6);
+    launched.signal("KILL");
+    assert_eq!(launched.end().code, -9);
+    eventually("all have ended", seconds(8), || sleepers(&nap) == 0);
+}
+
+#[test]
+fn a_worker_that_ends_takes_its_children_along() {
+    let nap = nap();
+    let ended = shell(2, &format!("sleep {nap} & exit 0")).end();
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(ended.took < seconds(5), "{:?}", ended.took);
+    assert_eq!(sleepers(&nap), 0);
+}
+
+#[test]
+fn a_daemon_that_keeps_the_output_open_holds_up_nobody() {
+    let ended = shell(1, "setsid sleep 9 & sleep 0.2; echo done").end();
+    assert_eq!((ended.code, ended.out.as_str()), (0, "[0] done\n"));
+    assert!(ended.took < seconds(5), "{:?}", ended.took);
+}
+
+#[test]
+fn a_shell_that_is_killed_is_a_failure_and_its_worker_ends() {
+    let nap = nap();
+    // The worker's parent is the shell that watches over it.
+    let ended = shell(2, &format!("[ $GLEANER_RANK = 0 ] && kill -s KILL $PPID; sleep {nap}")).end();
+    assert_eq!(ended.code, 137);
+    assert!(
+        ended.err.contains("last: rank 0 failed: lost on localhost: `sh` was killed by signal 9"),
+        "{}",
+        ended.err
+    );
+    eventually("all have ended", seconds(8), || sleepers(&nap) == 0);
+}

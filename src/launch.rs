@@ -1,0 +1,107 @@
+//! `gleaner launch`: starts a program as several workers, on this machine or on others.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner launch --workers 4 -- ./train --epochs 3
+  gleaner launch --hostfile hosts -- ./train --epochs 3
+  gleaner launch --hostfile namespaces --agent 'ip netns exec' --env RUST_LOG=debug -- ./train
+
+A hostfile names one host a line; the first host's first worker is rank 0:
+  node1 slots=2                # two workers; the name is what ssh connects to
+  me@node2 address=10.0.0.2    # its address in the network of the workers
+
+Every worker finds its place in GLEANER_RANK, GLEANER_WORLD_SIZE, GLEANER_LOCAL_RANK, GLEANER_LOCAL_WORLD_SIZE,
+GLEANER_RENDEZVOUS and GLEANER_SECRET. When one fails, or at Ctrl-C, all of them end, children included. The exit code
+is that of the worker that failed (128 + n after signal n), 130 after Ctrl-C.";
+
+/// Starts a program as several workers, here or on several hosts, and ends all of them when one fails.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Launch {
+    /// How many workers to start on this machine.
+    #[arg(long, short = 'n', value_name = "N", required_unless_present = "hostfile", conflicts_with = "hostfile")]
+    workers: Option<u32>,
+
+    /// The hosts to start workers on: one a line, with `slots=K` for K workers and `address=A` where the workers
+    /// reach the host by another address than its name.
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+
+    /// The command that reaches a host: it is followed by the host's name and `sh`, which reads what to do from its
+    /// standard input. `ip netns exec` works as well as ssh.
+    #[arg(long, value_name = "COMMAND", requires = "hostfile", default_value = launcher::SSH)]
+    agent: String,
+
+    /// A variable for every worker, besides those it inherits. Can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+
+    /// Where the workers find each other; without it, at the first host, on a random port below 32768.
+    #[arg(long, value_name = "HOST:PORT")]
+    rendezvous: Option<String>,
+
+    /// The port at the first host where the workers find each other, instead of a random one.
+    #[arg(long, conflicts_with = "rendezvous")]
+    port: Option<u16>,
+
+    /// How long workers wait for each other, for instance `30s` (sets GLEANER_TIMEOUT).
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<String>,
+
+    /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
+    #[arg(long)]
+    json: bool,
+
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the subcommand.
+pub fn run(launch: Launch) -> ExitCode {
+    let json = launch.json;
+    let outcome = job(launch).and_then(|job| launcher::run(job, |_| ()));
+    match &outcome {
+        Err(error) => eprintln!("gleaner launch: {error}"),
+        Ok(Outcome { failure: Some(failure), .. }) => eprintln!("gleaner launch: {failure}"),
+        Ok(Outcome { exit_code: 0, .. }) => {}
+        Ok(_) => eprintln!("gleaner launch: interrupted; all workers have ended"),
+    }
+    let exit_code = outcome.as_ref().map_or(1, |outcome| outcome.exit_code);
+    if json {
+        let failure = outcome.as_ref().ok().and_then(|outcome| outcome.failure.as_ref());
+        let error = outcome.as_ref().err().map(ToString::to_string);
+        let summary = serde_json::json!({
+            "exit_code": exit_code,
+            "failed_rank": failure.map(|failure| failure.rank),
+            "step": failure.and_then(|failure| failure.step),
+            "reason": failure.map(|failure| failure.reason.clone()).or(error),
+        });
+        println!("{summary}");
+    }
+    ExitCode::from(exit_code)
+}
+
+fn job(launch: Launch) -> Result<Job, LaunchError> {
+    let mut job = match &launch.hostfile {
+        Some(file) => Job::on(hostfile::read(file)?, launch.agent.split_whitespace(), launch.program),
+        None => Job::local(launch.workers.unwrap_or(0), launch.program),
+    };
+    job.env = launch.env;
+    job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
+    job.rendezvous = launch.rendezvous;
+    job.port = launch.port;
+    Ok(job)
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .ok_or_else(|| format!("expected NAME=VALUE, found `{text}`"))
+}
