@@ -25,7 +25,13 @@ is that of the worker that failed (128 + n after signal n), 130 after Ctrl-C.";
 #[command(after_help = EXAMPLES)]
 pub struct Launch {
     /// How many workers to start on this machine.
-    #[arg(long, short = 'n', value_name = "N", required_unless_present = "hostfile", conflicts_with = "hostfile")]
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        required_unless_present = "hostfile",
+        conflicts_with = "hostfile"
+    )]
     workers: Option<u32>,
 
     /// The hosts to start workers on: one a line, with `slots=K` for K workers and `address=A` where the workers

@@ -65,6 +65,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<(String, serde_json::Value)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

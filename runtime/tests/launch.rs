@@ -1,5 +1,6 @@
 //! The launcher, seen from outside: real processes, real signals.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
 
 use gleaner_runtime::{launcher, report};
 

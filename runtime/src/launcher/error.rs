@@ -115,4 +115,13 @@ pub enum LaunchError {
         /// The directory.
         directory: String,
     },
+    /// A host has no means to end a worker together with its children.
+    #[error(
+        "host {host} has neither the command setsid nor a shell with job control, so nobody could end a worker's \
+         children; install util-linux there"
+    )]
+    Sessions {
+        /// The host.
+        host: String,
+    },
 }

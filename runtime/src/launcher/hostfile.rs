@@ -7,6 +7,9 @@ use super::{Host, LaunchError};
 const WORDS: &str = "`slots=K` (how many workers run there) or `address=A` (the host's address in the network of \
                      the workers)";
 
+/// More workers on one host are a slip of the finger.
+const MOST_SLOTS: u32 = 1024;
+
 /// Reads a hostfile.
 pub fn read(path: &Path) -> Result<Vec<Host>, LaunchError> {
     let file = path.display().to_string();
@@ -41,9 +44,9 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
         for word in words {
             match word.split_once('=') {
                 Some(("slots", number)) if !slots_seen => {
-                    let slots = number.parse().ok().filter(|&slots| slots > 0);
-                    host.slots =
-                        slots.ok_or_else(|| refuse(word, "`slots=K` with K at least 1".to_owned()))?;
+                    let slots = number.parse().ok().filter(|slots| (1..=MOST_SLOTS).contains(slots));
+                    host.slots = slots
+                        .ok_or_else(|| refuse(word, format!("`slots=K` with K from 1 to {MOST_SLOTS}")))?;
                     slots_seen = true;
                 }
                 Some(("address", address)) if !address_seen => {
@@ -68,6 +71,7 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -97,6 +101,7 @@ mod tests {
             ("a slots=0", "slots=0"),
             ("a slots=x", "slots=x"),
             ("a slots=-1", "slots=-1"),
+            ("a slots=44444", "slots=44444"),
             ("a slots=1 slots=2", "slots=2"),
             ("a address=", "address="),
             ("-oProxyCommand=x", "-oProxyCommand=x"),

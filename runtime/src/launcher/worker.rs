@@ -67,7 +67,8 @@ pub(super) enum Gone {
 struct Seen {
     started: bool,
     exited: bool,
-    no_directory: bool,
+    /// What it lacks to start the program.
+    refused: Option<String>,
     /// The last line on standard error, the agent's own included.
     said: String,
 }
@@ -198,8 +199,10 @@ impl Worker {
         };
         if seen.exited {
             Gone::Ended
-        } else if seen.no_directory {
+        } else if seen.refused.as_deref() == Some("directory") {
             Gone::Refused(LaunchError::Directory { host, directory: self.seat.directory })
+        } else if seen.refused.is_some() {
+            Gone::Refused(LaunchError::Sessions { host })
         } else if stopping && !seen.started {
             Gone::Stopped
         } else if !seen.started {
@@ -313,7 +316,9 @@ impl Listener {
     async fn event(&self, kind: String, body: Value) {
         let news = match kind.as_str() {
             "launcher.started" => return self.seen.send_modify(|seen| seen.started = true),
-            "launcher.directory" => return self.seen.send_modify(|seen| seen.no_directory = true),
+            "launcher.refused" => {
+                return self.seen.send_modify(|seen| seen.refused = body.as_str().map(str::to_owned));
+            }
             "launcher.exited" => {
                 self.seen.send_modify(|seen| seen.exited = true);
                 News::Exited(body.as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))

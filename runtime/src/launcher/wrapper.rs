@@ -52,6 +52,7 @@ fn quote(script: &mut Vec<u8>, word: &OsStr) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -10,44 +10,36 @@ gleaner_event() {
     printf '\036gleaner {"kind":"launcher.%s","body":%s}\n' "$1" "$2" >&4
 }
 
-# Calls $1 with the process number of everyone in the worker's session: children that made process groups of
-# their own are among them. Without /proc, only the worker's own process group can be seen.
-gleaner_each() {
-    if [ ! -e /proc/self/stat ]; then
-        if kill -s 0 -- "-$gleaner_session"; then "$1" "-$gleaner_session"; fi
-        return
+# Who is alive in the worker's session: children that made process groups of their own are among them, and so is the
+# worker before it made its session. Without setsid or /proc, it is the worker's process group.
+gleaner_members() {
+    if [ -n "$gleaner_setsid" ] && [ -e /proc/self/stat ]; then
+        # number (name) state parent group session; Z is dead already.
+        grep -slE "\) [^Z] [0-9]+ [0-9]+ $gleaner_session |^$gleaner_session \(.*\) [^Z] " /proc/[0-9]*/stat
+    elif kill -s 0 -- "-$gleaner_session"; then
+        echo "-$gleaner_session"
+    elif kill -s 0 -- "$gleaner_session"; then
+        echo "$gleaner_session"
     fi
-    for gleaner_stat in /proc/[0-9]*/stat; do
-        read -r gleaner_line <"$gleaner_stat" || continue
-        gleaner_process=${gleaner_stat#/proc/}
-        gleaner_member "$1" "${gleaner_process%/stat}" ${gleaner_line##*) }
+}
+
+gleaner_signal() {
+    for gleaner_member in $(gleaner_members); do
+        gleaner_member=${gleaner_member#/proc/}
+        kill -s "$1" -- "${gleaner_member%/stat}"
     done
 }
-
-# $1: whom to call, $2: process number, $3: state, $4: parent, $5: process group, $6: session.
-gleaner_member() {
-    if [ "$3" != Z ] && { [ "$6" = "$gleaner_session" ] || [ "$2" = "$gleaner_session" ]; }; then "$1" "$2"; fi
-}
-
-gleaner_found() { gleaner_alive=yes; }
-gleaner_any() {
-    gleaner_alive=
-    gleaner_each gleaner_found
-    [ -n "$gleaner_alive" ]
-}
-gleaner_terminate() { kill -s TERM -- "$1"; }
-gleaner_kill() { kill -s KILL -- "$1"; }
 
 # Ends whoever is left of the worker: TERM, three to four seconds, KILL. The clock counts, not the turns: looking at
 # all processes takes a while where there are many.
 gleaner_end() {
-    gleaner_each gleaner_terminate
+    [ -n "$(gleaner_members)" ] || return
+    gleaner_signal TERM
     gleaner_since=$(date +%s)
-    while gleaner_any; do
+    while { sleep 0.1 || sleep 1; } && [ -n "$(gleaner_members)" ]; do
         gleaner_waited=$(($(date +%s) - gleaner_since))
         [ "$gleaner_waited" -le 5 ] || break
-        if [ "$gleaner_waited" -gt 3 ]; then gleaner_each gleaner_kill; fi
-        sleep 0.1
+        if [ "$gleaner_waited" -gt 3 ]; then gleaner_signal KILL; fi
     done
 }
 
@@ -57,13 +49,15 @@ gleaner_watch() {
 }
 
 if ! gleaner_enter 2>/dev/null; then
-    gleaner_event directory null
+    gleaner_event refused '"directory"'
     exit 1
 fi
 
-# A session of its own makes the worker's descendants known. Without setsid, job control makes a process group.
+# A session of its own makes the worker's descendants known. Without setsid, job control makes a process group,
+# unless this shell has job control on terminals only.
 # What sh starts in the background ignores SIGINT and SIGQUIT; where `env` can, it gives the defaults back.
-gleaner_start=$(command -v setsid)
+gleaner_setsid=$(command -v setsid)
+gleaner_start=$gleaner_setsid
 if gleaner_default=$(command -v env) && "$gleaner_default" --default-signal=INT,QUIT true 2>/dev/null; then
     gleaner_start="$gleaner_default --default-signal=INT,QUIT $gleaner_start"
 fi
@@ -78,8 +72,11 @@ gleaner_run() {
     gleaner_program
 }
 
+if [ -z "$gleaner_setsid" ]; then
+    set -m 2>/dev/null
+    case $- in *m*) ;; *) gleaner_event refused '"sessions"'; exit 1 ;; esac
+fi
 gleaner_event started null
-case $gleaner_start in *setsid) ;; *) set -m ;; esac
 gleaner_run 3<&- 4>&- &
 gleaner_session=$!
 set +m
