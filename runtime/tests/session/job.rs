@@ -1,0 +1,80 @@
+//! Starting a job of several workers in one process.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_runtime::{Config, Session};
+use gleaner_transport::{Secret, memory};
+
+/// Long enough for a busy machine, short enough that a test which waits for it ends.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    Memory,
+    Tcp,
+}
+
+pub const BOTH: [Over; 2] = [Over::Memory, Over::Tcp];
+
+/// Runs `worker` on every rank of a new job, and gives what each returned.
+pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
+    let worker = &worker;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = match over {
+            Over::Memory => memory::networks(workers)
+                .into_iter()
+                .map(|(network, events)| {
+                    scope.spawn(move || worker(Session::over(Arc::new(network), events, TIMEOUT).unwrap()))
+                })
+                .collect(),
+            Over::Tcp => configs(workers, TIMEOUT)
+                .into_iter()
+                .map(|config| scope.spawn(move || worker(Session::join_as(config).unwrap())))
+                .collect(),
+        };
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// The configurations of all workers of a new job on this machine.
+pub fn configs(workers: u32, timeout: Duration) -> Vec<Config> {
+    let rendezvous = format!("127.0.0.1:{}", free_port());
+    let secret = Secret::random().unwrap();
+    (0..workers)
+        .map(|rank| Config {
+            rank,
+            world_size: workers,
+            rendezvous: Some(rendezvous.clone()),
+            secret: Some(secret.clone()),
+            timeout,
+        })
+        .collect()
+}
+
+/// A port below the ephemeral ones, which outgoing connections never take, tried out before it is used.
+fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (std::process::id() as u16).wrapping_mul(97).wrapping_add(offset) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A gradient that depends on rank and step: heavy-tailed, a part of it shared between the ranks.
+pub fn gradient(n: usize, rank: usize, step: u64) -> Vec<f32> {
+    let noise = |seed: u64, i: usize| {
+        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x ^= x >> 29;
+        x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^= x >> 32;
+        let uniform = (x >> 40) as f32 / (1u64 << 24) as f32 * 2.0 - 1.0;
+        uniform * uniform * uniform
+    };
+    (0..n).map(|i| noise(step + 1, i) + noise((step + 1) * 1000 + rank as u64, i)).collect()
+}

@@ -1,0 +1,10 @@
+//! Sessions as a trainer uses them: several workers, each in its own thread, over memory and over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+mod agreement;
+mod checkpoint;
+mod failures;
+mod job;
+mod stranger_schedule;
+mod updates;

@@ -1,0 +1,162 @@
+//! What comes out of a session is what the lock-step interpreter says, bit by bit.
+
+use std::sync::Arc;
+
+use gleaner_algorithms::collectives::COLLECTIVES;
+use gleaner_algorithms::residual::{Collection, Residual};
+use gleaner_algorithms::schedule::{Execution, check, lockstep};
+use gleaner_algorithms::{Block, Method};
+use gleaner_runtime::Layout;
+
+use crate::job::{self, BOTH, Over, gradient};
+
+/// The sums of some steps by the interpreter, as dense vectors.
+fn expected(method: Method, workers: u32, n: usize, steps: u64, of: impl Fn(usize, u64) -> Vec<f32>) -> Vec<Vec<u32>> {
+    let schedules = method.schedules(workers, n).unwrap();
+    let proof = check(&schedules).unwrap();
+    let mut residuals: Vec<Residual> =
+        schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect();
+    (0..steps)
+        .map(|step| {
+            let executions = residuals.iter_mut().enumerate().map(|(rank, residual)| {
+                residual.accumulate(0, &of(rank, step)).unwrap();
+                let (accumulator, candidates) = residual.begin();
+                let (schedule, proof) = (Arc::new(schedules[rank].clone()), Arc::new(proof.ranks[rank].clone()));
+                Execution::new(schedule, proof, accumulator, candidates)
+            });
+            let runs = lockstep(executions.collect()).unwrap();
+            let mut sum = vec![0u32; n];
+            for (run, residual) in runs.into_iter().zip(&mut residuals) {
+                let committed = residual.commit(run.finished, method.collection());
+                for (b, bag) in committed.update.iter().enumerate() {
+                    let start = schedules[0].partition.range(Block(b as u32)).start;
+                    bag.iter().for_each(|(i, v)| sum[start + i as usize] = v.to_bits());
+                }
+            }
+            sum
+        })
+        .collect()
+}
+
+#[test]
+fn every_method_gives_the_interpreters_bits_on_every_rank() {
+    let (n, steps) = (3000, 4);
+    for over in BOTH {
+        for workers in [1, 2, 3, 5, 6] {
+            for collective in COLLECTIVES {
+                let method = Method::named(collective.name()).unwrap().density(0.05);
+                let wanted = expected(method, workers, n, steps, |rank, step| gradient(n, rank, step));
+                let results = job::run(over, workers, |session| {
+                    let layout = Layout::new().parameter("a", 1000).parameter("b", 0).parameter("c", 2000);
+                    let mut gradients = session.gradients(&layout, method).unwrap();
+                    (0..steps)
+                        .map(|step| {
+                            let g = gradient(n, session.rank(), step);
+                            gradients.ready("c", &g[1000..]).unwrap();
+                            gradients.ready("a", &g[..1000]).unwrap();
+                            gradients.ready("b", &[]).unwrap();
+                            let update = gradients.wait().unwrap();
+                            let mut sum = vec![0.0f32; n];
+                            let p = session.world_size() as f32;
+                            update.add_to("a", &mut sum[..1000], p).unwrap();
+                            update.add_to("c", &mut sum[1000..], p).unwrap();
+                            sum.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
+                        })
+                        .collect::<Vec<_>>()
+                });
+                for (rank, result) in results.iter().enumerate() {
+                    assert_eq!(result, &wanted, "{} over {over:?}, rank {rank} of {workers}", collective.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_dense_gradient_passes_in_pieces() {
+    let n = 700_001;
+    let method = Method::ring();
+    let wanted = expected(method, 3, n, 1, |rank, step| gradient(n, rank, step));
+    let results = job::run(Over::Tcp, 3, |session| {
+        let mut gradients = session.gradients(&Layout::new().parameter("w", n), method).unwrap();
+        gradients.ready("w", &gradient(n, session.rank(), 0)).unwrap();
+        let mut sum = vec![0.0; n];
+        gradients.wait().unwrap().add_to("w", &mut sum, 3.0).unwrap();
+        sum.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
+    });
+    results.iter().for_each(|result| assert!(result == &wanted[0]));
+}
+
+#[test]
+fn groups_may_become_ready_in_any_order_on_any_rank() {
+    let (groups, len, steps, workers) = (6usize, 400usize, 10u64, 5u32);
+    let method = Method::spardl().density(0.1);
+    let part = |rank: usize, step: u64, group: usize| gradient(len, rank, step * 100 + group as u64);
+    let wanted: Vec<Vec<Vec<u32>>> = (0..groups)
+        .map(|group| expected(method, workers, len, steps, |rank, step| part(rank, step, group)))
+        .collect();
+    for over in BOTH {
+        let results = job::run(over, workers, |session| {
+            let layout = (0..groups).fold(Layout::new(), |layout, g| layout.group().parameter(format!("g{g}"), len));
+            let mut gradients = session.gradients(&layout, method).unwrap();
+            let mut wanted_all = true;
+            for step in 0..steps {
+                // Another order on every rank and in every step.
+                let mut order: Vec<usize> = (0..groups).collect();
+                let mut seed = session.rank() as u64 * 7919 + step * 104_729 + 1;
+                for i in (1..groups).rev() {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    order.swap(i, (seed >> 33) as usize % (i + 1));
+                }
+                for group in order {
+                    gradients.ready(&format!("g{group}"), &part(session.rank(), step, group)).unwrap();
+                }
+                let update = gradients.wait().unwrap();
+                assert_eq!(update.step(), step);
+                for (group, wanted) in wanted.iter().enumerate() {
+                    let mut sum = vec![0.0f32; len];
+                    update.add_to(&format!("g{group}"), &mut sum, workers as f32).unwrap();
+                    let bits: Vec<u32> = sum.iter().map(|v| v.to_bits()).collect();
+                    wanted_all &= bits == wanted[step as usize];
+                }
+            }
+            wanted_all
+        });
+        assert_eq!(results, vec![true; workers as usize], "over {over:?}");
+    }
+}
+
+#[test]
+fn links_are_few() {
+    // SparDL among 16 workers: 4 distances, both ways, and rank 0.
+    let links = job::run(Over::Tcp, 16, |session| {
+        let method = Method::spardl().density(0.1).residual(Collection::Global);
+        let mut gradients = session.gradients(&Layout::new().parameter("w", 500), method).unwrap();
+        for step in 0..2 {
+            gradients.ready("w", &gradient(500, session.rank(), step)).unwrap();
+            gradients.wait().unwrap();
+        }
+        session.barrier().unwrap();
+        session.traffic().links
+    });
+    for (rank, &links) in links.iter().enumerate().skip(1) {
+        assert!(links <= 2 * 4 + 1, "rank {rank} has {links} links");
+    }
+}
+
+#[test]
+fn notes_reach_everybody_in_the_order_of_the_ranks() {
+    for over in BOTH {
+        let results = job::run(over, 4, |session| {
+            session.barrier().unwrap();
+            let first = session.all_gather(format!("rank {}", session.rank()).as_bytes()).unwrap();
+            session.barrier().unwrap();
+            let second = session.all_gather(&vec![session.rank() as u8; 300_000]).unwrap();
+            (first, second.iter().map(|note| (note.len(), note[0])).collect::<Vec<_>>())
+        });
+        for (first, second) in results {
+            assert_eq!(first, ["rank 0", "rank 1", "rank 2", "rank 3"].map(|s| s.as_bytes().to_vec()));
+            assert_eq!(second, (0..4).map(|r| (300_000, r)).collect::<Vec<_>>());
+        }
+    }
+}
