@@ -4,15 +4,32 @@
 //! [`Message`]s in both directions at once. Nothing here assumes sockets: a network may lend its own
 //! (registered, pinned) memory as [`Bytes`], and takes payloads as `Bytes` without copying them.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
 
+mod error;
+pub mod memory;
+mod network;
+mod secret;
+pub mod tcp;
+
+pub use error::{LinkError, OpenError};
+pub use network::{LinkEvent, Network, Traffic};
+pub use secret::{Secret, SecretError};
+
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
 /// ranks, which a schedule uses, are given out anew for each membership epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {}", self.0)
+    }
+}
 
 /// Says which conversation a message belongs to; the network carries it and never reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +66,9 @@ pub trait Receiver: Send {
 }
 
 /// An open, authenticated connection to one peer.
+///
+/// Dropping it closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
+/// That is no goodbye, what was still under way may be lost; whoever must be heard waits for an answer first.
 pub struct Link {
     /// Who is at the other end.
     pub peer: Peer,
@@ -56,4 +76,10 @@ pub struct Link {
     pub sender: Box<dyn Sender>,
     /// Receives from the peer.
     pub receiver: Box<dyn Receiver>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({})", self.peer)
+    }
 }

@@ -1,0 +1,139 @@
+//! What can go wrong with a link, and with opening one.
+
+use std::io;
+use std::time::Duration;
+
+use crate::{MAX_PAYLOAD, Peer};
+
+/// An open link can carry no more, or was asked for something it never carries.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other side is gone, or gave the link up.
+    #[error("the link to {peer} is closed: it ended, failed, or dropped the link; its own log says which")]
+    Closed {
+        /// Who was at the other end.
+        peer: Peer,
+    },
+    /// A message, ours or one announced by the peer, is longer than any may be.
+    #[error(
+        "a message of {length} bytes on the link to {peer} is longer than the {MAX_PAYLOAD} bytes a message \
+         may have: split it"
+    )]
+    TooLong {
+        /// Who is at the other end.
+        peer: Peer,
+        /// The payload's length in bytes.
+        length: u64,
+    },
+    /// What came is not a message: the stream lost its place, or was tampered with.
+    #[error(
+        "expected a message header from {peer} and found the check word {found:#010x}: the stream is \
+         damaged; give the link up and open it again"
+    )]
+    Garbled {
+        /// Who is at the other end.
+        peer: Peer,
+        /// The word that stood where every header has the same one.
+        found: u32,
+    },
+    /// An earlier `send` was dropped before it finished, so the peer may hold half a message.
+    #[error("an earlier send to {peer} was abandoned halfway: give the link up and open it again")]
+    Abandoned {
+        /// Who is at the other end.
+        peer: Peer,
+    },
+    /// The network failed in another way.
+    #[error("the link to {peer} failed: {source}; check the network between the two hosts")]
+    Io {
+        /// Who was at the other end.
+        peer: Peer,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl LinkError {
+    /// Tells the end of a link, which every worker meets, from the failures that need a reader.
+    pub(crate) fn from_io(peer: Peer, source: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof, WriteZero};
+        match source.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof | WriteZero => {
+                LinkError::Closed { peer }
+            }
+            _ => LinkError::Io { peer, source },
+        }
+    }
+}
+
+/// A link could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such peer takes part in this job.
+    #[error("there is no {peer} in a job of {workers} workers: peers are numbered from 0")]
+    Unknown {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// How many there are.
+        workers: u32,
+    },
+    /// A worker asked for a link to itself.
+    #[error("{peer} asked for a link to itself: what stays on a worker needs no link")]
+    Itself {
+        /// The worker.
+        peer: Peer,
+    },
+    /// The peer has left the network.
+    #[error("{peer} has left the network: it ended or failed; its own log says which")]
+    Gone {
+        /// The peer that was asked for.
+        peer: Peer,
+    },
+    /// No connection could be made.
+    #[error(
+        "could not connect to {peer} at {address}: {source}; check that it still runs and that no firewall \
+         stands between the two hosts"
+    )]
+    Unreachable {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where it was sought.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// No link came about in time.
+    #[error(
+        "no link to {peer} at {address} within {after:?}: {last}; check that it still runs and that no \
+         firewall drops packets between the two hosts"
+    )]
+    TimedOut {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where it was sought.
+        address: String,
+        /// How long it was tried.
+        after: Duration,
+        /// What the last attempt met.
+        last: String,
+    },
+    /// The connection was made, and the handshake failed.
+    #[error("the handshake with {peer} at {address} failed: {reason}")]
+    Handshake {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where it was sought.
+        address: String,
+        /// What went wrong, and what to do.
+        reason: String,
+    },
+    /// The peer knows us and said no.
+    #[error("{peer} at {address} refused the link: {reason}")]
+    Refused {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where it was sought.
+        address: String,
+        /// Its sentence.
+        reason: String,
+    },
+}

@@ -1,0 +1,103 @@
+//! What every network offers, whatever carries the bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{BoxFuture, Link, OpenError, Peer};
+
+/// One worker's place in a network of peers.
+///
+/// Links are opened lazily, by whichever side needs one first, and come out of the stream of [`LinkEvent`]s
+/// that was handed out with the network: the side that asked and the side that was called each see one
+/// [`LinkEvent::Up`] for the same link. Between two peers there is at most one link at a time; after a link
+/// was dropped on both sides another may be opened. Keeping links alive and noticing silence is left to
+/// whoever holds them.
+pub trait Network: Send + Sync {
+    /// Who we are.
+    fn peer(&self) -> Peer;
+
+    /// How many peers there are; they are numbered from 0.
+    fn workers(&self) -> u32;
+
+    /// Makes sure that there is, or soon will be, a link to that peer. Returns at once and may be repeated;
+    /// what comes of it is told by the event stream: `Up` unless there is a link already, or `Failed`.
+    fn open(&self, peer: Peer);
+
+    /// What went over this worker's links so far.
+    fn traffic(&self) -> Traffic;
+
+    /// Accepts and opens no more links, ends the tasks in the background, and ends the event stream.
+    /// Links that are up belong to their holders and stay. Dropping the network does the same.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What happens in a network without being asked.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A link came about, whoever opened it.
+    Up(Link),
+    /// A link that [`Network::open`] asked for did not come about.
+    Failed {
+        /// Who was asked for.
+        peer: Peer,
+        /// Why not.
+        error: OpenError,
+    },
+    /// A stranger, or a peer that does not fit, was turned away. Nothing to act on, but worth a line in a log.
+    Refused {
+        /// Where it called from.
+        address: String,
+        /// Why it was turned away.
+        reason: String,
+    },
+}
+
+/// How much went over the links of one worker, since the network was joined and over all links together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes handed to the network, message headers included.
+    pub bytes_sent: u64,
+    /// Bytes taken from the network, message headers included.
+    pub bytes_received: u64,
+    /// Messages handed to the network whole.
+    pub messages_sent: u64,
+    /// Messages taken from the network whole.
+    pub messages_received: u64,
+    /// Links that came about, those since dropped included.
+    pub links: u64,
+}
+
+/// The running totals behind [`Traffic`], shared by all links of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+    messages_sent: AtomicU64,
+    messages_received: AtomicU64,
+    links: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn sent(&self, bytes: usize, messages: usize) {
+        self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.messages_sent.fetch_add(messages as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn received(&self, bytes: usize, messages: usize) {
+        self.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.messages_received.fetch_add(messages as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn linked(&self) {
+        self.links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Traffic {
+        Traffic {
+            bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
+            bytes_received: self.bytes_received.load(Ordering::Relaxed),
+            messages_sent: self.messages_sent.load(Ordering::Relaxed),
+            messages_received: self.messages_received.load(Ordering::Relaxed),
+            links: self.links.load(Ordering::Relaxed),
+        }
+    }
+}

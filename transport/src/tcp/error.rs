@@ -1,0 +1,168 @@
+//! Why a worker could not take part in a job.
+
+use std::io;
+use std::time::Duration;
+
+use crate::Peer;
+
+/// A worker could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The worker's own numbers make no sense.
+    #[error(
+        "{peer} cannot join a job of {workers} workers: peers are numbered from 0 to one less than the workers"
+    )]
+    Impossible {
+        /// Who it should be.
+        peer: Peer,
+        /// How many workers there should be.
+        workers: u32,
+    },
+    /// The rendezvous address is no host and port.
+    #[error(
+        "the rendezvous address {address:?} should be a host and a port, such as node1:7000 or [fd00::1]:7000"
+    )]
+    Address {
+        /// What was given.
+        address: String,
+    },
+    /// Another program, or another job, listens there.
+    #[error(
+        "port {port} is in use: another program or another job on this host listens there; stop it, or choose \
+         another port for the rendezvous address {address}"
+    )]
+    PortInUse {
+        /// The rendezvous address.
+        address: String,
+        /// Its port.
+        port: u16,
+    },
+    /// No port could be opened.
+    #[error(
+        "could not listen for the rendezvous address {address}: {source}; check that it belongs to this host"
+    )]
+    Bind {
+        /// The rendezvous address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A worker never reached peer 0.
+    #[error(
+        "{peer} could not reach peer 0 at {address} within {after:?}; the last attempt failed: {last}. Check that \
+         peer 0 was started, that the address is its own, and that no firewall stands in between"
+    )]
+    Unreachable {
+        /// Who could not.
+        peer: Peer,
+        /// The rendezvous address.
+        address: String,
+        /// How long it tried.
+        after: Duration,
+        /// What the last attempt met.
+        last: String,
+    },
+    /// Someone answered, and the handshake failed.
+    #[error("{peer} connected to {address}, but the handshake failed: {reason}")]
+    Handshake {
+        /// Who tried.
+        peer: Peer,
+        /// The rendezvous address.
+        address: String,
+        /// What went wrong, and what to do.
+        reason: String,
+    },
+    /// Peer 0 knows us and said no.
+    #[error("peer 0 at {address} refused {peer}: {sentence}")]
+    Refused {
+        /// Who was refused.
+        peer: Peer,
+        /// The rendezvous address.
+        address: String,
+        /// Its sentence.
+        sentence: String,
+    },
+    /// At peer 0: not all came in time.
+    #[error(
+        "peer 0 waited {waited:?} for {workers} workers; {named} did not come: start what is missing, or check its \
+         network{hint}"
+    )]
+    Missing {
+        /// How long it waited.
+        waited: Duration,
+        /// How many workers the job has.
+        workers: u32,
+        /// Who did not come.
+        missing: Vec<Peer>,
+        /// The same, in words.
+        named: String,
+        /// What was turned away meanwhile and may have been one of them.
+        hint: String,
+    },
+    /// At peer 0: a worker does not fit the job.
+    #[error("the job was started wrongly: {sentence}")]
+    Misfit {
+        /// What differs, with both values.
+        sentence: String,
+    },
+    /// At peer 0: a worker came and left again.
+    #[error(
+        "{peer} at {address} left while peer 0 was waiting for the others ({present} of {} had come): its own log \
+         says why", workers - 1
+    )]
+    Left {
+        /// Who left.
+        peer: Peer,
+        /// Where it called from.
+        address: String,
+        /// How many had come, it included and peer 0 not.
+        present: u32,
+        /// How many workers the job has.
+        workers: u32,
+    },
+    /// Peer 0 gave the job up and told everyone why.
+    #[error("peer 0 gave the job up: {sentence}")]
+    Failed {
+        /// Its reason.
+        sentence: String,
+    },
+    /// Peer 0 was reached, and left without a word.
+    #[error("lost peer 0 at {address} while it was waiting for the others: {source}; its own log says why")]
+    Lost {
+        /// The rendezvous address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Peer 0 was reached, and never said how the waiting ended.
+    #[error("peer 0 at {address} said nothing for {after:?} about whether all workers came: check its host")]
+    NoOutcome {
+        /// The rendezvous address.
+        address: String,
+        /// How long this worker waited.
+        after: Duration,
+    },
+    /// The task that answers the port ended.
+    #[error("the listening port was closed while workers were joining: the tokio runtime is shutting down")]
+    DoorClosed,
+}
+
+impl JoinError {
+    pub(super) fn lost(address: &str, source: io::Error) -> Self {
+        JoinError::Lost { address: address.to_owned(), source }
+    }
+}
+
+/// "peer 2", "peers 2 and 5", "peers 2, 5 and 7"; only the first of very many.
+pub(super) fn listed(peers: &[Peer]) -> String {
+    const MOST: usize = 32;
+    let numbers: Vec<_> = peers.iter().take(MOST).map(|peer| peer.0.to_string()).collect();
+    match numbers.as_slice() {
+        [] => "nobody".to_owned(),
+        [only] => format!("peer {only}"),
+        several if peers.len() > MOST => {
+            format!("peers {} and {} more", several.join(", "), peers.len() - MOST)
+        }
+        [before @ .., last] => format!("peers {} and {last}", before.join(", ")),
+    }
+}
