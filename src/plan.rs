@@ -1,0 +1,258 @@
+//! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
+
+mod describe;
+mod draw;
+mod timeline;
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::schedule::{self, CheckError, Cost};
+use gleaner_algorithms::{Method, Rank};
+
+use crate::choice::{self, Choice, ChoiceError};
+use crate::quantity::{self, Rate, grouped};
+use crate::report;
+use crate::staged::{Staged, StagedError};
+use draw::{DrawError, MOST_RANKS, Title};
+use timeline::Timeline;
+
+/// The most steps, over all ranks, that are checked: 512 workers of a ring have so many.
+const MOST_STEPS: u64 = 1 << 19;
+
+/// The most slots, over all ranks, that are checked: 2048 workers with a block each.
+const MOST_SLOTS: u64 = 1 << 22;
+
+/// Up to so many workers, all programs are printed.
+const ALL_PROGRAMS: u32 = 8;
+
+/// Show what a method would send, prove it right and count its cost
+///
+/// Prints the schedule round by round, checks that it is an all-reduce for so many workers, and counts
+/// rounds, messages and words, beside those of a dense ring. Needs no gradients and no network.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    gleaner plan --method spardl --workers 14 --params 14_728_266 --density 0.01\n  \
+    gleaner plan --method rabenseifner --workers 8 --params 1_000_000 --latency 1ms --bandwidth 100mbit --svg plan.svg")]
+pub struct Plan {
+    #[command(flatten)]
+    choice: Choice,
+    /// The number of workers, P
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    workers: u32,
+    /// The number of parameters, n, such as 14_728_266
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    params: usize,
+    /// The time that a message takes besides its transfer, α
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::duration)]
+    latency: Duration,
+    /// What a link carries in each direction
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
+    bandwidth: Rate,
+    /// Print the program of this rank only
+    #[arg(long, value_name = "R")]
+    rank: Option<u32>,
+    /// Draw the schedule of at most 64 workers into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object instead of the schedule
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Method(#[from] MethodError),
+    /// Nothing to reduce.
+    #[error("there are 0 parameters; expected at least one")]
+    NoParameters,
+    /// More than the checker should be given.
+    #[error(
+        "{method} among {workers} workers has {steps} steps over {slots} slots; at most {MOST_STEPS} steps over \
+        {MOST_SLOTS} slots are checked: choose fewer workers"
+    )]
+    TooLarge { method: &'static str, workers: u32, steps: u64, slots: u64 },
+    /// More than can be drawn.
+    #[error("{workers} ranks cannot be drawn legibly; expected at most {MOST_RANKS} with --svg")]
+    TooManyRanks { workers: u32 },
+    /// A rank outside.
+    #[error("there is no rank {rank}; choose one from 0 to {}", workers - 1)]
+    NoSuchRank { rank: u32, workers: u32 },
+    /// Schedules that do not add up.
+    #[error("the method's schedules are wrong: {0}")]
+    Check(#[from] CheckError),
+    /// No picture.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// No file.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// Nobody reads the report.
+    #[error("the report cannot be printed: {0}")]
+    Print(io::Error),
+}
+
+/// What is reported; the names are those of the JSON object.
+#[derive(serde::Serialize)]
+struct Report {
+    method: &'static str,
+    workers: u32,
+    params: usize,
+    k: usize,
+    blocks: usize,
+    rounds: u64,
+    messages: u64,
+    words_received: u64,
+    words_critical: u64,
+    checked: bool,
+    seconds: f64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Plan) -> Result<(), PlanError> {
+    let (workers, n) = (arguments.workers, arguments.params);
+    let method = arguments.choice.method()?;
+    if n == 0 {
+        return Err(PlanError::NoParameters);
+    }
+    if let Some(rank) = arguments.rank.filter(|&r| r >= workers) {
+        return Err(PlanError::NoSuchRank { rank, workers });
+    }
+    if arguments.svg.is_some() && workers > MOST_RANKS {
+        return Err(PlanError::TooManyRanks { workers });
+    }
+    limit(&method, workers, n)?;
+    let k = choice::k(&method, workers, n)?;
+    let schedules = method.schedules(workers, n)?;
+    let proof = schedule::check(&schedules)?;
+    let timeline = Timeline::of(&schedules, &proof);
+
+    let heading = format!(
+        "{} among {} {}: n = {}, k = {}",
+        method.collective().name(),
+        workers,
+        if workers == 1 { "worker" } else { "workers" },
+        grouped(n as u64),
+        grouped(k as u64),
+    );
+    let mut text = if arguments.json {
+        let blocks = schedules[0].partition.blocks();
+        as_json(arguments, &method, k, blocks, &proof.cost)
+    } else {
+        format!("{heading}\n{}\n\n", method.collective().summary())
+            + &programs(arguments.rank, &schedules, &timeline, proof.cost.rounds)
+            + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
+            + &costs(arguments, &method, proof.cost)
+    };
+    if let Some(path) = &arguments.svg {
+        let title = Title { heading, subtitle: method.collective().summary().into() };
+        let picture = draw::svg(&title, &schedules, &timeline, &proof.cost)?;
+        let mut staged = Staged::default();
+        staged.write(path, |file| file.write_all(picture.as_bytes()))?;
+        staged.publish()?;
+        if !arguments.json {
+            let _ = writeln!(text, "\nThe picture is in {}.", path.display());
+        }
+    }
+    report::print(&text).map_err(PlanError::Print)
+}
+
+/// Refuses what would fill the memory before any of it is made.
+fn limit(method: &Method, workers: u32, n: usize) -> Result<(), PlanError> {
+    let slots = u64::from(workers) * u64::from(method.collective().blocks(workers));
+    // No program of one rank has more steps than there are ranks, but for a small factor.
+    let steps = if u64::from(workers) > MOST_STEPS {
+        u64::from(workers)
+    } else {
+        u64::from(workers) * method.schedule(Rank(0), workers, n)?.steps.len() as u64
+    };
+    if slots > MOST_SLOTS || steps > MOST_STEPS {
+        return Err(PlanError::TooLarge { method: method.collective().name(), workers, steps, slots });
+    }
+    Ok(())
+}
+
+fn programs(rank: Option<u32>, schedules: &[schedule::Schedule], timeline: &Timeline, rounds: u64) -> String {
+    let workers = schedules.len() as u32;
+    let shown: Vec<Rank> = match rank {
+        Some(rank) => vec![Rank(rank)],
+        None if workers <= ALL_PROGRAMS => (0..workers).map(Rank).collect(),
+        None => vec![Rank(0)],
+    };
+    let mut text = describe::program(schedules, timeline, &shown, rounds);
+    if shown.len() < schedules.len() {
+        text += if describe::same_but_shifted(schedules) {
+            "The other ranks do the same, with ranks and blocks shifted by the difference of their numbers.\n"
+        } else {
+            "The other ranks do the like with other peers; --rank R shows the program of rank R.\n"
+        };
+    }
+    text
+}
+
+/// What a dense ring costs (its schedule, counted by hand: for many workers it is too long to be made).
+fn ring_cost(workers: u32, n: usize) -> Cost {
+    let (p, n) = (u64::from(workers), n as u64);
+    let (shortest, longer) = (n / p, n % p);
+    if p == 1 {
+        return Cost::default();
+    }
+    // Every worker receives all blocks but its own, and again all but the next one; the busiest misses short ones.
+    let missed = if longer + 1 == p { 2 * shortest + 1 } else { 2 * shortest };
+    Cost {
+        rounds: 2 * (p - 1),
+        messages: 2 * (p - 1),
+        words_received: 2 * n - missed,
+        words_critical: 2 * (p - 1) * (shortest + u64::from(longer > 0)),
+    }
+}
+
+fn costs(arguments: &Plan, method: &Method, cost: Cost) -> String {
+    let time = |cost: &Cost| cost.time(arguments.latency, arguments.bandwidth.bytes_per_second());
+    let ring = ring_cost(arguments.workers, arguments.params);
+    let link = format!("{:?} and {}", arguments.latency, arguments.bandwidth);
+    let ours = (method.collective().name(), cost, time(&cost));
+    describe::costs(&ours, &("dense ring", ring, time(&ring)), &link)
+}
+
+fn as_json(arguments: &Plan, method: &Method, k: usize, blocks: usize, cost: &Cost) -> String {
+    let report = Report {
+        method: method.collective().name(),
+        workers: arguments.workers,
+        params: arguments.params,
+        k,
+        blocks,
+        rounds: cost.rounds,
+        messages: cost.messages,
+        words_received: cost.words_received,
+        words_critical: cost.words_critical,
+        checked: true,
+        seconds: cost.time(arguments.latency, arguments.bandwidth.bytes_per_second()).as_secs_f64(),
+    };
+    // A flat object of numbers and a fixed name always serialises.
+    serde_json::to_string(&report).unwrap_or_default() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_counted_as_the_checker_counts_it() {
+        for workers in 1..9 {
+            for n in [8, 9, 63, 64, 65, 100, 111] {
+                let proof = schedule::check(&Method::ring().schedules(workers, n).unwrap()).unwrap();
+                assert_eq!(ring_cost(workers, n), proof.cost, "{workers} workers, {n} entries");
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A schedule as a picture: ranks as rows, rounds as columns, an arrow for every message.
+
+use gleaner_algorithms::schedule::{Cost, How, Schedule, Step};
+use plotters::coord::Shift;
+use plotters::element::{PathElement, Polygon, Text};
+use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBackend};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, ShapeStyle, WHITE};
+
+use super::timeline::{Flight, Timeline};
+use crate::quantity::grouped;
+
+/// The most ranks that a picture has.
+pub const MOST_RANKS: u32 = 64;
+
+/// Dark against light, so that the two kinds of arrows differ without colours as well.
+const ADDED: RGBColor = RGBColor(22, 56, 92);
+const PLACED: RGBColor = RGBColor(222, 129, 42);
+const INK: RGBColor = RGBColor(30, 30, 30);
+const GREY: RGBColor = RGBColor(214, 214, 214);
+
+/// Widths of the thinnest and the thickest line, in pixels.
+const WIDTHS: (u32, u32) = (1, 6);
+
+/// Where the rows begin, and what lies around them, in pixels.
+const LEFT: i32 = 76;
+const TOP: i32 = 92;
+const RIGHT: i32 = 40;
+const LINE: i32 = 22;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A drawing that the plotting library refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("the picture cannot be drawn: {0}")]
+pub struct DrawError(String);
+
+impl<E: std::error::Error + Send + Sync> From<plotters::drawing::DrawingAreaErrorKind<E>> for DrawError {
+    fn from(error: plotters::drawing::DrawingAreaErrorKind<E>) -> Self {
+        DrawError(error.to_string())
+    }
+}
+
+/// What stands above the picture.
+pub struct Title {
+    /// In large letters.
+    pub heading: String,
+    /// In small ones below it.
+    pub subtitle: String,
+}
+
+/// The picture as SVG text.
+pub fn svg(
+    title: &Title,
+    schedules: &[Schedule],
+    timeline: &Timeline,
+    cost: &Cost,
+) -> Result<String, DrawError> {
+    let picture = Picture::new(schedules, timeline, cost);
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
+        area.fill(&WHITE)?;
+        write(&area, &title.heading, (24, 24), 22, HPos::Left, INK)?;
+        write(&area, &title.subtitle, (24, 50), 15, HPos::Left, INK)?;
+        picture.axes(&area)?;
+        picture.arrows(&area)?;
+        picture.marks(&area)?;
+        picture.legend(&area)?;
+        area.present()?;
+    }
+    Ok(text)
+}
+
+struct Picture<'a> {
+    schedules: &'a [Schedule],
+    timeline: &'a Timeline,
+    rounds: i32,
+    /// Distances between rounds and between ranks.
+    column: i32,
+    row: i32,
+    /// The fewest and the most words of a message.
+    words: (u64, u64),
+}
+
+impl<'a> Picture<'a> {
+    fn new(schedules: &'a [Schedule], timeline: &'a Timeline, cost: &Cost) -> Self {
+        let rounds = cost.rounds as i32;
+        let words = || timeline.flights.iter().map(|f| f.words);
+        Self {
+            schedules,
+            timeline,
+            rounds,
+            column: (1200 / rounds.max(1)).clamp(36, 150),
+            row: (800 / schedules.len() as i32).clamp(15, 56),
+            words: (words().min().unwrap_or(0), words().max().unwrap_or(0)),
+        }
+    }
+
+    fn size(&self) -> (u32, u32) {
+        let width = LEFT + self.rounds * self.column + RIGHT;
+        let height = self.bottom() + 60 + 5 * LINE;
+        (width.max(640) as u32, height as u32)
+    }
+
+    fn bottom(&self) -> i32 {
+        TOP + (self.schedules.len() as i32 - 1) * self.row
+    }
+
+    /// Where a worker stands after so many rounds.
+    fn point(&self, rank: usize, rounds: u64) -> (i32, i32) {
+        (LEFT + rounds as i32 * self.column, TOP + rank as i32 * self.row)
+    }
+
+    fn axes(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        let (right, bottom) = (LEFT + self.rounds * self.column, self.bottom());
+        for rank in 0..self.schedules.len() {
+            let (x, y) = self.point(rank, 0);
+            area.draw(&PathElement::new(vec![(x, y), (right, y)], GREY.stroke_width(1)))?;
+            write(area, &rank.to_string(), (x - 14, y), 14, HPos::Right, INK)?;
+        }
+        write(area, "rank", (LEFT - 14, TOP - 24), 14, HPos::Right, INK)?;
+        for round in 0..=self.rounds {
+            let x = LEFT + round * self.column;
+            area.draw(&PathElement::new(vec![(x, TOP - 8), (x, bottom + 8)], GREY.stroke_width(1)))?;
+            if round > 0 {
+                let at = (x - self.column / 2, bottom + 22);
+                write(area, &round.to_string(), at, 14, HPos::Center, INK)?;
+            }
+        }
+        write(area, "round", (LEFT - 14, bottom + 22), 14, HPos::Right, INK)
+    }
+
+    fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        let mut flights: Vec<&Flight> = self.timeline.flights.iter().collect();
+        flights.sort_by_key(|f| std::cmp::Reverse(f.words));
+        for flight in flights {
+            let from = self.point(flight.from.index(), flight.round - 1);
+            let to = self.point(flight.to.index(), flight.round);
+            arrow(area, from, to, self.thickness(flight.words), flight.how)?;
+        }
+        Ok(())
+    }
+
+    fn thickness(&self, words: u64) -> u32 {
+        let share = words as f64 / self.words.1.max(1) as f64;
+        WIDTHS.0 + (share * f64::from(WIDTHS.1 - WIDTHS.0)).round() as u32
+    }
+
+    fn marks(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        for (rank, schedule) in self.schedules.iter().enumerate() {
+            for (step, span) in schedule.steps.iter().zip(&self.timeline.spans[rank]) {
+                if let Step::Keep { .. } = step {
+                    diamond(area, self.point(rank, span.starts - 1))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn selects(&self) -> bool {
+        self.schedules.iter().flat_map(|s| &s.steps).any(|s| matches!(s, Step::Keep { .. }))
+    }
+
+    fn legend(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        let mut y = self.bottom() + 62;
+        let mut line = |sample: &dyn Fn(i32) -> Result<(), DrawError>, words: &str| {
+            sample(y)?;
+            write(area, words, (LEFT + 44, y), 14, HPos::Left, INK)?;
+            y += LINE;
+            Ok::<(), DrawError>(())
+        };
+        let hows = |how| self.timeline.flights.iter().any(|f| f.how == how);
+        if hows(How::Add) {
+            line(
+                &|y| arrow(area, (LEFT, y), (LEFT + 34, y), 2, How::Add),
+                "a message, added to what the receiver holds",
+            )?;
+        }
+        if hows(How::Place) {
+            line(
+                &|y| arrow(area, (LEFT, y), (LEFT + 34, y), 2, How::Place),
+                "a message, placed where the receiver holds nothing",
+            )?;
+        }
+        if self.selects() {
+            line(&|y| diamond(area, (LEFT + 17, y)), "keeps the largest entries of some blocks")?;
+        }
+        let (fewest, most) = self.words;
+        if fewest < most {
+            let thick = |y, words| {
+                let path = vec![(LEFT, y), (LEFT + 34, y)];
+                area.draw(&PathElement::new(path, INK.stroke_width(self.thickness(words))))
+            };
+            for words in [fewest, most] {
+                line(&|y| Ok(thick(y, words)?), &format!("{} words", grouped(words)))?;
+            }
+        } else if most > 0 {
+            line(&|_| Ok(()), &format!("every message has {} words", grouped(most)))?;
+        }
+        Ok(())
+    }
+}
+
+/// A line with a head: full where the message is added, hollow where it is placed.
+fn arrow(area: &Area<'_>, from: (i32, i32), to: (i32, i32), width: u32, how: How) -> Result<(), DrawError> {
+    let (x, y) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
+    let length = x.hypot(y).max(1.0);
+    let (x, y) = (x / length, y / length);
+    let head = 7.0 + f64::from(width);
+    let half = 2.5 + f64::from(width) * 0.6;
+    let at = |along: f64, across: f64| {
+        let point = (f64::from(to.0) - along * x - across * y, f64::from(to.1) - along * y + across * x);
+        (point.0.round() as i32, point.1.round() as i32)
+    };
+    let triangle = vec![at(2.0, 0.0), at(2.0 + head, half), at(2.0 + head, -half)];
+    let colour = if how == How::Add { ADDED } else { PLACED };
+    area.draw(&PathElement::new(vec![from, at(1.0 + head, 0.0)], colour.stroke_width(width)))?;
+    let fill = if how == How::Add { colour } else { WHITE };
+    area.draw(&Polygon::new(triangle.clone(), fill.filled()))?;
+    let outline = triangle.iter().chain(&triangle[..1]).copied().collect::<Vec<_>>();
+    Ok(area.draw(&PathElement::new(outline, colour.stroke_width(1)))?)
+}
+
+fn diamond(area: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {
+    let corners = |size: i32| vec![(x - size, y), (x, y - size), (x + size, y), (x, y + size)];
+    area.draw(&Polygon::new(corners(6), WHITE.filled()))?;
+    Ok(area.draw(&Polygon::new(corners(5), ShapeStyle::from(&INK).filled()))?)
+}
+
+fn write(
+    area: &Area<'_>,
+    words: &str,
+    at: (i32, i32),
+    size: i32,
+    side: HPos,
+    colour: RGBColor,
+) -> Result<(), DrawError> {
+    let style = ("sans-serif", size).into_font().color(&colour).pos(Pos::new(side, VPos::Center));
+    Ok(area.draw(&Text::new(words.to_owned(), at, style))?)
+}

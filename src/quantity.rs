@@ -1,0 +1,151 @@
+//! Counts, durations and rates as people write them: `14_728_266`, `50us`, `1gbit`.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Longer durations are refused: sums of them must not overflow.
+const LONGEST: f64 = 1e9;
+
+/// Units of a duration, in seconds.
+const DURATIONS: &[(&str, f64)] =
+    &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+
+/// Units of a rate, in bits per second.
+const RATES: &[(&str, f64)] = &[("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
+
+/// A quantity that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// Not a whole number.
+    #[error("'{0}' is no count; expected a whole number such as 14728266 or 14_728_266")]
+    Count(String),
+    /// Not a duration.
+    #[error("'{0}' is no duration; expected a number and a unit (ns, us, ms or s), such as 50us")]
+    Duration(String),
+    /// Too long to reckon with.
+    #[error("'{0}' is too long; expected at most a billion seconds")]
+    Long(String),
+    /// Not a rate.
+    #[error(
+        "'{0}' is no rate; expected a number above 0 and a unit (bit, kbit, mbit, gbit or tbit, each per second), such as 1gbit or 2.5Gbit/s"
+    )]
+    Rate(String),
+}
+
+/// A number of bits per second.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Rate {
+    bits_per_second: f64,
+}
+
+impl Rate {
+    /// Bytes per second.
+    pub fn bytes_per_second(self) -> f64 {
+        self.bits_per_second / 8.0
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.bits_per_second;
+        let (unit, size) =
+            RATES.iter().rev().find(|(_, size)| bits >= *size).copied().unwrap_or(("bit", 1.0));
+        write!(f, "{} {unit}/s", bits / size)
+    }
+}
+
+/// Reads a count, with or without underscores between its digits.
+pub fn count(text: &str) -> Result<usize, QuantityError> {
+    let no_count = || QuantityError::Count(text.into());
+    let begins_with_digit = text.starts_with(|c: char| c.is_ascii_digit());
+    if !begins_with_digit || text.ends_with('_') {
+        return Err(no_count());
+    }
+    text.replace('_', "").parse().map_err(|_| no_count())
+}
+
+/// Reads a duration.
+pub fn duration(text: &str) -> Result<Duration, QuantityError> {
+    let seconds = measure(text, DURATIONS).ok_or_else(|| QuantityError::Duration(text.into()))?;
+    if seconds > LONGEST {
+        return Err(QuantityError::Long(text.into()));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Reads a rate; capitals and `/s` make no difference.
+pub fn rate(text: &str) -> Result<Rate, QuantityError> {
+    let lower = text.to_lowercase();
+    let bits = lower.strip_suffix("/s").unwrap_or(&lower);
+    match measure(bits, RATES) {
+        Some(bits_per_second) if bits_per_second >= 1.0 => Ok(Rate { bits_per_second }),
+        _ => Err(QuantityError::Rate(text.into())),
+    }
+}
+
+/// A decimal number and a unit, with or without a space between them.
+fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')?;
+    let number: f64 = text[..end].replace('_', "").parse().ok()?;
+    let unit = text[end..].trim_start();
+    let &(_, size) = units.iter().find(|(name, _)| *name == unit)?;
+    Some(number * size).filter(|product| product.is_finite())
+}
+
+/// Writes a count with an underscore before every three digits.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push('_');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        assert_eq!(count("14728266"), Ok(14_728_266));
+        assert_eq!(count("14_728_266"), Ok(14_728_266));
+        for text in ["", "_1", "1_", "-1", "+1", "1.5", "1e6", "99999999999999999999999"] {
+            assert_eq!(count(text), Err(QuantityError::Count(text.into())));
+        }
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(14_728_266), "14_728_266");
+        assert_eq!(grouped(100_000), "100_000");
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("50us"), Ok(Duration::from_micros(50)));
+        assert_eq!(duration("50 µs"), Ok(Duration::from_micros(50)));
+        assert_eq!(duration("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration("20ns"), Ok(Duration::from_nanos(20)));
+        for text in ["", "50", "us", "-1s", "infs", "nans", "1h", "1.2.3s", "50us50us"] {
+            assert_eq!(duration(text), Err(QuantityError::Duration(text.into())));
+        }
+        assert_eq!(duration("1000000001s"), Err(QuantityError::Long("1000000001s".into())));
+    }
+
+    #[test]
+    fn rates() {
+        for text in
+            ["1gbit", "1Gbit/s", "1 gbit/s", "1000mbit", "0.001tbit", "1_000_000kbit", "1000000000bit"]
+        {
+            assert_eq!(rate(text).map(Rate::bytes_per_second), Ok(125e6), "{text}");
+        }
+        for text in ["", "1", "gbit", "0gbit", "-1gbit", "1gbps", "1GB/s", "infgbit", "1gbit/h"] {
+            assert_eq!(rate(text), Err(QuantityError::Rate(text.into())));
+        }
+        assert_eq!(rate("1000mbit").unwrap().to_string(), "1 gbit/s");
+        assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 mbit/s");
+    }
+}

@@ -1,0 +1,379 @@
+//! `gleaner reduce`: one all-reduce of recorded gradients, with all workers in one thread.
+
+mod npy;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::residual::{Collection, NonFinite, Residual};
+use gleaner_algorithms::schedule::{self, CheckError, Cost, Execution, ExecutionError, Run};
+use gleaner_algorithms::{Block, Method, Partition, Rank};
+
+use crate::choice::{self, Choice, ChoiceError};
+use crate::quantity::grouped;
+use crate::report;
+use crate::staged::{Staged, StagedError};
+use npy::{NpyError, Vector};
+
+/// Sum up recorded gradients, as one step of training would
+///
+/// Runs one all-reduce over gradients that were recorded, one float32 .npy file of any shape for every rank,
+/// with all workers in this process. Writes the mean to update.npy and what each worker held back
+/// to residual-0.npy, residual-1.npy and so on.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example: two steps; the second one sends also what the first one held back\n  \
+    gleaner reduce --method spardl --density 0.01 --out out step1/rank*.npy\n  \
+    gleaner reduce --method spardl --density 0.01 --residuals out --out out step2/rank*.npy")]
+pub struct Reduce {
+    #[command(flatten)]
+    choice: Choice,
+    /// What dropped entries are collected: global (all of them), partial or local; the others are lost
+    #[arg(long, value_name = "COLLECTION", default_value = "global")]
+    residual: Collection,
+    /// Directory for update.npy and the residuals
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Directory with the residuals of the step before, which may be the one that is written to
+    #[arg(long, value_name = "DIR")]
+    residuals: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// The gradients, in the order of the ranks
+    #[arg(required = true, value_name = "GRADIENT")]
+    gradients: Vec<PathBuf>,
+}
+
+/// Why nothing was reduced.
+#[derive(Debug, thiserror::Error)]
+pub enum ReduceError {
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Method(#[from] MethodError),
+    /// A gradient or a residual that cannot be read.
+    #[error("{rank}: {source}")]
+    File { rank: Rank, source: NpyError },
+    /// Gradients that cannot be added up.
+    #[error(
+        "{} has {len} entries of shape {shape:?}, but {} has {other_len} of shape {other_shape:?}; \
+        expected the gradients of one model from all ranks",
+        path.display(), other_path.display()
+    )]
+    Unlike {
+        path: PathBuf,
+        len: usize,
+        shape: Vec<u64>,
+        other_path: PathBuf,
+        other_len: usize,
+        other_shape: Vec<u64>,
+    },
+    /// A residual of another gradient.
+    #[error(
+        "{} has {found} entries, but the gradients have {expected}; expected the residuals that an earlier step \
+        of the same model wrote",
+        path.display()
+    )]
+    ResidualLength { path: PathBuf, found: usize, expected: usize },
+    /// No residual for a rank.
+    #[error(
+        "{} does not exist; expected residual-0.npy to residual-{last}.npy, one for each of the {} gradients: \
+        leave --residuals out to start from zero",
+        path.display(), last + 1
+    )]
+    ResidualMissing { path: PathBuf, last: usize },
+    /// A residual without a rank.
+    #[error(
+        "{} belongs to another worker than the {workers} whose gradients are given, and would be left \
+        behind: give the gradients of all workers, or remove that file",
+        path.display()
+    )]
+    ResidualLeft { path: PathBuf, workers: usize },
+    /// Gradient and residual that cannot be added.
+    #[error("{rank} ({}): {source}; expected finite sums", path.display())]
+    Sum { rank: Rank, path: PathBuf, source: NonFinite },
+    /// A place that is none.
+    #[error("{} is no directory; choose another one for --out", path.display())]
+    Out { path: PathBuf },
+    /// A place that cannot be made.
+    #[error("the directory {} cannot be made: {source}", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    /// A result that cannot be written.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// Schedules that do not add up.
+    #[error("the method's schedules are wrong: {0}")]
+    Check(#[from] CheckError),
+    /// A run that failed.
+    #[error("the all-reduce failed: {0}")]
+    Run(#[from] ExecutionError),
+    /// A broken law.
+    #[error("{0} and rank 0 ended with different updates: this is a mistake in Gleaner, please report it")]
+    Diverged(Rank),
+    /// Nobody reads the report.
+    #[error("the report cannot be printed: {0}")]
+    Print(io::Error),
+}
+
+/// What is reported; the names are those of the JSON object.
+#[derive(serde::Serialize)]
+struct Report {
+    method: &'static str,
+    workers: usize,
+    entries: usize,
+    k: usize,
+    rounds: u64,
+    messages: u64,
+    words_received: u64,
+    words_critical: u64,
+    entries_received: u64,
+    bytes_received: u64,
+    entries_delivered: usize,
+    lost: f64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
+    let method = arguments.choice.method()?.residual(arguments.residual);
+    if arguments.out.exists() && !arguments.out.is_dir() {
+        return Err(ReduceError::Out { path: arguments.out.clone() });
+    }
+    let gradients = open_gradients(&arguments.gradients)?;
+    let before =
+        arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
+    let n = gradients[0].len();
+    let k = choice::k(&method, gradients.len() as u32, n)?;
+    let mut step = Step::prepare(&method, gradients.len() as u32, n)?;
+    step.accumulate(&gradients, before.as_deref())?;
+    let reduced = step.all_reduce(arguments.residual)?;
+    write(arguments, &gradients, &step, &reduced)?;
+    let report = Report {
+        method: method.collective().name(),
+        workers: gradients.len(),
+        entries: n,
+        k,
+        rounds: step.cost.rounds,
+        messages: step.cost.messages,
+        words_received: step.cost.words_received,
+        words_critical: step.cost.words_critical,
+        entries_received: reduced.entries_received,
+        bytes_received: reduced.bytes_received,
+        entries_delivered: reduced.update.iter().map(Bag::nonzeros).sum(),
+        lost: reduced.lost,
+    };
+    let text = if arguments.json { as_json(&report) } else { as_text(&report, &arguments.out) };
+    report::print(&text).map_err(ReduceError::Print)
+}
+
+fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, ReduceError> {
+    let open = |(rank, path): (usize, &PathBuf)| {
+        Vector::open(path).map_err(|source| ReduceError::File { rank: Rank(rank as u32), source })
+    };
+    let gradients = paths.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+    let first = &gradients[0];
+    match gradients.iter().find(|g| g.shape() != first.shape()) {
+        None => Ok(gradients),
+        Some(other) => Err(ReduceError::Unlike {
+            path: first.path().into(),
+            len: first.len(),
+            shape: first.shape().into(),
+            other_path: other.path().into(),
+            other_len: other.len(),
+            other_shape: other.shape().into(),
+        }),
+    }
+}
+
+fn residual_name(rank: usize) -> String {
+    format!("residual-{rank}.npy")
+}
+
+/// One residual for every gradient, and none besides: what is left behind would never be delivered.
+fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, ReduceError> {
+    let (workers, expected) = (gradients.len(), gradients[0].len());
+    let mut residuals = Vec::with_capacity(workers);
+    for rank in 0..workers {
+        let path = folder.join(residual_name(rank));
+        if !path.exists() {
+            return Err(ReduceError::ResidualMissing { path, last: workers - 1 });
+        }
+        let residual =
+            Vector::open(&path).map_err(|source| ReduceError::File { rank: Rank(rank as u32), source })?;
+        if residual.len() != expected {
+            return Err(ReduceError::ResidualLength { path, found: residual.len(), expected });
+        }
+        residuals.push(residual);
+    }
+    let path = folder.join(residual_name(workers));
+    if path.exists() { Err(ReduceError::ResidualLeft { path, workers }) } else { Ok(residuals) }
+}
+
+/// A step of all workers.
+struct Step {
+    partition: Partition,
+    schedules: Vec<Arc<schedule::Schedule>>,
+    proofs: Vec<Arc<schedule::RankProof>>,
+    cost: Cost,
+    residuals: Vec<Residual>,
+}
+
+/// What it came to.
+struct Reduced {
+    /// The sum over all workers, block by block.
+    update: Vec<Bag>,
+    entries_received: u64,
+    bytes_received: u64,
+    lost: f64,
+}
+
+impl Step {
+    fn prepare(method: &Method, workers: u32, n: usize) -> Result<Self, ReduceError> {
+        let schedules = method.schedules(workers, n)?;
+        let proof = schedule::check(&schedules)?;
+        let partition = schedules[0].partition.clone();
+        Ok(Self {
+            residuals: schedules.iter().map(|s| Residual::new(partition.clone(), s.quotas())).collect(),
+            schedules: schedules.into_iter().map(Arc::new).collect(),
+            proofs: proof.ranks.into_iter().map(Arc::new).collect(),
+            cost: proof.cost,
+            partition,
+        })
+    }
+
+    /// Reads the files into the accumulators, without a copy in between.
+    fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), ReduceError> {
+        for (r, (residual, gradient)) in self.residuals.iter_mut().zip(gradients).enumerate() {
+            let rank = Rank(r as u32);
+            let located = |error| match error {
+                Refused::File(source) => ReduceError::File { rank, source },
+                Refused::Sum(source) => ReduceError::Sum { rank, path: gradient.path().into(), source },
+            };
+            if let Some(before) = before {
+                let restored = before[r].pieces(|first, values| {
+                    residual.restore(first, values);
+                    Ok(())
+                });
+                restored.map_err(located)?;
+            }
+            gradient
+                .pieces(|first, values| residual.accumulate(first, values).map_err(Refused::Sum))
+                .map_err(located)?;
+        }
+        Ok(())
+    }
+
+    fn all_reduce(&mut self, collection: Collection) -> Result<Reduced, ReduceError> {
+        let executions = self.residuals.iter_mut().enumerate().map(|(r, residual)| {
+            let (accumulator, candidates) = residual.begin();
+            Execution::new(self.schedules[r].clone(), self.proofs[r].clone(), accumulator, candidates)
+        });
+        let runs = schedule::lockstep(executions.collect())?;
+        let mut reduced = Reduced { update: Vec::new(), entries_received: 0, bytes_received: 0, lost: 0.0 };
+        for (r, (Run { finished, bytes_received }, residual)) in
+            runs.into_iter().zip(&mut self.residuals).enumerate()
+        {
+            reduced.entries_received = reduced.entries_received.max(finished.entries_received);
+            reduced.bytes_received = reduced.bytes_received.max(bytes_received);
+            let committed = residual.commit(finished, collection);
+            reduced.lost +=
+                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
+            if r == 0 {
+                reduced.update = committed.update;
+            } else if !same_bits(&reduced.update, &committed.update) {
+                return Err(ReduceError::Diverged(Rank(r as u32)));
+            }
+        }
+        Ok(reduced)
+    }
+
+    fn entries(&self) -> Range<usize> {
+        0..self.partition.entries()
+    }
+}
+
+enum Refused {
+    File(NpyError),
+    Sum(NonFinite),
+}
+
+impl From<NpyError> for Refused {
+    fn from(source: NpyError) -> Self {
+        Refused::File(source)
+    }
+}
+
+fn same_bits(here: &[Bag], there: &[Bag]) -> bool {
+    here.iter().zip(there).all(|(here, there)| match (here, there) {
+        (Bag::Dense(here), Bag::Dense(there)) => {
+            here.iter().zip(there.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
+        }
+        _ => here.iter().map(|(i, v)| (i, v.to_bits())).eq(there.iter().map(|(i, v)| (i, v.to_bits()))),
+    })
+}
+
+/// Writes the residuals and then the update: whoever finds the update finds all.
+fn write(
+    arguments: &Reduce,
+    gradients: &[Vector],
+    step: &Step,
+    reduced: &Reduced,
+) -> Result<(), ReduceError> {
+    let (out, shape) = (&arguments.out, gradients[0].shape());
+    fs::create_dir_all(out).map_err(|source| ReduceError::Make { path: out.clone(), source })?;
+    let mut staged = Staged::default();
+    for (rank, residual) in step.residuals.iter().enumerate() {
+        let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
+        staged.write(&out.join(residual_name(rank)), |file| {
+            npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
+        })?;
+    }
+    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, mean(step, reduced)))?;
+    Ok(staged.publish()?)
+}
+
+/// Values of a residual that are copied at once.
+const PIECE: usize = 1 << 18;
+
+/// The sum divided by the number of workers, block by block.
+fn mean<'a>(step: &'a Step, reduced: &'a Reduced) -> impl Iterator<Item = f32> + 'a {
+    let workers = step.residuals.len() as f32;
+    reduced.update.iter().enumerate().flat_map(move |(block, bag)| {
+        let mut values = vec![0.0; step.partition.block_len(Block(block as u32))];
+        bag.iter().for_each(|(i, sum)| values[i as usize] = sum / workers);
+        values
+    })
+}
+
+fn as_json(report: &Report) -> String {
+    // A flat object of numbers and a fixed name always serialises.
+    serde_json::to_string(report).unwrap_or_default() + "\n"
+}
+
+fn as_text(report: &Report, out: &Path) -> String {
+    let mut text = String::new();
+    let Report { method, workers, entries, k, .. } = report;
+    let (n, k, s) = (grouped(*entries as u64), grouped(*k as u64), if *workers == 1 { "" } else { "s" });
+    let _ = writeln!(text, "{method} among {workers} worker{s}: n = {n}, k = {k}\n");
+    let mut row = |name: &str, count: String| {
+        let _ = writeln!(text, "  {name:34}{count:>16}");
+    };
+    row("entries delivered", grouped(report.entries_delivered as u64));
+    row("entries received, at most", grouped(report.entries_received));
+    row("payload bytes received, at most", grouped(report.bytes_received));
+    row("rounds", grouped(report.rounds));
+    row("messages, at most", grouped(report.messages));
+    row("words received, by the schedule", grouped(report.words_received));
+    row("words on the critical path", grouped(report.words_critical));
+    row("lost, sum of magnitudes", format!("{}", report.lost));
+    let _ =
+        writeln!(text, "\nThe mean is in {}, the residuals are beside it.", out.join("update.npy").display());
+    text
+}
