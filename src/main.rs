@@ -1,6 +1,9 @@
 //! The command.
 
+mod bench;
 mod choice;
+mod crew;
+mod launch;
 mod plan;
 mod quantity;
 mod reduce;
@@ -15,20 +18,21 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "gleaner", version)]
 enum Command {
+    Bench(bench::Bench),
     Reduce(reduce::Reduce),
     Plan(plan::Plan),
+    Launch(launch::Launch),
 }
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Reduce(arguments) => reduce::run(&arguments).map_err(|e| e.to_string()),
-        Command::Plan(arguments) => plan::run(&arguments).map_err(|e| e.to_string()),
+        Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
+        Command::Reduce(arguments) => reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
+        Command::Plan(arguments) => plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
+        Command::Launch(arguments) => Ok(launch::run(arguments)),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("gleaner: {sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|sentence| {
+        eprintln!("gleaner: {sentence}");
+        ExitCode::FAILURE
+    })
 }

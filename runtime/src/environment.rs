@@ -133,6 +133,11 @@ impl Config {
         Ok(Self { rank, world_size, rendezvous: Some(rendezvous), secret: Some(secret), timeout })
     }
 
+    /// Whether something that starts workers has started this process as one.
+    pub fn is_worker() -> bool {
+        STARTERS.iter().any(|starter| std::env::var_os(starter.marker).is_some())
+    }
+
     /// What the network needs to know; None for a job of one worker.
     pub(crate) fn tcp(&self) -> Option<tcp::TcpConfig> {
         Some(tcp::TcpConfig {

@@ -1,0 +1,51 @@
+//! Synthetic gradients: heavy-tailed, partly shared between the ranks, the same for the same seed.
+
+/// Fills in a gradient: each entry is r³ + s³, with r shared by all ranks and s the rank's own, both normal.
+pub fn fill(gradient: &mut [f32], seed: u64, rank: u64, step: u64) {
+    let shared = mix(seed ^ mix(step));
+    let own = mix(shared ^ mix(rank + 1));
+    for (i, entry) in gradient.iter_mut().enumerate() {
+        let (r, s) = (normal(mix(shared.wrapping_add(i as u64))), normal(mix(own.wrapping_add(i as u64))));
+        *entry = r * r * r + s * s * s;
+    }
+}
+
+/// SplitMix64's finaliser after its increment: good bits from a counter.
+fn mix(counter: u64) -> u64 {
+    let mut z = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Nearly normal with variance 1: the sum of four uniform numbers of 16 bits.
+fn normal(bits: u64) -> f32 {
+    let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+    (sum as f32 / 65_536.0 - 2.0) * 1.732_050_8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_shared_in_part_and_fresh_each_step() {
+        let of = |seed, rank, step| {
+            let mut gradient = vec![0.0; 100_000];
+            fill(&mut gradient, seed, rank, step);
+            gradient
+        };
+        let correlation = |a: &[f32], b: &[f32]| {
+            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+            dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+        };
+        let first = of(1, 0, 0);
+        assert!(first == of(1, 0, 0));
+        assert!((correlation(&first, &of(1, 1, 0)) - 0.5).abs() < 0.05);
+        assert!(correlation(&first, &of(1, 0, 1)).abs() < 0.05);
+        assert!(correlation(&first, &of(2, 0, 0)).abs() < 0.05);
+        let largest = first.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        let typical = first.iter().map(|v| v.abs()).sum::<f32>() / 1e5;
+        assert!(largest > 10.0 * typical, "heavy tails: {largest} against {typical}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Running a command as several workers of this machine: the command starts itself once for each of them.
+
+use std::time::Duration;
+
+use gleaner_runtime::Config;
+use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Output};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+/// Steps that are done, as the worker of rank 0 tells them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps done.
+    pub done: u64,
+    /// Steps to do.
+    pub of: u64,
+    /// What else there is to say, for the end of the bar.
+    pub note: String,
+}
+
+/// The kind of event that carries [`Progress`].
+const PROGRESS: &str = "progress";
+
+/// A bar on standard error, if that is a terminal.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Where rank 0 shows how far it is: at the launcher that started it, or in a bar of its own.
+pub struct Display {
+    bar: ProgressBar,
+}
+
+impl Display {
+    /// Nothing shown yet.
+    pub fn new() -> Self {
+        Self { bar: bar() }
+    }
+
+    /// Shows it.
+    pub fn show(&self, progress: &Progress) {
+        if !gleaner_runtime::report::event(PROGRESS, progress) {
+            draw(&self.bar, progress);
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn draw(bar: &ProgressBar, progress: &Progress) {
+    bar.set_length(progress.of);
+    bar.set_position(progress.done);
+    bar.set_message(progress.note.clone());
+}
+
+/// How a command runs: as one worker of a job, or as the launcher of one.
+pub enum Role {
+    /// This process is a worker: do the work.
+    Worker,
+    /// The workers have run and ended with this exit code.
+    Launched(u8),
+}
+
+/// Starts this very command line as so many workers, unless this process is a worker already.
+///
+/// # Errors
+/// Workers that cannot be started.
+pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<Role, LaunchError> {
+    if Config::is_worker() {
+        return Ok(Role::Worker);
+    }
+    let program = std::env::current_exe().map(Into::into).unwrap_or_else(|_| "gleaner".into());
+    let mut job = Job::local(workers, std::iter::once(program).chain(std::env::args_os().skip(1)));
+    job.output = Output::RankZero;
+    if let Some(timeout) = timeout {
+        job.env.push(("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis())));
+    }
+    let bar = bar();
+    let outcome = launcher::run(job, |Event { kind, body, .. }| {
+        if kind == PROGRESS && let Ok(progress) = serde_json::from_value::<Progress>(body) {
+            draw(&bar, &progress);
+        }
+    })?;
+    bar.finish_and_clear();
+    if let Some(failure) = outcome.failure {
+        eprintln!("gleaner {name}: {failure}");
+    }
+    Ok(Role::Launched(outcome.exit_code))
+}
