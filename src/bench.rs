@@ -241,9 +241,32 @@ fn table(s: &Summary) -> String {
     let rows = [
         ("method", s.method.to_owned()),
         ("workers", s.workers.to_string()),
-        ("entries", format!("{}, of which {} delivered a step", count(s.params as u64), count(s.entries_delivered as u64))),
-        ("time a step", format!("{} (select {}, exchange {}, merge {})", ms(s.seconds), ms(s.seconds_select), ms(s.seconds_exchange), ms(s.seconds_merge))),
-        ("bytes received", format!("{} a worker and step; a dense ring: {} ({ratio:.1} times as many)", count(s.bytes_received), count(s.bytes_received_dense))),
+        (
+            "entries",
+            format!(
+                "{}, of which {} delivered a step",
+                count(s.params as u64),
+                count(s.entries_delivered as u64)
+            ),
+        ),
+        (
+            "time a step",
+            format!(
+                "{} (select {}, exchange {}, merge {})",
+                ms(s.seconds),
+                ms(s.seconds_select),
+                ms(s.seconds_exchange),
+                ms(s.seconds_merge)
+            ),
+        ),
+        (
+            "bytes received",
+            format!(
+                "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
+                count(s.bytes_received),
+                count(s.bytes_received_dense)
+            ),
+        ),
         ("rounds", s.rounds.to_string()),
         ("digest", format!("{}… on every rank", &s.digest[..16])),
     ];

@@ -82,7 +82,9 @@ pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<R
     }
     let bar = bar();
     let outcome = launcher::run(job, |Event { kind, body, .. }| {
-        if kind == PROGRESS && let Ok(progress) = serde_json::from_value::<Progress>(body) {
+        if kind == PROGRESS
+            && let Ok(progress) = serde_json::from_value::<Progress>(body)
+        {
             draw(&bar, &progress);
         }
     })?;

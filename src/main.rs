@@ -27,8 +27,12 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
-        Command::Reduce(arguments) => reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
-        Command::Plan(arguments) => plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string()),
+        Command::Reduce(arguments) => {
+            reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
+        Command::Plan(arguments) => {
+            plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
         Command::Launch(arguments) => Ok(launch::run(arguments)),
     };
     done.unwrap_or_else(|sentence| {

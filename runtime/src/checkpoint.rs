@@ -124,14 +124,19 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
 }
 
 pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
-    let file = std::fs::read(path)
-        .map_err(|source| CheckpointError::File { path: path.into(), verb: "read", source })?;
+    let file = std::fs::read(path).map_err(|source| CheckpointError::File {
+        path: path.into(),
+        verb: "read",
+        source,
+    })?;
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
     let (_, header) = SafeTensors::read_metadata(&file).map_err(|e| damaged(e.to_string()))?;
     let tensors = SafeTensors::deserialize(&file).map_err(|e| damaged(e.to_string()))?;
     let metadata = header.metadata().clone().unwrap_or_default();
-    let text = |key: &str| metadata.get(key).cloned().ok_or_else(|| damaged(format!("it does not say its {key}")));
-    let number = |key: &str| text(key)?.parse::<u64>().map_err(|_| damaged(format!("its {key} is no number")));
+    let text =
+        |key: &str| metadata.get(key).cloned().ok_or_else(|| damaged(format!("it does not say its {key}")));
+    let number =
+        |key: &str| text(key)?.parse::<u64>().map_err(|_| damaged(format!("its {key} is no number")));
     if text("format")? != FORMAT {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }

@@ -222,7 +222,8 @@ fn first_host(nodes: &str) -> String {
     match rest.strip_prefix('[') {
         Some(range) => {
             let number: &str = range.split([',', '-', ']']).next().unwrap_or_default();
-            let suffix = range.split(']').nth(1).and_then(|after| after.split(',').next()).unwrap_or_default();
+            let suffix =
+                range.split(']').nth(1).and_then(|after| after.split(',').next()).unwrap_or_default();
             format!("{prefix}{number}{suffix}")
         }
         None => prefix.to_owned(),
@@ -260,7 +261,8 @@ mod tests {
         let alone = config(&[]).unwrap();
         assert_eq!((alone.rank, alone.world_size, alone.timeout), (0, 1, TIMEOUT));
 
-        let torchrun = [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node1"), ("MASTER_PORT", "29400"), SECRET];
+        let torchrun =
+            [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node1"), ("MASTER_PORT", "29400"), SECRET];
         let torchrun = config(&torchrun).unwrap();
         assert_eq!((torchrun.rank, torchrun.rendezvous.as_deref()), (3, Some("node1:29401")));
 
@@ -310,7 +312,13 @@ mod tests {
 
     #[test]
     fn the_first_host_of_a_node_list() {
-        for (list, host) in [("n1", "n1"), ("n1,n2", "n1"), ("gpu[03-05,9],x", "gpu03"), ("a[1]-ib,b", "a1-ib"), ("r[7,9]", "r7")] {
+        for (list, host) in [
+            ("n1", "n1"),
+            ("n1,n2", "n1"),
+            ("gpu[03-05,9],x", "gpu03"),
+            ("a[1]-ib,b", "a1-ib"),
+            ("r[7,9]", "r7"),
+        ] {
             assert_eq!(first_host(list), host, "{list}");
         }
     }

@@ -63,7 +63,12 @@ pub struct StepTimes {
 }
 
 impl Gradients {
-    pub(crate) fn new(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
+    pub(crate) fn new(
+        session: Arc<Inner>,
+        channel: u8,
+        layout: &Layout,
+        method: Method,
+    ) -> Result<Self, Error> {
         let by_name = layout.by_name()?;
         let (rank, workers) = (session.post.rank, session.post.workers);
         let mut groups = Vec::new();
@@ -74,8 +79,13 @@ impl Gradients {
                 Sparsity::Density(_) => method,
                 // An explicit k is shared out to the groups by their lengths.
                 Sparsity::K(k) => {
-                    method.sparsity().k(layout.entries()).map_err(gleaner_algorithms::collectives::MethodError::from)?;
-                    let upto = |entries: usize| (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize;
+                    method
+                        .sparsity()
+                        .k(layout.entries())
+                        .map_err(gleaner_algorithms::collectives::MethodError::from)?;
+                    let upto = |entries: usize| {
+                        (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize
+                    };
                     method.k(upto(before + n) - upto(before))
                 }
             };
@@ -105,7 +115,19 @@ impl Gradients {
         let given = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
-        Ok(Self { session, channel, layout, by_name, method, groups, given, step: 0, times, lost: 0.0, failed: None })
+        Ok(Self {
+            session,
+            channel,
+            layout,
+            by_name,
+            method,
+            groups,
+            given,
+            step: 0,
+            times,
+            lost: 0.0,
+            failed: None,
+        })
     }
 
     /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
@@ -135,7 +157,11 @@ impl Gradients {
             let reason = format!(
                 "the gradient of '{parameter}' has {} at entry {index}: lower the learning rate, clip the gradients, or look for what \
                  makes them so",
-                if gradient[index].is_finite() { "an infinite sum with its residual".into() } else { gradient[index].to_string() }
+                if gradient[index].is_finite() {
+                    "an infinite sum with its residual".into()
+                } else {
+                    gradient[index].to_string()
+                }
             );
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
@@ -144,7 +170,8 @@ impl Gradients {
         group.missing -= 1;
         if group.missing == 0 {
             let (accumulator, candidates) = group.residual.begin();
-            let execution = Execution::new(group.schedule.clone(), group.proof.clone(), accumulator, candidates);
+            let execution =
+                Execution::new(group.schedule.clone(), group.proof.clone(), accumulator, candidates);
             let (done, running) = oneshot::channel();
             group.running = Some(running);
             self.session.run(Run {
@@ -193,7 +220,8 @@ impl Gradients {
         self.lost = 0.0;
         for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
             let committed = group.residual.commit(finished, self.method.collection());
-            self.lost += committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
+            self.lost +=
+                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
             updates.push((group.schedule.partition.clone(), committed.update));
             group.missing = group.parameters;
             self.times.select += times.select;
@@ -242,9 +270,11 @@ impl Gradients {
         if self.given.contains(&true) {
             return Err(CheckpointError::MidStep.into());
         }
-        let residuals = self.layout.parameters.iter().map(|p| {
-            (p.name.clone(), self.groups[p.group].residual.read(p.offset..p.offset + p.len))
-        });
+        let residuals = self
+            .layout
+            .parameters
+            .iter()
+            .map(|p| (p.name.clone(), self.groups[p.group].residual.read(p.offset..p.offset + p.len)));
         let state = State {
             step: self.step,
             rank: self.session.post.rank.0,
@@ -326,7 +356,8 @@ fn largest_receives(schedule: &Schedule, proof: &RankProof) -> BTreeMap<u32, u64
                     8 + (8 * u64::from(e.bound)).max(4 * u64::from(e.len))
                 };
                 // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from.0).or_default() += expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
+                *bytes.entry(receive.from.0).or_default() +=
+                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
             }
         }
     }

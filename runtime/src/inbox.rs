@@ -128,7 +128,9 @@ impl Reading<'_> {
         let left = || Failure {
             rank: self.peer.0,
             step: None,
-            reason: "it left the job while others still needed it; all ranks must take the same number of steps".into(),
+            reason:
+                "it left the job while others still needed it; all ranks must take the same number of steps"
+                    .into(),
         };
         let Some(receiver) = self.receiver.as_mut() else { return Err(left()) };
         let mail = tokio::select! {

@@ -42,7 +42,9 @@ pub enum LayoutError {
     #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]
     Again(String),
     /// Gradients missing at the end of a step.
-    #[error("wait() was called before the gradients of {0} were ready; every parameter needs one in every step")]
+    #[error(
+        "wait() was called before the gradients of {0} were ready; every parameter needs one in every step"
+    )]
     Missing(String),
     /// More groups than the wire can number.
     #[error("the layout has {0} groups; at most 65535 are possible")]

@@ -103,7 +103,9 @@ impl Actor for LinkActor {
                 state.ended.1 = true;
                 match gone {
                     Gone::Said => None,
-                    Gone::Broken(error) => Some(format!("its connection broke ({error}): it died or was killed")),
+                    Gone::Broken(error) => {
+                        Some(format!("its connection broke ({error}): it died or was killed"))
+                    }
                     Gone::Silent(time) => Some(format!(
                         "no sign of life from it for {:.1} s: it hangs, was stopped, or its network is cut",
                         time.as_secs_f64()
@@ -121,7 +123,11 @@ impl Actor for LinkActor {
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<LinkMessage>, state: &mut LinkState) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<LinkMessage>,
+        state: &mut LinkState,
+    ) -> Result<(), ActorProcessingErr> {
         state.reader.abort();
         state.writer.abort();
         Ok(())
@@ -148,7 +154,12 @@ async fn write(
 }
 
 /// Reads until the link ends.
-async fn read(peer: Peer, mut receiver: Box<dyn Receiver>, post: &Post, worker: &ActorRef<WorkerMessage>) -> Gone {
+async fn read(
+    peer: Peer,
+    mut receiver: Box<dyn Receiver>,
+    post: &Post,
+    worker: &ActorRef<WorkerMessage>,
+) -> Gone {
     loop {
         let message = match tokio::time::timeout(post.timeout, receiver.receive()).await {
             Err(_) => return Gone::Silent(post.timeout),

@@ -27,7 +27,12 @@ impl Purpose {
 }
 
 /// Gives every rank the notes of all ranks, in the order of the ranks. Two latencies; rank 0 is the hub.
-pub(crate) async fn all_gather(post: &Post, call: u32, purpose: Purpose, note: &[u8]) -> Result<Vec<Bytes>, Failure> {
+pub(crate) async fn all_gather(
+    post: &Post,
+    call: u32,
+    purpose: Purpose,
+    note: &[u8],
+) -> Result<Vec<Bytes>, Failure> {
     if note.len() >= MAX_PAYLOAD {
         let reason = format!("a note of {} bytes; at most {} are possible", note.len(), MAX_PAYLOAD - 1);
         return Err(Failure { rank: post.rank.0, step: None, reason });
@@ -62,7 +67,9 @@ fn open(rank: u32, purpose: Purpose, note: Bytes) -> Result<Bytes, Failure> {
         return Ok(note.slice(1..));
     }
     let (here, there) = (Purpose::named(Some(&(purpose as u8))), Purpose::named(note.first()));
-    let reason = format!("it called {there} where this rank called {here}; all ranks must make the same calls in the same order");
+    let reason = format!(
+        "it called {there} where this rank called {here}; all ranks must make the same calls in the same order"
+    );
     Err(Failure { rank, step: None, reason })
 }
 

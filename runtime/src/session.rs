@@ -112,7 +112,8 @@ impl Session {
                 let arguments = WorkerArguments { post: post.clone(), failure: failed };
                 let (worker, _) = Worker::spawn(None, Worker, arguments).await?;
                 let arguments = AlgorithmArguments { post: post.clone(), worker: worker.clone() };
-                let (algorithm, _) = Algorithm::spawn_linked(None, Algorithm, arguments, worker.get_cell()).await?;
+                let (algorithm, _) =
+                    Algorithm::spawn_linked(None, Algorithm, arguments, worker.get_cell()).await?;
                 let to_worker = worker.clone();
                 tokio::spawn(async move {
                     while let Some(event) = events.recv().await {
@@ -169,13 +170,16 @@ impl Session {
 
 impl Inner {
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let Some(runtime) = &self.runtime else { unreachable!("the runtime is taken only when the session ends") };
+        let Some(runtime) = &self.runtime else {
+            unreachable!("the runtime is taken only when the session ends")
+        };
         runtime.block_on(future)
     }
 
     pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<bytes::Bytes>, Error> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        self.block_on(notes::all_gather(&self.post, call, purpose, note)).map_err(|failure| self.fail(failure))
+        self.block_on(notes::all_gather(&self.post, call, purpose, note))
+            .map_err(|failure| self.fail(failure))
     }
 
     /// Ends the job for all ranks, and says why once they know: the first failure counts.

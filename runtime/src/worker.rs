@@ -145,7 +145,11 @@ impl WorkerState {
         (self.post.timeout / 4).min(Duration::from_secs(1))
     }
 
-    async fn connect(&mut self, myself: &ActorRef<WorkerMessage>, link: Link) -> Result<(), ActorProcessingErr> {
+    async fn connect(
+        &mut self,
+        myself: &ActorRef<WorkerMessage>,
+        link: Link,
+    ) -> Result<(), ActorProcessingErr> {
         let peer = link.peer;
         let Some(outbox) = self.post.connect(peer) else { return Ok(()) };
         let arguments = LinkArguments { link, outbox, post: self.post.clone(), worker: myself.clone() };
@@ -189,7 +193,9 @@ impl WorkerState {
         }
         // A peer that still reads must not find the connection reset: its own goodbye is waited for.
         let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
-        if (at_once || parted) && let Some(done) = self.leaving.take() {
+        if (at_once || parted)
+            && let Some(done) = self.leaving.take()
+        {
             let _ = done.send(());
         }
     }

@@ -36,7 +36,9 @@ mod tests {
             gradient
         };
         let correlation = |a: &[f32], b: &[f32]| {
-            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+            let dot = |a: &[f32], b: &[f32]| {
+                a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+            };
             dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
         };
         let first = of(1, 0, 0);

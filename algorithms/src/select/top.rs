@@ -14,13 +14,7 @@ use super::{avx2, avx512};
 ///
 /// # Panics
 /// If `indices` and `values` differ in length.
-pub fn top_k(
-    indices: &[u32],
-    values: &[f32],
-    k: usize,
-    kept: &mut Entries,
-    dropped: &mut Entries,
-) -> f32 {
+pub fn top_k(indices: &[u32], values: &[f32], k: usize, kept: &mut Entries, dropped: &mut Entries) -> f32 {
     top_k_with(Simd::current(), indices, values, k, kept, dropped)
 }
 

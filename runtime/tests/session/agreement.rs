@@ -22,7 +22,10 @@ fn layouts_and_methods_must_agree() {
     for over in BOTH {
         for sentence in refusals(over, |rank| (layout(if rank == 2 { 21 } else { 20 }), Method::spardl())) {
             assert!(sentence.starts_with("rank 2 failed"), "{sentence}");
-            assert!(sentence.contains("31 entries in all") && sentence.contains("30 entries in all"), "{sentence}");
+            assert!(
+                sentence.contains("31 entries in all") && sentence.contains("30 entries in all"),
+                "{sentence}"
+            );
         }
         for sentence in refusals(over, |rank| {
             (layout(20), if rank == 1 { Method::spardl().density(0.5) } else { Method::spardl() })
@@ -34,7 +37,10 @@ fn layouts_and_methods_must_agree() {
             let name = if rank == 1 { "other" } else { "a" };
             (Layout::new().parameter(name, 10), Method::ring())
         }) {
-            assert!(sentence.contains("parameter 'other'") && sentence.contains("parameter 'a'"), "{sentence}");
+            assert!(
+                sentence.contains("parameter 'other'") && sentence.contains("parameter 'a'"),
+                "{sentence}"
+            );
         }
     }
 }
@@ -43,7 +49,8 @@ fn layouts_and_methods_must_agree() {
 fn calls_must_agree() {
     for over in BOTH {
         let sentences = job::run(over, 3, |session| {
-            let result = if session.rank() == 1 { session.barrier() } else { session.all_gather(b"x").map(drop) };
+            let result =
+                if session.rank() == 1 { session.barrier() } else { session.all_gather(b"x").map(drop) };
             result.unwrap_err().to_string()
         });
         for sentence in sentences {

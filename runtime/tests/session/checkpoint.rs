@@ -83,7 +83,8 @@ fn a_checkpoint_of_another_job_is_refused() {
     let name = refusal(Layout::new().parameter("late", 300).parameter("soon", 600), spardl);
     assert!(name.contains("length of 'soon' is missing"), "{name}");
     // Another grouping of the same parameters finds its residuals again.
-    let mut regrouped = session.gradients(&Layout::new().parameter("late", 300).parameter("early", 600), spardl).unwrap();
+    let mut regrouped =
+        session.gradients(&Layout::new().parameter("late", 300).parameter("early", 600), spardl).unwrap();
     regrouped.load(&path).unwrap();
     assert_eq!(regrouped.step(), 1);
 }

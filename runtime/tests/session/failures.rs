@@ -10,7 +10,10 @@ use crate::job::{self, BOTH, gradient};
 const N: usize = 2000;
 
 /// What every rank is told when rank 2 of 5 misbehaves at step 3.
-fn failures(over: job::Over, misbehave: impl Fn(&mut gleaner_runtime::Gradients) -> Option<Error> + Sync) -> Vec<Failure> {
+fn failures(
+    over: job::Over,
+    misbehave: impl Fn(&mut gleaner_runtime::Gradients) -> Option<Error> + Sync,
+) -> Vec<Failure> {
     let started = Instant::now();
     let failures = job::run(over, 5, |session| {
         let method = Method::spardl().density(0.05);
@@ -23,7 +26,8 @@ fn failures(over: job::Over, misbehave: impl Fn(&mut gleaner_runtime::Gradients)
                     None => return None,
                 }
             }
-            let result = gradients.ready("w", &gradient(N, session.rank(), step)).and_then(|()| gradients.wait());
+            let result =
+                gradients.ready("w", &gradient(N, session.rank(), step)).and_then(|()| gradients.wait());
             if let Err(error) = result {
                 let again = gradients.wait().unwrap_err();
                 assert_eq!(again.to_string(), error.to_string(), "the handle stays failed");

@@ -69,7 +69,10 @@ fn free_port() -> u16 {
 /// A gradient that depends on rank and step: heavy-tailed, a part of it shared between the ranks.
 pub fn gradient(n: usize, rank: usize, step: u64) -> Vec<f32> {
     let noise = |seed: u64, i: usize| {
-        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mut x = seed
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(i as u64)
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x ^= x >> 29;
         x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^= x >> 32;

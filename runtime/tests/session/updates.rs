@@ -11,7 +11,13 @@ use gleaner_runtime::Layout;
 use crate::job::{self, BOTH, Over, gradient};
 
 /// The sums of some steps by the interpreter, as dense vectors.
-fn expected(method: Method, workers: u32, n: usize, steps: u64, of: impl Fn(usize, u64) -> Vec<f32>) -> Vec<Vec<u32>> {
+fn expected(
+    method: Method,
+    workers: u32,
+    n: usize,
+    steps: u64,
+    of: impl Fn(usize, u64) -> Vec<f32>,
+) -> Vec<Vec<u32>> {
     let schedules = method.schedules(workers, n).unwrap();
     let proof = check(&schedules).unwrap();
     let mut residuals: Vec<Residual> =
@@ -21,7 +27,8 @@ fn expected(method: Method, workers: u32, n: usize, steps: u64, of: impl Fn(usiz
             let executions = residuals.iter_mut().enumerate().map(|(rank, residual)| {
                 residual.accumulate(0, &of(rank, step)).unwrap();
                 let (accumulator, candidates) = residual.begin();
-                let (schedule, proof) = (Arc::new(schedules[rank].clone()), Arc::new(proof.ranks[rank].clone()));
+                let (schedule, proof) =
+                    (Arc::new(schedules[rank].clone()), Arc::new(proof.ranks[rank].clone()));
                 Execution::new(schedule, proof, accumulator, candidates)
             });
             let runs = lockstep(executions.collect()).unwrap();
@@ -65,7 +72,12 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
                         .collect::<Vec<_>>()
                 });
                 for (rank, result) in results.iter().enumerate() {
-                    assert_eq!(result, &wanted, "{} over {over:?}, rank {rank} of {workers}", collective.name());
+                    assert_eq!(
+                        result,
+                        &wanted,
+                        "{} over {over:?}, rank {rank} of {workers}",
+                        collective.name()
+                    );
                 }
             }
         }
@@ -97,7 +109,8 @@ fn groups_may_become_ready_in_any_order_on_any_rank() {
         .collect();
     for over in BOTH {
         let results = job::run(over, workers, |session| {
-            let layout = (0..groups).fold(Layout::new(), |layout, g| layout.group().parameter(format!("g{g}"), len));
+            let layout =
+                (0..groups).fold(Layout::new(), |layout, g| layout.group().parameter(format!("g{g}"), len));
             let mut gradients = session.gradients(&layout, method).unwrap();
             let mut wanted_all = true;
             for step in 0..steps {
@@ -105,7 +118,8 @@ fn groups_may_become_ready_in_any_order_on_any_rank() {
                 let mut order: Vec<usize> = (0..groups).collect();
                 let mut seed = session.rank() as u64 * 7919 + step * 104_729 + 1;
                 for i in (1..groups).rev() {
-                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    seed =
+                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     order.swap(i, (seed >> 33) as usize % (i + 1));
                 }
                 for group in order {
