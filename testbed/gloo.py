@@ -1,0 +1,38 @@
+"""A dense all-reduce by Gloo, through PyTorch, measured as `gleaner bench` measures: the peer beside our `ring`.
+
+Run it under gleaner launch:  gleaner launch --workers 4 -- python3 testbed/gloo.py --params 1000000
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--params", type=int, required=True)
+parser.add_argument("--steps", type=int, default=5)
+parser.add_argument("--warmup", type=int, default=2)
+arguments = parser.parse_args()
+
+rank, workers = int(os.environ["GLEANER_RANK"]), int(os.environ["GLEANER_WORLD_SIZE"])
+torch.set_num_threads(1)
+dist.init_process_group(
+    "gloo", init_method="tcp://" + os.environ["GLEANER_RENDEZVOUS"], rank=rank, world_size=workers
+)
+seconds = []
+for step in range(arguments.warmup + arguments.steps):
+    gradient = torch.randn(arguments.params, generator=torch.Generator().manual_seed(step * workers + rank)) ** 3
+    dist.barrier()
+    clock = time.perf_counter()
+    dist.all_reduce(gradient)
+    took = torch.tensor([time.perf_counter() - clock])
+    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    if step >= arguments.warmup:
+        seconds.append(took.item())
+if rank == 0:
+    print(json.dumps({"method": "gloo", "workers": workers, "params": arguments.params, "seconds": statistics.median(seconds)}))
+dist.destroy_process_group()
