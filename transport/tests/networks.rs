@@ -1,5 +1,7 @@
 //! What every network promises, over memory and over TCP.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Where a job's secret comes from.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge};
 
 /// Callers that may be proving themselves at the same time.
 const PENDING: usize = 64;
-/// How long a new caller waits for one of them to finish before the oldest is closed for it. A burst of honest
-/// workers never meets this; strangers who connect and say nothing do.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a caller may take while others wait for its place. A burst of honest workers never meets this;
+/// strangers who connect and say nothing do.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Proven visitors that may wait for their verdict.
 const WAITING: usize = 64;
 
@@ -71,22 +71,23 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Ca
             }
         };
         while proving.try_join_next().is_some() {}
-        if proving.len() >= PENDING && timeout(PATIENCE, proving.join_next()).await.is_err() {
-            oldest.retain(|task: &tokio::task::AbortHandle| !task.is_finished());
-            if let Some(task) = oldest.pop_front() {
+        oldest.retain(|(_, task): &(Instant, AbortHandle)| !task.is_finished());
+        while proving.len() >= PENDING {
+            let due = oldest.front().map_or_else(Instant::now, |(since, _)| *since + PATIENCE);
+            if timeout_at(due, proving.join_next()).await.is_err()
+                && let Some((_, task)) = oldest.pop_front()
+            {
                 task.abort();
+                proving.join_next().await;
             }
-            proving.join_next().await;
-        }
-        if oldest.len() >= 2 * PENDING {
-            oldest.retain(|task| !task.is_finished());
         }
         let (us, heard, callers) = (Arc::clone(&us), Arc::clone(&heard), callers.clone());
-        oldest.push_back(proving.spawn(async move {
+        let task = proving.spawn(async move {
             if let Some(caller) = prove(stream, address, &us, &heard).await {
                 let _ = callers.send(caller).await;
             }
-        }));
+        });
+        oldest.push_back((Instant::now(), task));
     }
 }
 

@@ -328,7 +328,7 @@ fn seen(place: Place, host: IpAddr) -> SocketAddr {
     }
 }
 
-async fn read_outcome(stream: &mut TcpStream) -> std::io::Result<Outcome> {
+pub(super) async fn read_outcome(stream: &mut TcpStream) -> std::io::Result<Outcome> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head).await?;
     let header = Header::decode(&head).map_err(std::io::Error::other)?;
