@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Ca
     let mut proving = JoinSet::new();
     let mut oldest = VecDeque::new();
     loop {
-        let (stream, address) = match listener.accept().await {
+        let (stream, mut address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(_) => {
                 // The caller left at once, or descriptors ran out: either passes, and neither should spin.
@@ -70,6 +70,9 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Ca
                 continue;
             }
         };
+        if let ip @ IpAddr::V4(_) = address.ip().to_canonical() {
+            address.set_ip(ip); // a listener for both families tells IPv4 addresses as mapped ones
+        }
         while proving.try_join_next().is_some() {}
         oldest.retain(|(_, task): &(Instant, AbortHandle)| !task.is_finished());
         while proving.len() >= PENDING {

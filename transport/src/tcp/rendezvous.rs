@@ -182,7 +182,7 @@ impl Party<'_> {
 
 /// Where a visitor can be reached by all others, not only from here.
 fn place(visitor: &Visitor) -> Place {
-    let seen = visitor.address.ip().to_canonical();
+    let seen = visitor.address.ip();
     let local = visitor.stream.local_addr().map(|address| address.ip().to_canonical());
     if seen.is_loopback() || local.is_ok_and(|local| local == seen) {
         Place::BesidePeerZero(visitor.hello.port)

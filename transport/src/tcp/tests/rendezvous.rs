@@ -224,7 +224,8 @@ async fn a_link_cannot_be_opened_before_all_have_come() {
     job.zero.abort();
 }
 
-/// On an address that is not a loopback one, workers listen on all interfaces and find each other by theirs.
+/// On an address that is not a loopback one, workers listen on all interfaces and find each other by theirs,
+/// whether peer 0's port takes one address family or both.
 #[tokio::test]
 async fn workers_meet_on_an_interface() {
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -232,21 +233,26 @@ async fn workers_meet_on_an_interface() {
         eprintln!("skipped: this host has no interface but the loopback one");
         return;
     };
-    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-    let address = SocketAddr::new(local.ip(), listener.local_addr().unwrap().port());
-    let secret = Secret::random().unwrap();
-    let mut listener = Some(listener);
-    let mut joins = Vec::new();
-    for peer in (0..3).map(Peer) {
-        let (secret, rendezvous, listener) = (secret.clone(), address.to_string(), listener.take());
-        let config = TcpConfig { peer, workers: 3, rendezvous, secret, timeout: LONG, listener };
-        joins.push(tokio::spawn(join(config)));
+    for unspecified in ["0.0.0.0:0", "[::]:0"] {
+        let Ok(listener) = std::net::TcpListener::bind(unspecified) else {
+            eprintln!("skipped {unspecified}: this host lacks the address family");
+            continue;
+        };
+        let address = SocketAddr::new(local.ip(), listener.local_addr().unwrap().port());
+        let secret = Secret::random().unwrap();
+        let mut listener = Some(listener);
+        let mut joins = Vec::new();
+        for peer in (0..3).map(Peer) {
+            let (secret, rendezvous, listener) = (secret.clone(), address.to_string(), listener.take());
+            let config = TcpConfig { peer, workers: 3, rendezvous, secret, timeout: LONG, listener };
+            joins.push(tokio::spawn(join(config)));
+        }
+        let mut nodes = Vec::new();
+        for join in joins {
+            nodes.push(join.await.unwrap().unwrap());
+        }
+        nodes[2].0.open(Peer(1));
+        up(&mut nodes[1].1, 0).await;
+        up(&mut nodes[1].1, 2).await;
     }
-    let mut nodes = Vec::new();
-    for join in joins {
-        nodes.push(join.await.unwrap().unwrap());
-    }
-    nodes[2].0.open(Peer(1));
-    up(&mut nodes[1].1, 0).await;
-    up(&mut nodes[1].1, 2).await;
 }
