@@ -4,6 +4,8 @@
 //! [`Message`]s in both directions at once. Nothing here assumes sockets: a network may lend its own
 //! (registered, pinned) memory as [`Bytes`], and takes payloads as `Bytes` without copying them.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

@@ -51,12 +51,13 @@ pub enum LinkEvent {
     },
 }
 
-/// How much went over the links of one worker, since the network was joined and over all links together.
+/// How much went over the links of one worker, since the network was joined and over all links together. What
+/// a rendezvous and the opening of links cost is not counted; headers are, where the network has any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes handed to the network, message headers included.
+    /// Bytes handed to the network, headers included.
     pub bytes_sent: u64,
-    /// Bytes taken from the network, message headers included.
+    /// Bytes taken from the network, headers included.
     pub bytes_received: u64,
     /// Messages handed to the network whole.
     pub messages_sent: u64,

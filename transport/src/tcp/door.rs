@@ -2,22 +2,22 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge};
 
 /// Callers that may be proving themselves at the same time.
 const PENDING: usize = 64;
-/// How long a new caller waits for one of them to finish before the oldest is closed for it. A burst of honest
-/// workers never meets this; strangers who connect and say nothing do.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a caller may take while others wait for its place. A burst of honest workers never meets this;
+/// strangers who connect and say nothing do.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Proven visitors that may wait for their verdict.
 const WAITING: usize = 64;
 
@@ -62,7 +62,7 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Ca
     let mut proving = JoinSet::new();
     let mut oldest = VecDeque::new();
     loop {
-        let (stream, address) = match listener.accept().await {
+        let (stream, mut address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(_) => {
                 // The caller left at once, or descriptors ran out: either passes, and neither should spin.
@@ -70,23 +70,27 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Ca
                 continue;
             }
         };
-        while proving.try_join_next().is_some() {}
-        if proving.len() >= PENDING && timeout(PATIENCE, proving.join_next()).await.is_err() {
-            oldest.retain(|task: &tokio::task::AbortHandle| !task.is_finished());
-            if let Some(task) = oldest.pop_front() {
-                task.abort();
-            }
-            proving.join_next().await;
+        if let ip @ IpAddr::V4(_) = address.ip().to_canonical() {
+            address.set_ip(ip); // a listener for both families tells IPv4 addresses as mapped ones
         }
-        if oldest.len() >= 2 * PENDING {
-            oldest.retain(|task| !task.is_finished());
+        while proving.try_join_next().is_some() {}
+        oldest.retain(|(_, task): &(Instant, AbortHandle)| !task.is_finished());
+        while proving.len() >= PENDING {
+            let due = oldest.front().map_or_else(Instant::now, |(since, _)| *since + PATIENCE);
+            if timeout_at(due, proving.join_next()).await.is_err()
+                && let Some((_, task)) = oldest.pop_front()
+            {
+                task.abort();
+                proving.join_next().await;
+            }
         }
         let (us, heard, callers) = (Arc::clone(&us), Arc::clone(&heard), callers.clone());
-        oldest.push_back(proving.spawn(async move {
+        let task = proving.spawn(async move {
             if let Some(caller) = prove(stream, address, &us, &heard).await {
                 let _ = callers.send(caller).await;
             }
-        }));
+        });
+        oldest.push_back((Instant::now(), task));
     }
 }
 

@@ -237,7 +237,7 @@ impl Visitor {
     /// Says what differs between the caller's picture of the job and ours, both values, or nothing if all agree.
     pub(super) fn misfit(&self, us: &Identity) -> Option<String> {
         let (Hello { version, from, to, workers, .. }, us_peer) = (&self.hello, us.peer);
-        let address = self.address.ip().to_canonical();
+        let address = self.address.ip();
         if *version != VERSION {
             Some(format!(
                 "{from} at {address} speaks protocol version {version} and {us_peer} speaks version {VERSION}: \

@@ -167,3 +167,56 @@ impl Links {
         wanted
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Peer = Peer(1);
+    const TWO: Peer = Peer(2);
+
+    #[test]
+    fn of_two_that_dial_each_other_the_lower_is_taken() {
+        let (one, two) = (Links::new(ONE, 3), Links::new(TWO, 3));
+        assert!(one.want(TWO) && two.want(ONE));
+        assert!(!one.want(TWO), "dials already");
+        assert_eq!(one.turn(TWO, Dial::Speaking), Turn::Go);
+        assert_eq!(two.turn(ONE, Dial::Speaking), Turn::Go);
+        assert!(one.offer(TWO).is_none(), "peer 1 takes its own connection");
+        let called = two.offer(ONE).unwrap();
+        assert_eq!(two.turn(ONE, Dial::Knocking), Turn::Wait);
+        two.settle(ONE);
+        assert_eq!(two.turn(ONE, Dial::Knocking), Turn::Done);
+        let dialled = one.welcomed(TWO).unwrap();
+        assert!(!one.want(TWO) && !two.want(ONE));
+        drop((called, dialled));
+        assert!(one.want(TWO) && two.want(ONE));
+    }
+
+    #[test]
+    fn the_lower_takes_a_caller_while_it_has_not_said_hello() {
+        let one = Links::new(ONE, 3);
+        assert!(one.want(TWO));
+        assert_eq!(one.turn(TWO, Dial::Knocking), Turn::Go);
+        let _hold = one.offer(TWO).unwrap();
+        one.settle(TWO);
+        assert_eq!(one.turn(TWO, Dial::Speaking), Turn::Done);
+        assert!(one.offer(TWO).is_none(), "one link at a time");
+    }
+
+    #[test]
+    fn what_was_asked_for_during_an_offer_that_fell_through_is_taken_up_again() {
+        let two = Links::new(TWO, 3);
+        let hold = two.offer(ONE).unwrap();
+        assert!(!two.want(ONE));
+        assert!(two.withdraw(hold));
+        let hold = two.offer(ONE).unwrap();
+        assert!(!two.withdraw(hold));
+        assert!(two.want(ONE));
+        let hold = two.offer(ONE).unwrap();
+        assert!(!two.rest(ONE), "nothing to tell while an offer stands");
+        assert!(two.withdraw(hold));
+        assert!(two.want(ONE));
+        assert!(two.rest(ONE));
+    }
+}

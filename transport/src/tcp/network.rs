@@ -162,7 +162,7 @@ impl Inner {
             misfit = Some(format!(
                 "{peer} at {} asks to join, but the job has all its workers, {peer} among them: was it started \
                  twice?",
-                address.ip().to_canonical()
+                address.ip()
             ));
         }
         if let Some(sentence) = misfit {

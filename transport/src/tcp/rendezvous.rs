@@ -182,7 +182,7 @@ impl Party<'_> {
 
 /// Where a visitor can be reached by all others, not only from here.
 fn place(visitor: &Visitor) -> Place {
-    let seen = visitor.address.ip().to_canonical();
+    let seen = visitor.address.ip();
     let local = visitor.stream.local_addr().map(|address| address.ip().to_canonical());
     if seen.is_loopback() || local.is_ok_and(|local| local == seen) {
         Place::BesidePeerZero(visitor.hello.port)
@@ -328,7 +328,7 @@ fn seen(place: Place, host: IpAddr) -> SocketAddr {
     }
 }
 
-async fn read_outcome(stream: &mut TcpStream) -> std::io::Result<Outcome> {
+pub(super) async fn read_outcome(stream: &mut TcpStream) -> std::io::Result<Outcome> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head).await?;
     let header = Header::decode(&head).map_err(std::io::Error::other)?;
