@@ -63,6 +63,7 @@ fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
         for w in 0..runs.len() {
             let mut outbox = Vec::new();
             let progress = runs[w].advance(&mut outbox);
+            moved |= !outbox.is_empty();
             for message in outbox {
                 queues.entry((w, message.to.index())).or_default().push_back(message.payload);
             }
