@@ -235,20 +235,25 @@ impl<'a> Checker<'a> {
     fn round(&mut self) -> Result<bool, CheckError> {
         let (mut progress, mut waiting) = (false, None);
         for rank in (0..self.schedules.len() as u32).map(Rank) {
+            let before = self.place(rank);
             while self.workers[rank.index()].step < self.schedules[rank.index()].steps.len() {
-                match self.step(rank)? {
-                    None => progress = true,
-                    Some(from) => {
-                        waiting.get_or_insert((rank, self.workers[rank.index()].step, from));
-                        break;
-                    }
+                if let Some(from) = self.step(rank)? {
+                    waiting.get_or_insert((rank, self.workers[rank.index()].step, from));
+                    break;
                 }
             }
+            progress |= self.place(rank) != before;
         }
         match waiting {
             Some((rank, step, from)) if !progress => Err(CheckError::Deadlock { rank, step, from }),
             waiting => Ok(waiting.is_some()),
         }
+    }
+
+    /// How far a worker has come: to have sent is something, even if it waits in the same step.
+    fn place(&self, rank: Rank) -> (usize, bool, usize) {
+        let Worker { step, sent, received, .. } = self.workers[rank.index()];
+        (step, sent, received)
     }
 
     /// Runs the present step of a worker; names the rank that it waits for if it cannot finish.

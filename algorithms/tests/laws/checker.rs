@@ -110,6 +110,13 @@ fn two_that_wait_for_each_other() {
     // A ring of three, and one that waits for somebody who is done.
     assert_eq!(refused(1, vec![waits(1), waits(2), waits(0)]), deadlock(0, 0, 1));
     assert_eq!(refused(1, vec![vec![], vec![receive(add(0, all))]]), deadlock(1, 0, 0));
+    // Nobody finishes a step before rank 0 has what the others sent in theirs: that is no deadlock.
+    let asks = |rank| vec![exchange(vec![give(0, all)], vec![place(rank, all)])];
+    let serves = vec![
+        exchange(vec![], vec![add(1, all), add(2, all)]),
+        exchange(vec![copy(1, all), copy(2, all)], vec![]),
+    ];
+    assert!(check(&schedules(8, 1, vec![serves, asks(0), asks(0)])).is_ok());
     // It is not the order of ranks that makes it one: one side sends first, and all is well.
     let polite = vec![send(copy(1, all)), receive(add(1, all))];
     assert!(check(&schedules(8, 1, vec![polite, vec![swap(0)]])).is_ok());
