@@ -65,7 +65,7 @@ impl Pattern {
                 (0..n)
                     .map(|i| match self {
                         Pattern::Full => random.unit(),
-                        Pattern::Overlapping if shared[i] % 10 == 0 => random.unit(),
+                        Pattern::Overlapping if shared[i].is_multiple_of(10) => random.unit(),
                         Pattern::Disjoint if shared[i] % workers as u64 == w as u64 => random.unit(),
                         Pattern::Cancelling => {
                             let size = Random(shared[i] + w as u64 / 2).unit();
