@@ -94,10 +94,10 @@ pub enum Sparsity {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SparsityError {
     /// Not a number in [0, 1].
-    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01")]
+    #[error("the density is {0}; expected a number from 0 to 1, such as 0.01")]
     Density(f64),
     /// More entries asked for than there are.
-    #[error("k is {k}, but the gradient has {n} entries: choose k from 1 to {n}")]
+    #[error("k is {k}, but the gradient has {n} entries: choose at most {n}")]
     MoreThanAll {
         /// Entries asked for.
         k: usize,

@@ -142,9 +142,8 @@ impl Residual {
     /// Takes the accumulator back and makes it the residual for the next step: writes at the indices of the
     /// final update only, or nothing at all where everything was delivered.
     pub fn commit(&mut self, finished: Finished, collection: Collection) -> Committed {
-        let Finished { update, mut accumulator, fates, drops, thresholds, .. } = finished;
-        let whole = |(fate, bag): (&Fate, &Bag)| matches!((fate, bag), (Fate::Whole, Bag::Dense(_)));
-        self.zero = fates.iter().zip(&update).all(whole);
+        let Finished { update, mut accumulator, fates, drops, thresholds, whole, .. } = finished;
+        self.zero = whole.iter().all(|&whole| whole);
         self.thresholds = thresholds;
         let mut lost = vec![Entries::default(); update.len()];
         if !self.zero {
@@ -152,7 +151,12 @@ impl Residual {
             for (b, ((bag, fate), dropped)) in update.iter().zip(fates).zip(drops).enumerate() {
                 let residual = &mut values[self.partition.range(Block(b as u32))];
                 lost[b] = match fate {
-                    Fate::Whole => commit_whole(residual, bag, dropped, collection),
+                    Fate::Whole if whole[b] => {
+                        // Every entry is delivered, also those that cancel to zero.
+                        residual.fill(0.0);
+                        Entries::default()
+                    }
+                    Fate::Whole => commit_sent(residual, bag, dropped, collection),
                     Fate::Selected { indices, settled } => {
                         commit_selected(residual, bag, &indices, &settled, dropped, collection)
                     }
@@ -195,13 +199,14 @@ impl Residual {
     }
 }
 
-/// The worker's whole contribution went into the sum.
-fn commit_whole(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
-    match bag {
-        // A dense sum delivers every entry, also those that cancel to zero.
-        Bag::Dense(_) if dropped.is_empty() => residual.fill(0.0),
-        bag => bag.iter().for_each(|(i, _)| residual[i as usize] = 0.0),
+/// The worker's whole contribution went into the sum, from which somebody selected.
+fn commit_sent(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
+    if collection == Collection::Local {
+        // Nothing was dropped before it was sent.
+        residual.fill(0.0);
+        return dropped;
     }
+    bag.iter().for_each(|(i, _)| residual[i as usize] = 0.0);
     collect(residual, bag, dropped, collection)
 }
 

@@ -102,7 +102,8 @@ pub enum CheckError {
         /// How often.
         times: usize,
     },
-    /// A worker selects from a bag that goes nowhere: its drop would be kept twice.
+    /// A worker selects from a bag that goes nowhere: its drop would be kept twice. No schedule of today's steps comes
+    /// to that, since a bag stays, or is received and so becomes part of what somebody ends with.
     #[error("step {step} of {rank} selects from {block}, and the result is not part of the sum")]
     KeptInVain {
         /// The worker.
@@ -122,6 +123,9 @@ pub struct RankProof {
     pub holders: BTreeMap<usize, Vec<u32>>,
     /// For each exchange, each of its receives and each block: what may come.
     pub expected: BTreeMap<usize, Vec<Vec<Expected>>>,
+    /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that
+    /// cancel to zero too.
+    pub whole: Vec<bool>,
 }
 
 /// That a set of schedules is right, and what follows from it.
@@ -231,20 +235,25 @@ impl<'a> Checker<'a> {
     fn round(&mut self) -> Result<bool, CheckError> {
         let (mut progress, mut waiting) = (false, None);
         for rank in (0..self.schedules.len() as u32).map(Rank) {
+            let before = self.place(rank);
             while self.workers[rank.index()].step < self.schedules[rank.index()].steps.len() {
-                match self.step(rank)? {
-                    None => progress = true,
-                    Some(from) => {
-                        waiting.get_or_insert((rank, self.workers[rank.index()].step, from));
-                        break;
-                    }
+                if let Some(from) = self.step(rank)? {
+                    waiting.get_or_insert((rank, self.workers[rank.index()].step, from));
+                    break;
                 }
             }
+            progress |= self.place(rank) != before;
         }
         match waiting {
             Some((rank, step, from)) if !progress => Err(CheckError::Deadlock { rank, step, from }),
             waiting => Ok(waiting.is_some()),
         }
+    }
+
+    /// How far a worker has come: to have sent is something, even if it waits in the same step.
+    fn place(&self, rank: Rank) -> (usize, bool, usize) {
+        let Worker { step, sent, received, .. } = self.workers[rank.index()];
+        (step, sent, received)
     }
 
     /// Runs the present step of a worker; names the rank that it waits for if it cannot finish.
@@ -277,9 +286,11 @@ impl<'a> Checker<'a> {
 
     fn exists(&self, rank: Rank, step: usize, peer: Rank, slots: Slots) -> Result<(), CheckError> {
         let peer_exists = peer.index() < self.schedules.len() && peer != rank;
-        let slots_exist =
-            slots.first.index() < self.blocks && (1..=self.blocks).contains(&(slots.count as usize));
-        if peer_exists && slots_exist { Ok(()) } else { Err(CheckError::Nowhere { rank, step, slots }) }
+        if peer_exists && self.has(slots) { Ok(()) } else { Err(CheckError::Nowhere { rank, step, slots }) }
+    }
+
+    fn has(&self, slots: Slots) -> bool {
+        slots.first.index() < self.blocks && (1..=self.blocks).contains(&(slots.count as usize))
     }
 
     fn held(&mut self, rank: Rank, step: usize, block: Block) -> Result<Value, CheckError> {
@@ -293,8 +304,7 @@ impl<'a> Checker<'a> {
 
     fn keep(&mut self, rank: Rank, step: usize, slots: Slots, rule: &Rule) -> Result<(), CheckError> {
         let Rule::Top(k) = rule;
-        if slots.first.index() >= self.blocks || slots.count as usize > self.blocks || k.len() != self.blocks
-        {
+        if !self.has(slots) || k.len() != self.blocks {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         for block in slots.blocks(self.blocks) {
@@ -384,6 +394,7 @@ impl<'a> Checker<'a> {
             }
         }
         let mut used = HashSet::new();
+        let mut whole = Vec::with_capacity(self.blocks);
         for block in (0..self.blocks as u32).map(Block) {
             let sum = self.workers[0].held[block.index()].map(|v| v.expression);
             for rank in (0..self.workers.len() as u32).map(Rank) {
@@ -392,9 +403,12 @@ impl<'a> Checker<'a> {
                     return Err(CheckError::Differs { rank, block });
                 }
             }
+            let selections = used.len();
             if let Some(sum) = sum {
                 self.count(sum, block, &mut used)?;
             }
+            // Blocks share no expressions, so a selection from this one is a new one.
+            whole.push(used.len() == selections);
         }
         let mut holders: HashMap<Id, u32> = HashMap::new();
         for &(rank, step, block, result) in &self.kept {
@@ -406,6 +420,7 @@ impl<'a> Checker<'a> {
         for &(rank, step, _, result) in &self.kept {
             self.workers[rank.index()].proof.holders.entry(step).or_default().push(holders[&result]);
         }
+        self.workers.iter_mut().for_each(|worker| worker.proof.whole = whole.clone());
         let largest = |count: fn(&Worker) -> u64| self.workers.iter().map(count).max().unwrap_or(0);
         let cost = Cost {
             rounds: largest(|w| w.finished_round),

@@ -88,6 +88,8 @@ pub struct Finished {
     /// This worker's share of what was dropped later on, by block.
     pub(crate) drops: Vec<Entries>,
     pub(crate) thresholds: Vec<Option<f32>>,
+    /// Whether nothing was selected from any worker's contribution, by block.
+    pub(crate) whole: Vec<bool>,
     /// Entries that this worker received over all messages; a dense value counts as one.
     pub entries_received: u64,
 }
@@ -107,6 +109,8 @@ pub struct Execution {
     accumulator: Arc<Vec<f32>>,
     candidates: Vec<Candidates>,
     held: Vec<Option<Held>>,
+    /// Whether a block holds the worker's own contribution and nothing was selected from it or sent away yet.
+    intact: Vec<bool>,
     fates: Vec<Fate>,
     drops: Vec<Entries>,
     step: usize,
@@ -133,6 +137,7 @@ impl Execution {
             accumulator,
             candidates,
             held: (0..blocks).map(|_| Some(Held::Own(Entries::default()))).collect(),
+            intact: vec![true; blocks],
             fates: (0..blocks).map(|_| Fate::Whole).collect(),
             drops: vec![Entries::default(); blocks],
             step: 0,
@@ -241,6 +246,7 @@ impl Execution {
             fates: self.fates,
             drops: self.drops,
             thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
+            whole: self.proof.whole.clone(),
             entries_received: self.entries_received,
         }
     }
@@ -269,11 +275,21 @@ impl Execution {
             Some(Held::Own(overlay)) if holders > 1 => Some(Held::Bag(self.materialise(block, &overlay))),
             held => held,
         };
+        let intact = std::mem::take(&mut self.intact[b]);
         let kept = match held {
             Some(Held::Own(overlay)) => {
                 let candidates = std::mem::take(&mut self.candidates[b]);
                 let OwnTop { kept, settled, threshold } = own_top(self.own(block), &overlay, &candidates, k);
                 self.candidates[b].threshold = threshold;
+                self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
+                kept
+            }
+            // Its own contribution with a dense one added: the same choice as from an overlay.
+            Some(Held::Bag(Bag::Dense(sums))) if intact && holders == 1 => {
+                let kept = select::top_k_dense(&sums, k as usize);
+                let mut indices = kept.indices.iter().peekable();
+                let unkept = (0u32..).zip(sums.iter().copied());
+                let settled = unkept.filter(|(i, _)| indices.next_if(|&kept| kept == i).is_none()).collect();
                 self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
                 kept
             }
@@ -301,8 +317,9 @@ impl Execution {
             Some(Held::Bag(bag)) => dense_body(bag),
             None => dense_body(Bag::empty()),
         };
-        if after == After::Retain {
-            self.held[b] = Some(held);
+        match after {
+            After::Retain => self.held[b] = Some(held),
+            After::Drop => self.intact[b] = false,
         }
         body
     }
@@ -327,9 +344,7 @@ impl Execution {
             }
             (How::Add, Some(Held::Bag(bag))) => {
                 let bag = bag.add(Bag::Sparse(entries), self.block_len(block));
-                if let Bag::Sparse(sums) = &bag
-                    && let Some((i, _)) = sums.iter().find(|(_, v)| !v.is_finite())
-                {
+                if let Some((i, _)) = bag.iter().find(|(_, v)| !v.is_finite()) {
                     return Err(i as usize);
                 }
                 Held::Bag(bag)
@@ -349,7 +364,12 @@ impl Execution {
                 Some(Held::Bag(bag)) => match (how, bag) {
                     (How::Place, _) => Vec::with_capacity(range.len()),
                     (How::Add, Bag::Dense(sum)) => Arc::unwrap_or_clone(sum),
-                    (How::Add, Bag::Sparse(entries)) => entries.to_dense(range.len()),
+                    (How::Add, Bag::Sparse(entries)) => {
+                        // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
+                        let mut sum = vec![-0.0; range.len()];
+                        entries.iter().for_each(|(i, v)| sum[i as usize] = v);
+                        sum
+                    }
                 },
                 Some(Held::Own(overlay)) if !overlay.is_empty() => match self.materialise(block, &overlay) {
                     Bag::Dense(sum) => Arc::unwrap_or_clone(sum),

@@ -1,0 +1,51 @@
+//! Schedules written by hand, in few words.
+
+use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
+use gleaner_algorithms::{Block, Partition, Rank};
+
+/// One schedule for each list of steps, on a gradient of n entries in so many blocks.
+pub fn schedules(n: usize, blocks: usize, steps: Vec<Vec<Step>>) -> Vec<Schedule> {
+    let partition = Partition::even(n, blocks);
+    let workers = steps.len() as u32;
+    let ranks = (0..workers).map(Rank);
+    ranks
+        .zip(steps)
+        .map(|(rank, steps)| Schedule { rank, workers, partition: partition.clone(), steps })
+        .collect()
+}
+
+pub fn slots(first: u32, count: u32) -> Slots {
+    Slots { first: Block(first), count }
+}
+
+/// Of every named block the k largest, k the same in all `of` blocks.
+pub fn keep(slots: Slots, k: u32, of: usize) -> Step {
+    Step::Keep { slots, rule: Rule::Top(vec![k; of].into()) }
+}
+
+pub fn exchange(sends: Vec<Send>, receives: Vec<Receive>) -> Step {
+    Step::Exchange { sends, receives }
+}
+
+/// A slot leaves.
+pub fn give(to: u32, slots: Slots) -> Send {
+    Send { to: Rank(to), slots, after: After::Drop }
+}
+
+/// A copy of a slot leaves.
+pub fn copy(to: u32, slots: Slots) -> Send {
+    Send { to: Rank(to), slots, after: After::Retain }
+}
+
+pub fn add(from: u32, slots: Slots) -> Receive {
+    Receive { from: Rank(from), slots, how: How::Add }
+}
+
+pub fn place(from: u32, slots: Slots) -> Receive {
+    Receive { from: Rank(from), slots, how: How::Place }
+}
+
+/// Both send a copy of all and add what comes: the whole of one block.
+pub fn swap(peer: u32) -> Step {
+    exchange(vec![copy(peer, slots(0, 1))], vec![add(peer, slots(0, 1))])
+}

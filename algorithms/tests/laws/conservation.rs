@@ -1,0 +1,100 @@
+//! Conservation and bit-identity, for every method that is listed and every residual collection.
+
+use proptest::prelude::*;
+
+use super::harness::{COLLECTIONS, Team, cases, methods};
+use super::inputs::{PATTERNS, Pattern, Random, Share, entries, pattern, share};
+
+/// Several steps in a row, carrying residuals; returns whether anything was lost.
+fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) -> bool {
+    let mut lost = false;
+    for method in methods() {
+        for collection in COLLECTIONS {
+            let mut team = Team::of(share.of(method, n).residual(collection), workers, n);
+            let mut random = Random(seed);
+            for pattern in patterns {
+                let gradients = pattern.gradients(workers, n, &mut random);
+                let size = 1 + random.below(n.max(1));
+                let outcome = team.step_in_pieces(&gradients, size);
+                outcome.assert_laws(collection);
+                if !method.collective().is_sparse() {
+                    assert!(!outcome.anything_lost, "a dense method loses nothing");
+                }
+                lost |= outcome.anything_lost;
+            }
+        }
+    }
+    lost
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn nothing_is_lost_and_all_workers_agree(
+        (workers, n) in (1usize..=17).prop_flat_map(|p| (Just(p), entries(p))),
+        share in share(),
+        patterns in proptest::collection::vec(pattern(), 1..5),
+        seed: u64,
+    ) {
+        steps_obey_the_laws(workers, n, share, &patterns, seed);
+    }
+}
+
+#[test]
+fn at_every_number_of_workers_and_awkward_lengths() {
+    for workers in 1..=17 {
+        for n in [0, 1, workers - 1, workers, workers + 1, 2 * workers, 3 * workers - 1, 37] {
+            for share in [Share::Density(0.0), Share::Density(1e-9), Share::Density(0.5), Share::Density(1.0)]
+            {
+                steps_obey_the_laws(workers, n, share, &[Pattern::Integers, Pattern::Cancelling], 7);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_many_workers() {
+    for workers in [32, 33, 64] {
+        for (share, n) in [(Share::Density(0.01), 1000), (Share::Density(0.1), 200), (Share::K(600), 150)] {
+            steps_obey_the_laws(workers, n, share, &PATTERNS, workers as u64);
+        }
+    }
+}
+
+/// Long enough that blocks travel in several payloads, dense and sparse.
+#[test]
+fn with_payloads_in_pieces() {
+    for share in [Share::Density(0.2), Share::Density(0.7)] {
+        steps_obey_the_laws(3, 500_000, share, &[Pattern::Full, Pattern::Cancelling], 3);
+    }
+}
+
+/// So that the law about what is lost is not about nothing.
+#[test]
+fn partial_and_local_collection_do_lose() {
+    assert!(steps_obey_the_laws(6, 120, Share::Density(0.1), &[Pattern::Full, Pattern::Full], 1));
+}
+
+#[test]
+fn density_0_delivers_nothing_and_keeps_everything() {
+    let sparse = methods().filter(|m| m.collective().is_sparse());
+    for method in sparse {
+        for (collection, workers) in COLLECTIONS.into_iter().flat_map(|c| (1..=17).map(move |p| (c, p))) {
+            let n = 5 * workers + 2;
+            let mut team = Team::of(method.density(0.0).residual(collection), workers, n);
+            let mut random = Random(5);
+            let mut sums = vec![vec![0.0f32; n]; workers];
+            for _ in 0..3 {
+                let gradients = Pattern::Integers.gradients(workers, n, &mut random);
+                let outcome = team.step(&gradients);
+                for (sum, gradient) in sums.iter_mut().zip(&gradients) {
+                    sum.iter_mut().zip(gradient).for_each(|(s, g)| *s += g);
+                }
+                assert_eq!(outcome.delivered, vec![vec![0.0; n]; workers]);
+                assert_eq!(outcome.new, sums);
+                assert!(!outcome.anything_lost);
+            }
+        }
+    }
+}

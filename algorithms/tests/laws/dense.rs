@@ -1,0 +1,67 @@
+//! Dense methods deliver the sum; a sparse method at density 1 does too.
+
+use proptest::prelude::*;
+
+use super::harness::{Outcome, Team, cases, dense_methods, methods};
+use super::inputs::{Random, entries, pattern};
+
+/// The update is the float64 sum of what the workers brought, within 1e-5 of the sum of the absolute values.
+fn assert_sum(outcome: &Outcome) {
+    for (i, &delivered) in outcome.delivered[0].iter().enumerate() {
+        let (sum, size) = outcome.brought(i);
+        assert!((f64::from(delivered) - sum).abs() <= 1e-5 * size, "entry {i}: {delivered}, expected {sum}");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn dense_methods_deliver_the_sum_and_keep_nothing(
+        (workers, n) in (1usize..=17).prop_flat_map(|p| (Just(p), entries(p))),
+        patterns in proptest::collection::vec(pattern(), 1..4),
+        seed: u64,
+    ) {
+        for method in dense_methods() {
+            let mut team = Team::of(method, workers, n);
+            let mut random = Random(seed);
+            for pattern in &patterns {
+                let outcome = team.step(&pattern.gradients(workers, n, &mut random));
+                assert_sum(&outcome);
+                prop_assert_eq!(&outcome.new, &vec![vec![0.0; n]; workers]);
+                prop_assert!(!outcome.anything_lost);
+            }
+        }
+    }
+
+    /// With everything selected what remains is at entries whose sum is exactly zero, and there it sums to zero.
+    #[test]
+    fn sparse_methods_at_density_1_deliver_the_sum(
+        (workers, n) in (1usize..=17).prop_flat_map(|p| (Just(p), entries(p))),
+        patterns in proptest::collection::vec(pattern(), 1..4),
+        seed: u64,
+    ) {
+        for method in methods().filter(|m| m.collective().is_sparse()) {
+            let mut team = Team::of(method.density(1.0), workers, n);
+            let mut random = Random(seed);
+            for pattern in &patterns {
+                let outcome = team.step(&pattern.gradients(workers, n, &mut random));
+                outcome.assert_identical();
+                assert_sum(&outcome);
+                for i in (0..n).filter(|&i| outcome.delivered[0][i] != 0.0) {
+                    prop_assert!(outcome.new.iter().all(|r| r[i] == 0.0), "entry {} is delivered and kept", i);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dense_methods_deliver_the_sum_of_many_workers() {
+    for workers in [32, 33, 64] {
+        for method in dense_methods() {
+            let gradients = super::inputs::Pattern::Full.gradients(workers, 130, &mut Random(9));
+            assert_sum(&Team::of(method, workers, 130).step(&gradients));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! All workers of a job in one thread, and the two laws that hold after every step of every method.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use gleaner_algorithms::bag::{Bag, Entries};
+use gleaner_algorithms::collectives::COLLECTIVES;
+use gleaner_algorithms::residual::{Collection, Residual};
+use gleaner_algorithms::schedule::{
+    CheckError, Cost, Execution, Proof, RankProof, Schedule, check, lockstep,
+};
+use gleaner_algorithms::{Block, Method, Partition};
+use proptest::test_runner::{Config, RngSeed};
+
+pub const COLLECTIONS: [Collection; 3] = [Collection::Global, Collection::Partial, Collection::Local];
+
+/// All methods that are listed.
+pub fn methods() -> impl Iterator<Item = Method> {
+    COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
+}
+
+/// All methods that deliver everything.
+pub fn dense_methods() -> impl Iterator<Item = Method> {
+    methods().filter(|m| !m.collective().is_sparse())
+}
+
+/// So many random cases, the same ones in every run unless the environment says otherwise.
+pub fn cases(cases: u32) -> Config {
+    let default = Config::default();
+    let number = |name| std::env::var(name).ok().and_then(|v| v.parse().ok());
+    Config {
+        cases: number("PROPTEST_CASES").map_or(cases, |c: u64| c as u32),
+        rng_seed: RngSeed::Fixed(number("PROPTEST_RNG_SEED").unwrap_or(0x91ea_0e55)),
+        failure_persistence: None,
+        ..default
+    }
+}
+
+/// The workers of a job, with their residuals.
+pub struct Team {
+    pub schedules: Vec<Arc<Schedule>>,
+    pub ranks: Vec<Arc<RankProof>>,
+    pub cost: Cost,
+    pub residuals: Vec<Residual>,
+    pub collection: Collection,
+}
+
+impl Team {
+    /// The workers of a method that runs as the user asked for it.
+    pub fn of(method: Method, workers: usize, n: usize) -> Self {
+        let schedules = method.schedules(workers as u32, n).unwrap();
+        Self::checked(schedules, method.collection())
+            .unwrap_or_else(|e| panic!("{method:?}, P {workers}: {e}"))
+    }
+
+    /// The workers of any schedules that the checker accepts.
+    pub fn checked(schedules: Vec<Schedule>, collection: Collection) -> Result<Self, CheckError> {
+        let Proof { cost, ranks } = check(&schedules)?;
+        let residuals = schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect();
+        let schedules = schedules.into_iter().map(Arc::new).collect();
+        Ok(Self { schedules, ranks: ranks.into_iter().map(Arc::new).collect(), cost, residuals, collection })
+    }
+
+    pub fn partition(&self) -> &Partition {
+        &self.schedules[0].partition
+    }
+
+    /// One step in lock step, the gradients handed over in one piece.
+    pub fn step(&mut self, gradients: &[Vec<f32>]) -> Outcome {
+        self.step_in_pieces(gradients, usize::MAX)
+    }
+
+    /// One step in lock step; the gradients arrive in pieces of a size, the last ones first, as a backward pass
+    /// brings them.
+    pub fn step_in_pieces(&mut self, gradients: &[Vec<f32>], size: usize) -> Outcome {
+        let partition = self.partition().clone();
+        let n = partition.entries();
+        let old: Vec<Vec<f32>> = self.residuals.iter().map(|r| r.read(0..n)).collect();
+        let executions = (0..self.schedules.len()).map(|w| self.begin(w, &gradients[w], size)).collect();
+        let runs = lockstep(executions).unwrap();
+        let mut outcome = Outcome { old, gradients: gradients.to_vec(), ..Outcome::default() };
+        for (residual, run) in self.residuals.iter_mut().zip(runs) {
+            outcome.entries_received.push(run.finished.entries_received);
+            outcome.bytes_received.push(run.bytes_received);
+            let committed = residual.commit(run.finished, self.collection);
+            outcome.lost.push(flat(&partition, &committed.lost));
+            outcome.anything_lost |= committed.lost.iter().any(|lost| !lost.is_empty());
+            outcome.delivered.push(flat_bags(&partition, &committed.update));
+            outcome.update.push(committed.update);
+            outcome.new.push(residual.read(0..n));
+        }
+        let holders = self.ranks.iter().flat_map(|proof| proof.holders.values().flatten()).copied();
+        outcome.holders = holders.max().unwrap_or(1);
+        outcome.partition = Some(partition);
+        outcome
+    }
+
+    /// One worker's run, from its gradient on.
+    pub fn begin(&mut self, worker: usize, gradient: &[f32], size: usize) -> Execution {
+        let residual = &mut self.residuals[worker];
+        let mut pieces: VecDeque<(usize, &[f32])> = VecDeque::new();
+        let size = size.min(gradient.len().max(1));
+        gradient.chunks(size).enumerate().for_each(|(i, piece)| pieces.push_front((i * size, piece)));
+        for (offset, piece) in pieces {
+            residual.accumulate(offset, piece).unwrap();
+        }
+        let (accumulator, candidates) = residual.begin();
+        Execution::new(self.schedules[worker].clone(), self.ranks[worker].clone(), accumulator, candidates)
+    }
+}
+
+/// What went into a step and what came out of it, by worker.
+#[derive(Default)]
+pub struct Outcome {
+    partition: Option<Partition>,
+    /// How many workers share a drop, at most.
+    holders: u32,
+    pub gradients: Vec<Vec<f32>>,
+    /// The residuals before the step.
+    pub old: Vec<Vec<f32>>,
+    pub update: Vec<Vec<Bag>>,
+    /// The update as a vector.
+    pub delivered: Vec<Vec<f32>>,
+    /// The residuals after the step.
+    pub new: Vec<Vec<f32>>,
+    pub lost: Vec<Vec<f32>>,
+    pub anything_lost: bool,
+    pub entries_received: Vec<u64>,
+    pub bytes_received: Vec<u64>,
+}
+
+impl Outcome {
+    /// What the workers brought to one entry, summed up, and the sum of the absolute values.
+    pub fn brought(&self, i: usize) -> (f64, f64) {
+        self.gradients.iter().chain(&self.old).fold((0.0, 0.0), |(sum, size), v| {
+            let v = f64::from(v[i]);
+            (sum + v, size + v.abs())
+        })
+    }
+
+    /// Conservation: gradients + old residuals = delivered + new residuals + lost, entry by entry. Shares of a number next
+    /// to the smallest there is are whole multiples of that, so where drops are shared it counts too.
+    pub fn assert_conserved(&self) {
+        let smallest = f64::from(f32::from_bits(1));
+        let shares = if self.holders > 1 { f64::from(self.holders * self.holders) * smallest } else { 0.0 };
+        for i in 0..self.delivered[0].len() {
+            let (brought, size) = self.brought(i);
+            let left: f64 = self.new.iter().chain(&self.lost).map(|v| f64::from(v[i])).sum();
+            let found = f64::from(self.delivered[0][i]) + left;
+            assert!(
+                (brought - found).abs() <= 1e-5 * size + shares,
+                "entry {i}: {brought} came in, {found} is delivered, kept or lost: gradients {:?}, old {:?}, \
+                 delivered {}, new {:?}, lost {:?}",
+                column(&self.gradients, i),
+                column(&self.old, i),
+                self.delivered[0][i],
+                column(&self.new, i),
+                column(&self.lost, i),
+            );
+        }
+    }
+
+    /// Conservation without any rounding, for inputs whose sums and shares are exact.
+    pub fn assert_conserved_exactly(&self) {
+        for i in 0..self.delivered[0].len() {
+            let left: f64 = self.new.iter().chain(&self.lost).map(|v| f64::from(v[i])).sum();
+            assert_eq!(self.brought(i).0, f64::from(self.delivered[0][i]) + left, "entry {i}");
+        }
+    }
+
+    /// The update has the same bits, and the same form, on every worker.
+    pub fn assert_identical(&self) {
+        for (worker, update) in self.update.iter().enumerate() {
+            for (block, (here, first)) in update.iter().zip(&self.update[0]).enumerate() {
+                assert_eq!(bits(here), bits(first), "block {block} of rank {worker} and rank 0");
+            }
+        }
+    }
+
+    /// Both laws, and that nothing is lost where everything is collected.
+    pub fn assert_laws(&self, collection: Collection) {
+        self.assert_conserved();
+        self.assert_identical();
+        if collection == Collection::Global {
+            assert!(!self.anything_lost, "lost under global collection: {:?}", self.lost);
+        }
+        for lost in self.lost.iter().chain(&self.new).chain(&self.delivered) {
+            assert!(lost.iter().all(|v| v.is_finite()));
+        }
+    }
+
+    /// The non-zero entries of the update in each block.
+    pub fn delivered_by_block(&self) -> Vec<usize> {
+        let partition = self.partition.as_ref().unwrap();
+        let nonzeros = |b| self.delivered[0][partition.range(Block(b))].iter().filter(|v| **v != 0.0).count();
+        (0..partition.blocks() as u32).map(nonzeros).collect()
+    }
+
+    /// The bits of all that a step leaves behind.
+    pub fn bits(&self) -> StepBits {
+        let vectors = |v: &[Vec<f32>]| v.iter().map(|v| v.iter().map(|v| v.to_bits()).collect()).collect();
+        let update = self.update.iter().map(|u| u.iter().map(bits).collect()).collect();
+        (update, vectors(&self.new), vectors(&self.lost))
+    }
+}
+
+/// The bits of the updates, the residuals and what was lost, by worker.
+pub type StepBits = (Vec<Vec<Bits>>, Vec<Vec<u32>>, Vec<Vec<u32>>);
+
+/// A bag's form, indices and values.
+pub type Bits = (bool, Vec<u32>, Vec<u32>);
+
+fn bits(bag: &Bag) -> Bits {
+    match bag {
+        Bag::Sparse(e) => (false, e.indices.clone(), e.values.iter().map(|v| v.to_bits()).collect()),
+        Bag::Dense(values) => (true, Vec::new(), values.iter().map(|v| v.to_bits()).collect()),
+    }
+}
+
+fn column(vectors: &[Vec<f32>], i: usize) -> Vec<f32> {
+    vectors.iter().map(|v| v[i]).collect()
+}
+
+fn flat(partition: &Partition, blocks: &[Entries]) -> Vec<f32> {
+    let mut values = vec![0.0; partition.entries()];
+    for (b, entries) in blocks.iter().enumerate() {
+        let start = partition.range(Block(b as u32)).start;
+        assert!(entries.indices.windows(2).all(|i| i[0] < i[1]), "indices ascend");
+        entries.iter().for_each(|(i, v)| values[start + i as usize] = v);
+    }
+    values
+}
+
+fn flat_bags(partition: &Partition, blocks: &[Bag]) -> Vec<f32> {
+    let blocks: Vec<Entries> = blocks.iter().map(|bag| bag.iter().collect()).collect();
+    flat(partition, &blocks)
+}

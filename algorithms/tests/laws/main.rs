@@ -1,0 +1,21 @@
+//! The laws of the house, as tests: every method that stands in `COLLECTIVES` is tested by standing there.
+//!
+//! What is expected is a paper's formula written out or a computation of its own, never what the code under test says.
+//! The random cases are the same in every run; set PROPTEST_RNG_SEED and PROPTEST_CASES to see others, or more.
+
+#![allow(clippy::unwrap_used)]
+
+mod bounds;
+mod by_hand;
+mod checker;
+mod complexity;
+mod conservation;
+mod dense;
+mod harness;
+mod holders;
+mod inputs;
+mod mutants;
+mod predictions;
+mod selections;
+mod spardl;
+mod spardl_oracle;
