@@ -130,8 +130,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     if arguments.svg.is_some() && workers > MOST_RANKS {
         return Err(PlanError::TooManyRanks { workers });
     }
-    limit(&method, workers, n)?;
     let k = choice::k(&method, workers, n)?;
+    limit(&method, workers, n)?;
     let schedules = method.schedules(workers, n)?;
     let proof = schedule::check(&schedules)?;
     let timeline = Timeline::of(&schedules, &proof);
