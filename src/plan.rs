@@ -23,8 +23,8 @@ use timeline::Timeline;
 /// The most steps, over all ranks, that are checked: 512 workers of a ring have so many.
 const MOST_STEPS: u64 = 1 << 19;
 
-/// The most slots, over all ranks, that are checked: 2048 workers with a block each.
-const MOST_SLOTS: u64 = 1 << 22;
+/// The most slots, over all ranks, that are checked: 1024 workers with as many blocks have so many.
+const MOST_SLOTS: u64 = 1 << 20;
 
 /// Up to so many workers, all programs are printed.
 const ALL_PROGRAMS: u32 = 8;
@@ -52,7 +52,7 @@ pub struct Plan {
     /// What a link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
     bandwidth: Rate,
-    /// Print the program of this rank only
+    /// Print the program of this rank only, and let it stand out in the picture
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
     /// Draw the schedule of at most 64 workers into this file
@@ -77,8 +77,8 @@ pub enum PlanError {
     NoParameters,
     /// More than the checker should be given.
     #[error(
-        "{method} among {workers} workers has {steps} steps over {slots} slots; at most {MOST_STEPS} steps over \
-        {MOST_SLOTS} slots are checked: choose fewer workers"
+        "{method} among {workers} workers has {steps} steps or more and {slots} slots over all ranks; \
+        at most {MOST_STEPS} steps and {MOST_SLOTS} slots are checked: choose fewer workers"
     )]
     TooLarge { method: &'static str, workers: u32, steps: u64, slots: u64 },
     /// More than can be drawn.
@@ -130,8 +130,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     if arguments.svg.is_some() && workers > MOST_RANKS {
         return Err(PlanError::TooManyRanks { workers });
     }
-    limit(&method, workers, n)?;
     let k = choice::k(&method, workers, n)?;
+    limit(&method, workers, n)?;
     let schedules = method.schedules(workers, n)?;
     let proof = schedule::check(&schedules)?;
     let timeline = Timeline::of(&schedules, &proof);
@@ -155,7 +155,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     };
     if let Some(path) = &arguments.svg {
         let title = Title { heading, subtitle: method.collective().summary().into() };
-        let picture = draw::svg(&title, &schedules, &timeline, &proof.cost)?;
+        let picture =
+            draw::svg(&title, &schedules, &timeline, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
         let mut staged = Staged::default();
         staged.write(path, |file| file.write_all(picture.as_bytes()))?;
         staged.publish()?;

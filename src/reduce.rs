@@ -1,25 +1,25 @@
 //! `gleaner reduce`: one all-reduce of recorded gradients, with all workers in one thread.
 
 mod npy;
+mod step;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::residual::{Collection, NonFinite, Residual};
-use gleaner_algorithms::schedule::{self, CheckError, Cost, Execution, ExecutionError, Run};
-use gleaner_algorithms::{Block, Method, Partition, Rank};
+use gleaner_algorithms::residual::{Collection, NonFinite};
+use gleaner_algorithms::schedule::{CheckError, ExecutionError};
 
 use crate::choice::{self, Choice, ChoiceError};
 use crate::quantity::grouped;
 use crate::report;
 use crate::staged::{Staged, StagedError};
 use npy::{NpyError, Vector};
+use step::{Reduced, Step};
 
 /// Sum up recorded gradients, as one step of training would
 ///
@@ -216,109 +216,6 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Re
     if path.exists() { Err(ReduceError::ResidualLeft { path, workers }) } else { Ok(residuals) }
 }
 
-/// A step of all workers.
-struct Step {
-    partition: Partition,
-    schedules: Vec<Arc<schedule::Schedule>>,
-    proofs: Vec<Arc<schedule::RankProof>>,
-    cost: Cost,
-    residuals: Vec<Residual>,
-}
-
-/// What it came to.
-struct Reduced {
-    /// The sum over all workers, block by block.
-    update: Vec<Bag>,
-    entries_received: u64,
-    bytes_received: u64,
-    lost: f64,
-}
-
-impl Step {
-    fn prepare(method: &Method, workers: u32, n: usize) -> Result<Self, ReduceError> {
-        let schedules = method.schedules(workers, n)?;
-        let proof = schedule::check(&schedules)?;
-        let partition = schedules[0].partition.clone();
-        Ok(Self {
-            residuals: schedules.iter().map(|s| Residual::new(partition.clone(), s.quotas())).collect(),
-            schedules: schedules.into_iter().map(Arc::new).collect(),
-            proofs: proof.ranks.into_iter().map(Arc::new).collect(),
-            cost: proof.cost,
-            partition,
-        })
-    }
-
-    /// Reads the files into the accumulators, without a copy in between.
-    fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), ReduceError> {
-        for (r, (residual, gradient)) in self.residuals.iter_mut().zip(gradients).enumerate() {
-            let rank = Rank(r as u32);
-            let located = |error| match error {
-                Refused::File(source) => ReduceError::File { rank, source },
-                Refused::Sum(source) => ReduceError::Sum { rank, path: gradient.path().into(), source },
-            };
-            if let Some(before) = before {
-                let restored = before[r].pieces(|first, values| {
-                    residual.restore(first, values);
-                    Ok(())
-                });
-                restored.map_err(located)?;
-            }
-            gradient
-                .pieces(|first, values| residual.accumulate(first, values).map_err(Refused::Sum))
-                .map_err(located)?;
-        }
-        Ok(())
-    }
-
-    fn all_reduce(&mut self, collection: Collection) -> Result<Reduced, ReduceError> {
-        let executions = self.residuals.iter_mut().enumerate().map(|(r, residual)| {
-            let (accumulator, candidates) = residual.begin();
-            Execution::new(self.schedules[r].clone(), self.proofs[r].clone(), accumulator, candidates)
-        });
-        let runs = schedule::lockstep(executions.collect())?;
-        let mut reduced = Reduced { update: Vec::new(), entries_received: 0, bytes_received: 0, lost: 0.0 };
-        for (r, (Run { finished, bytes_received }, residual)) in
-            runs.into_iter().zip(&mut self.residuals).enumerate()
-        {
-            reduced.entries_received = reduced.entries_received.max(finished.entries_received);
-            reduced.bytes_received = reduced.bytes_received.max(bytes_received);
-            let committed = residual.commit(finished, collection);
-            reduced.lost +=
-                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
-            if r == 0 {
-                reduced.update = committed.update;
-            } else if !same_bits(&reduced.update, &committed.update) {
-                return Err(ReduceError::Diverged(Rank(r as u32)));
-            }
-        }
-        Ok(reduced)
-    }
-
-    fn entries(&self) -> Range<usize> {
-        0..self.partition.entries()
-    }
-}
-
-enum Refused {
-    File(NpyError),
-    Sum(NonFinite),
-}
-
-impl From<NpyError> for Refused {
-    fn from(source: NpyError) -> Self {
-        Refused::File(source)
-    }
-}
-
-fn same_bits(here: &[Bag], there: &[Bag]) -> bool {
-    here.iter().zip(there).all(|(here, there)| match (here, there) {
-        (Bag::Dense(here), Bag::Dense(there)) => {
-            here.iter().zip(there.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
-        }
-        _ => here.iter().map(|(i, v)| (i, v.to_bits())).eq(there.iter().map(|(i, v)| (i, v.to_bits()))),
-    })
-}
-
 /// Writes the residuals and then the update: whoever finds the update finds all.
 fn write(
     arguments: &Reduce,
@@ -335,22 +232,12 @@ fn write(
             npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
         })?;
     }
-    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, mean(step, reduced)))?;
+    staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
     Ok(staged.publish()?)
 }
 
 /// Values of a residual that are copied at once.
 const PIECE: usize = 1 << 18;
-
-/// The sum divided by the number of workers, block by block.
-fn mean<'a>(step: &'a Step, reduced: &'a Reduced) -> impl Iterator<Item = f32> + 'a {
-    let workers = step.residuals.len() as f32;
-    reduced.update.iter().enumerate().flat_map(move |(block, bag)| {
-        let mut values = vec![0.0; step.partition.block_len(Block(block as u32))];
-        bag.iter().for_each(|(i, sum)| values[i as usize] = sum / workers);
-        values
-    })
-}
 
 fn as_json(report: &Report) -> String {
     // A flat object of numbers and a fixed name always serialises.

@@ -1,9 +1,10 @@
 //! A schedule as a picture: ranks as rows, rounds as columns, an arrow for every message.
 
+use gleaner_algorithms::Rank;
 use gleaner_algorithms::schedule::{Cost, How, Schedule, Step};
 use plotters::coord::Shift;
 use plotters::element::{PathElement, Polygon, Text};
-use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBackend};
+use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBAColor, RGBColor, SVGBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, ShapeStyle, WHITE};
 
@@ -19,12 +20,12 @@ const PLACED: RGBColor = RGBColor(222, 129, 42);
 const INK: RGBColor = RGBColor(30, 30, 30);
 const GREY: RGBColor = RGBColor(214, 214, 214);
 
-/// Widths of the thinnest and the thickest line, in pixels.
-const WIDTHS: (u32, u32) = (1, 6);
+/// Above so many ranks, only the messages that one rank sends are drawn in full strength.
+const CROWD: usize = 16;
 
 /// Where the rows begin, and what lies around them, in pixels.
 const LEFT: i32 = 76;
-const TOP: i32 = 92;
+const TOP: i32 = 108;
 const RIGHT: i32 = 40;
 const LINE: i32 = 22;
 
@@ -49,14 +50,15 @@ pub struct Title {
     pub subtitle: String,
 }
 
-/// The picture as SVG text.
+/// The picture as SVG text. With many ranks, the messages of `front` stand out.
 pub fn svg(
     title: &Title,
     schedules: &[Schedule],
     timeline: &Timeline,
     cost: &Cost,
+    front: Rank,
 ) -> Result<String, DrawError> {
-    let picture = Picture::new(schedules, timeline, cost);
+    let picture = Picture::new(schedules, timeline, cost, front);
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
@@ -76,30 +78,40 @@ struct Picture<'a> {
     schedules: &'a [Schedule],
     timeline: &'a Timeline,
     rounds: i32,
+    /// Whose messages are drawn in full strength when there are many.
+    front: Rank,
     /// Distances between rounds and between ranks.
     column: i32,
     row: i32,
+    /// The width of the thickest arrow, in pixels.
+    thickest: u32,
     /// The fewest and the most words of a message.
     words: (u64, u64),
 }
 
 impl<'a> Picture<'a> {
-    fn new(schedules: &'a [Schedule], timeline: &'a Timeline, cost: &Cost) -> Self {
+    fn new(schedules: &'a [Schedule], timeline: &'a Timeline, cost: &Cost, front: Rank) -> Self {
         let rounds = cost.rounds as i32;
         let words = || timeline.flights.iter().map(|f| f.words);
         Self {
             schedules,
             timeline,
             rounds,
-            column: (1200 / rounds.max(1)).clamp(36, 150),
+            front,
+            column: (1400 / rounds.max(1)).clamp(36, 150),
             row: (800 / schedules.len() as i32).clamp(15, 56),
+            thickest: match schedules.len() {
+                ..=8 => 6,
+                9..=CROWD => 4,
+                _ => 3,
+            },
             words: (words().min().unwrap_or(0), words().max().unwrap_or(0)),
         }
     }
 
     fn size(&self) -> (u32, u32) {
         let width = LEFT + self.rounds * self.column + RIGHT;
-        let height = self.bottom() + 60 + 5 * LINE;
+        let height = self.bottom() + 62 + 6 * LINE;
         (width.max(640) as u32, height as u32)
     }
 
@@ -133,18 +145,28 @@ impl<'a> Picture<'a> {
 
     fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {
         let mut flights: Vec<&Flight> = self.timeline.flights.iter().collect();
-        flights.sort_by_key(|f| std::cmp::Reverse(f.words));
-        for flight in flights {
+        flights.sort_by_key(|f| (self.is_pale(f), f.words));
+        for flight in flights.into_iter().rev() {
             let from = self.point(flight.from.index(), flight.round - 1);
             let to = self.point(flight.to.index(), flight.round);
-            arrow(area, from, to, self.thickness(flight.words), flight.how)?;
+            let (width, strength) =
+                if self.is_pale(flight) { (1, PALE) } else { (self.thickness(flight.words), 1.0) };
+            arrow(area, (from, to), width, colour(flight.how).mix(strength), flight.how)?;
         }
         Ok(())
     }
 
+    /// In a crowd all ranks but one stand back.
+    fn is_pale(&self, flight: &Flight) -> bool {
+        self.schedules.len() > CROWD && flight.from != self.front
+    }
+
     fn thickness(&self, words: u64) -> u32 {
-        let share = words as f64 / self.words.1.max(1) as f64;
-        WIDTHS.0 + (share * f64::from(WIDTHS.1 - WIDTHS.0)).round() as u32
+        let (fewest, most) = self.words;
+        if fewest == most {
+            return 2;
+        }
+        1 + (words as f64 / most as f64 * f64::from(self.thickest - 1)).round() as u32
     }
 
     fn marks(&self, area: &Area<'_>) -> Result<(), DrawError> {
@@ -170,40 +192,50 @@ impl<'a> Picture<'a> {
             y += LINE;
             Ok::<(), DrawError>(())
         };
-        let hows = |how| self.timeline.flights.iter().any(|f| f.how == how);
-        if hows(How::Add) {
-            line(
-                &|y| arrow(area, (LEFT, y), (LEFT + 34, y), 2, How::Add),
-                "a message, added to what the receiver holds",
-            )?;
+        let samples = [
+            (How::Add, "a message, added to what the receiver holds"),
+            (How::Place, "a message, placed where the receiver holds nothing"),
+        ];
+        for (how, words) in samples {
+            if self.timeline.flights.iter().any(|f| f.how == how) {
+                line(&|y| arrow(area, ((LEFT, y), (LEFT + 34, y)), 2, colour(how).mix(1.0), how), words)?;
+            }
         }
-        if hows(How::Place) {
-            line(
-                &|y| arrow(area, (LEFT, y), (LEFT + 34, y), 2, How::Place),
-                "a message, placed where the receiver holds nothing",
-            )?;
+        if self.schedules.len() > CROWD {
+            line(&|_| Ok(()), &format!("dark: what {} sends; pale: what the others send", self.front))?;
         }
         if self.selects() {
             line(&|y| diamond(area, (LEFT + 17, y)), "keeps the largest entries of some blocks")?;
         }
         let (fewest, most) = self.words;
-        if fewest < most {
-            let thick = |y, words| {
-                let path = vec![(LEFT, y), (LEFT + 34, y)];
-                area.draw(&PathElement::new(path, INK.stroke_width(self.thickness(words))))
-            };
-            for words in [fewest, most] {
-                line(&|y| Ok(thick(y, words)?), &format!("{} words", grouped(words)))?;
-            }
-        } else if most > 0 {
-            line(&|_| Ok(()), &format!("every message has {} words", grouped(most)))?;
+        let mut widths = if self.timeline.flights.is_empty() { vec![] } else { vec![fewest, most] };
+        widths.dedup();
+        for words in widths {
+            let thick = INK.stroke_width(self.thickness(words));
+            line(
+                &|y| Ok(area.draw(&PathElement::new(vec![(LEFT, y), (LEFT + 34, y)], thick))?),
+                &format!("{} words a message", grouped(words)),
+            )?;
         }
         Ok(())
     }
 }
 
+/// How strong the arrows are that stand back.
+const PALE: f64 = 0.3;
+
+fn colour(how: How) -> RGBColor {
+    if how == How::Add { ADDED } else { PLACED }
+}
+
 /// A line with a head: full where the message is added, hollow where it is placed.
-fn arrow(area: &Area<'_>, from: (i32, i32), to: (i32, i32), width: u32, how: How) -> Result<(), DrawError> {
+fn arrow(
+    area: &Area<'_>,
+    (from, to): ((i32, i32), (i32, i32)),
+    width: u32,
+    colour: RGBAColor,
+    how: How,
+) -> Result<(), DrawError> {
     let (x, y) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
     let length = x.hypot(y).max(1.0);
     let (x, y) = (x / length, y / length);
@@ -213,13 +245,18 @@ fn arrow(area: &Area<'_>, from: (i32, i32), to: (i32, i32), width: u32, how: How
         let point = (f64::from(to.0) - along * x - across * y, f64::from(to.1) - along * y + across * x);
         (point.0.round() as i32, point.1.round() as i32)
     };
-    let triangle = vec![at(2.0, 0.0), at(2.0 + head, half), at(2.0 + head, -half)];
-    let colour = if how == How::Add { ADDED } else { PLACED };
-    area.draw(&PathElement::new(vec![from, at(1.0 + head, 0.0)], colour.stroke_width(width)))?;
-    let fill = if how == How::Add { colour } else { WHITE };
-    area.draw(&Polygon::new(triangle.clone(), fill.filled()))?;
-    let outline = triangle.iter().chain(&triangle[..1]).copied().collect::<Vec<_>>();
-    Ok(area.draw(&PathElement::new(outline, colour.stroke_width(1)))?)
+    area.draw(&PathElement::new(
+        vec![at(length - 3.0, 0.0), at(2.0 + head, 0.0)],
+        colour.stroke_width(width),
+    ))?;
+    let mut triangle = vec![at(2.0, 0.0), at(2.0 + head, half), at(2.0 + head, -half)];
+    if how == How::Add {
+        area.draw(&Polygon::new(triangle, colour.filled()))?;
+    } else {
+        triangle.push(triangle[0]);
+        area.draw(&PathElement::new(triangle, colour.stroke_width(1)))?;
+    }
+    Ok(())
 }
 
 fn diamond(area: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {

@@ -153,7 +153,11 @@ fn read_header(file: &mut File, path: &Path) -> Result<(NpyHeader, u64), NpyErro
         path: path.into(),
         reason: match e.kind() {
             io::ErrorKind::UnexpectedEof => format!("it ends early or is longer than {LONGEST_HEADER} bytes"),
-            _ => e.to_string(),
+            // The parser draws the place over several lines.
+            _ => {
+                let reason = e.to_string();
+                reason.split("-->").next().unwrap_or(&reason).trim_end_matches([':', ' ', '\n']).into()
+            }
         },
     })?;
     Ok((header, cursor.position()))

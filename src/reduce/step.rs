@@ -1,0 +1,133 @@
+//! A step of all workers in this process.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::residual::{Collection, NonFinite, Residual};
+use gleaner_algorithms::schedule::{self, Cost, Execution, Run};
+use gleaner_algorithms::{Block, Method, Partition, Rank};
+
+use super::ReduceError;
+use super::npy::{NpyError, Vector};
+
+/// A step of all workers.
+pub struct Step {
+    partition: Partition,
+    schedules: Vec<Arc<schedule::Schedule>>,
+    proofs: Vec<Arc<schedule::RankProof>>,
+    /// What the schedules cost.
+    pub cost: Cost,
+    /// By rank.
+    pub residuals: Vec<Residual>,
+}
+
+/// What it came to.
+pub struct Reduced {
+    /// The sum over all workers, block by block.
+    pub update: Vec<Bag>,
+    /// Entries that the busiest worker received.
+    pub entries_received: u64,
+    /// Payload bytes that the busiest worker received.
+    pub bytes_received: u64,
+    /// The sum of the magnitudes that were dropped and not collected, over all workers.
+    pub lost: f64,
+}
+
+impl Step {
+    /// Makes and checks the schedules.
+    pub fn prepare(method: &Method, workers: u32, n: usize) -> Result<Self, ReduceError> {
+        let schedules = method.schedules(workers, n)?;
+        let proof = schedule::check(&schedules)?;
+        let partition = schedules[0].partition.clone();
+        Ok(Self {
+            residuals: schedules.iter().map(|s| Residual::new(partition.clone(), s.quotas())).collect(),
+            schedules: schedules.into_iter().map(Arc::new).collect(),
+            proofs: proof.ranks.into_iter().map(Arc::new).collect(),
+            cost: proof.cost,
+            partition,
+        })
+    }
+
+    /// Reads the files into the accumulators, without a copy in between.
+    pub fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), ReduceError> {
+        for (r, (residual, gradient)) in self.residuals.iter_mut().zip(gradients).enumerate() {
+            let rank = Rank(r as u32);
+            let located = |error| match error {
+                Refused::File(source) => ReduceError::File { rank, source },
+                Refused::Sum(source) => ReduceError::Sum { rank, path: gradient.path().into(), source },
+            };
+            if let Some(before) = before {
+                let restored = before[r].pieces(|first, values| {
+                    residual.restore(first, values);
+                    Ok(())
+                });
+                restored.map_err(located)?;
+            }
+            gradient
+                .pieces(|first, values| residual.accumulate(first, values).map_err(Refused::Sum))
+                .map_err(located)?;
+        }
+        Ok(())
+    }
+
+    /// Runs it, and leaves the new residuals.
+    pub fn all_reduce(&mut self, collection: Collection) -> Result<Reduced, ReduceError> {
+        let executions = self.residuals.iter_mut().enumerate().map(|(r, residual)| {
+            let (accumulator, candidates) = residual.begin();
+            Execution::new(self.schedules[r].clone(), self.proofs[r].clone(), accumulator, candidates)
+        });
+        let runs = schedule::lockstep(executions.collect())?;
+        let mut reduced = Reduced { update: Vec::new(), entries_received: 0, bytes_received: 0, lost: 0.0 };
+        for (r, (Run { finished, bytes_received }, residual)) in
+            runs.into_iter().zip(&mut self.residuals).enumerate()
+        {
+            reduced.entries_received = reduced.entries_received.max(finished.entries_received);
+            reduced.bytes_received = reduced.bytes_received.max(bytes_received);
+            let committed = residual.commit(finished, collection);
+            reduced.lost +=
+                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
+            if r == 0 {
+                reduced.update = committed.update;
+            } else if !same_bits(&reduced.update, &committed.update) {
+                return Err(ReduceError::Diverged(Rank(r as u32)));
+            }
+        }
+        Ok(reduced)
+    }
+
+    /// The sum divided by the number of workers, block by block.
+    pub fn mean<'a>(&'a self, reduced: &'a Reduced) -> impl Iterator<Item = f32> + 'a {
+        let workers = self.residuals.len() as f32;
+        reduced.update.iter().enumerate().flat_map(move |(block, bag)| {
+            let mut values = vec![0.0; self.partition.block_len(Block(block as u32))];
+            bag.iter().for_each(|(i, sum)| values[i as usize] = sum / workers);
+            values
+        })
+    }
+
+    /// The positions of all entries.
+    pub fn entries(&self) -> Range<usize> {
+        0..self.partition.entries()
+    }
+}
+
+enum Refused {
+    File(NpyError),
+    Sum(NonFinite),
+}
+
+impl From<NpyError> for Refused {
+    fn from(source: NpyError) -> Self {
+        Refused::File(source)
+    }
+}
+
+fn same_bits(here: &[Bag], there: &[Bag]) -> bool {
+    here.iter().zip(there).all(|(here, there)| match (here, there) {
+        (Bag::Dense(here), Bag::Dense(there)) => {
+            here.iter().zip(there.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
+        }
+        _ => here.iter().map(|(i, v)| (i, v.to_bits())).eq(there.iter().map(|(i, v)| (i, v.to_bits()))),
+    })
+}

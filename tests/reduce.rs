@@ -1,0 +1,375 @@
+//! `gleaner reduce` as its users see it: the real command on real files.
+//!
+//! Files are written and read by a few lines of this test, not by the library that the command uses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A `.npy` file, version 1.0.
+fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(data);
+    file
+}
+
+fn little(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// The shape as text, and the values.
+fn read(path: &Path) -> (String, Vec<f32>) {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let start = 10 + u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
+    let header = std::str::from_utf8(&bytes[10..start]).unwrap();
+    assert!(header.contains("'descr': '<f4'") && header.contains("'fortran_order': False"), "{header}");
+    let shape = header.split("'shape': ").nth(1).unwrap().split(')').next().unwrap();
+    let shape = shape.chars().filter(|c| c.is_ascii_digit() || *c == ',').collect::<String>();
+    let values = bytes[start..].chunks(4).map(|w| f32::from_le_bytes(w.try_into().unwrap()));
+    (shape.trim_end_matches(',').into(), values.collect())
+}
+
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: TempDir::new().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn gradient(&self, name: &str, values: &[f32]) {
+        self.file(name, &npy("<f4", "False", &format!("({},)", values.len()), &little(values)));
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_gleaner"))
+            .current_dir(self.folder.path())
+            .arg("reduce")
+            .args(arguments.split_whitespace())
+            .output()
+            .unwrap()
+    }
+
+    fn json(&self, arguments: &str) -> Value {
+        let output = self.run(&format!("{arguments} --json"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Runs into an error of this exit code, and returns the sentence.
+    fn refused(&self, arguments: &str, code: i32) -> String {
+        let output = self.run(arguments);
+        let sentence = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {sentence}");
+        assert!(output.stdout.is_empty());
+        sentence
+    }
+
+    fn values(&self, name: &str) -> Vec<f32> {
+        read(&self.path(name)).1
+    }
+}
+
+/// Numbers that look random: a multiplicative generator, in [-1, 1).
+fn noise(seed: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..n).map(next).collect()
+}
+
+#[test]
+fn two_workers_by_hand() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &[6.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 1.0]);
+    bench.gradient("b.npy", &[1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 3.0, 1.0]);
+    // Rank 0 sends entry 4, rank 1 sends entry 1; the largest sums are 6 at 0 and 3 at 6.
+    let report = bench.json("--method spardl --k 2 --out out a.npy b.npy");
+    let expected = serde_json::json!({
+        "method": "spardl", "workers": 2, "entries": 8, "k": 2, "rounds": 2, "messages": 2,
+        "words_received": 4, "words_critical": 4, "entries_received": 2, "bytes_received": 32,
+        "entries_delivered": 2, "lost": 0.0,
+    });
+    assert_eq!(report, expected);
+    assert_eq!(bench.values("out/update.npy"), [3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.5, 0.0]);
+    assert_eq!(bench.values("out/residual-0.npy"), [0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 1.0]);
+    assert_eq!(bench.values("out/residual-1.npy"), [1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+
+    // Nothing new: what was held back goes out.
+    bench.gradient("zero.npy", &[0.0; 8]);
+    bench.json("--method spardl --k 2 --residuals out --out out zero.npy zero.npy");
+    assert_eq!(bench.values("out/update.npy"), [0.0, 2.5, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(bench.values("out/residual-0.npy"), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert_eq!(bench.values("out/residual-1.npy"), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
+    for method in ["spardl", "ring", "rabenseifner", "recursive-doubling"] {
+        for workers in [1, 2, 3, 6] {
+            let (bench, n) = (Bench::new(), 300);
+            let mut residuals = vec![0.0f64; n];
+            for step in 0..3 {
+                let mut sum = residuals.clone();
+                let names: Vec<String> = (0..workers).map(|w| format!("g{w}.npy")).collect();
+                for (w, name) in names.iter().enumerate() {
+                    let gradient = noise(100 * step + w as u64, n);
+                    bench.file(name, &npy("<f4", "False", "(3, 10, 10)", &little(&gradient)));
+                    sum.iter_mut().zip(gradient).for_each(|(s, g)| *s += f64::from(g));
+                }
+                let again = if step > 0 { "--residuals out" } else { "" };
+                let report = bench
+                    .json(&format!("--method {method} --density 0.1 {again} --out out {}", names.join(" ")));
+                assert_eq!(report["lost"], 0.0);
+                let (shape, update) = read(&bench.path("out/update.npy"));
+                assert_eq!(shape, "3,10,10");
+                residuals = vec![0.0; n];
+                for w in 0..workers {
+                    let (shape, residual) = read(&bench.path(&format!("out/residual-{w}.npy")));
+                    assert_eq!(shape, "3,10,10");
+                    residuals.iter_mut().zip(residual).for_each(|(s, r)| *s += f64::from(r));
+                }
+                for i in 0..n {
+                    let found = f64::from(update[i]) * workers as f64 + residuals[i];
+                    assert!((found - sum[i]).abs() < 1e-5 * 3.0 * workers as f64, "{method} {workers} {i}");
+                }
+                let delivered = update.iter().filter(|v| **v != 0.0).count();
+                assert_eq!(report["entries_delivered"], delivered);
+                assert_eq!(report["k"], if method == "spardl" { 30 } else { n });
+                assert_eq!(delivered, if method == "spardl" { 30 } else { n });
+            }
+        }
+    }
+}
+
+/// SparDL, equation 3: 4k(P−1)/P words, and 2⌈log2 P⌉ rounds. A dense ring: 2n(P−1)/P words in 2(P−1) rounds.
+#[test]
+fn costs_are_the_papers() {
+    let (bench, n, k) = (Bench::new(), 4000, 400);
+    let files: Vec<String> = (0..8).map(|w| format!("{w}.npy")).collect();
+    files.iter().enumerate().for_each(|(w, f)| bench.gradient(f, &noise(w as u64, n)));
+    for p in [4, 5, 8] {
+        let files = files[..p].join(" ");
+        let report = bench.json(&format!("--method spardl --k {k} --out out {files}"));
+        assert_eq!(report["rounds"], 2 * p.next_power_of_two().ilog2());
+        assert_eq!(report["words_received"], 4 * k * (p - 1) / p);
+        assert_eq!(report["words_critical"], 4 * k * (p - 1) / p);
+        assert_eq!(report["entries_received"], 2 * k * (p - 1) / p);
+        // Eight bytes for an entry, and eight before each of the 2(P−1) blocks that come.
+        assert_eq!(report["bytes_received"], 8 * 2 * k * (p - 1) / p + 8 * 2 * (p - 1));
+        let report = bench.json(&format!("--method ring --out out {files}"));
+        assert_eq!(report["rounds"], 2 * (p - 1));
+        assert_eq!(report["words_received"], 2 * n * (p - 1) / p);
+        assert_eq!(report["entries_received"], 2 * n * (p - 1) / p);
+        assert_eq!(report["bytes_received"], 4 * 2 * n * (p - 1) / p + 8 * 2 * (p - 1));
+    }
+}
+
+#[test]
+fn what_is_lost_on_request_is_reported() {
+    let bench = Bench::new();
+    let files: Vec<String> = (0..4).map(|w| format!("{w}.npy")).collect();
+    files.iter().enumerate().for_each(|(w, f)| bench.gradient(f, &noise(w as u64, 1000)));
+    let lost = |residual: &str| {
+        let arguments =
+            format!("--method spardl --density 0.05 --residual {residual} --out out {}", files.join(" "));
+        bench.json(&arguments)["lost"].as_f64().unwrap()
+    };
+    assert_eq!(lost("global"), 0.0);
+    assert!(0.0 < lost("partial") && lost("partial") < lost("local"));
+}
+
+#[test]
+fn big_endian_floats_and_scalars_are_read() {
+    let bench = Bench::new();
+    let big: Vec<u8> = [1.0f32, -2.0].iter().flat_map(|v| v.to_be_bytes()).collect();
+    bench.file("a.npy", &npy(">f4", "False", "(2,)", &big));
+    // With one axis, Fortran order is C order.
+    bench.file("b.npy", &npy("<f4", "True", "(2,)", &little(&[3.0, 4.0])));
+    bench.json("--method ring --out out a.npy b.npy");
+    assert_eq!(bench.values("out/update.npy"), [2.0, 1.0]);
+    bench.file("c.npy", &npy("<f4", "False", "()", &little(&[5.0])));
+    bench.json("--method spardl --k 1 --out out c.npy");
+    assert_eq!(read(&bench.path("out/update.npy")), (String::new(), vec![5.0]));
+}
+
+#[test]
+fn the_table_is_readable() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &noise(1, 12345));
+    let output = bench.run("--method spardl --density 0.01 --out out a.npy a.npy");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("spardl among 2 workers: n = 12_345, k = 123\n"), "{text}");
+    assert!(text.contains("The mean is in out/update.npy"), "{text}");
+    let help = String::from_utf8(bench.run("--help").stdout).unwrap();
+    assert!(help.contains("Example") && help.contains("recursive-doubling"), "{help}");
+}
+
+/// Each is refused with a sentence that has these parts, and nothing is written.
+#[test]
+fn bad_files_are_refused_with_a_sentence() {
+    let bench = Bench::new();
+    let good = npy("<f4", "False", "(4,)", &little(&[1.0, 2.0, 3.0, 4.0]));
+    bench.file("good.npy", &good);
+    bench.file("cut.npy", &good[..good.len() - 3]);
+    bench.file("long.npy", &[&good[..], b"abcd"].concat());
+    bench.file("header.npy", &good[..40]);
+    bench.file("magic.npy", b"PK\x03\x04 this is an archive");
+    bench.file("empty.npy", b"");
+    bench.file("none.npy", &npy("<f4", "False", "(0,)", b""));
+    bench.file("double.npy", &npy("<f8", "False", "(4,)", &[0; 32]));
+    bench.file("half.npy", &npy("<f2", "False", "(4,)", &[0; 8]));
+    bench.file("int.npy", &npy("<i4", "False", "(4,)", &[0; 16]));
+    bench.file("fortran.npy", &npy("<f4", "True", "(2, 2)", &[0; 16]));
+    bench.file("square.npy", &npy("<f4", "False", "(2, 2)", &[0; 16]));
+    bench.file("dict.npy", &npy("<f4", "Maybe", "(4,)", &[0; 16]));
+    bench.file("negative.npy", &npy("<f4", "False", "(-4,)", &[0; 16]));
+    bench.gradient("five.npy", &[0.0; 5]);
+    bench.gradient("nan.npy", &[1.0, 2.0, f32::NAN, 4.0]);
+    bench.gradient("infinite.npy", &[1.0, 2.0, 3.0, f32::NEG_INFINITY]);
+    bench.gradient("huge.npy", &[f32::MAX; 4]);
+    fs::create_dir(bench.path("folder.npy")).unwrap();
+    for (file, parts) in [
+        ("missing.npy", &["rank 1: missing.npy", "No such file"][..]),
+        ("folder.npy", &["folder.npy is no regular file", "expected a .npy file"]),
+        ("cut.npy", &["cut.npy has 13 bytes", "announces 16", "truncated"]),
+        ("long.npy", &["long.npy has 20 bytes", "announces 16", "damaged"]),
+        ("header.npy", &["header of header.npy is damaged", "ends early"]),
+        ("magic.npy", &["magic.npy is no .npy file", "numpy.save"]),
+        ("empty.npy", &["empty.npy is no .npy file"]),
+        ("none.npy", &["none.npy holds no entries"]),
+        ("double.npy", &["double.npy holds float64 ('<f8')", "32-bit floats", "astype(numpy.float32)"]),
+        ("half.npy", &["float16"]),
+        ("int.npy", &["int32"]),
+        ("fortran.npy", &["fortran.npy is in Fortran order", "ascontiguousarray"]),
+        ("square.npy", &["good.npy has 4 entries of shape [4]", "square.npy has 4 of shape [2, 2]"]),
+        ("dict.npy", &["header of dict.npy is damaged"]),
+        ("negative.npy", &["header of negative.npy is damaged"]),
+        ("five.npy", &["good.npy has 4 entries", "five.npy has 5"]),
+        ("nan.npy", &["rank 1: nan.npy holds NaN at entry 2", "finite"]),
+        ("infinite.npy", &["rank 1: infinite.npy holds -inf at entry 3"]),
+    ] {
+        let sentence = bench.refused(&format!("--method spardl --k 2 --out out good.npy {file}"), 1);
+        assert!(sentence.starts_with("gleaner: ") && sentence.lines().count() == 1, "{sentence}");
+        parts.iter().for_each(|part| assert!(sentence.contains(part), "{file}: {sentence}"));
+        assert!(!bench.path("out").exists(), "{file}");
+    }
+    let sentence = bench.refused("--method ring --out out huge.npy huge.npy", 1);
+    assert!(sentence.contains("not finite at entry") && sentence.contains("clip"), "{sentence}");
+    assert!(!bench.path("out").exists());
+}
+
+/// In a build that checks arithmetic, the library that reads headers stops at these by itself.
+#[cfg(not(debug_assertions))]
+#[test]
+fn headers_that_claim_too_much_do_no_harm() {
+    let bench = Bench::new();
+    bench.file("claims.npy", &npy("<f4", "False", "(4294967296, 4294967296, 3)", &[0; 16]));
+    bench.file("wraps.npy", &npy("<f4", "False", "(4611686018427387904, 4)", b""));
+    for file in ["claims.npy", "wraps.npy"] {
+        let sentence = bench.refused(&format!("--method ring --out out {file}"), 1);
+        assert!(sentence.contains("truncated"), "{sentence}");
+    }
+}
+
+#[test]
+fn bad_choices_are_refused_with_a_sentence() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &[1.0, 2.0, 3.0, 4.0]);
+    for (choice, parts) in [
+        ("--method spardl --density 0", &["the density is 0", "above 0 and at most 1"][..]),
+        ("--method spardl --density 1.5", &["the density is 1.5"]),
+        ("--method spardl --density -0.5", &["the density is -0.5"]),
+        ("--method spardl --density NaN", &["the density is NaN"]),
+        ("--method spardl --k 5", &["k is 5", "4 entries", "from 1 to 4"]),
+        ("--method spardl --k 0", &["k is 0", "from 1 to 4"]),
+        ("--method sparse", &["no method 'sparse'", "spardl, ring, rabenseifner, recursive-doubling"]),
+        ("--method ring --out a.npy", &["a.npy is no directory"]),
+    ] {
+        let out = if choice.contains("--out") { "" } else { "--out out" };
+        let sentence = bench.refused(&format!("{choice} {out} a.npy a.npy"), 1);
+        assert!(sentence.starts_with("gleaner: "), "{sentence}");
+        parts.iter().for_each(|part| assert!(sentence.contains(part), "{choice}: {sentence}"));
+        assert!(!bench.path("out").exists(), "{choice}");
+    }
+    for (usage, part) in [
+        ("--method spardl --out out", "<GRADIENT>"),
+        ("--out out a.npy", "--method <METHOD>"),
+        ("--method spardl --density 0.1 --k 1 --out out a.npy", "cannot be used with"),
+        ("--method spardl --density few --out out a.npy", "'few'"),
+        ("--method spardl --k few --out out a.npy", "expected a whole number"),
+        ("--method spardl --residual all --out out a.npy", "expected global, partial or local"),
+    ] {
+        let sentence = bench.refused(usage, 2);
+        assert!(sentence.contains(part), "{usage}: {sentence}");
+    }
+}
+
+#[test]
+fn residuals_of_another_run_are_refused() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &[1.0, 2.0, 3.0, 4.0]);
+    let two = "--method spardl --k 2 --residuals old --out out a.npy a.npy";
+    let expect = |arguments: &str, parts: &[&str]| {
+        let sentence = bench.refused(arguments, 1);
+        parts.iter().for_each(|part| assert!(sentence.contains(part), "{sentence}"));
+        assert!(!bench.path("out").exists());
+    };
+    expect(two, &["old/residual-0.npy does not exist", "residual-1.npy", "2 gradients"]);
+    fs::create_dir(bench.path("old")).unwrap();
+    bench.gradient("old/residual-0.npy", &[0.0; 4]);
+    expect(two, &["old/residual-1.npy does not exist"]);
+    bench.gradient("old/residual-1.npy", &[0.0; 5]);
+    expect(two, &["old/residual-1.npy has 5 entries", "the gradients have 4"]);
+    bench.gradient("old/residual-1.npy", &[0.0, f32::NAN, 0.0, 0.0]);
+    expect(two, &["rank 1: old/residual-1.npy holds NaN at entry 1"]);
+    bench.gradient("old/residual-1.npy", &[f32::MAX; 4]);
+    bench.gradient("huge.npy", &[f32::MAX; 4]);
+    expect(
+        "--method spardl --k 2 --residuals old --out out a.npy huge.npy",
+        &["rank 1 (huge.npy)", "sum of gradient and residual at entry 0"],
+    );
+    // What belongs to a third worker would never be delivered.
+    bench.gradient("old/residual-1.npy", &[0.0; 4]);
+    bench.gradient("old/residual-2.npy", &[0.0; 4]);
+    expect(two, &["old/residual-2.npy belongs to another worker than the 2", "left behind"]);
+    fs::remove_file(bench.path("old/residual-2.npy")).unwrap();
+    bench.json(two);
+}
+
+#[test]
+fn a_run_that_fails_leaves_the_earlier_results_whole() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &[1.0, 2.0, 3.0, 4.0]);
+    bench.json("--method spardl --k 2 --out out a.npy");
+    let before = fs::read(bench.path("out/residual-0.npy")).unwrap();
+    fs::remove_file(bench.path("out/update.npy")).unwrap();
+    fs::create_dir(bench.path("out/update.npy")).unwrap();
+    let sentence = bench.refused("--method spardl --k 1 --out out a.npy", 1);
+    assert!(sentence.contains("out/update.npy cannot be written"), "{sentence}");
+    assert_eq!(fs::read(bench.path("out/residual-0.npy")).unwrap(), before);
+    let names: Vec<_> = fs::read_dir(bench.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
