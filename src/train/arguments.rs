@@ -1,0 +1,267 @@
+//! The options of `gleaner train`, and the settings that follow from them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::data::Source;
+use super::error::TrainError;
+use super::models::ModelKind;
+use super::runtime::Method;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner train
+          four workers on this machine learn the project's own documentation, character by character,
+          and exchange one gradient entry in a hundred
+  gleaner train --method dense
+          the same with every entry, to compare
+  gleaner train --data cifar10:/data/cifar10 --model resnet20 --steps 20000 --lr-drops 0.5,0.75 \\
+                --checkpoint run1 --checkpoint-every 500
+          a paper's workload; add --resume to go on after an interruption";
+
+/// Train a model with several workers that exchange sparse gradients.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct TrainArgs {
+    /// What to train on: text (the built-in documentation), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
+    /// cifar100:DIRECTORY or synthetic
+    #[arg(long, default_value = "text", value_name = "DATA")]
+    pub data: String,
+    /// The model [default: lstm for text, mlp for mnist and synthetic, resnet20 for cifar]
+    #[arg(long, value_enum)]
+    pub model: Option<ModelKind>,
+    /// How gradients are exchanged
+    #[arg(long, default_value = "spardl")]
+    pub method: String,
+    /// The share of the gradient's entries that is exchanged in a step [default: 0.01]
+    #[arg(long, conflicts_with = "k", value_name = "SHARE")]
+    pub density: Option<f64>,
+    /// How many entries are exchanged in a step, instead of a share
+    #[arg(long)]
+    pub k: Option<usize>,
+    /// How many workers train together
+    #[arg(long, default_value_t = 4)]
+    pub workers: usize,
+    /// How many steps to train [default: 600 for text, 500 for images]
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// The learning rate [default: by model]
+    #[arg(long)]
+    pub lr: Option<f32>,
+    /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
+    #[arg(long, value_delimiter = ',', value_name = "SHARES")]
+    pub lr_drops: Vec<f64>,
+    /// How much of the last update the next one keeps
+    #[arg(long, default_value_t = 0.9)]
+    pub momentum: f32,
+    /// How strongly parameters are pulled towards zero
+    #[arg(long, default_value_t = 0.0)]
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient; longer ones are shortened, 0 for never [default: by model]
+    #[arg(long, value_name = "NORM")]
+    pub clip: Option<f32>,
+    /// Decides the starting parameters, the order of the data, and synthetic data
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for images]
+    #[arg(long, value_name = "STEPS")]
+    pub evaluate_every: Option<u64>,
+    /// Where to keep checkpoints
+    #[arg(long, value_name = "DIRECTORY")]
+    pub checkpoint: Option<PathBuf>,
+    /// Write a checkpoint after so many steps, and after the last [default: only after the last]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from the newest step of which every worker has a checkpoint
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many entries are exchanged in a step.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Selection {
+    /// A share of all entries, in (0, 1].
+    Density(f64),
+    /// So many entries.
+    K(usize),
+}
+
+/// Checked options with all defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the data come from.
+    pub source: Source,
+    /// What is trained.
+    pub model: ModelKind,
+    /// How gradients are exchanged, as the option was given.
+    pub method: String,
+    /// How many of a gradient's entries are exchanged.
+    pub selection: Selection,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Examples per worker and step.
+    pub batch: usize,
+    /// The learning rate at first.
+    pub lr: f32,
+    /// The steps from which the learning rate is a tenth of what it was.
+    pub lr_drops: Vec<u64>,
+    /// What the next update keeps of the last.
+    pub momentum: f32,
+    /// Pull towards zero.
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient.
+    pub clip: Option<f32>,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Steps between evaluations.
+    pub evaluate_every: u64,
+    /// Where checkpoints are kept, and the steps between them if any.
+    pub checkpoint: Option<(PathBuf, Option<u64>)>,
+    /// Whether to go on from a checkpoint.
+    pub resume: bool,
+}
+
+impl TrainArgs {
+    /// Checks the options and fills in what was left open.
+    pub fn settings(&self) -> Result<Settings, TrainError> {
+        let source: Source = self.data.parse()?;
+        let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
+        let text = model == ModelKind::Lstm;
+        let steps = self.steps.unwrap_or(if text { 600 } else { 500 });
+        let selection = match self.k {
+            Some(k) => Selection::K(k),
+            None => Selection::Density(self.density.unwrap_or(0.01)),
+        };
+        let clip = self.clip.unwrap_or(if text { 1.0 } else { 0.0 });
+        let settings = Settings {
+            source,
+            model,
+            method: self.method.clone(),
+            selection,
+            steps,
+            batch: self.batch.unwrap_or(16),
+            lr: self.lr.unwrap_or(default_learning_rate(model)),
+            lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
+            momentum: self.momentum,
+            weight_decay: self.weight_decay,
+            clip: (clip > 0.0).then_some(clip),
+            seed: self.seed,
+            evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
+            checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
+            resume: self.resume,
+        };
+        self.check(&settings)?;
+        Ok(settings)
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), TrainError> {
+        let above_zero = "a number above 0";
+        let density = self.density.unwrap_or(0.01);
+        let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
+        let interval = self.checkpoint_every.unwrap_or(1).to_string();
+        for (option, fits, expected, found) in [
+            ("--density", density > 0.0 && density <= 1.0, "a share above 0 and at most 1", density.to_string()),
+            ("--k", self.k != Some(0), above_zero, "0".into()),
+            ("--steps", settings.steps > 0, above_zero, "0".into()),
+            ("--batch", settings.batch > 0, above_zero, "0".into()),
+            ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
+            ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
+            ("--momentum", (0.0..1.0).contains(&self.momentum), "a number from 0 to below 1", self.momentum.to_string()),
+            ("--weight-decay", (0.0..1.0).contains(&self.weight_decay), "a number from 0 to below 1", self.weight_decay.to_string()),
+            ("--clip", self.clip.is_none_or(|clip| clip >= 0.0), "a norm, or 0", self.clip.unwrap_or(0.0).to_string()),
+            ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
+            ("--checkpoint-every", interval != "0", above_zero, interval),
+        ] {
+            if !fits {
+                return Err(TrainError::Setting { option, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// The method with its number of entries, as the runtime takes it.
+    pub fn method(&self) -> Result<Method, TrainError> {
+        let method: Method = self.method.parse()?;
+        Ok(match self.selection {
+            Selection::Density(density) => method.density(density as f32),
+            Selection::K(k) => method.k(k),
+        })
+    }
+
+    /// The learning rate of a step.
+    pub fn learning_rate(&self, step: u64) -> f32 {
+        self.lr_drops.iter().filter(|&&drop| step >= drop).fold(self.lr, |rate, _| rate * 0.1)
+    }
+}
+
+/// Rates at which a hundredth of the entries, corrected by residuals, trains well with momentum 0.9.
+fn default_learning_rate(model: ModelKind) -> f32 {
+    match model {
+        ModelKind::Lstm => 0.5,
+        ModelKind::Mlp => 0.02,
+        ModelKind::Resnet20 | ModelKind::Vgg16 | ModelKind::Vgg19 => 0.1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        train: TrainArgs,
+    }
+
+    fn settings(options: &[&str]) -> Result<Settings, TrainError> {
+        Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
+    }
+
+    #[test]
+    fn defaults_follow_the_data() {
+        let text = settings(&[]).unwrap();
+        assert_eq!((text.model, text.selection), (ModelKind::Lstm, Selection::Density(0.01)));
+        let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
+        assert_eq!((images.model, images.selection), (ModelKind::Resnet20, Selection::K(500)));
+    }
+
+    #[test]
+    fn the_learning_rate_drops_at_shares_of_the_run() {
+        let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
+        let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
+        assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
+    }
+
+    #[test]
+    fn impossible_options_are_refused_by_name() {
+        for (option, value) in [
+            ("--density", "0"),
+            ("--density", "1.5"),
+            ("--density", "NaN"),
+            ("--k", "0"),
+            ("--steps", "0"),
+            ("--batch", "0"),
+            ("--lr", "-1"),
+            ("--lr-drops", "0.5,2"),
+            ("--momentum", "1"),
+            ("--weight-decay", "-0.1"),
+            ("--clip", "NaN"),
+            ("--evaluate-every", "0"),
+        ] {
+            let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
+            assert!(refusal.starts_with(option), "{option} {value}: {refusal}");
+        }
+    }
+}
