@@ -22,7 +22,8 @@ fn collect(directory: &Path, pages: &mut Vec<PathBuf>) -> io::Result<()> {
     if !directory.is_dir() {
         return Ok(());
     }
-    let mut entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    let mut entries =
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     entries.sort();
     for path in entries {
         if path.is_dir() {

@@ -16,13 +16,21 @@ pub fn expect_agreement(
     compare(values, &notes, advice)
 }
 
-fn compare(values: &[(&'static str, String)], notes: &[Vec<u8>], advice: &'static str) -> Result<(), TrainError> {
+fn compare(
+    values: &[(&'static str, String)],
+    notes: &[Vec<u8>],
+    advice: &'static str,
+) -> Result<(), TrainError> {
     let mut lines = Vec::new();
     for (rank, note) in notes.iter().enumerate() {
         let text = String::from_utf8_lossy(note).into_owned();
         let of_rank: Vec<String> = text.split('\n').map(String::from).collect();
         if of_rank.len() != values.len() {
-            return Err(TrainError::Note { rank, expected: "values that all workers share", found: note.len() });
+            return Err(TrainError::Note {
+                rank,
+                expected: "values that all workers share",
+                found: note.len(),
+            });
         }
         lines.push(of_rank);
     }
@@ -54,7 +62,8 @@ mod tests {
     #[test]
     fn the_first_difference_is_reported_with_its_ranks() {
         let values = [("seed", "1".to_string()), ("parameters", "abc".to_string())];
-        let notes = |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
+        let notes =
+            |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
         compare(&values, &notes("abc"), "").unwrap();
         let refusal = compare(&values, &notes("abd"), "do this").unwrap_err().to_string();
         assert_eq!(

@@ -44,7 +44,7 @@ pub struct TrainArgs {
     /// How many workers train together
     #[arg(long, default_value_t = 4)]
     pub workers: usize,
-    /// How many steps to train [default: 600 for text, 500 for images]
+    /// How many steps to train [default: 400 for text, 500 for images]
     #[arg(long)]
     pub steps: Option<u64>,
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
@@ -62,7 +62,7 @@ pub struct TrainArgs {
     /// How strongly parameters are pulled towards zero
     #[arg(long, default_value_t = 0.0)]
     pub weight_decay: f32,
-    /// The largest norm of a worker's gradient; longer ones are shortened, 0 for never [default: by model]
+    /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
     #[arg(long, value_name = "NORM")]
     pub clip: Option<f32>,
     /// Decides the starting parameters, the order of the data, and synthetic data
@@ -136,12 +136,12 @@ impl TrainArgs {
         let source: Source = self.data.parse()?;
         let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
         let text = model == ModelKind::Lstm;
-        let steps = self.steps.unwrap_or(if text { 600 } else { 500 });
+        let steps = self.steps.unwrap_or(if text { 400 } else { 500 });
         let selection = match self.k {
             Some(k) => Selection::K(k),
             None => Selection::Density(self.density.unwrap_or(0.01)),
         };
-        let clip = self.clip.unwrap_or(if text { 1.0 } else { 0.0 });
+        let clip = self.clip.unwrap_or(0.0);
         let settings = Settings {
             source,
             model,
@@ -169,15 +169,35 @@ impl TrainArgs {
         let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
         let interval = self.checkpoint_every.unwrap_or(1).to_string();
         for (option, fits, expected, found) in [
-            ("--density", density > 0.0 && density <= 1.0, "a share above 0 and at most 1", density.to_string()),
+            (
+                "--density",
+                density > 0.0 && density <= 1.0,
+                "a share above 0 and at most 1",
+                density.to_string(),
+            ),
             ("--k", self.k != Some(0), above_zero, "0".into()),
             ("--steps", settings.steps > 0, above_zero, "0".into()),
             ("--batch", settings.batch > 0, above_zero, "0".into()),
             ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
             ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
-            ("--momentum", (0.0..1.0).contains(&self.momentum), "a number from 0 to below 1", self.momentum.to_string()),
-            ("--weight-decay", (0.0..1.0).contains(&self.weight_decay), "a number from 0 to below 1", self.weight_decay.to_string()),
-            ("--clip", self.clip.is_none_or(|clip| clip >= 0.0), "a norm, or 0", self.clip.unwrap_or(0.0).to_string()),
+            (
+                "--momentum",
+                (0.0..1.0).contains(&self.momentum),
+                "a number from 0 to below 1",
+                self.momentum.to_string(),
+            ),
+            (
+                "--weight-decay",
+                (0.0..1.0).contains(&self.weight_decay),
+                "a number from 0 to below 1",
+                self.weight_decay.to_string(),
+            ),
+            (
+                "--clip",
+                self.clip.is_none_or(|clip| clip >= 0.0),
+                "a norm, or 0",
+                self.clip.unwrap_or(0.0).to_string(),
+            ),
             ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
             ("--checkpoint-every", interval != "0", above_zero, interval),
         ] {
@@ -208,7 +228,7 @@ impl Settings {
 /// Rates at which a hundredth of the entries, corrected by residuals, trains well with momentum 0.9.
 fn default_learning_rate(model: ModelKind) -> f32 {
     match model {
-        ModelKind::Lstm => 0.5,
+        ModelKind::Lstm => 1.0,
         ModelKind::Mlp => 0.02,
         ModelKind::Resnet20 | ModelKind::Vgg16 | ModelKind::Vgg19 => 0.1,
     }

@@ -17,7 +17,8 @@ use super::parameters::Parameters;
 use super::runtime::{Gradients, Session};
 
 const KEPT: usize = 2;
-const DAMAGED: &str = "the file is damaged or of another version; remove it, so that an earlier step is taken";
+const DAMAGED: &str =
+    "the file is damaged or of another version; remove it, so that an earlier step is taken";
 
 /// What must be equal for a run to go on from a checkpoint: names and values, for the header and for messages.
 pub type Identity = Vec<(&'static str, String)>;
@@ -44,7 +45,8 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// Makes the directory if it is missing.
     pub fn open(directory: &Path, rank: usize, identity: Identity) -> Result<Self, TrainError> {
-        fs::create_dir_all(directory).map_err(|source| TrainError::Write { path: directory.into(), source })?;
+        fs::create_dir_all(directory)
+            .map_err(|source| TrainError::Write { path: directory.into(), source })?;
         Ok(Checkpoints { directory: directory.into(), rank, identity })
     }
 
@@ -68,7 +70,9 @@ impl Checkpoints {
         let mut steps = BTreeSet::new();
         for entry in fs::read_dir(&self.directory).map_err(refuse)? {
             let name = entry.map_err(refuse)?.file_name();
-            let step = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".safetensors")?.parse().ok());
+            let step = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".safetensors")?.parse().ok());
             steps.extend(step.filter(|&step| self.residual_file(step).is_file()));
         }
         Ok(steps)
@@ -136,7 +140,11 @@ impl Checkpoints {
         Ok(())
     }
 
-    fn serialize(&self, step: u64, state: &State) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    fn serialize(
+        &self,
+        step: u64,
+        state: &State,
+    ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let mut tensors: Vec<(String, Vec<u8>)> = Vec::new();
         for (parameter, velocities) in state.parameters.list.iter().zip(&state.optimizer.velocities) {
             tensors.push((format!("parameter/{}", parameter.name), bytes(parameter.values())));
@@ -145,24 +153,32 @@ impl Checkpoints {
         for buffer in &state.parameters.buffers {
             tensors.push((format!("buffer/{}", buffer.name), bytes(&buffer.values.borrow())));
         }
-        let views = tensors.iter().map(|(name, bytes)| Ok((name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)));
+        let views = tensors
+            .iter()
+            .map(|(name, bytes)| Ok((name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)));
         let views = views.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
         let mut header: HashMap<String, String> =
             self.identity.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
         header.insert("step".into(), step.to_string());
         header.insert("rank".into(), self.rank.to_string());
-        header.insert("loss_curve".into(), serde_json::to_string(&state.loss_curve)?);
+        header.insert("loss_curve".into(), write_curve(state.loss_curve));
         Ok(safetensors::serialize(views, Some(header))?)
     }
 
     /// Brings back a step, after checking that it belongs to this run; removes newer steps, which others lack.
     pub fn load(&self, step: u64, state: &mut State) -> Result<(), TrainError> {
         let path = self.file(step);
-        let refuse = |expected: String, found: String, advice| TrainError::Checkpoint { path: path.clone(), expected, found, advice };
+        let refuse = |expected: String, found: String, advice| TrainError::Checkpoint {
+            path: path.clone(),
+            expected,
+            found,
+            advice,
+        };
         let damaged = |found: String| refuse("a checkpoint of gleaner train".into(), found, DAMAGED);
         let content = fs::read(&path).map_err(|error| damaged(format!("an error: {error}")))?;
         let tensors = SafeTensors::deserialize(&content).map_err(|error| damaged(format!("{error}")))?;
-        let (_, metadata) = SafeTensors::read_metadata(&content).map_err(|error| damaged(format!("{error}")))?;
+        let (_, metadata) =
+            SafeTensors::read_metadata(&content).map_err(|error| damaged(format!("{error}")))?;
         let header = metadata.metadata().clone().unwrap_or_default();
         for (name, value) in &self.identity {
             if header.get(*name) != Some(value) {
@@ -171,7 +187,7 @@ impl Checkpoints {
                 return Err(refuse(format!("{name} {value}"), found, advice));
             }
         }
-        let curve = header.get("loss_curve").and_then(|curve| serde_json::from_str(curve).ok());
+        let curve = header.get("loss_curve").and_then(|curve| read_curve(curve));
         *state.loss_curve = curve.ok_or_else(|| damaged("no loss curve".into()))?;
 
         let read = |name: String, into: &mut [f32]| -> Result<(), TrainError> {
@@ -198,6 +214,21 @@ impl Checkpoints {
         }
         Ok(())
     }
+}
+
+/// Steps and losses as words; unlike JSON's, Rust's own decimals come back as the same bits.
+fn write_curve(curve: &[(u64, f64)]) -> String {
+    let words: Vec<String> = curve.iter().map(|(step, loss)| format!("{step} {loss}")).collect();
+    words.join(" ")
+}
+
+fn read_curve(text: &str) -> Option<Vec<(u64, f64)>> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let pairs = words.chunks(2).map(|pair| match pair {
+        [step, loss] => Some((step.parse().ok()?, loss.parse().ok()?)),
+        _ => None,
+    });
+    pairs.collect()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {

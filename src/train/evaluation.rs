@@ -47,7 +47,8 @@ pub fn evaluate(
 
 /// Sum of losses, correct answers and rows over this worker's examples, as bytes.
 fn own_share(session: &Session, model: &dyn Model, examples: &Examples) -> Result<[[u8; 8]; 3], TrainError> {
-    let own: Vec<u32> = (0..examples.len() as u32).skip(session.rank()).step_by(session.world_size()).collect();
+    let own: Vec<u32> =
+        (0..examples.len() as u32).skip(session.rank()).step_by(session.world_size()).collect();
     let (mut loss, mut correct, mut rows) = (0.0, 0, 0);
     for numbers in own.chunks(BATCH) {
         let batch = examples.batch(numbers, 0)?;

@@ -20,12 +20,18 @@ pub struct Optimizer {
 impl Optimizer {
     /// Begins at rest.
     pub fn new(parameters: &Parameters, momentum: f32, weight_decay: f32) -> Self {
-        let velocities = parameters.list.iter().map(|parameter| vec![0.0; parameter.values().len()]).collect();
+        let velocities =
+            parameters.list.iter().map(|parameter| vec![0.0; parameter.values().len()]).collect();
         Optimizer { momentum, weight_decay, velocities, gradient: Vec::new() }
     }
 
     /// For every entry w with mean gradient g and velocity v: v ← momentum·v + g + decay·w, then w ← w − rate·v.
-    pub fn apply(&mut self, update: &Update, parameters: &mut Parameters, learning_rate: f32) -> Result<(), TrainError> {
+    pub fn apply(
+        &mut self,
+        update: &Update,
+        parameters: &mut Parameters,
+        learning_rate: f32,
+    ) -> Result<(), TrainError> {
         for (parameter, velocities) in parameters.list.iter_mut().zip(&mut self.velocities) {
             self.gradient.clear();
             self.gradient.resize(velocities.len(), 0.0);

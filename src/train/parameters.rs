@@ -61,7 +61,8 @@ impl Parameters {
 
     /// Names and lengths, for the exchange of gradients.
     pub fn layout(&self) -> Layout {
-        let add = |layout: Layout, parameter: &Parameter| layout.parameter(&parameter.name, parameter.values.len());
+        let add =
+            |layout: Layout, parameter: &Parameter| layout.parameter(&parameter.name, parameter.values.len());
         self.list.iter().fold(Layout::new(), add)
     }
 

@@ -93,7 +93,8 @@ pub struct Gradients {
 
 impl Gradients {
     pub fn ready(&mut self, parameter: &str, gradient: &[f32]) -> Result<(), Error> {
-        let (at, len) = *self.offsets.get(parameter).ok_or_else(|| Error(format!("no parameter {parameter}")))?;
+        let (at, len) =
+            *self.offsets.get(parameter).ok_or_else(|| Error(format!("no parameter {parameter}")))?;
         assert_eq!(len, gradient.len());
         self.accumulated[at..at + len].iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value);
         Ok(())

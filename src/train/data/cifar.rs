@@ -51,7 +51,12 @@ impl Records {
         let length = self.label_bytes + SHAPE.values();
         let expected = format!("records of {length} bytes");
         let content = super::read_file(path, &expected, ADVICE)?;
-        let refuse = |expected: String, found: String| TrainError::Data { path: path.into(), expected, found, advice: ADVICE };
+        let refuse = |expected: String, found: String| TrainError::Data {
+            path: path.into(),
+            expected,
+            found,
+            advice: ADVICE,
+        };
         if content.is_empty() || content.len() % length != 0 {
             return Err(refuse(expected, format!("{} bytes, not a multiple", content.len())));
         }
@@ -63,7 +68,11 @@ impl Records {
             }
             labels.push(label);
             let plane = SHAPE.height * SHAPE.width;
-            pixels.extend((0..plane).flat_map(|pixel| (0..SHAPE.channels).map(move |channel| planes[channel * plane + pixel])));
+            pixels.extend(
+                (0..plane).flat_map(|pixel| {
+                    (0..SHAPE.channels).map(move |channel| planes[channel * plane + pixel])
+                }),
+            );
         }
         Ok(())
     }

@@ -56,13 +56,17 @@ impl Idx {
     fn read(path: PathBuf, magic: u32) -> Result<Self, TrainError> {
         let file = super::read_file(&path, "an unpacked IDX file of MNIST", ADVICE)?;
         let mut idx = Idx { path, sizes: Vec::new(), content: Vec::new() };
-        let word = |at: usize| file.get(4 * at..4 * at + 4).map(|bytes| bytes.iter().fold(0, |word, &byte| word << 8 | u32::from(byte)));
+        let word = |at: usize| {
+            file.get(4 * at..4 * at + 4)
+                .map(|bytes| bytes.iter().fold(0, |word, &byte| word << 8 | u32::from(byte)))
+        };
         let found = word(0).map_or(format!("{} bytes", file.len()), |word| format!("{word:#010x}"));
         if word(0) != Some(magic) {
             return Err(idx.refuse(format!("the magic number {magic:#010x}"), found));
         }
         let dimensions = (magic & 0xff) as usize;
-        let sizes: Option<Vec<usize>> = (1..=dimensions).map(|at| word(at).map(|size| size as usize)).collect();
+        let sizes: Option<Vec<usize>> =
+            (1..=dimensions).map(|at| word(at).map(|size| size as usize)).collect();
         let header = 4 * (1 + dimensions);
         let Some(sizes) = sizes else {
             return Err(idx.refuse(format!("a header of {header} bytes"), format!("{} bytes", file.len())));
@@ -97,7 +101,8 @@ mod tests {
     /// Writes a small good data set, lets `change` spoil one file, and loads it.
     fn loaded(spoiled: &str, content: Option<Vec<u8>>) -> Result<Dataset, TrainError> {
         let directory = tempfile::tempdir().unwrap();
-        let write = |name: &str, content: &[u8]| std::fs::write(directory.path().join(name), content).unwrap();
+        let write =
+            |name: &str, content: &[u8]| std::fs::write(directory.path().join(name), content).unwrap();
         for part in ["train", "t10k"] {
             write(&format!("{part}-images-idx3-ubyte"), &idx(IMAGES_MAGIC, &[3, 2, 2], &[7; 12]));
             write(&format!("{part}-labels-idx1-ubyte"), &idx(LABELS_MAGIC, &[3], &[0, 9, 5]));
@@ -125,13 +130,21 @@ mod tests {
         for (file, content, reason) in [
             (images, None, "no such file"),
             (images, Some(vec![]), "found 0 bytes"),
-            (images, Some(idx(LABELS_MAGIC, &[3], &[1, 2, 3])), "the magic number 0x00000803, found 0x00000801"),
+            (
+                images,
+                Some(idx(LABELS_MAGIC, &[3], &[1, 2, 3])),
+                "the magic number 0x00000803, found 0x00000801",
+            ),
             (images, Some(vec![0x1f, 0x8b, 8, 0, 0]), "0x1f8b0800"),
             (images, Some(idx(IMAGES_MAGIC, &[3], &[])), "a header of 16 bytes, found 8"),
             (images, Some(idx(IMAGES_MAGIC, &[3, 2, 2], &[7; 11])), "12 bytes of content"),
             (images, Some(idx(IMAGES_MAGIC, &[u32::MAX, u32::MAX, u32::MAX], &[7; 11])), "impossible"),
             ("t10k-labels-idx1-ubyte", Some(idx(LABELS_MAGIC, &[2], &[1, 2])), "expected 3 labels"),
-            ("t10k-labels-idx1-ubyte", Some(idx(LABELS_MAGIC, &[3], &[1, 2, 10])), "labels below 10, found 10"),
+            (
+                "t10k-labels-idx1-ubyte",
+                Some(idx(LABELS_MAGIC, &[3], &[1, 2, 10])),
+                "labels below 10, found 10",
+            ),
             ("t10k-images-idx3-ubyte", Some(idx(IMAGES_MAGIC, &[3, 1, 4], &[7; 12])), "found 1 × 4"),
         ] {
             let refusal = loaded(file, content).unwrap_err().to_string();

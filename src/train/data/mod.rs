@@ -184,7 +184,9 @@ impl Examples {
     pub fn len(&self) -> usize {
         match self {
             // A window needs one more character, the last target; a shift costs at most one window less one.
-            Examples::Windows { characters, length, shifting: true } => characters.len().saturating_sub(*length) / length,
+            Examples::Windows { characters, length, shifting: true } => {
+                characters.len().saturating_sub(*length) / length
+            }
             Examples::Windows { characters, length, .. } => characters.len().saturating_sub(1) / length,
             Examples::Images { labels, .. } => labels.len(),
         }
@@ -233,7 +235,8 @@ const LARGEST_FILE: u64 = 2 << 30;
 
 /// Reads a whole file of at most [`LARGEST_FILE`] bytes.
 fn read_file(path: &Path, expected: &str, advice: &'static str) -> Result<Vec<u8>, TrainError> {
-    let refuse = |found: String| TrainError::Data { path: path.into(), expected: expected.into(), found, advice };
+    let refuse =
+        |found: String| TrainError::Data { path: path.into(), expected: expected.into(), found, advice };
     let file = File::open(path).map_err(|error| refuse(reason(&error)))?;
     let mut content = Vec::new();
     file.take(LARGEST_FILE + 1).read_to_end(&mut content).map_err(|error| refuse(reason(&error)))?;
@@ -272,8 +275,9 @@ mod tests {
         let batch = examples.batch(&[0, 10], 0).unwrap();
         assert_eq!(batch.input.to_vec2::<u32>().unwrap()[1], [1, 41]);
         assert_eq!(batch.targets[..4], [1, 41, 2, 42]);
-        let starts: std::collections::BTreeSet<u32> =
-            (0..4).map(|epoch| examples.batch(&[10], epoch).unwrap().input.to_vec2::<u32>().unwrap()[0][0]).collect();
+        let starts: std::collections::BTreeSet<u32> = (0..4)
+            .map(|epoch| examples.batch(&[10], epoch).unwrap().input.to_vec2::<u32>().unwrap()[0][0])
+            .collect();
         assert_eq!(starts.len(), 4);
         assert!(starts.iter().all(|&start| start < 44));
     }

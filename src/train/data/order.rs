@@ -19,7 +19,13 @@ pub struct Order {
 
 impl Order {
     /// Refuses data with less than one batch per worker.
-    pub fn new(seed: u64, examples: usize, rank: usize, workers: usize, batch: usize) -> Result<Self, TrainError> {
+    pub fn new(
+        seed: u64,
+        examples: usize,
+        rank: usize,
+        workers: usize,
+        batch: usize,
+    ) -> Result<Self, TrainError> {
         if examples / workers < batch {
             return Err(TrainError::TooFewExamples { examples, workers, batch });
         }
@@ -39,7 +45,8 @@ impl Order {
             self.current = None;
         }
         let (seed, examples, rank, workers) = (self.seed, self.examples, self.rank, self.workers);
-        let (_, shard) = self.current.get_or_insert_with(|| (epoch, shard(seed, epoch, examples, rank, workers)));
+        let (_, shard) =
+            self.current.get_or_insert_with(|| (epoch, shard(seed, epoch, examples, rank, workers)));
         (epoch, &shard[start..start + self.batch])
     }
 }
@@ -58,7 +65,9 @@ mod tests {
     #[test]
     fn shards_are_disjoint_cover_the_data_and_change_by_epoch() {
         for workers in [1, 3, 4, 7] {
-            let epoch = |epoch| -> Vec<Vec<u32>> { (0..workers).map(|rank| shard(9, epoch, 101, rank, workers)).collect() };
+            let epoch = |epoch| -> Vec<Vec<u32>> {
+                (0..workers).map(|rank| shard(9, epoch, 101, rank, workers)).collect()
+            };
             for shards in [epoch(0), epoch(1)] {
                 let mut all: Vec<u32> = shards.concat();
                 all.sort_unstable();

@@ -10,15 +10,16 @@ const HELD_OUT: usize = 1024;
 /// A pattern consists of squares with this side.
 const SQUARE: usize = 8;
 /// How far a pattern and the noise move a pixel from grey.
-const PATTERN: f32 = 24.0;
+const PATTERN: f32 = 6.0;
 const NOISE: f32 = 100.0;
 
 /// Each class has its own pattern of coloured squares; single images hardly show it under the noise.
 pub fn make(seed: u64) -> Dataset {
     let mut generator = Generator::new(seed, "synthetic patterns", 0);
     let squares = (SHAPE.height / SQUARE) * (SHAPE.width / SQUARE) * SHAPE.channels;
-    let patterns: Vec<Vec<f32>> =
-        (0..CLASSES).map(|_| (0..squares).map(|_| PATTERN * generator.symmetric().signum()).collect()).collect();
+    let patterns: Vec<Vec<f32>> = (0..CLASSES)
+        .map(|_| (0..squares).map(|_| PATTERN * generator.symmetric().signum()).collect())
+        .collect();
     Dataset {
         input: Input::Images(SHAPE),
         classes: CLASSES as usize,

@@ -39,7 +39,10 @@ fn dataset(path: &Path, text: &str) -> Result<Dataset, TrainError> {
     if held_out.len() == 0 {
         return Err(TrainError::Data {
             path: path.into(),
-            expected: format!("at least {} characters, of which the last tenth is held out", 10 * (WINDOW + 1)),
+            expected: format!(
+                "at least {} characters, of which the last tenth is held out",
+                10 * (WINDOW + 1)
+            ),
             found: match characters.len() {
                 0 => "no text at all".into(),
                 count => format!("{count}"),

@@ -57,7 +57,13 @@ impl BatchNorm {
         self.apply(&input, mean, inverse_deviation, mode)
     }
 
-    fn apply(&self, input: &Tensor, mean: Vec<f32>, inverse_deviation: Vec<f32>, mode: Mode) -> Result<Tensor> {
+    fn apply(
+        &self,
+        input: &Tensor,
+        mean: Vec<f32>,
+        inverse_deviation: Vec<f32>,
+        mode: Mode,
+    ) -> Result<Tensor> {
         input.apply_op3(&self.scale, &self.shift, Normalise { mean, inverse_deviation, mode })
     }
 }
@@ -107,12 +113,19 @@ impl CustomOp3 for Normalise {
         let input = super::slice(input, input_layout)?;
         let scale = super::slice(scale, scale_layout)?;
         let shift = super::slice(shift, shift_layout)?;
-        let factor: Vec<f32> = scale.iter().zip(&self.inverse_deviation).map(|(scale, inverse)| scale * inverse).collect();
-        let offset: Vec<f32> =
-            shift.iter().zip(&self.mean).zip(&factor).map(|((shift, mean), factor)| shift - mean * factor).collect();
+        let factor: Vec<f32> =
+            scale.iter().zip(&self.inverse_deviation).map(|(scale, inverse)| scale * inverse).collect();
+        let offset: Vec<f32> = shift
+            .iter()
+            .zip(&self.mean)
+            .zip(&factor)
+            .map(|((shift, mean), factor)| shift - mean * factor)
+            .collect();
         let mut output = Vec::with_capacity(input.len());
         for row in input.chunks_exact(factor.len()) {
-            output.extend(row.iter().zip(&factor).zip(&offset).map(|((value, factor), offset)| value * factor + offset));
+            output.extend(
+                row.iter().zip(&factor).zip(&offset).map(|((value, factor), offset)| value * factor + offset),
+            );
         }
         Ok((CpuStorage::F32(output), input_layout.shape().clone()))
     }
@@ -137,7 +150,8 @@ impl CustomOp3 for Normalise {
             super::with_values(&gradient, |gradient| {
                 for (row, gradient) in input.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
                     for channel in 0..channels {
-                        let normalised = (row[channel] - self.mean[channel]) * self.inverse_deviation[channel];
+                        let normalised =
+                            (row[channel] - self.mean[channel]) * self.inverse_deviation[channel];
                         scale_gradient[channel] += gradient[channel] * normalised;
                         shift_gradient[channel] += gradient[channel];
                     }
@@ -145,8 +159,10 @@ impl CustomOp3 for Normalise {
                 let statistics = if self.mode == Mode::Training { 1.0 / count } else { 0.0 };
                 for (row, gradient) in input.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
                     input_gradient.extend((0..channels).map(|channel| {
-                        let normalised = (row[channel] - self.mean[channel]) * self.inverse_deviation[channel];
-                        let through_statistics = shift_gradient[channel] + normalised * scale_gradient[channel];
+                        let normalised =
+                            (row[channel] - self.mean[channel]) * self.inverse_deviation[channel];
+                        let through_statistics =
+                            shift_gradient[channel] + normalised * scale_gradient[channel];
                         scale_values[channel]
                             * self.inverse_deviation[channel]
                             * (gradient[channel] - through_statistics * statistics)
@@ -184,12 +200,14 @@ mod tests {
         let ones = Tensor::ones(3, candle_core::DType::F32, input.device()).unwrap();
         let layer = layer(ones.clone(), ones.zeros_like().unwrap());
         let output = layer.forward(&input, Mode::Training).unwrap();
-        let (mean, variance) = super::super::with_values(&output, |values| mean_and_variance(values, 3)).unwrap();
+        let (mean, variance) =
+            super::super::with_values(&output, |values| mean_and_variance(values, 3)).unwrap();
         for channel in 0..3 {
             assert!(mean[channel].abs() < 1e-5, "{mean:?}");
             assert!((variance[channel] - 1.0).abs() < 1e-3, "{variance:?}");
         }
-        let (mean, variance) = super::super::with_values(&input, |values| mean_and_variance(values, 3)).unwrap();
+        let (mean, variance) =
+            super::super::with_values(&input, |values| mean_and_variance(values, 3)).unwrap();
         for channel in 0..3 {
             let expected = 0.1 * mean[channel];
             assert!((layer.running_mean.borrow()[channel] - expected).abs() < 1e-6);

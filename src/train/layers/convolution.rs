@@ -56,7 +56,10 @@ impl Geometry {
                         for window_x in 0..SIDE {
                             let column = (x * self.stride + window_x).wrapping_sub(PADDING);
                             if row < self.height && column < self.width {
-                                visit(((image * self.height + row) * self.width + column) * self.channels, patch);
+                                visit(
+                                    ((image * self.height + row) * self.width + column) * self.channels,
+                                    patch,
+                                );
                             }
                             patch += self.channels;
                         }
@@ -103,7 +106,9 @@ impl CustomOp1 for Scatter {
         let channels = self.0.channels;
         let mut images = vec![0.0; self.0.image_entries()];
         self.0.for_each_run(|image, patch| {
-            for (sum, value) in images[image..image + channels].iter_mut().zip(&patches[patch..patch + channels]) {
+            for (sum, value) in
+                images[image..image + channels].iter_mut().zip(&patches[patch..patch + channels])
+            {
                 *sum += value;
             }
         });
@@ -145,7 +150,9 @@ mod tests {
         for stride in [1, 2] {
             let images = random(1, &[2, 4, 4, 2]);
             let kernel = random(2, &[18, 3]);
-            assert_gradients(&[images.clone(), kernel.clone()], 1e-2, 1e-2, || patches(&images, stride)?.matmul(&kernel));
+            assert_gradients(&[images.clone(), kernel.clone()], 1e-2, 1e-2, || {
+                patches(&images, stride)?.matmul(&kernel)
+            });
         }
     }
 }

@@ -51,7 +51,12 @@ mod gradient_check {
     use candle_core::{Device, Var};
 
     /// Compares candle's gradient of `function` with central differences, entry by entry.
-    pub fn assert_gradients(inputs: &[Var], step: f32, tolerance: f32, function: impl Fn() -> Result<Tensor>) {
+    pub fn assert_gradients(
+        inputs: &[Var],
+        step: f32,
+        tolerance: f32,
+        function: impl Fn() -> Result<Tensor>,
+    ) {
         let weights = {
             let result = function().unwrap();
             let count = result.elem_count();

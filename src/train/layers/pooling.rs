@@ -19,7 +19,8 @@ pub fn max_pool(images: &Tensor) -> Result<Tensor> {
 /// The maxima, and the entry of the images that each came from.
 fn maxima(values: &[f32], width: usize, channels: usize) -> (Vec<f32>, Vec<u32>) {
     let row = width * channels;
-    let (mut maxima, mut origins) = (Vec::with_capacity(values.len() / 4), Vec::with_capacity(values.len() / 4));
+    let (mut maxima, mut origins) =
+        (Vec::with_capacity(values.len() / 4), Vec::with_capacity(values.len() / 4));
     for top in (0..values.len()).step_by(2 * row) {
         for left in (top..top + row).step_by(2 * channels) {
             for first in left..left + channels {
@@ -71,9 +72,11 @@ mod tests {
     #[test]
     fn equals_candles_pooling() {
         let images = random(1, &[2, 4, 6, 3]);
-        let expected = images.permute((0, 3, 1, 2)).unwrap().max_pool2d(2).unwrap().permute((0, 2, 3, 1)).unwrap();
+        let expected =
+            images.permute((0, 3, 1, 2)).unwrap().max_pool2d(2).unwrap().permute((0, 2, 3, 1)).unwrap();
         let found = max_pool(&images).unwrap();
-        let difference = (found - expected).unwrap().abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+        let difference =
+            (found - expected).unwrap().abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
         assert_eq!(difference, 0.0);
     }
 

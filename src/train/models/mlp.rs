@@ -21,7 +21,8 @@ impl Perceptron {
         let mut inputs = shape.values();
         let mut hidden = Vec::new();
         for (number, outputs) in HIDDEN.into_iter().enumerate() {
-            let weight = builder.rectifier_weights(&format!("hidden{}.weight", number + 1), inputs, outputs)?;
+            let weight =
+                builder.rectifier_weights(&format!("hidden{}.weight", number + 1), inputs, outputs)?;
             hidden.push((weight, builder.constant(&format!("hidden{}.bias", number + 1), &[outputs], 0.0)?));
             inputs = outputs;
         }

@@ -47,11 +47,20 @@ impl ModelKind {
     }
 
     /// Puts the model together for this kind of input.
-    pub fn build(self, input: Input, classes: usize, seed: u64) -> Result<(Box<dyn Model>, Parameters), TrainError> {
+    pub fn build(
+        self,
+        input: Input,
+        classes: usize,
+        seed: u64,
+    ) -> Result<(Box<dyn Model>, Parameters), TrainError> {
         let mut builder = Builder::new(seed);
         let model: Box<dyn Model> = match (self, input) {
-            (ModelKind::Lstm, Input::Characters) => Box::new(lstm::CharacterModel::new(&mut builder, classes)?),
-            (ModelKind::Mlp, Input::Images(shape)) => Box::new(mlp::Perceptron::new(&mut builder, shape, classes)?),
+            (ModelKind::Lstm, Input::Characters) => {
+                Box::new(lstm::CharacterModel::new(&mut builder, classes)?)
+            }
+            (ModelKind::Mlp, Input::Images(shape)) => {
+                Box::new(mlp::Perceptron::new(&mut builder, shape, classes)?)
+            }
             (ModelKind::Resnet20, Input::Images(shape)) if shape.height % 4 == 0 && shape.width % 4 == 0 => {
                 Box::new(resnet::ResNet20::new(&mut builder, shape.channels, classes)?)
             }
@@ -133,7 +142,9 @@ mod tests {
         ] {
             let (model, parameters) = kind.build(input, classes, 1).unwrap();
             let batch = match input {
-                Input::Characters => Tensor::zeros((5, 2), candle_core::DType::U32, &candle_core::Device::Cpu),
+                Input::Characters => {
+                    Tensor::zeros((5, 2), candle_core::DType::U32, &candle_core::Device::Cpu)
+                }
                 Input::Images(ImageShape { height, width, channels }) => {
                     Tensor::randn(0.0_f32, 1.0, (2, height, width, channels), &candle_core::Device::Cpu)
                 }

@@ -99,7 +99,8 @@ impl Block {
         }
         let (count, height, width, channels) = images.dims4()?;
         let pairs = images.reshape(&[count, height / 2, 2, width / 2, 2, channels][..])?;
-        let halved = pairs.narrow(2, 0, 1)?.narrow(4, 0, 1)?.reshape((count, height / 2, width / 2, channels))?;
+        let halved =
+            pairs.narrow(2, 0, 1)?.narrow(4, 0, 1)?.reshape((count, height / 2, width / 2, channels))?;
         halved.pad_with_zeros(3, self.added_channels / 2, self.added_channels / 2)
     }
 }

@@ -30,7 +30,12 @@ struct Convolution {
 
 impl Vgg {
     /// A network for images of 32 × 32 with so many channels.
-    pub fn new(builder: &mut Builder, stages: &Stages, image_channels: usize, classes: usize) -> Result<Self> {
+    pub fn new(
+        builder: &mut Builder,
+        stages: &Stages,
+        image_channels: usize,
+        classes: usize,
+    ) -> Result<Self> {
         let mut inputs = image_channels;
         let mut built = Vec::new();
         for (stage, channels) in stages.iter().enumerate() {
@@ -56,7 +61,8 @@ impl Model for Vgg {
         for stage in &self.stages {
             for convolution in stage {
                 let (count, height, width, _) = values.dims4()?;
-                let sums = patches(&values, 1)?.matmul(&convolution.weight)?.broadcast_add(&convolution.bias)?;
+                let sums =
+                    patches(&values, 1)?.matmul(&convolution.weight)?.broadcast_add(&convolution.bias)?;
                 let normalised = convolution.normalisation.forward(&sums, mode)?;
                 values = normalised.relu()?.reshape((count, height, width, ()))?;
             }
