@@ -39,7 +39,7 @@ pub fn train(
         run.first_step = checkpoints.newest_common_step(session)?;
         checkpoints.load(run.first_step, &mut run.state())?;
     }
-    let summary = run.to_the_end(checkpoints.as_ref(), progress)?;
+    let summary = run.all_steps(checkpoints.as_ref(), progress)?;
     session.barrier()?;
     Ok(summary)
 }
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
     }
 
     /// All steps that are left, with their evaluations and checkpoints.
-    fn to_the_end(
+    fn all_steps(
         &mut self,
         checkpoints: Option<&Checkpoints>,
         progress: impl FnMut(Progress),
