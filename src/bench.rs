@@ -6,6 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use gleaner_algorithms::residual::Collection;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::{Error, Layout, Session};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Bench {
     params: usize,
     #[command(flatten)]
     choice: Choice,
+    /// Which dropped entries are collected: global, partial or local
+    #[arg(long, default_value = "global", value_name = "WHICH")]
+    residual: Collection,
     /// Steps that are measured
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -119,7 +123,7 @@ struct Summary {
 
 /// Runs it, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(bench: &Bench) -> Result<u8, BenchError> {
-    let method = bench.choice.method()?;
+    let method = bench.choice.method()?.residual(bench.residual);
     if !gleaner_runtime::Config::is_worker() {
         choice::k(&method, bench.workers, bench.params)?;
     }
@@ -135,7 +139,7 @@ pub fn run(bench: &Bench) -> Result<u8, BenchError> {
 
 /// What every rank does; rank 0 gets the summary.
 fn measure(bench: &Bench) -> Result<Option<Summary>, BenchError> {
-    let method = bench.choice.method()?;
+    let method = bench.choice.method()?.residual(bench.residual);
     let session = Session::join()?;
     let (rank, workers) = (session.rank(), session.world_size());
     let n = bench.params;
@@ -263,8 +267,8 @@ fn table(s: &Summary) -> String {
             "bytes received",
             format!(
                 "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
-                count(s.bytes_received),
-                count(s.bytes_received_dense)
+                quantity::bytes(s.bytes_received as f64),
+                quantity::bytes(s.bytes_received_dense as f64)
             ),
         ),
         ("rounds", s.rounds.to_string()),

@@ -8,7 +8,7 @@ use crate::quantity;
 /// A method and its sparsity.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Choice {
-    #[arg(long, value_name = "METHOD", help = names(), long_help = summaries())]
+    #[arg(long, value_name = "METHOD", default_value = "spardl", help = names(), long_help = summaries())]
     method: String,
     /// The share of all entries that a sparse method delivers, above 0 and at most 1 [default: 0.01]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, conflicts_with = "k")]

@@ -9,6 +9,8 @@ mod quantity;
 mod reduce;
 mod report;
 mod staged;
+#[cfg(feature = "train")]
+mod train;
 
 use std::process::ExitCode;
 
@@ -18,6 +20,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "gleaner", version)]
 enum Command {
+    #[cfg(feature = "train")]
+    Train(train::TrainArgs),
     Bench(bench::Bench),
     Reduce(reduce::Reduce),
     Plan(plan::Plan),
@@ -26,6 +30,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
+        #[cfg(feature = "train")]
+        Command::Train(arguments) => train::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
         Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
         Command::Reduce(arguments) => {
             reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())

@@ -105,6 +105,16 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// Writes a number of bytes in the unit that suits it, in powers of a thousand.
+pub fn bytes(count: f64) -> String {
+    match count {
+        c if c < 1e3 => format!("{c:.0} B"),
+        c if c < 1e6 => format!("{:.1} kB", c / 1e3),
+        c if c < 1e9 => format!("{:.2} MB", c / 1e6),
+        c => format!("{:.2} GB", c / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -279,7 +279,7 @@ impl Gradients {
             step: self.step,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
-            method: describe_method(self.method),
+            method: self.method.to_string(),
             residuals: residuals.collect(),
             thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
         };
@@ -295,7 +295,7 @@ impl Gradients {
         let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
         state.expect(path, "rank", state.rank, rank)?;
         state.expect(path, "world size", state.workers, workers)?;
-        state.expect(path, "method", &state.method, &describe_method(self.method))?;
+        state.expect(path, "method", &state.method, &self.method.to_string())?;
         state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
         for p in &self.layout.parameters {
             let len = state.residuals.get(&p.name).map(Vec::len);
@@ -364,19 +364,9 @@ fn largest_receives(schedule: &Schedule, proof: &RankProof) -> BTreeMap<u32, u64
     bytes
 }
 
-fn describe_method(method: Method) -> String {
-    let sparsity = match (method.collective().is_sparse(), method.sparsity()) {
-        (false, _) => String::new(),
-        (true, Sparsity::Density(density)) => format!(" at density {density}"),
-        (true, Sparsity::K(k)) => format!(" with k = {k}"),
-    };
-    let residual = if method.collective().is_sparse() { method.collection().name() } else { "no" };
-    format!("{}{sparsity}, {residual} residual collection", method.collective().name())
-}
-
 /// What all ranks must agree on, a line each.
 fn describe(layout: &Layout, method: Method) -> String {
-    let mut text = format!("method {}\n{} entries in all\n", describe_method(method), layout.entries());
+    let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
     for p in &layout.parameters {
         text += &format!("parameter '{}' with {} entries in group {}\n", p.name, p.len, p.group);
     }

@@ -10,7 +10,7 @@ mod recursive_doubling;
 mod ring;
 mod spardl;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use crate::residual::Collection;
@@ -61,6 +61,20 @@ pub enum MethodError {
     /// No such number of entries.
     #[error(transparent)]
     Sparsity(#[from] SparsityError),
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.collective.name())?;
+        if !self.collective.is_sparse() {
+            return Ok(());
+        }
+        match self.sparsity {
+            Sparsity::Density(density) => write!(f, " at density {density}")?,
+            Sparsity::K(k) => write!(f, " with k = {k}")?,
+        }
+        write!(f, ", {} residual collection", self.collection.name())
+    }
 }
 
 impl Method {

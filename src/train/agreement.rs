@@ -1,0 +1,75 @@
+//! Making sure that workers agree where they must.
+
+use std::collections::BTreeMap;
+
+use super::error::TrainError;
+use gleaner_runtime::Session;
+
+/// Compares named values over all workers; where they differ, says which ranks have what.
+pub fn expect_agreement(
+    session: &Session,
+    values: &[(&'static str, String)],
+    advice: &'static str,
+) -> Result<(), TrainError> {
+    let note: Vec<String> = values.iter().map(|(_, value)| value.replace('\n', " ")).collect();
+    let notes = session.all_gather(note.join("\n").as_bytes())?;
+    compare(values, &notes, advice)
+}
+
+fn compare(
+    values: &[(&'static str, String)],
+    notes: &[Vec<u8>],
+    advice: &'static str,
+) -> Result<(), TrainError> {
+    let mut lines = Vec::new();
+    for (rank, note) in notes.iter().enumerate() {
+        let text = String::from_utf8_lossy(note).into_owned();
+        let of_rank: Vec<String> = text.split('\n').map(String::from).collect();
+        if of_rank.len() != values.len() {
+            return Err(TrainError::Note {
+                rank,
+                expected: "values that all workers share",
+                found: note.len(),
+            });
+        }
+        lines.push(of_rank);
+    }
+    for (number, (what, _)) in values.iter().enumerate() {
+        let mut ranks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (rank, of_rank) in lines.iter().enumerate() {
+            ranks.entry(&of_rank[number]).or_default().push(rank);
+        }
+        if ranks.len() > 1 {
+            return Err(TrainError::WorkersDiffer { what, found: describe(&ranks), advice });
+        }
+    }
+    Ok(())
+}
+
+/// Such as "abc on ranks 0, 2 and abd on rank 1".
+fn describe(ranks: &BTreeMap<&str, Vec<usize>>) -> String {
+    let describe = |(value, ranks): (&&str, &Vec<usize>)| {
+        let list: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
+        format!("{value} on rank{} {}", if list.len() > 1 { "s" } else { "" }, list.join(", "))
+    };
+    ranks.iter().map(describe).collect::<Vec<String>>().join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_reported_with_its_ranks() {
+        let values = [("seed", "1".to_string()), ("parameters", "abc".to_string())];
+        let notes =
+            |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
+        compare(&values, &notes("abc"), "").unwrap();
+        let refusal = compare(&values, &notes("abd"), "do this").unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "expected the same parameters on every worker, found abc on ranks 0, 2 and abd on rank 1; do this"
+        );
+        assert!(compare(&values, &notes("a\nb"), "").unwrap_err().to_string().contains("from rank 1"));
+    }
+}

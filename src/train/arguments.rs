@@ -1,0 +1,253 @@
+//! The options of `gleaner train`, and the settings that follow from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use gleaner_algorithms::Method;
+use gleaner_algorithms::residual::Collection;
+
+use super::data::Source;
+use super::error::TrainError;
+use super::models::ModelKind;
+use crate::choice::Choice;
+use crate::quantity;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner train
+          four workers on this machine learn the project's own documentation, character by character,
+          and exchange one gradient entry in a hundred
+  gleaner train --method ring
+          the same with every entry, to compare
+  gleaner train --data cifar10:/data/cifar10 --model resnet20 --steps 20000 --lr-drops 0.5,0.75 \\
+                --checkpoint run1 --checkpoint-every 500
+          a paper's workload; add --resume to go on after an interruption";
+
+/// Train a model with several workers that exchange sparse gradients.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct TrainArgs {
+    /// What to train on: text (the built-in documentation), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
+    /// cifar100:DIRECTORY or synthetic
+    #[arg(long, default_value = "text", value_name = "DATA")]
+    pub data: String,
+    /// The model [default: lstm for text, mlp for mnist and synthetic, resnet20 for cifar]
+    #[arg(long, value_enum)]
+    pub model: Option<ModelKind>,
+    #[command(flatten)]
+    pub choice: Choice,
+    /// Which dropped entries are collected: global, partial or local
+    #[arg(long, default_value = "global", value_name = "WHICH")]
+    pub residual: Collection,
+    /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub workers: u32,
+    /// How long a silent worker counts as alive [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    pub timeout: Option<Duration>,
+    /// How many steps to train [default: 320 for text, 500 for images]
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// The learning rate [default: by model]
+    #[arg(long)]
+    pub lr: Option<f32>,
+    /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
+    #[arg(long, value_delimiter = ',', value_name = "SHARES")]
+    pub lr_drops: Vec<f64>,
+    /// How much of the last update the next one keeps
+    #[arg(long, default_value_t = 0.9)]
+    pub momentum: f32,
+    /// How strongly parameters are pulled towards zero
+    #[arg(long, default_value_t = 0.0)]
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
+    #[arg(long, value_name = "NORM")]
+    pub clip: Option<f32>,
+    /// Decides the starting parameters, the order of the data, and synthetic data
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for images]
+    #[arg(long, value_name = "STEPS")]
+    pub evaluate_every: Option<u64>,
+    /// Where to keep checkpoints
+    #[arg(long, value_name = "DIRECTORY")]
+    pub checkpoint: Option<PathBuf>,
+    /// Write a checkpoint after so many steps, and after the last [default: only after the last]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from the newest step of which every worker has a checkpoint
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Checked options with all defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the data come from.
+    pub source: Source,
+    /// What is trained.
+    pub model: ModelKind,
+    /// How gradients are exchanged, and how many of their entries.
+    pub method: Method,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Examples per worker and step.
+    pub batch: usize,
+    /// The learning rate at first.
+    pub lr: f32,
+    /// The steps from which the learning rate is a tenth of what it was.
+    pub lr_drops: Vec<u64>,
+    /// What the next update keeps of the last.
+    pub momentum: f32,
+    /// Pull towards zero.
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient.
+    pub clip: Option<f32>,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Steps between evaluations.
+    pub evaluate_every: u64,
+    /// Where checkpoints are kept, and the steps between them if any.
+    pub checkpoint: Option<(PathBuf, Option<u64>)>,
+    /// Whether to go on from a checkpoint.
+    pub resume: bool,
+}
+
+impl TrainArgs {
+    /// Checks the options and fills in what was left open.
+    pub fn settings(&self) -> Result<Settings, TrainError> {
+        let source: Source = self.data.parse()?;
+        let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
+        let text = model == ModelKind::Lstm;
+        let steps = self.steps.unwrap_or(if text { 320 } else { 500 });
+        let clip = self.clip.unwrap_or(0.0);
+        let settings = Settings {
+            source,
+            model,
+            method: self.choice.method()?.residual(self.residual),
+            steps,
+            batch: self.batch.unwrap_or(16),
+            lr: self.lr.unwrap_or(default_learning_rate(model)),
+            lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
+            momentum: self.momentum,
+            weight_decay: self.weight_decay,
+            clip: (clip > 0.0).then_some(clip),
+            seed: self.seed,
+            evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
+            checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
+            resume: self.resume,
+        };
+        self.check(&settings)?;
+        Ok(settings)
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), TrainError> {
+        let above_zero = "a number above 0";
+        let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
+        let interval = self.checkpoint_every.unwrap_or(1).to_string();
+        for (option, fits, expected, found) in [
+            ("--steps", settings.steps > 0, above_zero, "0".into()),
+            ("--batch", settings.batch > 0, above_zero, "0".into()),
+            ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
+            ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
+            (
+                "--momentum",
+                (0.0..1.0).contains(&self.momentum),
+                "a number from 0 to below 1",
+                self.momentum.to_string(),
+            ),
+            (
+                "--weight-decay",
+                (0.0..1.0).contains(&self.weight_decay),
+                "a number from 0 to below 1",
+                self.weight_decay.to_string(),
+            ),
+            (
+                "--clip",
+                self.clip.is_none_or(|clip| clip >= 0.0),
+                "a norm, or 0",
+                self.clip.unwrap_or(0.0).to_string(),
+            ),
+            ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
+            ("--checkpoint-every", interval != "0", above_zero, interval),
+        ] {
+            if !fits {
+                return Err(TrainError::Setting { option, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// The learning rate of a step.
+    pub fn learning_rate(&self, step: u64) -> f32 {
+        self.lr_drops.iter().filter(|&&drop| step >= drop).fold(self.lr, |rate, _| rate * 0.1)
+    }
+}
+
+/// With momentum 0.9 and a hundredth of the entries: measured for text and the perceptron. The convolutional networks begin
+/// restlessly at this rate before their loss falls, and have not been trained for long here.
+fn default_learning_rate(model: ModelKind) -> f32 {
+    match model {
+        ModelKind::Lstm => 1.0,
+        ModelKind::Mlp => 0.02,
+        ModelKind::Resnet20 | ModelKind::Vgg16 | ModelKind::Vgg19 => 0.05,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use gleaner_algorithms::Sparsity;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        train: TrainArgs,
+    }
+
+    fn settings(options: &[&str]) -> Result<Settings, TrainError> {
+        Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
+    }
+
+    #[test]
+    fn defaults_follow_the_data() {
+        let text = settings(&[]).unwrap();
+        assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.01)));
+        let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
+        assert_eq!((images.model, images.method.sparsity()), (ModelKind::Resnet20, Sparsity::K(500)));
+    }
+
+    #[test]
+    fn the_learning_rate_drops_at_shares_of_the_run() {
+        let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
+        let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
+        assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
+    }
+
+    #[test]
+    fn impossible_options_are_refused_by_name() {
+        for (option, value) in [
+            ("--steps", "0"),
+            ("--batch", "0"),
+            ("--lr", "-1"),
+            ("--lr-drops", "0.5,2"),
+            ("--momentum", "1"),
+            ("--weight-decay", "-0.1"),
+            ("--clip", "NaN"),
+            ("--evaluate-every", "0"),
+        ] {
+            let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
+            assert!(refusal.starts_with(option), "{option} {value}: {refusal}");
+        }
+    }
+}

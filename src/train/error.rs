@@ -1,0 +1,146 @@
+//! What can go wrong while training.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::data::Input;
+use super::models::ModelKind;
+
+/// Why a worker stopped; each says what was expected, what was found, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The argument of `--data` names no known data.
+    #[error(
+        "--data: expected text, text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY, cifar100:DIRECTORY or synthetic, \
+         found {found:?}; use one of these"
+    )]
+    UnknownData {
+        /// The argument.
+        found: String,
+    },
+    /// A data file is missing, damaged or of another kind.
+    #[error("{}: expected {expected}, found {found}; {advice}", path.display())]
+    Data {
+        /// The file or directory.
+        path: PathBuf,
+        /// What a good file has.
+        expected: String,
+        /// What this one has.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The model cannot read this kind of data.
+    #[error("--model {model} needs {needed}, found {found}; choose other data or another --model")]
+    ModelAndData {
+        /// The model asked for.
+        model: ModelKind,
+        /// What it can read.
+        needed: &'static str,
+        /// What the data are.
+        found: Input,
+    },
+    /// The workers' batches are larger than the data.
+    #[error(
+        "expected at least one batch of {batch} for each of {workers} workers, found {examples} examples to train on; \
+         lower --batch or --workers, or bring more data"
+    )]
+    TooFewExamples {
+        /// Examples to train on.
+        examples: usize,
+        /// Workers that share them.
+        workers: usize,
+        /// Examples per worker and step.
+        batch: usize,
+    },
+    /// An option has a value that makes no sense.
+    #[error("{option}: expected {expected}, found {found}; correct the option")]
+    Setting {
+        /// The option, such as `--density`.
+        option: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The loss is no longer a number.
+    #[error("at step {step} the loss is {loss}, not a finite number; lower --lr, or set --clip")]
+    Diverged {
+        /// The step.
+        step: u64,
+        /// The loss.
+        loss: f32,
+    },
+    /// Workers that must agree do not.
+    #[error("expected the same {what} on every worker, found {found}; {advice}")]
+    WorkersDiffer {
+        /// What must agree.
+        what: &'static str,
+        /// Which ranks have what.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// A worker sent a note that this version does not understand.
+    #[error(
+        "expected a note of {expected} from rank {rank}, found {found} bytes; \
+         run the same version of gleaner on every worker"
+    )]
+    Note {
+        /// The sender.
+        rank: usize,
+        /// What the note should be.
+        expected: &'static str,
+        /// Its length.
+        found: usize,
+    },
+    /// A checkpoint does not fit this run, or is damaged.
+    #[error("checkpoint {}: expected {expected}, found {found}; {advice}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What this run needs.
+        expected: String,
+        /// What the checkpoint has.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// There is no step of which every worker has a checkpoint.
+    #[error(
+        "--resume: expected a step of which every worker has a checkpoint in {}, found {found}; \
+         point --checkpoint at the directory of an earlier run, or start without --resume", directory.display()
+    )]
+    NoCommonCheckpoint {
+        /// The directory of checkpoints.
+        directory: PathBuf,
+        /// The steps each rank has.
+        found: String,
+    },
+    /// A file could not be written.
+    #[error("{}: could not be written: {source}; make sure that the directory is writable and has room", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The forward or backward pass failed.
+    #[error("the computation of a step failed: {0}; please report this together with the command")]
+    Compute(#[from] candle_core::Error),
+    /// The exchange with the other workers failed.
+    #[error(transparent)]
+    Runtime(#[from] gleaner_runtime::Error),
+    /// The layout and what is asked of an update differ.
+    #[error(transparent)]
+    Layout(#[from] gleaner_runtime::LayoutError),
+    /// A method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] crate::choice::ChoiceError),
+    /// Workers that cannot be started.
+    #[error(transparent)]
+    Launch(#[from] gleaner_runtime::launcher::LaunchError),
+    /// No output.
+    #[error("the summary cannot be printed: {0}")]
+    Print(#[from] io::Error),
+}

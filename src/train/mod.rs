@@ -1,0 +1,80 @@
+//! `gleaner train`: a trainer for several workers that exchange sparse gradients.
+//!
+//! [`worker`] is what each rank runs: the same model from the same seed, its own share of the data, gradients handed to
+//! a session, and the common update applied. The models and layers stand on candle, which only this module knows.
+
+mod agreement;
+mod arguments;
+mod checkpoint;
+mod data;
+mod error;
+mod evaluation;
+mod layers;
+mod models;
+mod optimizer;
+mod parameters;
+mod random;
+mod summary;
+mod worker;
+
+use std::fmt::Write;
+
+use crate::crew::{self, Display, Role};
+use crate::{quantity, report};
+
+pub use arguments::TrainArgs;
+pub use error::TrainError;
+
+use summary::{Progress, Summary};
+
+/// Trains, as a worker or as the launcher of workers; gives the exit code.
+pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
+    args.settings()?;
+    if let Role::Launched(code) = crew::assemble(args.workers, "train", args.timeout)? {
+        return Ok(code);
+    }
+    let display = Display::new();
+    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    drop(display);
+    if let Some(summary) = summary {
+        let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
+        report::print(&text)?;
+    }
+    Ok(0)
+}
+
+fn shown(progress: &Progress) -> crew::Progress {
+    let note = format!(
+        "loss {:.3}, {:.1} steps/s, {:.0}% waiting, {} a step (dense: {})",
+        progress.loss,
+        progress.steps_per_second,
+        progress.waiting_share * 100.0,
+        quantity::bytes(progress.bytes_per_step),
+        quantity::bytes(progress.dense_bytes_per_step),
+    );
+    crew::Progress { done: progress.step, of: progress.steps, note }
+}
+
+fn table(s: &Summary) -> String {
+    let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
+    let rows = [
+        ("model", format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data)),
+        ("workers", format!("{}, exchanging by {}", s.workers, s.method)),
+        ("steps", format!("{} in {:.1} s, {:.0}% of it waiting", s.steps - s.first_step, s.seconds, s.waiting_share * 100.0)),
+        ("held-out loss", format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss)),
+        (
+            "received",
+            format!(
+                "{} a worker and step; a dense ring: {} ({:.1} times as many)",
+                quantity::bytes(s.bytes_per_step),
+                quantity::bytes(s.dense_bytes_per_step),
+                s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
+            ),
+        ),
+        ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
+    ];
+    rows.into_iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name:14} {value}");
+        text
+    })
+}

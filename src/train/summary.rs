@@ -1,0 +1,79 @@
+//! What a run reports: now and then while it trains, and once at the end.
+
+use serde::Serialize;
+
+use gleaner_algorithms::{Method, Sparsity};
+
+/// How far a run is; given to the caller of worker 0 at most ten times a second.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// The training loss of this worker's last batch.
+    pub loss: f32,
+    /// Speed since the last report.
+    pub steps_per_second: f64,
+    /// The share of the time since the last report in which the trainer waited for gradients.
+    pub waiting_share: f64,
+    /// What this worker received per step since the last report.
+    pub bytes_per_step: f64,
+    /// What a ring all-reduce of dense gradients would have received.
+    pub dense_bytes_per_step: f64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The data trained on.
+    pub data: String,
+    /// The model trained.
+    pub model: String,
+    /// How many numbers the model has.
+    pub parameters: usize,
+    /// How many workers trained together.
+    pub workers: usize,
+    /// How gradients were exchanged.
+    pub method: String,
+    /// The share of a gradient's entries asked for in a step.
+    pub density: f64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// The step this process began with: 0, or that of a checkpoint.
+    pub first_step: u64,
+    /// The loss on held-out data before the first step, in nats per character or image.
+    pub held_out_loss_first: f64,
+    /// The loss on held-out data after the last step.
+    pub held_out_loss: f64,
+    /// The share of held-out images classified correctly after the last step.
+    pub held_out_accuracy: Option<f64>,
+    /// Step and held-out loss of every evaluation.
+    pub loss_curve: Vec<(u64, f64)>,
+    /// The time from this process's first step to the end of its last, evaluations included.
+    pub seconds: f64,
+    /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
+    pub waiting_share: f64,
+    /// What the worker that received most received for gradients since this process's first step.
+    pub bytes_received: u64,
+    /// The same per step.
+    pub bytes_per_step: f64,
+    /// What a ring all-reduce of dense gradients would have received per step: 2(P−1)/P · 4n.
+    pub dense_bytes_per_step: f64,
+    /// SHA-256 of the final parameters, the same on every worker.
+    pub parameters_digest: String,
+}
+
+/// What each worker receives in a ring all-reduce of n numbers of four bytes: 2(P−1)/P · 4n.
+pub fn dense_bytes_per_step(workers: usize, parameters: usize) -> f64 {
+    2.0 * (workers - 1) as f64 / workers as f64 * 4.0 * parameters as f64
+}
+
+/// The share of entries that a method is asked for.
+pub fn density(method: &Method, parameters: usize) -> f64 {
+    match method.sparsity() {
+        _ if !method.collective().is_sparse() => 1.0,
+        Sparsity::Density(density) => density,
+        Sparsity::K(k) => (k as f64 / parameters as f64).min(1.0),
+    }
+}
