@@ -56,7 +56,7 @@ fn at_every_number_of_workers_and_awkward_lengths() {
 #[test]
 fn with_many_workers() {
     for workers in [32, 33, 64] {
-        for (share, n) in [(Share::Density(0.01), 1000), (Share::Density(0.1), 200), (Share::K(600), 150)] {
+        for (share, n) in [(Share::Density(0.05), 300), (Share::K(600), 150)] {
             steps_obey_the_laws(workers, n, share, &PATTERNS, workers as u64);
         }
     }
@@ -65,8 +65,8 @@ fn with_many_workers() {
 /// Long enough that blocks travel in several payloads, dense and sparse.
 #[test]
 fn with_payloads_in_pieces() {
-    for share in [Share::Density(0.2), Share::Density(0.7)] {
-        steps_obey_the_laws(3, 500_000, share, &[Pattern::Full, Pattern::Cancelling], 3);
+    for share in [Share::Density(0.4), Share::Density(0.7)] {
+        steps_obey_the_laws(3, 300_000, share, &[Pattern::Full, Pattern::Cancelling], 3);
     }
 }
 
