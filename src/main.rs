@@ -1,5 +1,7 @@
 //! The command.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod choice;
 mod plan;
 mod quantity;

@@ -1,5 +1,7 @@
 //! `gleaner plan` as its users see it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
