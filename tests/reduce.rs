@@ -2,6 +2,8 @@
 //!
 //! Files are written and read by a few lines of this test, not by the library that the command uses.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -246,6 +248,8 @@ fn bad_files_are_refused_with_a_sentence() {
     bench.file("square.npy", &npy("<f4", "False", "(2, 2)", &[0; 16]));
     bench.file("dict.npy", &npy("<f4", "Maybe", "(4,)", &[0; 16]));
     bench.file("negative.npy", &npy("<f4", "False", "(-4,)", &[0; 16]));
+    let deep = format!("{}0{}", "[".repeat(500), "]".repeat(500));
+    bench.file("deep.npy", &npy("<f4", "False", &deep, &[0; 16]));
     bench.gradient("five.npy", &[0.0; 5]);
     bench.gradient("nan.npy", &[1.0, 2.0, f32::NAN, 4.0]);
     bench.gradient("infinite.npy", &[1.0, 2.0, 3.0, f32::NEG_INFINITY]);
@@ -267,6 +271,7 @@ fn bad_files_are_refused_with_a_sentence() {
         ("square.npy", &["good.npy has 4 entries of shape [4]", "square.npy has 4 of shape [2, 2]"]),
         ("dict.npy", &["header of dict.npy is damaged"]),
         ("negative.npy", &["header of negative.npy is damaged"]),
+        ("deep.npy", &["header of deep.npy is damaged", "deep"]),
         ("five.npy", &["good.npy has 4 entries", "five.npy has 5"]),
         ("nan.npy", &["rank 1: nan.npy holds NaN at entry 2", "finite"]),
         ("infinite.npy", &["rank 1: infinite.npy holds -inf at entry 3"]),
@@ -305,7 +310,7 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --density NaN", &["the density is NaN"]),
         ("--method spardl --k 5", &["k is 5", "4 entries", "from 1 to 4"]),
         ("--method spardl --k 0", &["k is 0", "from 1 to 4"]),
-        ("--method sparse", &["no method 'sparse'", "spardl, ring, rabenseifner, recursive-doubling"]),
+        ("--method sparse", &["no method 'sparse'", "choose one of spardl, "]),
         ("--method ring --out a.npy", &["a.npy is no directory"]),
     ] {
         let out = if choice.contains("--out") { "" } else { "--out out" };

@@ -12,6 +12,9 @@ const PIECE: usize = 1 << 18;
 /// NumPy itself writes no longer headers without being asked to.
 const LONGEST_HEADER: usize = 10_000;
 
+/// Brackets inside brackets in a header: a dictionary, a shape, and what record types add to them.
+const DEEPEST_HEADER: usize = 8;
+
 /// A file that is no vector of 32-bit floats.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
@@ -148,6 +151,11 @@ fn read_header(file: &mut File, path: &Path) -> Result<(NpyHeader, u64), NpyErro
     if !bytes.starts_with(b"\x93NUMPY") {
         return Err(NpyError::Magic { path: path.into() });
     }
+    // The parser takes time that is exponential in the depth.
+    if depth(&bytes) > DEEPEST_HEADER {
+        let reason = format!("its brackets are more than {DEEPEST_HEADER} deep");
+        return Err(NpyError::Header { path: path.into(), reason });
+    }
     let mut cursor = Cursor::new(&bytes);
     let header = NpyHeader::from_reader(&mut cursor).map_err(|e| NpyError::Header {
         path: path.into(),
@@ -161,6 +169,24 @@ fn read_header(file: &mut File, path: &Path) -> Result<(NpyHeader, u64), NpyErro
         },
     })?;
     Ok((header, cursor.position()))
+}
+
+/// How deep the brackets of the header are that these bytes start with.
+fn depth(bytes: &[u8]) -> usize {
+    let start = if bytes.get(6) == Some(&1) { 10 } else { 12 };
+    let length =
+        bytes.get(8..start).unwrap_or_default().iter().rev().fold(0, |l, &b| (l << 8) | usize::from(b));
+    let header = bytes.get(start..bytes.len().min(start + length)).unwrap_or_default();
+    let (mut open, mut deepest) = (0usize, 0);
+    for byte in header {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest
 }
 
 /// Whether 32-bit floats are big-endian; None for any other type.
