@@ -9,8 +9,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::select::{
-    Entries, Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
+    Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
 };
 
 /// Steps before the first that counts: the residuals settle.

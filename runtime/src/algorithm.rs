@@ -96,21 +96,25 @@ async fn exchange(
     let mut readings: Vec<(Rank, Reading<'_>)> =
         schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
     let mut outbox = Vec::new();
+    let outgoing = |outbox: &mut Vec<Outgoing>| {
+        for Outgoing { to, payload } in outbox.drain(..) {
+            post.send(Peer(to.0), Message { tag, payload });
+        }
+    };
     loop {
         let clock = Instant::now();
         let mut advance = || execution.advance(&mut outbox);
         let progress = if long { tokio::task::block_in_place(advance) } else { advance() };
         times.select += clock.elapsed();
-        for Outgoing { to, payload } in outbox.drain(..) {
-            post.send(Peer(to.0), Message { tag, payload });
-        }
+        outgoing(&mut outbox);
         let Progress::Waiting(from) = progress else { break };
         let Some((_, reading)) = readings.iter_mut().find(|(rank, _)| *rank == from) else {
             unreachable!("a schedule's peers include all that it receives from")
         };
         let payload = reading.next().await?;
         let clock = Instant::now();
-        execution.receive(from, &payload).map_err(|error| blame(post.rank, error))?;
+        execution.receive(from, payload, &mut outbox).map_err(|error| blame(post.rank, error))?;
+        outgoing(&mut outbox);
         times.merge += clock.elapsed();
     }
     let finished = execution.finish();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::bag::{Bag, floats};
 use gleaner_algorithms::{Block, Partition};
 
 use crate::layout::{Layout, LayoutError};
@@ -49,7 +49,7 @@ impl Update {
             let (first, last) = ((from - block.start) as u32, (to - block.start) as u32);
             match bag {
                 Bag::Dense(values) => {
-                    let values = &values[first as usize..last as usize];
+                    let values = values.stretches(first as usize..last as usize).flat_map(floats);
                     into[from - start..to - start].iter_mut().zip(values).for_each(|(x, v)| *x += scale * v);
                 }
                 Bag::Sparse(entries) => {

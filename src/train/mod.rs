@@ -58,10 +58,24 @@ fn shown(progress: &Progress) -> crew::Progress {
 fn table(s: &Summary) -> String {
     let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
     let rows = [
-        ("model", format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data)),
+        (
+            "model",
+            format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
+        ),
         ("workers", format!("{}, exchanging by {}", s.workers, s.method)),
-        ("steps", format!("{} in {:.1} s, {:.0}% of it waiting", s.steps - s.first_step, s.seconds, s.waiting_share * 100.0)),
-        ("held-out loss", format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss)),
+        (
+            "steps",
+            format!(
+                "{} in {:.1} s, {:.0}% of it waiting",
+                s.steps - s.first_step,
+                s.seconds,
+                s.waiting_share * 100.0
+            ),
+        ),
+        (
+            "held-out loss",
+            format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
+        ),
         (
             "received",
             format!(

@@ -14,8 +14,8 @@ use super::layers::{Mode, cross_entropy, with_values};
 use super::models::Model;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
-use gleaner_runtime::{Gradients, Session};
 use super::summary::{Progress, Summary, dense_bytes_per_step, density};
+use gleaner_runtime::{Gradients, Session};
 
 /// The shortest time between two reports of progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -361,9 +361,9 @@ impl<F: FnMut(Progress)> Reporter<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gleaner_algorithms::Method;
     use crate::train::data::Source;
     use crate::train::models::ModelKind;
+    use gleaner_algorithms::Method;
     use std::fs;
     use std::path::Path;
 
@@ -457,7 +457,10 @@ mod tests {
                 .contains("expected model mlp, found model resnet20")
         );
         assert!(change(|settings| settings.method = Method::ring()).contains("expected method ring"));
-        assert!(change(|settings| settings.method = Method::spardl().k(5)).contains("expected method spardl with k = 5"));
+        assert!(
+            change(|settings| settings.method = Method::spardl().k(5))
+                .contains("expected method spardl with k = 5")
+        );
         assert!(change(|settings| settings.seed = 4).contains("found seed 3"));
         let labels = data.path().join("train-labels-idx1-ubyte");
         let good = fs::read(&labels).unwrap();

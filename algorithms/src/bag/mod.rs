@@ -1,10 +1,11 @@
 //! The sparse vector in flight: merging, splitting, and its forms on the wire.
 
+mod dense;
 mod entries;
 pub mod wire;
 
-use std::sync::Arc;
-
+pub use dense::{Dense, floats};
+pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;
 
 /// The values of one block on their way: sparse, or dense once that is smaller.
@@ -13,7 +14,7 @@ pub enum Bag {
     /// Sorted indices within the block, and the values there.
     Sparse(Entries),
     /// One value for every entry of the block.
-    Dense(Arc<Vec<f32>>),
+    Dense(Dense),
 }
 
 impl Bag {
@@ -26,7 +27,7 @@ impl Bag {
     pub fn nonzeros(&self) -> usize {
         match self {
             Bag::Sparse(entries) => entries.len(),
-            Bag::Dense(values) => values.iter().filter(|v| **v != 0.0).count(),
+            Bag::Dense(values) => values.iter().filter(|v| *v != 0.0).count(),
         }
     }
 
@@ -34,9 +35,7 @@ impl Bag {
     pub fn iter(&self) -> Box<dyn Iterator<Item = (u32, f32)> + '_> {
         match self {
             Bag::Sparse(entries) => Box::new(entries.iter()),
-            Bag::Dense(values) => {
-                Box::new(values.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, &v)| (i as u32, v)))
-            }
+            Bag::Dense(values) => Box::new((0..).zip(values.iter()).filter(|(_, v)| *v != 0.0)),
         }
     }
 
@@ -51,24 +50,20 @@ impl Bag {
     /// Sparse entries of a block of `len` entries, turned dense where COO would be larger
     /// (two words an entry against one: SparCML's δ for equally wide indices and values).
     pub fn smaller(entries: Entries, len: usize) -> Self {
-        if 2 * entries.len() > len {
-            Bag::Dense(Arc::new(entries.to_dense(len)))
-        } else {
-            Bag::Sparse(entries)
-        }
+        if 2 * entries.len() > len { Bag::Dense(entries.to_dense(len).into()) } else { Bag::Sparse(entries) }
     }
 
     /// self + other, value by value: the bits do not depend on which side is sparse.
     pub fn add(self, other: Bag, len: usize) -> Bag {
         match (self, other) {
             (Bag::Sparse(a), Bag::Sparse(b)) => Bag::smaller(a.merge(&b), len),
-            (Bag::Dense(mut sum), b) | (b, Bag::Dense(mut sum)) => {
-                let values = Arc::make_mut(&mut sum);
-                match b {
-                    Bag::Sparse(b) => b.iter().for_each(|(i, v)| values[i as usize] += v),
-                    Bag::Dense(b) => values.iter_mut().zip(b.iter()).for_each(|(a, b)| *a += b),
+            (Bag::Dense(sum), other) | (other, Bag::Dense(sum)) => {
+                let mut sum = sum.to_vec();
+                match other {
+                    Bag::Sparse(other) => other.iter().for_each(|(i, v)| sum[i as usize] += v),
+                    Bag::Dense(other) => sum.iter_mut().zip(other.iter()).for_each(|(a, b)| *a += b),
                 }
-                Bag::Dense(sum)
+                Bag::Dense(sum.into())
             }
         }
     }
@@ -90,7 +85,7 @@ mod tests {
         #[test]
         fn adding_bags_is_adding_vectors(a in sparse(40), b in sparse(40), forms in 0..4) {
             let bag = |v: &[f32], dense: bool| {
-                if dense { Bag::Dense(Arc::new(v.to_vec())) } else { Bag::Sparse(Entries::from_dense(v)) }
+                if dense { Bag::Dense(v.to_vec().into()) } else { Bag::Sparse(Entries::from_dense(v)) }
             };
             let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
             let ours = bag(&a, forms & 1 > 0).add(bag(&b, forms & 2 > 0), 40);

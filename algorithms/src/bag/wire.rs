@@ -8,18 +8,15 @@
 //! The [`Decoder`] takes any bytes at all: it never panics, and allocates no more than the entries that the
 //! schedule declared for each block.
 
-use std::ops::Range;
-use std::sync::Arc;
+use bytes::{Buf, Bytes};
 
-use bytes::Bytes;
-
-use super::Entries;
+use super::{Dense, Entries, first_non_finite, floats};
 
 /// The largest payload that [`encode`] makes, in bytes.
 pub const PIECE: usize = 256 << 10;
 
-/// Dense bodies from this size on, in bytes, are lent to the network instead of copied.
-const LEND: usize = 16 << 10;
+/// Dense bodies of at least so many values travel in payloads of their own, lent to the network instead of copied.
+const LEND: usize = 4 << 10;
 
 const SPARSE: u32 = 0;
 const DENSE: u32 = 1;
@@ -29,19 +26,8 @@ const DENSE: u32 = 1;
 pub enum Body {
     /// Indices and values.
     Sparse(Entries),
-    /// The values in a range of a shared vector, which is a whole block.
-    Dense(Arc<Vec<f32>>, Range<usize>),
-}
-
-struct Lent {
-    values: Arc<Vec<f32>>,
-    range: Range<usize>,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.values[self.range.clone()])
-    }
+    /// All values of the block.
+    Dense(Dense),
 }
 
 /// The payloads that carry the bodies of a slot, in order.
@@ -50,7 +36,7 @@ pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
     for body in bodies {
         let (form, count) = match body {
             Body::Sparse(entries) => (SPARSE, entries.len()),
-            Body::Dense(_, range) => (DENSE, range.len()),
+            Body::Dense(values) => (DENSE, values.len()),
         };
         stream.write(&form.to_le_bytes());
         stream.write(&(count as u32).to_le_bytes());
@@ -61,20 +47,31 @@ pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
                 stream.write_words(entries.indices.iter().map(|i| i.to_le_bytes()));
                 stream.write_words(entries.values.iter().map(|v| v.to_le_bytes()));
             }
-            Body::Dense(values, range) if range.len() * 4 >= LEND && cfg!(target_endian = "little") => {
+            Body::Dense(values) if values.len() >= LEND => {
                 stream.flush();
-                for from in range.clone().step_by(PIECE / 4) {
-                    let range = from..(from + PIECE / 4).min(range.end);
-                    stream.payloads.push(Bytes::from_owner(Lent { values: values.clone(), range }));
-                }
+                stream.payloads.extend(values.pieces().iter().flat_map(pieces));
             }
-            Body::Dense(values, range) => {
-                stream.write_words(values[range.clone()].iter().map(|v| v.to_le_bytes()));
+            Body::Dense(values) => {
+                for piece in values.pieces() {
+                    stream.write_words(piece.chunks_exact(4).map(|w| [w[0], w[1], w[2], w[3]]));
+                }
             }
         }
     }
     stream.flush();
     stream.payloads
+}
+
+/// Payloads that together are these bytes, lent.
+pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+    (0..bytes.len()).step_by(PIECE).map(|from| bytes.slice(from..(from + PIECE).min(bytes.len())))
+}
+
+/// The payload that announces one dense block, for a sender that has not all of its values yet; None for a block so
+/// short that [`encode`] would not send its values apart.
+pub(crate) fn announce_dense(len: usize) -> Option<Bytes> {
+    let words = [DENSE.to_le_bytes(), (len as u32).to_le_bytes()];
+    (len >= LEND).then(|| Bytes::from(words.concat()))
 }
 
 #[derive(Default)]
@@ -120,7 +117,7 @@ pub struct Expected {
 
 /// A part of a slot, as the decoder hands it on.
 #[derive(Debug, PartialEq)]
-pub enum Part<'a> {
+pub enum Part {
     /// All entries of a block.
     Sparse(Entries),
     /// Consecutive values of a dense block.
@@ -128,13 +125,8 @@ pub enum Part<'a> {
         /// The index of the first of them.
         first: usize,
         /// Little-endian values.
-        values: &'a [u8],
+        values: Bytes,
     },
-}
-
-/// Reads the values of a dense part.
-pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
-    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
 /// Bytes that are not the slot that the schedule declared.
@@ -230,16 +222,14 @@ impl Decoder {
     ///
     /// # Errors
     /// Bytes that are no slot as declared; the decoder is of no use afterwards.
-    pub fn feed(&mut self, payload: &[u8], mut part: impl FnMut(usize, Part<'_>)) -> Result<(), DecodeError> {
+    pub fn feed(&mut self, payload: Bytes, mut part: impl FnMut(usize, Part)) -> Result<(), DecodeError> {
         if !payload.len().is_multiple_of(4) {
             return Err(DecodeError::Torn(payload.len()));
         }
         let mut rest = payload;
-        while let (State::Form | State::Count(_), Some((word, after))) =
-            (self.state, rest.split_first_chunk::<4>())
-        {
+        while let (State::Form | State::Count(_), Some(word)) = (self.state, rest.first_chunk::<4>()) {
             self.announce(u32::from_le_bytes(*word))?;
-            rest = after;
+            rest.advance(4);
         }
         if self.state == State::Body {
             self.pass_empty_bodies(&mut part);
@@ -247,14 +237,13 @@ impl Decoder {
                 let (form, count) = self.announced[self.block];
                 let body = if form == DENSE { count as usize } else { 2 * count as usize };
                 let take = (body - self.words).min(rest.len() / 4);
-                let (words, after) = rest.split_at(4 * take);
+                let words = rest.split_to(4 * take);
                 if form == DENSE {
                     self.dense(words, &mut part)?
                 } else {
-                    self.sparse(words, count as usize)?
+                    self.sparse(&words, count as usize)?
                 }
                 self.words += take;
-                rest = after;
                 if self.words == body {
                     if form == SPARSE {
                         part(self.block, Part::Sparse(std::mem::take(&mut self.partial)));
@@ -289,20 +278,19 @@ impl Decoder {
         Ok(())
     }
 
-    fn pass_empty_bodies(&mut self, part: &mut impl FnMut(usize, Part<'_>)) {
+    fn pass_empty_bodies(&mut self, part: &mut impl FnMut(usize, Part)) {
         while self.words == 0 && self.announced.get(self.block).is_some_and(|&(_, count)| count == 0) {
             match self.announced[self.block].0 {
                 SPARSE => part(self.block, Part::Sparse(Entries::default())),
-                _ => part(self.block, Part::Dense { first: 0, values: &[] }),
+                _ => part(self.block, Part::Dense { first: 0, values: Bytes::new() }),
             }
             self.block += 1;
         }
     }
 
-    fn dense(&mut self, values: &[u8], part: &mut impl FnMut(usize, Part<'_>)) -> Result<(), DecodeError> {
-        if floats(values).fold(false, |bad, v| bad | !v.is_finite())
-            && let Some(value) = floats(values).find(|v| !v.is_finite())
-        {
+    fn dense(&mut self, values: Bytes, part: &mut impl FnMut(usize, Part)) -> Result<(), DecodeError> {
+        if let Some(position) = first_non_finite(&values) {
+            let value = floats(&values).nth(position).unwrap_or(f32::NAN);
             return Err(DecodeError::Value { block: self.block, value: value.to_string() });
         }
         part(self.block, Part::Dense { first: self.words, values });
@@ -335,6 +323,8 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::Bag;
     use super::*;
     use proptest::prelude::*;
@@ -343,10 +333,10 @@ mod tests {
         let mut blocks: Vec<Vec<f32>> = expected.iter().map(|e| vec![0.0; e.len as usize]).collect();
         let mut decoder = Decoder::new(expected);
         for payload in payloads {
-            decoder.feed(payload, |block, part| match part {
+            decoder.feed(payload.clone(), |block, part| match part {
                 Part::Sparse(entries) => entries.iter().for_each(|(i, v)| blocks[block][i as usize] = v),
                 Part::Dense { first, values } => {
-                    floats(values).enumerate().for_each(|(i, v)| blocks[block][first + i] = v);
+                    floats(&values).enumerate().for_each(|(i, v)| blocks[block][first + i] = v);
                 }
             })?;
         }
@@ -370,7 +360,7 @@ mod tests {
         fn what_is_encoded_is_decoded(blocks in proptest::collection::vec(block(), 0..5), cut in 1usize..50) {
             let expected = blocks.iter().map(|(b, _)| Expected { len: b.len() as u32, bound: b.len() as u32 }).collect::<Vec<_>>();
             let bodies: Vec<Body> = blocks.iter().map(|(values, dense)| {
-                if *dense { Body::Dense(Arc::new(values.clone()), 0..values.len()) } else { Body::Sparse(Entries::from_dense(values)) }
+                if *dense { Body::Dense(values.clone().into()) } else { Body::Sparse(Entries::from_dense(values)) }
             }).collect();
             let wanted: Vec<Vec<f32>> = blocks.into_iter().map(|(b, _)| b).collect();
             let payloads = encode(&bodies);
@@ -391,7 +381,7 @@ mod tests {
             let mut decoder = Decoder::new(lens.iter().map(|&(len, bound)| Expected { len, bound }).collect());
             for payload in bytes.chunks(cut) {
                 let mut broken = false;
-                let read = decoder.feed(payload, |block, part| if let Part::Sparse(entries) = part {
+                let read = decoder.feed(Bytes::copy_from_slice(payload), |block, part| if let Part::Sparse(entries) = part {
                     broken |= entries.len() > lens[block].1 as usize || entries.len() > lens[block].0 as usize;
                 });
                 prop_assert!(!broken);
@@ -403,7 +393,7 @@ mod tests {
     #[test]
     fn large_dense_blocks_are_lent_not_copied() {
         let values = Arc::new(vec![1.0f32; PIECE]);
-        let payloads = encode(&[Body::Dense(values.clone(), 0..PIECE)]);
+        let payloads = encode(&[Body::Dense(Dense::lent(values.clone(), 0..PIECE))]);
         assert_eq!(payloads.len(), 1 + 4);
         assert_eq!(payloads[1].as_ptr(), values.as_ptr().cast());
         assert_eq!(Arc::strong_count(&values), 5);
@@ -426,7 +416,7 @@ mod tests {
             lie(expect(1, 1), &[1, 1, f32::NAN.to_bits()]),
             DecodeError::Value { block: 0, value: "NaN".into() }
         );
-        let torn = Decoder::new(expect(1, 1)).feed(&[1, 2, 3], |_, _| {});
+        let torn = Decoder::new(expect(1, 1)).feed(Bytes::from_static(&[1, 2, 3]), |_, _| {});
         assert_eq!(torn, Err(DecodeError::Torn(3)));
         assert_eq!(Bag::empty().nonzeros(), 0);
     }

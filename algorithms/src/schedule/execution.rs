@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::keep::{Candidates, OwnTop, own_top};
-use super::{After, How, RankProof, Rule, Schedule, Slots, Step};
+use super::{After, How, RankProof, Receive, Rule, Schedule, Slots, Step};
 use crate::bag::wire::{self, Body, DecodeError, Decoder, Part};
-use crate::bag::{Bag, Entries};
+use crate::bag::{Bag, Dense, Entries, add_floats, first_non_finite, floats};
 use crate::{Block, Rank, select};
 
 /// A message to a peer: one of the payloads of a slot.
@@ -119,7 +119,9 @@ pub struct Execution {
     decoder: Option<Decoder>,
     entries_received: u64,
     /// The dense block that is being received, if one is.
-    arriving: Vec<f32>,
+    arriving: Dense,
+    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
+    passing_on: Option<Rank>,
 }
 
 impl Execution {
@@ -145,7 +147,8 @@ impl Execution {
             received: 0,
             decoder: None,
             entries_received: 0,
-            arriving: Vec::new(),
+            arriving: Dense::default(),
+            passing_on: None,
         }
     }
 
@@ -164,12 +167,16 @@ impl Execution {
                 Step::Exchange { sends, receives } => {
                     if !self.sent {
                         self.sent = true;
+                        let passed_on = self.passing_on.take().is_some();
                         for send in sends {
                             let bodies: Vec<Body> = send
                                 .slots
                                 .blocks(self.held.len())
                                 .map(|b| self.body(b, send.after))
                                 .collect();
+                            if passed_on {
+                                continue;
+                            }
                             let payloads = wire::encode(&bodies);
                             outbox.extend(
                                 payloads.into_iter().map(|payload| Outgoing { to: send.to, payload }),
@@ -189,11 +196,18 @@ impl Execution {
         Progress::Finished
     }
 
-    /// Takes the next message from a peer in.
+    /// Takes the next message from a peer in; appends what can be sent right away.
+    ///
+    /// A dense block that the next exchange sends on as it is, as in a ring, leaves piece by piece while it comes.
     ///
     /// # Errors
     /// A message that is not what the schedule declares, or sums that are not finite. The run is then of no use.
-    pub fn receive(&mut self, from: Rank, payload: &[u8]) -> Result<(), ExecutionError> {
+    pub fn receive(
+        &mut self,
+        from: Rank,
+        payload: Bytes,
+        outbox: &mut Vec<Outgoing>,
+    ) -> Result<(), ExecutionError> {
         let schedule = self.schedule.clone();
         let (receive, mut decoder) = match (schedule.steps.get(self.step), self.decoder.take()) {
             (Some(Step::Exchange { receives, .. }), Some(decoder))
@@ -213,7 +227,13 @@ impl Execution {
                 };
                 let taken = match part {
                     Part::Sparse(entries) => self.take_sparse(block, entries, receive.how),
-                    Part::Dense { first, values } => self.take_dense(block, first, values, receive.how),
+                    Part::Dense { first, values } => {
+                        self.take_dense(block, first, values, receive.how).map(|sums| {
+                            if let Some(to) = self.passing_on(receive, block, first, outbox) {
+                                outbox.extend(wire::pieces(&sums).map(|payload| Outgoing { to, payload }));
+                            }
+                        })
+                    }
                 };
                 if let Err(index) = taken {
                     overflow.get_or_insert(schedule.partition.range(block).start + index);
@@ -266,7 +286,7 @@ impl Execution {
     fn materialise(&self, block: Block, overlay: &Entries) -> Bag {
         let mut values = self.own(block).to_vec();
         overlay.iter().for_each(|(i, v)| values[i as usize] = v);
-        Bag::Dense(Arc::new(values))
+        Bag::Dense(values.into())
     }
 
     fn keep(&mut self, block: Block, k: u32, holders: u32) {
@@ -286,9 +306,9 @@ impl Execution {
             }
             // Its own contribution with a dense one added: the same choice as from an overlay.
             Some(Held::Bag(Bag::Dense(sums))) if intact && holders == 1 => {
-                let kept = select::top_k_dense(&sums, k as usize);
+                let kept = select::top_k_dense(&sums.to_vec(), k as usize);
                 let mut indices = kept.indices.iter().peekable();
-                let unkept = (0u32..).zip(sums.iter().copied());
+                let unkept = (0u32..).zip(sums.iter());
                 let settled = unkept.filter(|(i, _)| indices.next_if(|&kept| kept == i).is_none()).collect();
                 self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
                 kept
@@ -310,7 +330,7 @@ impl Execution {
         let b = block.index();
         let (body, held) = match self.held[b].take() {
             Some(Held::Own(overlay)) if overlay.is_empty() => (
-                Body::Dense(self.accumulator.clone(), self.schedule.partition.range(block)),
+                Body::Dense(Dense::lent(self.accumulator.clone(), self.schedule.partition.range(block))),
                 Held::Own(overlay),
             ),
             Some(Held::Own(overlay)) => dense_body(self.materialise(block, &overlay)),
@@ -355,47 +375,82 @@ impl Execution {
         Ok(())
     }
 
-    /// Takes consecutive values of a dense block in, adding them to what is held as they come.
-    fn take_dense(&mut self, block: Block, first: usize, values: &[u8], how: How) -> Result<(), usize> {
+    /// Takes consecutive values of a dense block in, adding what is held to them as they come, and gives the sums.
+    fn take_dense(&mut self, block: Block, first: usize, values: Bytes, how: How) -> Result<Bytes, usize> {
         let b = block.index();
-        let range = self.schedule.partition.range(block);
-        if first == 0 {
-            self.arriving = match self.held[b].take() {
-                Some(Held::Bag(bag)) => match (how, bag) {
-                    (How::Place, _) => Vec::with_capacity(range.len()),
-                    (How::Add, Bag::Dense(sum)) => Arc::unwrap_or_clone(sum),
-                    (How::Add, Bag::Sparse(entries)) => {
-                        // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
-                        let mut sum = vec![-0.0; range.len()];
-                        entries.iter().for_each(|(i, v)| sum[i as usize] = v);
-                        sum
+        let range = first..first + values.len() / 4;
+        if first == 0 && how == How::Add {
+            self.make_dense(block);
+        }
+        let sums = match (how, &self.held[b]) {
+            (How::Add, Some(held)) => {
+                // In the memory that the values came in, if nobody else has it.
+                let mut sums = values.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+                match held {
+                    Held::Bag(Bag::Dense(dense)) => {
+                        let mut rest = &mut sums[..];
+                        for stretch in dense.stretches(range) {
+                            let (here, after) = rest.split_at_mut(stretch.len());
+                            add_floats(here, floats(stretch));
+                            rest = after;
+                        }
                     }
-                },
-                Some(Held::Own(overlay)) if !overlay.is_empty() => match self.materialise(block, &overlay) {
-                    Bag::Dense(sum) => Arc::unwrap_or_clone(sum),
-                    Bag::Sparse(entries) => entries.to_dense(range.len()),
-                },
-                Some(Held::Own(_)) | None => Vec::with_capacity(range.len()),
-            };
+                    _ => add_floats(&mut sums, self.own(block)[range].iter().copied()),
+                }
+                if let Some(position) = first_non_finite(&sums) {
+                    return Err(first + position);
+                }
+                sums.freeze()
+            }
+            _ => values,
+        };
+        self.arriving.push(sums.clone());
+        if self.arriving.len() == self.block_len(block) {
+            self.held[b] = Some(Held::Bag(Bag::Dense(std::mem::take(&mut self.arriving))));
         }
-        let floats = wire::floats(values);
-        let count = floats.len();
-        if self.arriving.len() == range.len() {
-            self.arriving[first..first + count].iter_mut().zip(floats).for_each(|(sum, v)| *sum += v);
-        } else if how == How::Add {
-            let own = &self.accumulator[range.clone()][first..first + count];
-            self.arriving.extend(own.iter().zip(floats).map(|(own, v)| own + v));
-        } else {
-            self.arriving.extend(floats);
+        Ok(sums)
+    }
+
+    /// Turns what is held of a block into something that dense values can be added to piece by piece.
+    fn make_dense(&mut self, block: Block) {
+        let b = block.index();
+        self.held[b] = match self.held[b].take() {
+            Some(Held::Own(overlay)) if !overlay.is_empty() => {
+                Some(Held::Bag(self.materialise(block, &overlay)))
+            }
+            Some(Held::Bag(Bag::Sparse(entries))) => {
+                // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
+                let mut sum = vec![-0.0; self.block_len(block)];
+                entries.iter().for_each(|(i, v)| sum[i as usize] = v);
+                Some(Held::Bag(Bag::Dense(sum.into())))
+            }
+            held => held,
+        };
+    }
+
+    /// To whom a piece of an arriving dense block goes on at once: the next exchange sends this block alone, and
+    /// nothing is left to come in this one. Announces the block with its first piece.
+    fn passing_on(
+        &mut self,
+        receive: &Receive,
+        block: Block,
+        first: usize,
+        outbox: &mut Vec<Outgoing>,
+    ) -> Option<Rank> {
+        let steps = &self.schedule.steps;
+        let last = matches!(&steps[self.step], Step::Exchange { receives, .. } if self.received + 1 == receives.len());
+        if first == 0
+            && last
+            && receive.slots.count == 1
+            && let Some(Step::Exchange { sends, .. }) = steps.get(self.step + 1)
+            && let [send] = &sends[..]
+            && send.slots == Slots::one(block)
+            && let Some(payload) = wire::announce_dense(self.block_len(block))
+        {
+            self.passing_on = Some(send.to);
+            outbox.push(Outgoing { to: send.to, payload });
         }
-        let sums = &self.arriving[first..first + count];
-        if sums.iter().fold(false, |bad, v| bad | !v.is_finite()) {
-            return Err(first + sums.iter().position(|v| !v.is_finite()).unwrap_or(0));
-        }
-        if first + count == range.len() {
-            self.held[b] = Some(Held::Bag(Bag::Dense(Arc::new(std::mem::take(&mut self.arriving)))));
-        }
-        Ok(())
+        self.passing_on
     }
 }
 
@@ -403,7 +458,7 @@ impl Execution {
 fn dense_body(bag: Bag) -> (Body, Held) {
     let body = match &bag {
         Bag::Sparse(entries) => Body::Sparse(entries.clone()),
-        Bag::Dense(values) => Body::Dense(values.clone(), 0..values.len()),
+        Bag::Dense(values) => Body::Dense(values.clone()),
     };
     (body, Held::Bag(bag))
 }

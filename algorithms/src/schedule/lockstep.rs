@@ -39,7 +39,10 @@ pub fn lockstep(mut executions: Vec<Execution>) -> Result<Vec<Run>, ExecutionErr
                     break;
                 };
                 bytes[rank] += payload.len() as u64;
-                execution.receive(from, &payload)?;
+                execution.receive(from, payload, &mut outbox)?;
+                for message in outbox.drain(..) {
+                    queues.entry((this, message.to)).or_default().push_back(message.payload);
+                }
             }
         }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode, floats};
+use gleaner_algorithms::bag::floats;
+use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Progress};
 use gleaner_algorithms::{Method, Rank};
@@ -22,7 +23,7 @@ struct Witness {
 
 impl Witness {
     /// Reads a payload and counts the non-zero entries of every block that came.
-    fn read(&mut self, payload: &[u8]) {
+    fn read(&mut self, payload: Bytes) {
         let (decoder, nonzeros, expected) = self.decoder.get_or_insert_with(|| {
             let expected = self.receives.pop_front().expect("no more receives than the proof lists");
             (Decoder::new(expected.clone()), vec![0; expected.len()], expected)
@@ -31,7 +32,7 @@ impl Witness {
             .feed(payload, |block, part| {
                 nonzeros[block] += match part {
                     Part::Sparse(entries) => entries.len(),
-                    Part::Dense { values, .. } => floats(values).filter(|v| *v != 0.0).count(),
+                    Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
                 }
             })
             .unwrap();
@@ -71,8 +72,12 @@ fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
                 Progress::Finished => moved |= !std::mem::replace(&mut finished[w], true),
                 Progress::Waiting(from) => {
                     if let Some(payload) = queues.get_mut(&(from.index(), w)).and_then(VecDeque::pop_front) {
-                        witnesses[w].read(&payload);
-                        runs[w].receive(from, &payload).unwrap();
+                        witnesses[w].read(payload.clone());
+                        let mut outbox = Vec::new();
+                        runs[w].receive(from, payload, &mut outbox).unwrap();
+                        for message in outbox {
+                            queues.entry((w, message.to.index())).or_default().push_back(message.payload);
+                        }
                         moved = true;
                     }
                 }
@@ -118,7 +123,7 @@ fn a_peer_that_sends_more_is_refused() {
     assert_eq!(run.advance(&mut Vec::new()), Progress::Waiting(Rank(1)));
     let many = bag(&[(1, 1.0), (2, 1.0), (3, 1.0)]);
     assert_eq!(
-        run.receive(Rank(1), &many[0]),
+        run.receive(Rank(1), many[0].clone(), &mut Vec::new()),
         Err(ExecutionError::Decode {
             from: Rank(1),
             source: DecodeError::Count { block: 0, count: 3, allowed: 2 }
@@ -133,8 +138,11 @@ fn a_peer_that_sends_more_is_refused() {
         run.advance(&mut Vec::new());
         run
     };
-    assert_eq!(again().receive(Rank(1), &two[0]), Ok(()));
-    assert_eq!(again().receive(Rank(0), &two[0]), Err(ExecutionError::Unexpected { from: Rank(0) }));
+    assert_eq!(again().receive(Rank(1), two[0].clone(), &mut Vec::new()), Ok(()));
+    assert_eq!(
+        again().receive(Rank(0), two[0].clone(), &mut Vec::new()),
+        Err(ExecutionError::Unexpected { from: Rank(0) })
+    );
 }
 
 /// Finite gradients may have a sum that is not: whoever adds it reports it, whatever form its bag has.

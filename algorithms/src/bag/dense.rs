@@ -1,0 +1,153 @@
+//! All values of one block, in the pieces in which they came.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The values of a whole block as consecutive pieces of little-endian bytes: lent by a vector, or as they came from the
+/// wire, so that a block which is passed on is never copied.
+#[derive(Clone, Debug, Default)]
+pub struct Dense {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+struct Lent {
+    values: Arc<Vec<f32>>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.values[self.range.clone()])
+    }
+}
+
+impl Dense {
+    /// A range of a shared vector, without a copy (on a big-endian machine: with one).
+    pub fn lent(values: Arc<Vec<f32>>, range: Range<usize>) -> Self {
+        let len = range.len();
+        let piece = if cfg!(target_endian = "little") {
+            Bytes::from_owner(Lent { values, range })
+        } else {
+            values[range].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into()
+        };
+        Self { pieces: vec![piece], len }
+    }
+
+    /// Appends values: little-endian, and a multiple of 4 bytes.
+    pub fn push(&mut self, piece: Bytes) {
+        self.len += piece.len() / 4;
+        self.pieces.push(piece);
+    }
+
+    /// The number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// The values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = f32> + '_ {
+        self.pieces.iter().flat_map(|piece| floats(piece))
+    }
+
+    /// The consecutive stretches of bytes that hold the values in a range.
+    pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> + '_ {
+        let mut start = 0;
+        self.pieces.iter().filter_map(move |piece| {
+            let here = start..start + piece.len() / 4;
+            start = here.end;
+            let (from, to) = (range.start.max(here.start), range.end.min(here.end));
+            (from < to).then(|| &piece[4 * (from - here.start)..4 * (to - here.start)])
+        })
+    }
+
+    /// The values as one vector.
+    pub fn to_vec(&self) -> Vec<f32> {
+        let mut values = Vec::with_capacity(self.len);
+        self.pieces.iter().for_each(|piece| values.extend(floats(piece)));
+        values
+    }
+}
+
+impl From<Vec<f32>> for Dense {
+    fn from(values: Vec<f32>) -> Self {
+        let len = values.len();
+        Self::lent(Arc::new(values), 0..len)
+    }
+}
+
+/// Equal values, however they are cut.
+impl PartialEq for Dense {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+/// Reads little-endian values.
+pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+/// sums += values, both little-endian and equally long.
+pub fn add_floats(sums: &mut [u8], values: impl Iterator<Item = f32>) {
+    sums.chunks_exact_mut(4).zip(values).for_each(|(sum, v)| {
+        let value = f32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]) + v;
+        sum.copy_from_slice(&value.to_le_bytes());
+    });
+}
+
+/// The position of the first value that is NaN or infinite.
+pub fn first_non_finite(bytes: &[u8]) -> Option<usize> {
+    // Adding one to an exponent of all ones carries into the sign's place, which was cleared: no branch, one pass.
+    let carry = |v: f32| (v.to_bits() & 0x7f80_0000) + 0x0080_0000;
+    let any = floats(bytes).fold(0, |any, v| any | carry(v)) & 0x8000_0000 != 0;
+    any.then(|| floats(bytes).position(|v| !v.is_finite())).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_it_is_cut_it_is_the_same() {
+        let values: Vec<f32> = (0..100).map(|i| i as f32 / 7.0).collect();
+        let whole = Dense::from(values.clone());
+        let mut cut = Dense::default();
+        for piece in [0..10, 10..10, 10..73, 73..100] {
+            cut.push(whole.pieces()[0].slice(4 * piece.start..4 * piece.end));
+        }
+        assert_eq!(whole, cut);
+        assert_eq!(cut.to_vec(), values);
+        for range in [0..100, 5..6, 9..11, 50..50, 72..100] {
+            let found: Vec<f32> = cut.stretches(range.clone()).flat_map(floats).collect();
+            assert_eq!(found, values[range]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_found() {
+        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let mut values = vec![f32::MAX, f32::MIN, -0.0, 1e-45, f32::MIN_POSITIVE];
+        assert_eq!(first_non_finite(&bytes(&values)), None);
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            values.insert(3, bad);
+            assert_eq!(first_non_finite(&bytes(&values)), Some(3));
+            values.remove(3);
+        }
+        let mut sums = bytes(&[1.0, 2.0]);
+        add_floats(&mut sums, [0.5, -2.0].into_iter());
+        assert_eq!(sums, bytes(&[1.5, 0.0]));
+    }
+}
