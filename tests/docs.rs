@@ -200,7 +200,7 @@ fn every_code_block_says_its_language() {
 /// Every page starts with its title, and has only one.
 #[test]
 fn every_page_has_one_title() {
-    for (page, text) in pages() {
+    for (page, text) in pages().into_iter().filter(|(page, _)| !page.ends_with("SUMMARY.md")) {
         let titles = prose(&text).filter(|(_, line)| line.starts_with("# ")).count();
         assert_eq!(titles, 1, "{}", page.display());
     }
