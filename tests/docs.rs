@@ -214,7 +214,7 @@ fn a_link_that_leads_nowhere_is_found() {
     let expected = ["one-title", "two-words", "two-words-1"].map(String::from);
     assert_eq!(anchors(text), BTreeSet::from(expected));
 
-    let page = Path::new("docs/src/p.md").to_path_buf();
+    let page = PathBuf::from("docs/src/introduction.md");
     let pages = BTreeMap::from([(page.clone(), text.to_owned())]);
     assert_eq!(fault(&pages, &page, "#two-words-1"), None);
     assert_eq!(fault(&pages, &page, "https://example.org"), None);
