@@ -57,6 +57,5 @@ mod pages {
         selection: "docs/src/concepts/selection.md";
         schedules: "docs/src/concepts/schedules.md";
         cost: "docs/src/concepts/cost.md";
-        contributing: "CONTRIBUTING.md";
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -36,6 +36,24 @@ fn only_the_trainer_needs_candle() {
 #[test]
 fn the_trainer_is_a_default_feature() {
     assert!(names_candle(&tree(&["--package", "gleaner", "--edges", "normal"])));
+}
+
+/// Whatever is below candle has the same features for the command as for the tests, where development dependencies add
+/// theirs. Otherwise candle, which is most of the build, would be built once for each.
+#[test]
+fn tests_and_the_command_share_one_candle() {
+    let features = |arguments: &[&str]| -> BTreeMap<String, String> {
+        let tree = tree(&[arguments, &["--format", "{p}|{f}"]].concat());
+        let lines = tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
+        lines.map(|(package, features)| (package.to_owned(), features.to_owned())).collect()
+    };
+    let below = features(&["--package", "candle-core", "--edges", "normal,build"]);
+    let command = features(&["--package", "gleaner", "--edges", "normal,build"]);
+    let tests = features(&["--workspace", "--edges", "normal,build,dev"]);
+    assert!(below.len() > 20, "{below:?}");
+    for package in below.keys() {
+        assert_eq!(command.get(package), tests.get(package), "features of {package}");
+    }
 }
 
 /// The licences that `deny.toml` allows.

@@ -197,6 +197,17 @@ fn every_code_block_says_its_language() {
     }
 }
 
+/// The examples of a page are tests because `src/lib.rs` includes the page.
+#[test]
+fn every_page_with_examples_is_tested() {
+    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    for (page, text) in pages() {
+        let listed = library.contains(&format!("\"{}\";", page.display()));
+        let examples = text.lines().any(|line| line.trim_start().starts_with("```rust"));
+        assert!(listed || !examples, "{} is not in the list of pages in src/lib.rs", page.display());
+    }
+}
+
 /// Every page starts with its title, and has only one.
 #[test]
 fn every_page_has_one_title() {
