@@ -1,1 +1,61 @@
-//! Gleaner: data-parallel training that exchanges the entries that matter.
+//! Gleaner: data-parallel training over slow networks. Workers exchange the entries of their gradients that matter and
+//! gather the rest as residuals, so that nothing is lost.
+//!
+//! A [`Session`] is one worker's membership in a job. It learns its rank, the number of workers and where they meet
+//! from whatever started the process: `gleaner launch`, torchrun, Slurm or Open MPI. A [`Layout`] names the parameters of a
+//! model and says which of them travel together; a [`Method`] says how they are exchanged. [`Gradients`] takes in gradients
+//! parameter by parameter, and gives back the same [`Update`] on every worker, bit by bit.
+//!
+//! ```
+//! use gleaner::{Layout, Method, Session};
+//!
+//! // Started by itself, this program is a job of one worker.
+//! let session = Session::join()?;
+//! let layout = Layout::new().parameter("weights", 4).parameter("bias", 2);
+//! let mut gradients = session.gradients(&layout, Method::spardl().density(0.5))?;
+//!
+//! let mut weights = vec![0.0; 4];
+//! for _step in 0..2 {
+//!     // In the order in which backpropagation gives them.
+//!     gradients.ready("bias", &[0.1, -3.0])?;
+//!     gradients.ready("weights", &[4.0, 0.2, 0.0, 0.3])?;
+//!     let update = gradients.wait()?;
+//!     update.add_to("weights", &mut weights, -1.0)?;
+//! }
+//! // The first step delivered 4, −3 and 0.3. What it left, 0.2, came back in the second as 0.4 and was then larger than 0.3.
+//! assert_eq!(weights, [-8.0, -0.4, 0.0, -0.3]);
+//! # Ok::<(), gleaner::Error>(())
+//! ```
+//!
+//! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
+//! of them, and every method beside its paper.
+
+pub use gleaner_algorithms::residual::Collection;
+pub use gleaner_algorithms::{Method, Sparsity};
+pub use gleaner_runtime::launcher;
+pub use gleaner_runtime::{
+    CheckpointError, Config, ConfigError, Error, Failure, Gradients, Layout, LayoutError, Session, StepTimes,
+    Update,
+};
+
+pub use gleaner_algorithms as algorithms;
+pub use gleaner_runtime as runtime;
+
+/// Every Rust example of the README and the book, compiled and run as a test of its own page.
+#[cfg(doctest)]
+mod pages {
+    macro_rules! pages {
+        ($($name:ident: $path:literal;)*) => {$(
+            #[doc = include_str!(concat!("../", $path))]
+            mod $name {}
+        )*};
+    }
+    pages! {
+        readme: "README.md";
+        trainer: "docs/src/guide/trainer.md";
+        conservation: "docs/src/concepts/conservation.md";
+        selection: "docs/src/concepts/selection.md";
+        schedules: "docs/src/concepts/schedules.md";
+        cost: "docs/src/concepts/cost.md";
+    }
+}
