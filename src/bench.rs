@@ -26,7 +26,7 @@ Examples:
 Gradients are heavy-tailed (cubes of normal numbers), a part of them shared between the ranks, fresh in every step, and
 made outside the clock. All times are medians over the steps of the maximum over the ranks.";
 
-/// Synchronises synthetic gradients between real processes and reports what a step costs.
+/// Synchronise synthetic gradients between real processes and report what a step costs
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Bench {

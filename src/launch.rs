@@ -20,7 +20,7 @@ Every worker finds its place in GLEANER_RANK, GLEANER_WORLD_SIZE, GLEANER_LOCAL_
 GLEANER_RENDEZVOUS and GLEANER_SECRET. When one fails, or at Ctrl-C, all of them end, children included. The exit code
 is that of the worker that failed (128 + n after signal n), 130 after Ctrl-C.";
 
-/// Starts a program as several workers, here or on several hosts, and ends all of them when one fails.
+/// Start a program as several workers, here or on several hosts, and end all of them when one fails
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Launch {
