@@ -48,8 +48,6 @@ pub(crate) struct WorkerState {
     suspected: Option<Failure>,
     /// A failure whose news is still being written to the peers.
     failing: Option<Failure>,
-    /// Who is to blame: nobody waits for its last words.
-    culprit: Option<Peer>,
     links: HashMap<ActorId, Peer>,
     flushed: HashSet<Peer>,
     left: HashSet<Peer>,
@@ -72,7 +70,6 @@ impl Actor for Worker {
             failure,
             suspected: None,
             failing: None,
-            culprit: None,
             links: HashMap::new(),
             flushed: HashSet::new(),
             left: HashSet::new(),
@@ -194,7 +191,6 @@ impl WorkerState {
             return;
         }
         failure.step = failure.step.or(self.step);
-        self.culprit = Some(Peer(failure.rank));
         report::failed(failure.rank, failure.step, &failure.reason);
         self.post.give_up();
         for peer in self.post.peers() {
@@ -213,10 +209,9 @@ impl WorkerState {
 
     /// Finishes failing or leaving once everything is written, or enough time was given.
     fn settle(&mut self, at_once: bool) {
-        let others = || self.links.values().filter(|peer| self.culprit != Some(**peer));
-        let written = others().all(|peer| self.flushed.contains(peer));
+        let written = self.links.values().all(|peer| self.flushed.contains(peer));
         // A peer that still reads must not find the connection reset: its own goodbye is waited for.
-        let parted = others().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
+        let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
         if at_once || written {
             if let Some(failure) = self.failing.take() {
                 self.failure.send_replace(Some(failure));
