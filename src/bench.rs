@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use gleaner_algorithms::residual::Collection;
 use gleaner_runtime::launcher::LaunchError;
-use gleaner_runtime::{Error, Layout, Session};
+use gleaner_runtime::{Config, ConfigError, Error, Layout, Session};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -81,11 +81,18 @@ pub enum BenchError {
         ours: String,
     },
     /// Other ranks measure something else.
-    #[error("rank {rank} runs with other options than rank 0; start all ranks with the same command line")]
+    #[error("rank {rank} runs with {theirs}, rank 0 with {ours}; start all ranks with the same command line")]
     Options {
         /// The first rank that differs from rank 0.
         rank: usize,
+        /// Its first option that does.
+        theirs: String,
+        /// Rank 0's.
+        ours: String,
     },
+    /// No place in a job.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// No output.
     #[error("the report cannot be printed: {0}")]
     Print(#[from] io::Error),
@@ -124,7 +131,7 @@ struct Summary {
 /// Runs it, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(bench: &Bench) -> Result<u8, BenchError> {
     let method = bench.choice.method()?.residual(bench.residual);
-    if !gleaner_runtime::Config::is_worker() {
+    if !Config::is_worker() {
         choice::k(&method, bench.workers, bench.params)?;
     }
     if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {
@@ -140,16 +147,14 @@ pub fn run(bench: &Bench) -> Result<u8, BenchError> {
 /// What every rank does; rank 0 gets the summary.
 fn measure(bench: &Bench) -> Result<Option<Summary>, BenchError> {
     let method = bench.choice.method()?.residual(bench.residual);
-    let session = Session::join()?;
+    let mut config = Config::from_environment()?;
+    config.timeout = bench.timeout.unwrap_or(config.timeout);
+    let session = Session::join_as(config)?;
     let (rank, workers) = (session.rank(), session.world_size());
     let n = bench.params;
     let k = choice::k(&method, workers as u32, n)?;
-    let options = format!("{n} {} {} {} {method:?}", bench.steps, bench.warmup, bench.seed);
     let mut gradients = session.gradients(&Layout::new().parameter("gradient", n), method)?;
-    let others = session.all_gather(options.as_bytes())?;
-    if let Some(rank) = others.iter().position(|other| *other != others[0]) {
-        return Err(BenchError::Options { rank });
-    }
+    same_options(&session, bench)?;
 
     let mut digest = Sha256::new();
     let mut maxima: Vec<Sample> = Vec::new();
@@ -210,6 +215,20 @@ fn measure(bench: &Bench) -> Result<Option<Summary>, BenchError> {
         lost,
         digest,
     }))
+}
+
+/// The options that `gradients` does not compare.
+fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
+    let options = format!("--steps {}\n--warmup {}\n--seed {}", bench.steps, bench.warmup, bench.seed);
+    let notes = session.all_gather(options.as_bytes())?;
+    let texts: Vec<_> = notes.iter().map(|note| String::from_utf8_lossy(note)).collect();
+    for (rank, text) in texts.iter().enumerate() {
+        if let Some((theirs, ours)) = text.lines().zip(texts[0].lines()).find(|(theirs, ours)| theirs != ours)
+        {
+            return Err(BenchError::Options { rank, theirs: theirs.into(), ours: ours.into() });
+        }
+    }
+    Ok(())
 }
 
 /// One value of every rank.

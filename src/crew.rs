@@ -56,6 +56,10 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     bar.set_length(progress.of);
     bar.set_position(progress.done);
     bar.set_message(progress.note.clone());
+    if progress.done >= progress.of {
+        // What follows on standard output shall not share a line with it.
+        bar.finish_and_clear();
+    }
 }
 
 /// How a command runs: as one worker of a job, or as the launcher of one.

@@ -18,6 +18,9 @@ use crate::worker::WorkerMessage;
 /// Messages that are written at once, at most.
 const BATCH: usize = 64;
 
+/// Bytes that are written at once, rounded up to whole messages: behind them, news of a failure has to wait.
+const PORTION: usize = 1 << 20;
+
 /// Supervised by the worker. It ends with an error when the link breaks.
 pub(crate) struct LinkActor;
 
@@ -69,10 +72,10 @@ impl Actor for LinkActor {
         LinkArguments { link, outbox, post, worker }: LinkArguments,
     ) -> Result<LinkState, ActorProcessingErr> {
         let Link { peer, sender, receiver } = link;
-        let every = post.timeout / 6;
         let to_writer = myself.clone();
+        let posts = post.clone();
         let writer = tokio::spawn(async move {
-            let _ = to_writer.cast(LinkMessage::Written(write(sender, outbox, every).await));
+            let _ = to_writer.cast(LinkMessage::Written(write(sender, outbox, &posts).await));
         });
         let to_worker = worker.clone();
         let reader = tokio::spawn(async move {
@@ -103,9 +106,10 @@ impl Actor for LinkActor {
                 state.ended.1 = true;
                 match gone {
                     Gone::Said => None,
-                    Gone::Broken(error) => {
-                        Some(format!("its connection broke ({error}): it died or was killed"))
+                    Gone::Broken(LinkError::Closed { .. }) => {
+                        Some("its connection closed without a goodbye: it died or was killed".to_owned())
                     }
+                    Gone::Broken(error) => Some(format!("its connection broke: {error}")),
                     Gone::Silent(time) => Some(format!(
                         "no sign of life from it for {:.1} s: it hangs, was stopped, or its network is cut",
                         time.as_secs_f64()
@@ -135,12 +139,13 @@ impl Actor for LinkActor {
 }
 
 /// Writes what is handed in; when there is nothing, says now and then that this worker is alive. Ends when nothing
-/// more can be handed in.
+/// more can be handed in. Once the job is given up, bags that still wait make room for the news of it.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut outbox: UnboundedReceiver<Message>,
-    every: Duration,
+    post: &Post,
 ) -> Result<(), LinkError> {
+    let every = post.timeout / 6;
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         match tokio::time::timeout(every, outbox.recv_many(&mut batch, BATCH)).await {
@@ -148,9 +153,30 @@ async fn write(
             Ok(_) => {}
             Err(_) => batch.push(Message { tag: Topic::Alive.tag(), payload: Bytes::new() }),
         }
-        sender.send(&batch).await?;
+        let mut rest = batch.as_slice();
+        while !rest.is_empty() {
+            if post.has_given_up() {
+                let news: Vec<Message> =
+                    rest.iter().filter(|m| m.tag == Topic::Abort.tag()).cloned().collect();
+                sender.send(&news).await?;
+                break;
+            }
+            let (portion, later) = rest.split_at(portion(rest));
+            sender.send(portion).await?;
+            rest = later;
+        }
         batch.clear();
     }
+}
+
+/// How many of the messages are written at once.
+fn portion(messages: &[Message]) -> usize {
+    let mut bytes = 0;
+    let enough = messages.iter().position(|message| {
+        bytes += message.payload.len();
+        bytes >= PORTION
+    });
+    enough.map_or(messages.len(), |last| last + 1)
 }
 
 /// Reads until the link ends.

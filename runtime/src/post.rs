@@ -1,6 +1,7 @@
 //! Where tasks hand messages in and pick them up, whichever links exist.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct Post {
     failure: watch::Receiver<Option<Failure>>,
     network: Arc<dyn Network>,
     outboxes: Mutex<HashMap<Peer, Outbox>>,
+    /// The job has failed: only that is still worth writing.
+    given_up: AtomicBool,
 }
 
 impl Post {
@@ -46,6 +49,7 @@ impl Post {
             failure,
             network,
             outboxes: Mutex::default(),
+            given_up: AtomicBool::new(false),
         }
     }
 
@@ -78,6 +82,16 @@ impl Post {
     /// The peers that something was sent to or that a link exists to.
     pub(crate) fn peers(&self) -> Vec<Peer> {
         self.outboxes().keys().copied().collect()
+    }
+
+    /// Lets no link write anything but why the job failed.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the job was given up.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
     }
 
     /// Lets every link write what it has and end.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
+use gleaner_transport::tcp::JoinError;
 use gleaner_transport::{LinkEvent, Network, Peer, Traffic, memory, tcp};
 use ractor::{Actor, ActorRef};
 use tokio::runtime::Runtime;
@@ -79,7 +80,9 @@ impl Session {
             }
             Some(tcp) => {
                 let (network, events) = runtime.block_on(tcp::join(tcp)).inspect_err(|error| {
-                    report::failed(config.rank, None, &error.to_string());
+                    if let Some(culprit) = culprit(error, config.rank) {
+                        report::failed(culprit, None, &error.to_string());
+                    }
                 })?;
                 (Arc::new(network), events)
             }
@@ -211,6 +214,18 @@ impl Drop for Inner {
             let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(3), left).await });
         }
         runtime.shutdown_timeout(Duration::from_millis(200));
+    }
+}
+
+/// Who is to blame that the workers did not come together, as far as this one knows.
+fn culprit(error: &JoinError, this: u32) -> Option<u32> {
+    match error {
+        JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
+        JoinError::Left { peer, .. } => Some(peer.0),
+        JoinError::Lost { .. } | JoinError::NoOutcome { .. } => Some(0),
+        // Rank 0 knows who.
+        JoinError::Failed { .. } => None,
+        _ => Some(this),
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum WorkerMessage {
     Network(LinkEvent),
     /// The job cannot go on. The first failure counts.
     Fail(Failure),
+    /// Nobody told of another failure while a suspicion waited for it.
+    Convict,
     /// The link to this peer has written all it had.
     Flushed(Peer),
     /// This peer said goodbye.
@@ -42,6 +44,8 @@ pub(crate) enum WorkerMessage {
 pub(crate) struct WorkerState {
     post: Arc<Post>,
     failure: watch::Sender<Option<Failure>>,
+    /// Whose end was seen but not explained. It may be the cause, or follow from a failure that others know of.
+    suspected: Option<Failure>,
     /// A failure whose news is still being written to the peers.
     failing: Option<Failure>,
     links: HashMap<ActorId, Peer>,
@@ -64,6 +68,7 @@ impl Actor for Worker {
         Ok(WorkerState {
             post,
             failure,
+            suspected: None,
             failing: None,
             links: HashMap::new(),
             flushed: HashSet::new(),
@@ -82,12 +87,17 @@ impl Actor for Worker {
         match message {
             WorkerMessage::Network(LinkEvent::Up(link)) => state.connect(&myself, link).await?,
             WorkerMessage::Network(LinkEvent::Failed { peer, error }) => {
-                state.fail(&myself, Failure { rank: peer.0, step: state.step, reason: error.to_string() });
+                state.suspect(&myself, peer, error.to_string());
             }
             WorkerMessage::Network(LinkEvent::Refused { address, reason }) => {
                 eprintln!("gleaner: rank {} turned {address} away: {reason}", state.post.rank.0);
             }
             WorkerMessage::Fail(failure) => state.fail(&myself, failure),
+            WorkerMessage::Convict => {
+                if let Some(failure) = state.suspected.take() {
+                    state.fail(&myself, failure);
+                }
+            }
             WorkerMessage::Flushed(peer) => {
                 state.flushed.insert(peer);
                 state.settle(false);
@@ -122,10 +132,7 @@ impl Actor for Worker {
                 if let Some(peer) = state.links.remove(&actor.get_id()) {
                     state.flushed.insert(peer);
                     state.left.insert(peer);
-                    if state.leaving.is_none() {
-                        let failure = Failure { rank: peer.0, step: state.step, reason: reason.to_string() };
-                        state.fail(&myself, failure);
-                    }
+                    state.suspect(&myself, peer, reason.to_string());
                 }
                 state.settle(false);
             }
@@ -145,6 +152,11 @@ impl WorkerState {
         (self.post.timeout / 4).min(Duration::from_secs(1))
     }
 
+    /// How long a suspicion waits for someone who knows better.
+    fn hearing(&self) -> Duration {
+        (self.post.timeout / 10).min(Duration::from_millis(200))
+    }
+
     async fn connect(
         &mut self,
         myself: &ActorRef<WorkerMessage>,
@@ -161,6 +173,17 @@ impl WorkerState {
         Ok(())
     }
 
+    /// A peer is gone and did not say why. Whoever hears of a failure tells all its peers before it ends, but the
+    /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
+    /// else must not be blamed for it, so the news gets a moment to arrive.
+    fn suspect(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer, reason: String) {
+        if self.leaving.is_some() || self.suspected.is_some() {
+            return;
+        }
+        self.suspected = Some(Failure { rank: peer.0, step: self.step, reason });
+        myself.send_after(self.hearing(), || WorkerMessage::Convict);
+    }
+
     /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
     /// process, and nobody shall then take this worker for the culprit.
     fn fail(&mut self, myself: &ActorRef<WorkerMessage>, mut failure: Failure) {
@@ -169,6 +192,7 @@ impl WorkerState {
         }
         failure.step = failure.step.or(self.step);
         report::failed(failure.rank, failure.step, &failure.reason);
+        self.post.give_up();
         for peer in self.post.peers() {
             self.tell(peer, &failure);
         }
@@ -186,13 +210,13 @@ impl WorkerState {
     /// Finishes failing or leaving once everything is written, or enough time was given.
     fn settle(&mut self, at_once: bool) {
         let written = self.links.values().all(|peer| self.flushed.contains(peer));
-        if at_once || written {
-            if let Some(failure) = self.failing.take() {
-                self.failure.send_replace(Some(failure));
-            }
-        }
         // A peer that still reads must not find the connection reset: its own goodbye is waited for.
         let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
+        if (at_once || written)
+            && let Some(failure) = self.failing.take()
+        {
+            self.failure.send_replace(Some(failure));
+        }
         if (at_once || parted)
             && let Some(done) = self.leaving.take()
         {

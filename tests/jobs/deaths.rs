@@ -1,0 +1,115 @@
+//! A worker that is killed or stopped in the middle of a step: all others end, and name it and no other.
+
+use std::time::Duration;
+
+use crate::job::{Job, steps_done};
+use crate::process::{Process, eventually, gleaner, processor_time, signal_to, start};
+
+/// Waits for all but the victim, and checks what they say.
+fn others_name(victim: u32, ranks: &mut [Process], limit: Duration) {
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        if rank != victim as usize {
+            let ended = process.end(limit);
+            ended.failed_with(&[&format!("rank {victim} failed at step ")]);
+            assert_eq!(ended.err.lines().count(), 1, "one sentence: {ended:?}");
+        }
+    }
+}
+
+fn killed(workers: u32, method: &str) {
+    for victim in 0..workers {
+        let job = Job::endless(workers, method);
+        let mut ranks = job.start();
+        steps_done(&mut ranks[0], 3);
+        ranks[victim as usize].signal("KILL");
+        // A closed connection is noticed at once: nobody waits for the time-out.
+        others_name(victim, &mut ranks, Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_killed_worker_of_four_is_named_by_all_others() {
+    killed(4, "spardl");
+}
+
+#[test]
+fn a_killed_worker_of_five_is_named_by_all_others() {
+    killed(5, "spardl");
+}
+
+#[test]
+fn a_killed_neighbour_in_the_ring_is_named_by_all_others() {
+    killed(4, "ring");
+}
+
+#[test]
+fn a_stopped_worker_is_named_by_all_others_after_the_time_out() {
+    for (victim, method) in [(2, "spardl"), (0, "ring")] {
+        let job = Job { timeout: Duration::from_secs(3), ..Job::endless(4, method) };
+        let mut ranks = job.start();
+        steps_done(&mut ranks[0], 3);
+        ranks[victim as usize].signal("STOP");
+        others_name(victim, &mut ranks, job.timeout);
+        let victim = &mut ranks[victim as usize];
+        assert!(victim.runs());
+        // When it goes on, it finds itself alone, and ends too.
+        victim.signal("CONT");
+        let ended = victim.end(job.timeout);
+        assert!(ended.code > 0 && ended.out.is_empty(), "{ended:?}");
+    }
+}
+
+/// A job under the launcher, when it has been computing for a while.
+fn launched(arguments: &[&str]) -> Process {
+    let mut command = gleaner();
+    command.args(arguments).args([
+        "--json",
+        "--params",
+        "50000",
+        "--steps",
+        "100000000",
+        "--method",
+        "spardl",
+    ]);
+    let process = start(command);
+    let worker = process.worker(2);
+    eventually("it computes", || processor_time(worker) > Duration::from_millis(200));
+    process
+}
+
+const LAUNCH: [&str; 6] = ["launch", "--workers", "4", "--", env!("CARGO_BIN_EXE_gleaner"), "bench"];
+const BENCH: [&str; 3] = ["bench", "--workers", "4"];
+
+#[test]
+fn the_launcher_says_who_was_killed_and_leaves_nobody_behind() {
+    for arguments in [&LAUNCH[..], &BENCH[..]] {
+        let mut process = launched(arguments);
+        signal_to("KILL", process.worker(2));
+        let ended = process.end(Duration::from_secs(10));
+        ended.failed_with(&["rank 2 failed at step ", ": killed by signal 9"]);
+        assert_eq!(ended.code, 128 + 9, "{ended:?}");
+        eventually("nobody is left", || process.family().is_empty());
+    }
+}
+
+#[test]
+fn the_launcher_says_who_hangs_and_leaves_nobody_behind() {
+    let mut process = launched(&[&["launch", "--timeout", "3s"], &LAUNCH[1..]].concat());
+    signal_to("STOP", process.worker(2));
+    let ended = process.end(Duration::from_secs(15));
+    ended.failed_with(&["rank 2 failed at step ", "no sign of life"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    eventually("nobody is left", || process.family().is_empty());
+}
+
+#[test]
+fn a_worker_that_is_killed_before_it_joins_is_named_too() {
+    let mut command = gleaner();
+    command.args(["launch", "--workers", "3", "--", "sh", "-c"]);
+    let bench = "exec \"$0\" bench --json --params 100 --method ring";
+    command.arg(format!("if [ $GLEANER_RANK = 1 ]; then sleep 0.3; kill -s KILL $$; fi; {bench}"));
+    command.arg(env!("CARGO_BIN_EXE_gleaner"));
+    let ended = start(command).end(Duration::from_secs(10));
+    ended.failed_with(&["rank 1 failed", "killed by signal 9"]);
+    assert_eq!(ended.code, 128 + 9, "{ended:?}");
+}

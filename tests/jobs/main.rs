@@ -1,0 +1,12 @@
+//! Jobs as a user meets them: real processes of the command, real sockets, real signals.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod deaths;
+mod job;
+mod misfits;
+mod process;
+mod refusals;
+mod reports;
+mod starters;
+mod strangers;

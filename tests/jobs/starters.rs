@@ -1,0 +1,180 @@
+//! The same job, whoever starts its workers.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::job::SECRET;
+use crate::process::{Process, clean, eventually, free_port, gleaner, program, run, start};
+
+const GLEANER: &str = env!("CARGO_BIN_EXE_gleaner");
+const BENCH: [&str; 10] =
+    ["bench", "--json", "--params", "10000", "--method", "spardl", "--steps", "3", "--seed", "5"];
+
+/// What the command itself reports for so many workers.
+fn expected(workers: u32) -> serde_json::Value {
+    let mut command = gleaner();
+    command.args(BENCH).args(["--workers", &workers.to_string()]);
+    run(command).report()
+}
+
+#[track_caller]
+fn compare(report: &serde_json::Value, workers: u32) {
+    let expected = expected(workers);
+    for field in ["workers", "k", "rounds", "entries_delivered", "digest"] {
+        assert_eq!(report[field], expected[field], "{field}");
+    }
+}
+
+fn secret_file() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("job.secret");
+    fs::write(&path, format!("{SECRET}\n")).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    (directory, path)
+}
+
+#[test]
+fn gleaner_launch() {
+    let mut command = gleaner();
+    command.args(["launch", "--workers", "3", "--", GLEANER]).args(BENCH);
+    compare(&run(command).report(), 3);
+}
+
+#[test]
+fn mpirun() {
+    let Some(mpirun) = program("mpirun") else { return };
+    let version = Command::new(&mpirun).arg("--version").output().unwrap();
+    if !String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
+        eprintln!("skipped: mpirun on this machine is not Open MPI's");
+        return;
+    }
+    let (_directory, secret) = secret_file();
+    let mut command = clean(Command::new(mpirun));
+    command.args(["-n", "3", "--oversubscribe", "--allow-run-as-root", GLEANER]).args(BENCH);
+    command.env("GLEANER_SECRET_FILE", secret);
+    compare(&run(command).report(), 3);
+}
+
+#[test]
+fn torchrun() {
+    let (_directory, secret) = secret_file();
+    // Its own store listens on MASTER_PORT.
+    let store = loop {
+        let port = free_port();
+        if std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        }
+    };
+    let port = store.local_addr().unwrap().port().to_string();
+    let mut ranks: Vec<Process> = ["0", "1"]
+        .map(|rank| {
+            let mut command = gleaner();
+            command.args(BENCH).env("GLEANER_SECRET_FILE", &secret);
+            command.envs([("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2")]);
+            command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)]);
+            start(command)
+        })
+        .into();
+    let ended = crate::job::end(&mut ranks);
+    compare(&ended[0].report(), 2);
+    assert_eq!((ended[1].code, &*ended[1].out), (0, ""), "only rank 0 reports: {ended:?}");
+}
+
+#[test]
+fn srun() {
+    let programs = ["srun", "sinfo", "slurmctld", "slurmd", "munged"].map(program);
+    let [Some(srun), Some(sinfo), Some(slurmctld), Some(slurmd), Some(munged)] = programs else { return };
+    if !is_root() {
+        eprintln!("skipped: a Slurm cluster is started by root");
+        return;
+    }
+    let cluster = Cluster::start(&munged, &slurmctld, &slurmd, &sinfo);
+    let (_directory, secret) = secret_file();
+    let mut command = clean(Command::new(srun));
+    command.args(["-n", "3", "--chdir=/", GLEANER]).args(BENCH);
+    command.env("SLURM_CONF", &cluster.conf).env("GLEANER_SECRET_FILE", secret);
+    compare(&run(command).report(), 3);
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+/// A cluster of this machine alone, with its own key, ports and files.
+struct Cluster {
+    conf: PathBuf,
+    _daemons: [Process; 3],
+    _directory: TempDir,
+}
+
+impl Cluster {
+    fn start(munged: &Path, slurmctld: &Path, slurmd: &Path, sinfo: &Path) -> Self {
+        // munged refuses a directory whose parents others may write to, unless they are sticky, as /tmp is.
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        for name in ["munge", "state", "spool"] {
+            fs::create_dir(at(name)).unwrap();
+            fs::set_permissions(at(name), PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        let mut key = [0; 128];
+        std::io::Read::read_exact(&mut File::open("/dev/urandom").unwrap(), &mut key).unwrap();
+        fs::write(at("munge/key"), key).unwrap();
+        fs::set_permissions(at("munge/key"), PermissionsExt::from_mode(0o400)).unwrap();
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let name = name.trim().split('.').next().unwrap();
+        let conf = format!(
+            "ClusterName=test\nSlurmctldHost=localhost(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
+             AuthType=auth/munge\nAuthInfo=socket={socket}\nCredType=cred/munge\n\
+             SlurmctldPort={ctld}\nSlurmdPort={d}\nSlurmctldPidFile={dir}/ctld.pid\nSlurmdPidFile={dir}/d.pid\n\
+             StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSchedulerType=sched/builtin\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nReturnToService=2\n\
+             JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
+             MpiDefault=none\nSwitchType=switch/none\nSlurmdParameters=config_overrides\n\
+             NodeName=localhost NodeHostName={name} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN\n\
+             PartitionName=test Nodes=localhost Default=YES MaxTime=INFINITE State=UP\n",
+            socket = at("munge.socket"),
+            dir = directory.path().display(),
+            ctld = free_port(),
+            d = free_port(),
+        );
+        fs::write(at("slurm.conf"), conf).unwrap();
+
+        let mut munge = Command::new(munged);
+        munge.args(["--foreground", "--force"]);
+        for (option, name) in
+            [("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed")]
+        {
+            munge.arg(format!("--{option}={}", at(&format!("munge/{name}"))));
+        }
+        munge.arg(format!("--socket={}", at("munge.socket")));
+        let munge = start(clean(munge));
+        eventually("munged answers", || Path::new(&at("munge.socket")).exists());
+        let daemon = |program: &Path| {
+            let mut command = clean(Command::new(program));
+            command.args(["-D", "-f", &at("slurm.conf")]).env("SLURM_CONF", at("slurm.conf"));
+            start(command)
+        };
+        let daemons = [munge, daemon(slurmctld), daemon(slurmd)];
+        let idle = || {
+            let mut command = clean(Command::new(sinfo));
+            let output =
+                command.args(["-h", "-o", "%T"]).env("SLURM_CONF", at("slurm.conf")).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).trim() == "idle"
+        };
+        let begun = std::time::Instant::now();
+        while !idle() {
+            let told = || daemons.iter().map(Process::told).collect::<String>();
+            assert!(begun.elapsed() < Duration::from_secs(40), "the node does not become idle:\n{}", told());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Self { conf: at("slurm.conf").into(), _daemons: daemons, _directory: directory }
+    }
+}
