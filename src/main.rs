@@ -8,7 +8,6 @@ mod plan;
 mod quantity;
 mod reduce;
 mod report;
-mod staged;
 #[cfg(feature = "train")]
 mod train;
 

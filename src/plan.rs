@@ -12,11 +12,11 @@ use std::time::Duration;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::schedule::{self, CheckError, Cost};
 use gleaner_algorithms::{Method, Rank};
+use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
 use crate::quantity::{self, Rate, grouped};
 use crate::report;
-use crate::staged::{Staged, StagedError};
 use draw::{DrawError, MOST_RANKS, Title};
 use timeline::Timeline;
 

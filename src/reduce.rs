@@ -13,11 +13,11 @@ use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::residual::{Collection, NonFinite};
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
+use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
 use crate::quantity::grouped;
 use crate::report;
-use crate::staged::{Staged, StagedError};
 use npy::{NpyError, Vector};
 use step::{Reduced, Step};
 

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::staged::{Staged, StagedError};
 
 const FORMAT: &str = "gleaner residual 1";
 const RESIDUAL: &str = "residual.";
@@ -15,13 +16,14 @@ const THRESHOLDS: &str = "thresholds.";
 /// A checkpoint that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused.
-    #[error("the checkpoint {path} cannot be {verb}: {source}")]
-    File {
+    /// It cannot be written.
+    #[error("no checkpoint: {0}; make sure that the directory is there, writable and has room")]
+    Write(#[from] StagedError),
+    /// It cannot be read.
+    #[error("the checkpoint {} cannot be read: {source}", path.display())]
+    Read {
         /// Which file.
         path: PathBuf,
-        /// What was tried.
-        verb: &'static str,
         /// Why not.
         source: std::io::Error,
     },
@@ -77,28 +79,6 @@ impl State {
     }
 }
 
-/// Writes a file so that `path` holds either all of it or what it held before: beside, flushed to the disk, renamed.
-///
-/// # Errors
-/// A file system that refuses; nothing is left behind then.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|source| {
-        let _ = std::fs::remove_file(&beside);
-        CheckpointError::File { path: path.into(), verb: "written", source }
-    })
-}
-
 pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
     let tensors = state.residuals.iter().map(|(name, values)| (format!("{RESIDUAL}{name}"), bytes(values)));
     let thresholds = state.thresholds.iter().enumerate().map(|(group, thresholds)| {
@@ -120,15 +100,13 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
         .collect::<Result<Vec<_>, _>>()
         .and_then(|views| safetensors::serialize(views, Some(metadata)))
         .map_err(|e| CheckpointError::Damaged { path: path.into(), what: e.to_string() })?;
-    write_whole(path, &file)
+    let mut staged = Staged::default();
+    staged.write(path, |out| out.write_all(&file))?;
+    Ok(staged.publish()?)
 }
 
 pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
-    let file = std::fs::read(path).map_err(|source| CheckpointError::File {
-        path: path.into(),
-        verb: "read",
-        source,
-    })?;
+    let file = std::fs::read(path).map_err(|source| CheckpointError::Read { path: path.into(), source })?;
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
     let (_, header) = SafeTensors::read_metadata(&file).map_err(|e| damaged(e.to_string()))?;
     let tensors = SafeTensors::deserialize(&file).map_err(|e| damaged(e.to_string()))?;
@@ -206,7 +184,7 @@ mod tests {
             std::fs::write(&path, &whole[..cut]).unwrap();
             assert!(matches!(load(&path), Err(CheckpointError::Damaged { .. })), "cut at {cut}");
         }
-        assert!(matches!(load(&folder.path().join("none")), Err(CheckpointError::File { .. })));
+        assert!(matches!(load(&folder.path().join("none")), Err(CheckpointError::Read { .. })));
     }
 
     #[test]

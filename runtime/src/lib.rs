@@ -18,6 +18,7 @@ mod notes;
 mod post;
 pub mod report;
 mod session;
+pub mod staged;
 mod tag;
 mod update;
 mod worker;

@@ -5,7 +5,7 @@
 //! complete. The newest two steps are kept, because workers may be one checkpoint apart when they are interrupted.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use super::error::TrainError;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
+use gleaner_runtime::staged::Staged;
 use gleaner_runtime::{Gradients, Session};
 
 const KEPT: usize = 2;
@@ -114,17 +115,14 @@ impl Checkpoints {
 
     /// Writes a step and removes all but the newest two.
     pub fn save(&self, step: u64, state: &State) -> Result<(), TrainError> {
-        let residual = self.residual_file(step);
-        let partial = residual.with_extension("partial");
-        state.gradients.save(&partial)?;
-        publish(&partial, &residual)?;
-
+        state.gradients.save(&self.residual_file(step))?;
         let path = self.file(step);
-        let partial = path.with_extension("partial");
-        let write = |source| TrainError::Write { path: partial.clone(), source };
-        let content = self.serialize(step, state).map_err(|error| write(io::Error::other(error)))?;
-        File::create(&partial).and_then(|mut file| file.write_all(&content)).map_err(write)?;
-        publish(&partial, &path)?;
+        let content = self
+            .serialize(step, state)
+            .map_err(|error| TrainError::Write { path: path.clone(), source: io::Error::other(error) })?;
+        let mut staged = Staged::default();
+        staged.write(&path, |file| file.write_all(&content))?;
+        staged.publish()?;
 
         let steps = self.steps()?;
         for &old in steps.iter().rev().skip(KEPT) {
@@ -233,14 +231,4 @@ fn read_curve(text: &str) -> Option<Vec<(u64, f64)>> {
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
-/// Makes sure that a file is on the disk before it gets its name, and its name before anything else happens.
-fn publish(partial: &Path, path: &Path) -> Result<(), TrainError> {
-    let publish = || {
-        File::open(partial)?.sync_all()?;
-        fs::rename(partial, path)?;
-        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
-    };
-    publish().map_err(|source| TrainError::Write { path: path.into(), source })
 }

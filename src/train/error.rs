@@ -137,6 +137,9 @@ pub enum TrainError {
     /// A method that cannot be.
     #[error(transparent)]
     Choice(#[from] crate::choice::ChoiceError),
+    /// A checkpoint that cannot be written.
+    #[error(transparent)]
+    Staged(#[from] gleaner_runtime::staged::StagedError),
     /// Workers that cannot be started.
     #[error(transparent)]
     Launch(#[from] gleaner_runtime::launcher::LaunchError),

@@ -89,12 +89,12 @@ pub fn algorithm_1(gradients: &[Vec<f32>], old: &[Vec<f32>], k: usize, residuals
     // Transmission with sparsification: at step i bag B_(l-i+1) goes to the worker at distance 2^(l-i).
     for step in 1..=l {
         let mut sent: Vec<Vec<(usize, Sparse)>> = Vec::new();
-        for w in 0..p {
+        for (w, selected) in selected.iter_mut().enumerate() {
             let blocks = bag(w, l - step + 1);
             let of_worker: Vec<(usize, Sparse)> =
                 blocks.into_iter().map(|b| (b, sparsify(w, b, &g, &mut discarded))).collect();
             for (_, kept) in &of_worker {
-                selected[w].extend(kept.keys());
+                selected.extend(kept.keys());
             }
             sent.push(of_worker);
         }
@@ -107,9 +107,9 @@ pub fn algorithm_1(gradients: &[Vec<f32>], old: &[Vec<f32>], k: usize, residuals
     }
     // Line 10: the reserved block. Line 11: all gather all blocks.
     let mut global = Sparse::new();
-    for w in 0..p {
+    for (w, selected) in selected.iter_mut().enumerate() {
         let kept = sparsify(w, w, &g, &mut discarded);
-        selected[w].extend(kept.keys());
+        selected.extend(kept.keys());
         global.extend(kept);
     }
     // Lines 12 to 14 for all three; the other methods of collection leave some of it out.
