@@ -1,0 +1,130 @@
+//! `gleaner train` as a user runs it: several processes, and what becomes of a run that is interrupted.
+#![cfg(feature = "train")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn train(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.arg("train").args(options).stdin(Stdio::null());
+    command
+}
+
+fn summary(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output, and nothing else")
+}
+
+#[test]
+fn four_workers_learn_the_documentation() {
+    let summary = summary(&train(&["--steps", "60", "--json"]).output().unwrap());
+    let number =
+        |field: &str| summary[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {summary}"));
+    assert_eq!((number("steps"), number("workers")), (60.0, 4.0));
+    // Before the first step all characters are about equally likely.
+    assert!(number("held_out_loss_first") > 4.0, "{summary}");
+    assert!(number("held_out_loss") < 3.3, "{summary}");
+    assert!(number("seconds") > 0.0);
+    // At density 1% SparDL receives 4k(P − 1)/P words of 4 bytes with k = n/100; a dense ring 2n(P − 1)/P.
+    let words = 4.0 * (number("parameters") / 100.0).round() * 3.0 / 4.0;
+    let bytes = number("bytes_received") / 60.0;
+    assert!(bytes > 3.9 * words && bytes < 4.4 * words, "{bytes} bytes a step for {words} words");
+    assert_eq!(summary["parameters_digest"].as_str().map(str::len), Some(64));
+}
+
+/// The process of one rank of the run that writes its checkpoints to `folder`.
+fn pid_of(rank: &str, folder: &Path) -> Option<u32> {
+    let rank = format!("GLEANER_RANK={rank}");
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+        let (command, environment) = (read("cmdline")?, read("environ")?);
+        let holds = |bytes: &[u8], text: &str| bytes.split(|b| *b == 0).any(|word| word == text.as_bytes());
+        (command.starts_with(env!("CARGO_BIN_EXE_gleaner").as_bytes())
+            && holds(&command, folder.to_str()?)
+            && holds(&environment, &rank))
+        .then_some(pid)
+    })
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_bits() {
+    let options = |folder: &Path| {
+        let text =
+            "--data synthetic --model mlp --workers 3 --steps 300 --batch 4 --evaluate-every 300 --json";
+        let mut options: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        options.extend(["--checkpoint-every", "5", "--checkpoint"].map(str::to_owned));
+        options.push(folder.to_str().unwrap().to_owned());
+        options
+    };
+    let run = |folder: &Path, more: &[&str]| {
+        let options = options(folder);
+        let options: Vec<&str> = options.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        train(&options)
+    };
+    let (whole, cut) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let uninterrupted = summary(&run(whole.path(), &[]).output().unwrap());
+
+    let job = run(cut.path(), &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    let reached = |step: u32| {
+        fs::read_dir(cut.path()).unwrap().flatten().any(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            let found = name.strip_prefix("rank-1.step-").and_then(|rest| rest.split('.').next());
+            found.and_then(|found| found.parse::<u32>().ok()).is_some_and(|found| found >= step)
+        })
+    };
+    while !reached(20) {
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint of step 20 appears");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = pid_of("1", cut.path()).expect("the worker of rank 1 runs");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let killed = job.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&killed.stderr);
+    assert_eq!(killed.status.code(), Some(137), "{said}");
+    assert!(killed.stdout.is_empty(), "no half report");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("rank 1 failed at step") && last.contains("SIGKILL"), "{said}");
+
+    let resumed = summary(&run(cut.path(), &["--resume"]).output().unwrap());
+    assert!(resumed["first_step"].as_u64().is_some_and(|step| (15..300).contains(&step)), "{resumed}");
+    assert_eq!(resumed["parameters_digest"], uninterrupted["parameters_digest"]);
+    assert_eq!(resumed["held_out_loss"], uninterrupted["held_out_loss"]);
+}
+
+#[test]
+fn bad_data_is_refused_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let cases = [
+        (format!("text:{}", path(&folder.path().join("none.txt"))), "none.txt"),
+        (format!("text:{}", path(&empty)), "empty.txt"),
+        (format!("mnist:{}", path(folder.path())), "train-images-idx3-ubyte"),
+        (format!("cifar10:{}", path(folder.path())), "data_batch_1.bin"),
+        ("parquet:x".to_owned(), "parquet:x"),
+    ];
+    for (data, named) in cases {
+        let output = train(&["--workers", "2", "--steps", "5", "--data", &data]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{data}");
+        assert!(said.contains(named) && said.contains("expected"), "{data}: {said}");
+    }
+    for (options, named) in [
+        (["--density", "0"], "density is 0"),
+        (["--density", "1.5"], "density is 1.5"),
+        (["--density", "NaN"], "density is NaN"),
+        (["--method", "magic"], "'magic'"),
+        (["--k", "99999999"], "99999999"),
+    ] {
+        let output = train(&["--workers", "2", "--steps", "5", options[0], options[1]]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(named), "{options:?}: {said}");
+    }
+}
