@@ -37,21 +37,6 @@ pub enum ChoiceError {
     /// No such number of entries.
     #[error(transparent)]
     Sparsity(#[from] SparsityError),
-    /// Indices inside a block are 32 bits wide.
-    #[error(
-        "{method} cuts {n} entries among {workers} workers into blocks of {block}; a block has at most {most}: choose a method with more blocks, or more workers",
-        most = u32::MAX - 1
-    )]
-    Block {
-        /// The method's name.
-        method: &'static str,
-        /// The entries of the gradient.
-        n: usize,
-        /// The workers, P.
-        workers: u32,
-        /// The entries of a block.
-        block: usize,
-    },
 }
 
 impl Choice {
@@ -69,17 +54,10 @@ impl Choice {
     }
 }
 
-/// How many of n entries a method delivers among so many workers: all, unless it is sparse.
+/// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
-    let blocks = method.collective().blocks(workers).max(1) as usize;
-    let block = n.div_ceil(blocks);
-    if block >= u32::MAX as usize {
-        return Err(ChoiceError::Block { method: method.collective().name(), n, workers, block });
-    }
-    let k = method.sparsity().k(n)?;
     match method.sparsity() {
         Sparsity::K(0) => Err(SparsityError::MoreThanAll { k: 0, n }.into()),
-        _ if method.collective().is_sparse() => Ok(k),
-        _ => Ok(n),
+        _ => Ok(method.delivered(workers, n)?),
     }
 }

@@ -73,7 +73,7 @@ impl Gradients {
         let (rank, workers) = (session.post.rank, session.post.workers);
         let mut groups = Vec::new();
         let mut before = 0;
-        for group in 0..layout.groups {
+        for group in 0..layout.group_count() {
             let n = layout.group_entries(group);
             let method = match method.sparsity() {
                 Sparsity::Density(_) => method,

@@ -46,6 +46,11 @@ pub enum LayoutError {
         "wait() was called before the gradients of {0} were ready; every parameter needs one in every step"
     )]
     Missing(String),
+    /// More handles than the wire can number.
+    #[error(
+        "gradients() was called 257 times in one session; make the handle once, before the training loop"
+    )]
+    TooManyHandles,
     /// More groups than the wire can number.
     #[error("the layout has {0} groups; at most 65535 are possible")]
     TooManyGroups(usize),
@@ -67,10 +72,12 @@ impl Layout {
         self
     }
 
-    /// Lets the parameters that follow travel in a group of their own.
+    /// Lets the parameters that follow travel in a group of their own. A group without parameters does not count.
     #[must_use]
     pub fn group(mut self) -> Self {
-        self.groups += 1;
+        if self.parameters.iter().any(|p| p.group + 1 == self.groups) {
+            self.groups += 1;
+        }
         self
     }
 
@@ -79,13 +86,18 @@ impl Layout {
         self.parameters.iter().map(|p| p.len).sum()
     }
 
+    /// The groups that have parameters.
+    pub(crate) fn group_count(&self) -> usize {
+        self.parameters.last().map_or(0, |p| p.group + 1)
+    }
+
     pub(crate) fn group_entries(&self, group: usize) -> usize {
         self.parameters.iter().filter(|p| p.group == group).map(|p| p.len).sum()
     }
 
     pub(crate) fn by_name(&self) -> Result<HashMap<String, usize>, LayoutError> {
-        if self.groups > usize::from(u16::MAX) {
-            return Err(LayoutError::TooManyGroups(self.groups));
+        if self.group_count() > usize::from(u16::MAX) {
+            return Err(LayoutError::TooManyGroups(self.group_count()));
         }
         let mut positions = HashMap::new();
         for (position, parameter) in self.parameters.iter().enumerate() {

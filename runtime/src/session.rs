@@ -1,7 +1,7 @@
 //! A worker's membership in a job.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -16,7 +16,7 @@ use crate::algorithm::{Algorithm, AlgorithmArguments, Run};
 use crate::environment::Config;
 use crate::failure::{Error, Failure};
 use crate::gradients::Gradients;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutError};
 use crate::notes::{self, Purpose};
 use crate::post::Post;
 use crate::report;
@@ -42,7 +42,7 @@ use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 /// ```
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
-    channels: AtomicU8,
+    channels: AtomicU32,
 }
 
 pub(crate) struct Inner {
@@ -127,7 +127,7 @@ impl Session {
             })
             .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
         let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls: AtomicU32::new(0) };
-        Ok(Self { inner: Arc::new(inner), channels: AtomicU8::new(0) })
+        Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0) })
     }
 
     /// This worker's number, from 0 to world size − 1.
@@ -150,7 +150,8 @@ impl Session {
     /// # Errors
     /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
-        Gradients::new(self.inner.clone(), self.channels.fetch_add(1, Ordering::Relaxed), layout, method)
+        let channel = u8::try_from(self.channels.fetch_add(1, Ordering::Relaxed));
+        Gradients::new(self.inner.clone(), channel.map_err(|_| LayoutError::TooManyHandles)?, layout, method)
     }
 
     /// Waits until all ranks are here.

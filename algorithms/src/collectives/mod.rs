@@ -61,6 +61,24 @@ pub enum MethodError {
     /// No such number of entries.
     #[error(transparent)]
     Sparsity(#[from] SparsityError),
+    /// Nobody takes part.
+    #[error("a job of 0 workers; expected at least one")]
+    NoWorkers,
+    /// Indices inside a block are 32 bits wide.
+    #[error(
+        "{method} cuts {n} entries among {workers} workers into blocks of {block}; a block has at most {most}: choose a method with more blocks, or more workers",
+        most = u32::MAX - 1
+    )]
+    Block {
+        /// The method's name.
+        method: &'static str,
+        /// The entries of the gradient.
+        n: usize,
+        /// The workers, P.
+        workers: u32,
+        /// The entries of a block.
+        block: usize,
+    },
 }
 
 impl fmt::Display for Method {
@@ -142,7 +160,7 @@ impl Method {
     /// The schedule of one worker for a gradient of n entries.
     ///
     /// # Errors
-    /// A density that is not in [0, 1], or k above n.
+    /// No workers, blocks too long for 32-bit indices, a density that is not in [0, 1], or k above n.
     pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
         let (partition, allotment) = self.cut(workers, n)?;
         Ok(Schedule { rank, workers, steps: self.collective.steps(rank, workers, &allotment), partition })
@@ -165,7 +183,24 @@ impl Method {
             .collect())
     }
 
+    /// How many of n entries are delivered among so many workers: k if the method is sparse, otherwise n.
+    ///
+    /// # Errors
+    /// As [`schedule`](Self::schedule).
+    pub fn delivered(&self, workers: u32, n: usize) -> Result<usize, MethodError> {
+        if workers == 0 {
+            return Err(MethodError::NoWorkers);
+        }
+        let block = n.div_ceil(self.collective.blocks(workers).max(1) as usize);
+        if block >= u32::MAX as usize {
+            return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
+        }
+        let k = self.sparsity.k(n)?;
+        Ok(if self.collective.is_sparse() { k } else { n })
+    }
+
     fn cut(&self, workers: u32, n: usize) -> Result<(Partition, Arc<[u32]>), MethodError> {
+        self.delivered(workers, n)?;
         let partition = Partition::even(n, self.collective.blocks(workers) as usize);
         let allotment = partition.allot(self.sparsity.k(n)?)?;
         Ok((partition, allotment))
