@@ -212,10 +212,10 @@ impl WorkerState {
         let written = self.links.values().all(|peer| self.flushed.contains(peer));
         // A peer that still reads must not find the connection reset: its own goodbye is waited for.
         let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
-        if at_once || written {
-            if let Some(failure) = self.failing.take() {
-                self.failure.send_replace(Some(failure));
-            }
+        if (at_once || written)
+            && let Some(failure) = self.failing.take()
+        {
+            self.failure.send_replace(Some(failure));
         }
         if (at_once || parted)
             && let Some(done) = self.leaving.take()

@@ -58,7 +58,8 @@ fn every_number_of_workers(method: &str) {
         let report = bench(p, &["--params", &N.to_string(), "--density", "0.01", "--method", method]);
         let mut fields: Vec<&str> = report.as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = FIELDS;
-        (fields.sort_unstable(), known.sort_unstable());
+        fields.sort_unstable();
+        known.sort_unstable();
         assert_eq!(fields, known);
         let k = if method == "spardl" { N / 100 } else { N };
         let (rounds, words) = expected(method, p, N, N / 100);
