@@ -164,8 +164,9 @@ fn measure(bench: &Bench) -> Result<Option<Summary>, BenchError> {
     let steps = bench.warmup + bench.steps;
     for step in 0..steps {
         gradient::fill(&mut gradient, bench.seed, rank as u64, u64::from(step));
-        session.barrier()?;
+        // Before the barrier: who has passed it sends at once, and that is to be counted.
         let received = session.traffic().bytes_received;
+        session.barrier()?;
         let clock = Instant::now();
         gradients.ready("gradient", &gradient)?;
         let update = gradients.wait()?;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -106,10 +106,24 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // They end their own helpers, if they are asked to end; those that do not are killed.
+        let [munge, ctld, d] = &mut self.daemons;
+        for daemon in [d, ctld, munge] {
+            daemon.signal("TERM");
+            let asked = Instant::now();
+            while daemon.runs() && asked.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
 /// A cluster of this machine alone, with its own key, ports and files.
 struct Cluster {
     conf: PathBuf,
-    _daemons: [Process; 3],
+    daemons: [Process; 3],
     _directory: TempDir,
 }
 
@@ -169,12 +183,12 @@ impl Cluster {
                 command.args(["-h", "-o", "%T"]).env("SLURM_CONF", at("slurm.conf")).output().unwrap();
             String::from_utf8_lossy(&output.stdout).trim() == "idle"
         };
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while !idle() {
             let told = || daemons.iter().map(Process::told).collect::<String>();
             assert!(begun.elapsed() < Duration::from_secs(40), "the node does not become idle:\n{}", told());
             std::thread::sleep(Duration::from_millis(200));
         }
-        Self { conf: at("slurm.conf").into(), _daemons: daemons, _directory: directory }
+        Self { conf: at("slurm.conf").into(), daemons, _directory: directory }
     }
 }

@@ -110,6 +110,8 @@ impl<F: FnMut(Event)> Course<F> {
     fn hear(&mut self, rank: u32, news: News) {
         match news {
             News::Told(kind, body) => (self.on_event)(Event { rank, kind, body }),
+            // Whoever is being ended looks to others as if it had failed.
+            News::Blamed(_) if *self.stage.borrow() > Stage::Run => {}
             News::Blamed(failed) => self.record.reported(rank, failed),
             News::Exited(code) => self.ended(rank, (code != 0).then_some(Bad::Exit(code))),
             News::Gone(Gone::Lost { code, reason }) => self.ended(rank, Some(Bad::Lost { code, reason })),
