@@ -31,7 +31,7 @@ made outside the clock. All times are medians over the steps of the maximum over
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     workers: u32,
     /// Entries of the gradient
     #[arg(long, value_name = "N", value_parser = quantity::count)]
@@ -137,7 +137,11 @@ pub fn run(bench: &Bench) -> Result<u8, BenchError> {
     if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {
         return Ok(code);
     }
-    if let Some(summary) = measure(bench)? {
+    let measured = measure(bench).inspect_err(|error| match error {
+        BenchError::Session(Error::Failed(_) | Error::Join(_)) => {}
+        _ => crew::confess(None, error),
+    });
+    if let Some(summary) = measured? {
         let text = if bench.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
         report::print(&text)?;
     }

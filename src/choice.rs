@@ -1,7 +1,7 @@
 //! Which method, and how many entries it delivers: the same options for every command.
 
 use gleaner_algorithms::collectives::{COLLECTIVES, MethodError};
-use gleaner_algorithms::{Method, Sparsity, SparsityError};
+use gleaner_algorithms::{Method, Sparsity};
 
 use crate::quantity;
 
@@ -34,9 +34,15 @@ pub enum ChoiceError {
     /// No such method.
     #[error(transparent)]
     Method(#[from] MethodError),
-    /// No such number of entries.
-    #[error(transparent)]
-    Sparsity(#[from] SparsityError),
+    /// No such share of entries.
+    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01")]
+    Density(f64),
+    /// A command that would deliver nothing.
+    #[error("k is 0, so that nothing would be delivered: choose k from 1 to {n}")]
+    Nothing {
+        /// Entries there are.
+        n: usize,
+    },
 }
 
 impl Choice {
@@ -45,7 +51,7 @@ impl Choice {
         let method = Method::named(&self.method)?;
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
-                return Err(SparsityError::Density(density).into());
+                return Err(ChoiceError::Density(density));
             }
             (Some(density), _) => method.density(density),
             (None, Some(k)) => method.k(k),
@@ -57,7 +63,7 @@ impl Choice {
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
     match method.sparsity() {
-        Sparsity::K(0) => Err(SparsityError::MoreThanAll { k: 0, n }.into()),
+        Sparsity::K(0) => Err(ChoiceError::Nothing { n }),
         _ => Ok(method.delivered(workers, n)?),
     }
 }

@@ -62,6 +62,13 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     }
 }
 
+/// Tells the launcher why this worker ends, unless the session did: an error that only this worker knows of.
+pub fn confess(step: Option<u64>, error: &impl std::fmt::Display) {
+    if let Ok(config) = Config::from_environment() {
+        gleaner_runtime::report::failed(config.rank, step, &error.to_string());
+    }
+}
+
 /// How a command runs: as one worker of a job, or as the launcher of one.
 pub enum Role {
     /// This process is a worker: do the work.

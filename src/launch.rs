@@ -30,7 +30,8 @@ pub struct Launch {
         short = 'n',
         value_name = "N",
         required_unless_present = "hostfile",
-        conflicts_with = "hostfile"
+        conflicts_with = "hostfile",
+        value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     workers: Option<u32>,
 

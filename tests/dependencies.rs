@@ -11,7 +11,7 @@ use std::process::Command;
 fn tree(arguments: &[&str]) -> String {
     let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["tree", "--offline", "--locked", "--prefix", "none"])
+        .args(["tree", "--offline", "--locked", "--prefix", "none", "--color", "never"])
         .args(arguments)
         .output()
         .unwrap();

@@ -115,6 +115,8 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         |key: &str| metadata.get(key).cloned().ok_or_else(|| damaged(format!("it does not say its {key}")));
     let number =
         |key: &str| text(key)?.parse::<u64>().map_err(|_| damaged(format!("its {key} is no number")));
+    let small =
+        |key: &str| u32::try_from(number(key)?).map_err(|_| damaged(format!("its {key} is too large")));
     if text("format")? != FORMAT {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
@@ -136,8 +138,8 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
     }
     Ok(State {
         step: number("step")?,
-        rank: number("rank")? as u32,
-        workers: number("workers")? as u32,
+        rank: small("rank")?,
+        workers: small("workers")?,
         method: text("method")?,
         residuals,
         thresholds: thresholds.into_values().collect(),

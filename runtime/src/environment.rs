@@ -96,13 +96,13 @@ impl Config {
             })?,
             Err(_) => TIMEOUT,
         };
-        let Some(starter) = STARTERS.iter().find(|s| get(s.marker).is_ok()) else {
+        let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
             return Ok(Self { rank: 0, world_size: 1, rendezvous: None, secret: None, timeout });
         };
         let number = |name: &'static str| -> Result<u32, ConfigError> {
             let value = get(name).map_err(|_| ConfigError::Missing {
                 starter: starter.name,
-                present: starter.marker,
+                present: starter.marks[0],
                 missing: name,
                 todo: "start all workers in the same way",
             })?;
@@ -120,7 +120,7 @@ impl Config {
             Ok(rendezvous) => rendezvous,
             Err(_) => (starter.rendezvous)(get).ok_or(ConfigError::Missing {
                 starter: starter.name,
-                present: starter.marker,
+                present: starter.marks[0],
                 missing: "GLEANER_RENDEZVOUS",
                 todo: "set it on every worker to the host of rank 0 and a free port there, such as node1:29400",
             })?,
@@ -135,7 +135,7 @@ impl Config {
 
     /// Whether something that starts workers has started this process as one.
     pub fn is_worker() -> bool {
-        STARTERS.iter().any(|starter| std::env::var_os(starter.marker).is_some())
+        STARTERS.iter().any(|starter| starter.marks.iter().all(|mark| std::env::var_os(mark).is_some()))
     }
 
     /// What the network needs to know; None for a job of one worker.
@@ -154,8 +154,8 @@ impl Config {
 /// Something that starts workers and tells them who they are.
 struct Starter {
     name: &'static str,
-    /// Set by it and by no other.
-    marker: &'static str,
+    /// What it sets: all of these together, and no other starter does.
+    marks: &'static [&'static str],
     rank: &'static str,
     world_size: &'static str,
     /// Where rank 0 can listen, as far as its variables tell.
@@ -166,14 +166,14 @@ struct Starter {
 const STARTERS: &[Starter] = &[
     Starter {
         name: "gleaner launch",
-        marker: "GLEANER_RANK",
+        marks: &["GLEANER_RANK"],
         rank: "GLEANER_RANK",
         world_size: "GLEANER_WORLD_SIZE",
         rendezvous: |_| None,
     },
     Starter {
         name: "torchrun",
-        marker: "MASTER_ADDR",
+        marks: &["RANK", "WORLD_SIZE", "MASTER_ADDR"],
         rank: "RANK",
         world_size: "WORLD_SIZE",
         // torchrun itself listens on MASTER_PORT.
@@ -184,7 +184,7 @@ const STARTERS: &[Starter] = &[
     },
     Starter {
         name: "Open MPI",
-        marker: "OMPI_COMM_WORLD_RANK",
+        marks: &["OMPI_COMM_WORLD_RANK"],
         rank: "OMPI_COMM_WORLD_RANK",
         world_size: "OMPI_COMM_WORLD_SIZE",
         // Only when all workers are on this host is rank 0 known to be.
@@ -196,7 +196,8 @@ const STARTERS: &[Starter] = &[
     },
     Starter {
         name: "Slurm",
-        marker: "SLURM_PROCID",
+        // A batch script has a SLURM_PROCID too, but is no step.
+        marks: &["SLURM_PROCID", "SLURM_STEP_ID"],
         rank: "SLURM_PROCID",
         world_size: "SLURM_NTASKS",
         rendezvous: |get| {
@@ -270,6 +271,7 @@ mod tests {
             ("SLURM_PROCID", "1"),
             ("SLURM_NTASKS", "2"),
             ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
             ("SLURM_STEP_NODELIST", "gpu[03-05],login1"),
             ("GLEANER_TIMEOUT", "500ms"),
             SECRET,
@@ -292,6 +294,12 @@ mod tests {
         assert!(error.contains("Open MPI") && error.contains("GLEANER_RENDEZVOUS"), "{error}");
         mpi.push(("GLEANER_RENDEZVOUS", "10.0.0.1:5000"));
         assert_eq!(config(&mpi).unwrap().rendezvous.as_deref(), Some("10.0.0.1:5000"));
+    }
+
+    #[test]
+    fn variables_that_anybody_may_export_start_nothing() {
+        assert_eq!(config(&[("MASTER_ADDR", "localhost")]).unwrap().world_size, 1);
+        assert_eq!(config(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap().world_size, 1);
     }
 
     #[test]

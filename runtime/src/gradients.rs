@@ -26,10 +26,12 @@ pub struct Gradients {
     session: Arc<Inner>,
     channel: u8,
     layout: Arc<Layout>,
-    by_name: HashMap<String, usize>,
+    by_name: Arc<HashMap<String, usize>>,
     method: Method,
     groups: Vec<Group>,
-    given: Vec<bool>,
+    /// Parameters that are ready in this step, and how many.
+    ready: Vec<bool>,
+    given: usize,
     step: u64,
     times: StepTimes,
     lost: f64,
@@ -69,7 +71,7 @@ impl Gradients {
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
-        let by_name = layout.by_name()?;
+        let by_name = Arc::new(layout.by_name()?);
         let (rank, workers) = (session.post.rank, session.post.workers);
         let mut groups = Vec::new();
         let mut before = 0;
@@ -112,7 +114,7 @@ impl Gradients {
         }
         let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
         notes::agree(&notes).map_err(|failure| session.fail(failure))?;
-        let given = vec![false; layout.parameters.len()];
+        let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
         Ok(Self {
@@ -122,7 +124,8 @@ impl Gradients {
             by_name,
             method,
             groups,
-            given,
+            ready,
+            given: 0,
             step: 0,
             times,
             lost: 0.0,
@@ -144,10 +147,10 @@ impl Gradients {
             let (name, expected, found) = (p.name.clone(), p.len, gradient.len());
             return Err(LayoutError::Length { name, expected, found }.into());
         }
-        if self.given[position] {
+        if self.ready[position] {
             return Err(LayoutError::Again(p.name.clone()).into());
         }
-        if self.given.iter().all(|given| !given) {
+        if self.given == 0 {
             self.times = StepTimes::default();
         }
         let clock = Instant::now();
@@ -166,7 +169,8 @@ impl Gradients {
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
         }
-        self.given[position] = true;
+        self.ready[position] = true;
+        self.given += 1;
         group.missing -= 1;
         if group.missing == 0 {
             let (accumulator, candidates) = group.residual.begin();
@@ -193,8 +197,8 @@ impl Gradients {
     /// Parameters whose gradients are missing, or a job that has failed.
     pub fn wait(&mut self) -> Result<Update, Error> {
         self.alive()?;
-        let missing: Vec<String> = (self.layout.parameters.iter().zip(&self.given))
-            .filter(|(_, given)| !**given)
+        let missing: Vec<String> = (self.layout.parameters.iter().zip(&self.ready))
+            .filter(|(_, ready)| !**ready)
             .map(|(p, _)| format!("'{}'", p.name))
             .collect();
         if !missing.is_empty() {
@@ -202,8 +206,8 @@ impl Gradients {
         }
         let clock = Instant::now();
         let mut finished = Vec::with_capacity(self.groups.len());
-        let running: Vec<Done> = self.groups.iter_mut().filter_map(|group| group.running.take()).collect();
-        for done in running {
+        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|group| group.running.take()).collect();
+        for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
                 Ok(Err(failure)) => return Err(self.fail(failure)),
@@ -229,10 +233,11 @@ impl Gradients {
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
         }
         self.times.merge += clock.elapsed();
-        self.given.fill(false);
+        self.ready.fill(false);
+        self.given = 0;
         let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
-        Ok(Update { layout, groups: updates, workers, step })
+        Ok(Update { layout, by_name: self.by_name.clone(), groups: updates, workers, step })
     }
 
     /// The number of the present step, from 0.
@@ -267,9 +272,7 @@ impl Gradients {
     /// # Errors
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        if self.given.contains(&true) {
-            return Err(CheckpointError::MidStep.into());
-        }
+        self.between_steps()?;
         let residuals = self
             .layout
             .parameters
@@ -291,6 +294,7 @@ impl Gradients {
     /// # Errors
     /// A file that is missing, damaged, or of another rank, world size, method or layout.
     pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+        self.between_steps()?;
         let mut state = checkpoint::load(path)?;
         let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
         state.expect(path, "rank", state.rank, rank)?;
@@ -314,6 +318,12 @@ impl Gradients {
         }
         self.step = state.step;
         Ok(())
+    }
+
+    /// A checkpoint is of a whole step: not of one that is under way, nor of one that failed.
+    fn between_steps(&self) -> Result<(), Error> {
+        self.alive()?;
+        if self.given > 0 { Err(CheckpointError::MidStep.into()) } else { Ok(()) }
     }
 
     fn alive(&self) -> Result<(), Error> {

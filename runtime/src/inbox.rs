@@ -16,8 +16,8 @@ use crate::failure::Failure;
 /// What an empty message costs of a credit, so that those are bounded too.
 const OVERHEAD: u64 = 64;
 
-/// Credit that every peer has for control data.
-const NOTES: u64 = 4 << 20;
+/// Credit that every peer has for control data: two notes.
+const NOTES: u64 = 2 << 20;
 
 #[derive(Debug)]
 enum Mail {

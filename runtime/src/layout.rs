@@ -67,7 +67,8 @@ impl Layout {
     pub fn parameter(mut self, name: impl Into<String>, len: usize) -> Self {
         self.groups = self.groups.max(1);
         let group = self.groups - 1;
-        let offset = self.parameters.iter().filter(|p| p.group == group).map(|p| p.len).sum();
+        let before = self.parameters.last().filter(|p| p.group == group);
+        let offset = before.map_or(0, |p| p.offset + p.len);
         self.parameters.push(Parameter { name: name.into(), len, group, offset });
         self
     }

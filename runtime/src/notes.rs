@@ -54,12 +54,16 @@ pub(crate) async fn all_gather(
     for rank in 1..post.workers {
         notes.push(post.inbox.open(Peer(rank), tag).next().await?);
     }
+    // Rank 0 alone judges, before anything is passed on, so that all hear of the same rank.
+    let opened: Result<Vec<Bytes>, Failure> =
+        notes.iter().enumerate().map(|(rank, note)| open(rank as u32, purpose, note.clone())).collect();
+    let opened = opened?;
     for rank in 1..post.workers {
         for note in &notes {
             post.send(Peer(rank), Message { tag, payload: note.clone() });
         }
     }
-    notes.into_iter().enumerate().map(|(rank, note)| open(rank as u32, purpose, note)).collect()
+    Ok(opened)
 }
 
 fn open(rank: u32, purpose: Purpose, note: Bytes) -> Result<Bytes, Failure> {

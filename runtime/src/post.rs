@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gleaner_algorithms::Rank;
-use gleaner_transport::{Message, Network, Peer, Traffic};
+use gleaner_transport::{MAX_PAYLOAD, Message, Network, Peer, Traffic};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
@@ -41,11 +41,14 @@ impl Post {
         timeout: Duration,
         failure: watch::Receiver<Option<Failure>>,
     ) -> Self {
+        let inbox = Inbox::new(failure.clone());
+        // Rank 0 passes everybody's notes on, those of the next call perhaps before this rank has read them all.
+        inbox.grant(Peer(0), 2 * u64::from(network.workers()) * (MAX_PAYLOAD as u64 + 64));
         Self {
             rank: Rank(network.peer().0),
             workers: network.workers(),
             timeout,
-            inbox: Inbox::new(failure.clone()),
+            inbox,
             failure,
             network,
             outboxes: Mutex::default(),

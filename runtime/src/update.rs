@@ -1,5 +1,6 @@
 //! What a step delivers.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::{Bag, floats};
@@ -11,6 +12,7 @@ use crate::layout::{Layout, LayoutError};
 #[derive(Debug)]
 pub struct Update {
     pub(crate) layout: Arc<Layout>,
+    pub(crate) by_name: Arc<HashMap<String, usize>>,
     pub(crate) groups: Vec<(Partition, Vec<Bag>)>,
     pub(crate) workers: u32,
     pub(crate) step: u64,
@@ -32,8 +34,8 @@ impl Update {
     /// # Errors
     /// An unknown name, or a slice of another length than the parameter.
     pub fn add_to(&self, parameter: &str, into: &mut [f32], scale: f32) -> Result<(), LayoutError> {
-        let found = self.layout.parameters.iter().find(|p| p.name == parameter);
-        let p = found.ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let p = &self.layout.parameters[*position];
         if into.len() != p.len {
             return Err(LayoutError::Length { name: p.name.clone(), expected: p.len, found: into.len() });
         }

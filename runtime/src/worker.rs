@@ -53,6 +53,8 @@ pub(crate) struct WorkerState {
     left: HashSet<Peer>,
     leaving: Option<oneshot::Sender<()>>,
     step: Option<u64>,
+    /// Callers that were turned away.
+    strangers: u64,
 }
 
 impl Actor for Worker {
@@ -75,6 +77,7 @@ impl Actor for Worker {
             left: HashSet::new(),
             leaving: None,
             step: None,
+            strangers: 0,
         })
     }
 
@@ -90,7 +93,14 @@ impl Actor for Worker {
                 state.suspect(&myself, peer, error.to_string());
             }
             WorkerMessage::Network(LinkEvent::Refused { address, reason }) => {
-                eprintln!("gleaner: rank {} turned {address} away: {reason}", state.post.rank.0);
+                state.strangers += 1;
+                // Whoever calls all the time fills no log.
+                if state.strangers <= 5 || state.strangers.is_power_of_two() {
+                    let (rank, callers) = (state.post.rank.0, state.strangers);
+                    eprintln!(
+                        "gleaner: rank {rank} turned {address} away: {reason} (strangers so far: {callers})"
+                    );
+                }
             }
             WorkerMessage::Fail(failure) => state.fail(&myself, failure),
             WorkerMessage::Convict => {

@@ -41,7 +41,7 @@ pub struct TrainArgs {
     #[arg(long, default_value = "global", value_name = "WHICH")]
     pub residual: Collection,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]

@@ -19,6 +19,8 @@ mod worker;
 
 use std::fmt::Write;
 
+use gleaner_runtime::Error;
+
 use crate::crew::{self, Display, Role};
 use crate::{quantity, report};
 
@@ -34,7 +36,12 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
         return Ok(code);
     }
     let display = Display::new();
-    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    let trained = worker::worker(args, |progress| display.show(&shown(&progress)));
+    let summary = trained.inspect_err(|error| match error {
+        TrainError::Runtime(Error::Failed(_) | Error::Join(_)) => {}
+        TrainError::Diverged { step, .. } => crew::confess(Some(*step), error),
+        _ => crew::confess(None, error),
+    })?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };

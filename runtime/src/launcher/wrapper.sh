@@ -35,6 +35,8 @@ gleaner_signal() {
 gleaner_end() {
     [ -n "$(gleaner_members)" ] || return
     gleaner_signal TERM
+    # Who is stopped does not hear it otherwise.
+    gleaner_signal CONT
     gleaner_since=$(date +%s)
     while { sleep 0.1 || sleep 1; } && [ -n "$(gleaner_members)" ]; do
         gleaner_waited=$(($(date +%s) - gleaner_since))

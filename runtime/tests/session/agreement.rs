@@ -67,6 +67,8 @@ fn the_trainers_own_mistakes_are_named() {
     assert!(matches!(twice, Err(Error::Layout(LayoutError::Twice(name))) if name == "a"));
     let too_dense = session.gradients(&Layout::new().parameter("a", 1), Method::spardl().density(1.5));
     assert!(too_dense.err().unwrap().to_string().contains("1.5"));
+    let too_long = session.gradients(&Layout::new().parameter("a", 5_000_000_000), Method::ring());
+    assert!(too_long.err().unwrap().to_string().contains("blocks of 5000000000"));
     let too_many = session.gradients(&Layout::new().parameter("a", 4), Method::spardl().k(5));
     assert!(too_many.err().unwrap().to_string().contains("k is 5, but the gradient has 4 entries"));
 

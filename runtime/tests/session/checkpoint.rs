@@ -88,3 +88,22 @@ fn a_checkpoint_of_another_job_is_refused() {
     regrouped.load(&path).unwrap();
     assert_eq!(regrouped.step(), 1);
 }
+
+#[test]
+fn neither_half_a_step_nor_a_failed_one_is_saved_or_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.safetensors");
+    let session = Session::join().unwrap();
+    let mut gradients = session.gradients(&layout(), Method::spardl().density(0.05)).unwrap();
+    steps(&session, &mut gradients, 0..1);
+    gradients.save(&path).unwrap();
+    gradients.ready("late", &[0.5; 300]).unwrap();
+    assert!(gradients.load(&path).unwrap_err().to_string().contains("between steps"));
+    let mut poisoned = [0.5; 600];
+    poisoned[599] = f32::NAN;
+    assert!(gradients.ready("early", &poisoned).unwrap_err().to_string().contains("NaN"));
+    let saved = std::fs::read(&path).unwrap();
+    assert!(gradients.save(&path).unwrap_err().to_string().contains("NaN"), "the job has failed");
+    assert!(gradients.load(&path).unwrap_err().to_string().contains("NaN"));
+    assert!(std::fs::read(&path).unwrap() == saved);
+}

@@ -168,9 +168,37 @@ fn notes_reach_everybody_in_the_order_of_the_ranks() {
             let second = session.all_gather(&vec![session.rank() as u8; 300_000]).unwrap();
             (first, second.iter().map(|note| (note.len(), note[0])).collect::<Vec<_>>())
         });
+        let large = job::run(over, 8, |session| {
+            let notes = session.all_gather(&vec![session.rank() as u8; 1_000_000]).unwrap();
+            notes
+                .iter()
+                .enumerate()
+                .all(|(rank, note)| note.len() == 1_000_000 && note[999_999] == rank as u8)
+        });
+        assert_eq!(large, [true; 8]);
         for (first, second) in results {
             assert_eq!(first, ["rank 0", "rank 1", "rank 2", "rank 3"].map(|s| s.as_bytes().to_vec()));
             assert_eq!(second, (0..4).map(|r| (300_000, r)).collect::<Vec<_>>());
         }
+    }
+}
+
+#[test]
+fn groups_without_parameters_do_not_count() {
+    let layout = Layout::new().group().parameter("a", 4).group().group().parameter("b", 3).group();
+    let results = job::run(Over::Memory, 3, |session| {
+        let mut gradients = session.gradients(&layout, Method::spardl().density(1.0)).unwrap();
+        let (mut a, mut b) = ([0.0; 4], [0.0; 3]);
+        for _ in 0..2 {
+            gradients.ready("b", &[1.0, 2.0, 3.0]).unwrap();
+            gradients.ready("a", &[4.0, 5.0, 6.0, 7.0]).unwrap();
+            let update = gradients.wait().unwrap();
+            update.add_to("a", &mut a, 1.0).unwrap();
+            update.add_to("b", &mut b, 1.0).unwrap();
+        }
+        (a, b)
+    });
+    for (a, b) in results {
+        assert_eq!((a, b), ([8.0, 10.0, 12.0, 14.0], [2.0, 4.0, 6.0]));
     }
 }

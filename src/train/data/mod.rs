@@ -132,7 +132,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// SHA-256 over the answers, to tell whether two workers or two runs have the same data.
+    /// SHA-256 over all examples, to tell whether two workers or two runs have the same data.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for examples in [&self.train, &self.held_out] {
@@ -140,7 +140,10 @@ impl Dataset {
                 Examples::Windows { characters, .. } => {
                     characters.iter().for_each(|character| hash.update(character.to_le_bytes()));
                 }
-                Examples::Images { labels, .. } => hash.update(labels),
+                Examples::Images { pixels, labels, .. } => {
+                    hash.update(pixels);
+                    hash.update(labels);
+                }
             }
             hash.update([0xff]);
         }
