@@ -308,7 +308,7 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --density 1.5", &["the density is 1.5"]),
         ("--method spardl --density -0.5", &["the density is -0.5"]),
         ("--method spardl --density NaN", &["the density is NaN"]),
-        ("--method spardl --k 5", &["k is 5", "4 entries", "from 1 to 4"]),
+        ("--method spardl --k 5", &["k is 5", "4 entries", "at most 4"]),
         ("--method spardl --k 0", &["k is 0", "from 1 to 4"]),
         ("--method sparse", &["no method 'sparse'", "choose one of spardl, "]),
         ("--method ring --out a.npy", &["a.npy is no directory"]),

@@ -110,7 +110,7 @@ fn a_rank_that_dies_while_others_are_waited_for_is_named() {
         std::thread::sleep(Duration::from_millis(300));
         ranks[victim].signal("KILL");
         for (_, ended) in end(&mut ranks).iter().enumerate().filter(|(rank, _)| *rank != victim) {
-            ended.failed_with(&[&format!("peer {victim}")]);
+            ended.failed_with(&[&format!("rank {victim}")]);
         }
     }
 }

@@ -69,7 +69,7 @@ impl LinkError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No such peer takes part in this job.
-    #[error("there is no {peer} in a job of {workers} workers: peers are numbered from 0")]
+    #[error("there is no {peer} in a job of {workers} workers: ranks are numbered from 0")]
     Unknown {
         /// The peer that was asked for.
         peer: Peer,

@@ -23,13 +23,14 @@ pub use network::{LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
-/// ranks, which a schedule uses, are given out anew for each membership epoch.
+/// ranks, which a schedule uses, are given out anew for each membership epoch. It is shown as the rank that it was
+/// started with, which is the name that users know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {}", self.0)
+        write!(f, "rank {}", self.0)
     }
 }
 

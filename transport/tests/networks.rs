@@ -284,7 +284,7 @@ async fn closing_ends_the_events_and_keeps_the_links() {
         match one.events.recv().await {
             Some(LinkEvent::Failed { peer: Peer(2), error: OpenError::Gone { .. } }) => {}
             Some(LinkEvent::Failed { peer: Peer(2), error: OpenError::Unreachable { .. } }) => {}
-            other => panic!("expected that peer 2 cannot be reached, found {other:?}"),
+            other => panic!("expected that rank 2 cannot be reached, found {other:?}"),
         }
     }
 }
@@ -299,6 +299,6 @@ async fn nobody_opens_a_link_to_itself_or_to_a_peer_that_is_none() {
         let (first, second) = (one.events.recv().await, one.events.recv().await);
         assert!(matches!(first, Some(LinkEvent::Failed { peer: Peer(1), error: OpenError::Itself { .. } })));
         let Some(LinkEvent::Failed { peer: Peer(2), error }) = second else { panic!("{second:?}") };
-        assert_eq!(error.to_string(), "there is no peer 2 in a job of 2 workers: peers are numbered from 0");
+        assert_eq!(error.to_string(), "there is no rank 2 in a job of 2 workers: ranks are numbered from 0");
     }
 }

@@ -10,7 +10,7 @@ use crate::Peer;
 pub enum JoinError {
     /// The worker's own numbers make no sense.
     #[error(
-        "{peer} cannot join a job of {workers} workers: peers are numbered from 0 to one less than the workers"
+        "{peer} cannot join a job of {workers} workers: ranks are numbered from 0 to one less than the workers"
     )]
     Impossible {
         /// Who it should be.
@@ -47,10 +47,10 @@ pub enum JoinError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// A worker never reached peer 0.
+    /// A worker never reached rank 0.
     #[error(
-        "{peer} could not reach peer 0 at {address} within {after:?}; the last attempt failed: {last}. Check that \
-         peer 0 was started, that the address is its own, and that no firewall stands in between"
+        "{peer} could not reach rank 0 at {address} within {after:?}; the last attempt failed: {last}. Check that \
+         rank 0 was started, that the address is its own, and that no firewall stands in between"
     )]
     Unreachable {
         /// Who could not.
@@ -73,7 +73,7 @@ pub enum JoinError {
         reason: String,
     },
     /// Peer 0 knows us and said no.
-    #[error("peer 0 at {address} refused {peer}: {sentence}")]
+    #[error("rank 0 at {address} refused {peer}: {sentence}")]
     Refused {
         /// Who was refused.
         peer: Peer,
@@ -82,9 +82,9 @@ pub enum JoinError {
         /// Its sentence.
         sentence: String,
     },
-    /// At peer 0: not all came in time.
+    /// At rank 0: not all came in time.
     #[error(
-        "peer 0 waited {waited:?} for {workers} workers; {named} did not come: start what is missing, or check its \
+        "rank 0 waited {waited:?} for {workers} workers; {named} did not come: start what is missing, or check its \
          network{hint}"
     )]
     Missing {
@@ -99,15 +99,15 @@ pub enum JoinError {
         /// What was turned away meanwhile and may have been one of them.
         hint: String,
     },
-    /// At peer 0: a worker does not fit the job.
+    /// At rank 0: a worker does not fit the job.
     #[error("the job was started wrongly: {sentence}")]
     Misfit {
         /// What differs, with both values.
         sentence: String,
     },
-    /// At peer 0: a worker came and left again.
+    /// At rank 0: a worker came and left again.
     #[error(
-        "{peer} at {address} left while peer 0 was waiting for the others ({present} of {} had come): its own log \
+        "{peer} at {address} left while rank 0 was waiting for the others ({present} of {} had come): its own log \
          says why", workers - 1
     )]
     Left {
@@ -115,19 +115,19 @@ pub enum JoinError {
         peer: Peer,
         /// Where it called from.
         address: String,
-        /// How many had come, it included and peer 0 not.
+        /// How many had come, it included and rank 0 not.
         present: u32,
         /// How many workers the job has.
         workers: u32,
     },
     /// Peer 0 gave the job up and told everyone why.
-    #[error("peer 0 gave the job up: {sentence}")]
+    #[error("rank 0 gave the job up: {sentence}")]
     Failed {
         /// Its reason.
         sentence: String,
     },
     /// Peer 0 was reached, and left without a word.
-    #[error("lost peer 0 at {address} while it was waiting for the others: {source}; its own log says why")]
+    #[error("lost rank 0 at {address} while it was waiting for the others: {source}; its own log says why")]
     Lost {
         /// The rendezvous address.
         address: String,
@@ -135,7 +135,7 @@ pub enum JoinError {
         source: io::Error,
     },
     /// Peer 0 was reached, and never said how the waiting ended.
-    #[error("peer 0 at {address} said nothing for {after:?} about whether all workers came: check its host")]
+    #[error("rank 0 at {address} said nothing for {after:?} about whether all workers came: check its host")]
     NoOutcome {
         /// The rendezvous address.
         address: String,
@@ -153,16 +153,16 @@ impl JoinError {
     }
 }
 
-/// "peer 2", "peers 2 and 5", "peers 2, 5 and 7"; only the first of very many.
+/// "rank 2", "ranks 2 and 5", "ranks 2, 5 and 7"; only the first of very many.
 pub(super) fn listed(peers: &[Peer]) -> String {
     const MOST: usize = 32;
     let numbers: Vec<_> = peers.iter().take(MOST).map(|peer| peer.0.to_string()).collect();
     match numbers.as_slice() {
         [] => "nobody".to_owned(),
-        [only] => format!("peer {only}"),
+        [only] => format!("rank {only}"),
         several if peers.len() > MOST => {
-            format!("peers {} and {} more", several.join(", "), peers.len() - MOST)
+            format!("ranks {} and {} more", several.join(", "), peers.len() - MOST)
         }
-        [before @ .., last] => format!("peers {} and {last}", before.join(", ")),
+        [before @ .., last] => format!("ranks {} and {last}", before.join(", ")),
     }
 }

@@ -255,7 +255,7 @@ impl Visitor {
             ))
         } else if from.0 >= us.workers {
             Some(format!(
-                "a worker at {address} was started as {from} of {workers} workers: peers are numbered from 0 to {}",
+                "a worker at {address} was started as {from} of {workers} workers: ranks are numbered from 0 to {}",
                 us.workers - 1
             ))
         } else {

@@ -182,7 +182,7 @@ mod tests {
         assert!(!one.want(TWO), "dials already");
         assert_eq!(one.turn(TWO, Dial::Speaking), Turn::Go);
         assert_eq!(two.turn(ONE, Dial::Speaking), Turn::Go);
-        assert!(one.offer(TWO).is_none(), "peer 1 takes its own connection");
+        assert!(one.offer(TWO).is_none(), "rank 1 takes its own connection");
         let called = two.offer(ONE).unwrap();
         assert_eq!(two.turn(ONE, Dial::Knocking), Turn::Wait);
         two.settle(ONE);

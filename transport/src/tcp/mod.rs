@@ -2,9 +2,9 @@
 //!
 //! # Finding each other
 //!
-//! [`join`] is given the address of peer 0, which every worker knows. Peer 0 listens there; every other worker
-//! listens at a port of its own choice, dials peer 0 until it is there, and names that port. Once all have come,
-//! peer 0 sends everyone where the others listen. The connections to peer 0 stay as the links to it; all others
+//! [`join`] is given the address of rank 0, which every worker knows. Peer 0 listens there; every other worker
+//! listens at a port of its own choice, dials rank 0 until it is there, and names that port. Once all have come,
+//! rank 0 sends everyone where the others listen. The connections to rank 0 stay as the links to it; all others
 //! are made when they are first needed, by whichever side needs them.
 //!
 //! # The handshake
@@ -68,14 +68,14 @@ pub struct TcpConfig {
     pub peer: Peer,
     /// How many workers the job has.
     pub workers: u32,
-    /// Where peer 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
+    /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
     /// `localhost`, all workers listen there only; otherwise they listen on all interfaces.
     pub rendezvous: String,
     /// What all workers of the job share.
     pub secret: Secret,
     /// How long to wait for all workers to come, and later for a link to come about.
     pub timeout: Duration,
-    /// A listener that is bound already and used instead of binding one: at peer 0 the rendezvous port, so that
+    /// A listener that is bound already and used instead of binding one: at rank 0 the rendezvous port, so that
     /// a launcher can choose a free one and nobody takes it in between; elsewhere the worker's own.
     pub listener: Option<std::net::TcpListener>,
 }

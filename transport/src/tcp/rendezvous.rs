@@ -1,6 +1,6 @@
-//! How workers that know nothing but the address of peer 0 find each other.
+//! How workers that know nothing but the address of rank 0 find each other.
 //!
-//! Each tells peer 0 its own listening port; peer 0 adds the address it sees it call from and, once all have
+//! Each tells rank 0 its own listening port; rank 0 adds the address it sees it call from and, once all have
 //! come, sends everyone the table. If anything goes wrong first, it sends everyone the reason instead.
 
 use std::collections::BTreeMap;
@@ -23,15 +23,15 @@ use crate::{LinkEvent, Peer, Tag};
 
 /// Times that a guest which was closed without an answer tries again before it says that the secrets differ.
 const ATTEMPTS: u32 = 3;
-/// How long peer 0 waits, once the outcome is known, until it was written to everyone.
+/// How long rank 0 waits, once the outcome is known, until it was written to everyone.
 const TELLING: Duration = Duration::from_secs(2);
-/// How much longer than its own time-out a guest that came in waits for peer 0 to end the waiting.
+/// How much longer than its own time-out a guest that came in waits for rank 0 to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What a rendezvous leaves behind.
 pub(super) struct Met {
     pub(super) door: Door,
-    /// Where each peer listens, by number; nothing for oneself, and for peer 0 where it was dialled.
+    /// Where each peer listens, by number; nothing for oneself, and for rank 0 where it was dialled.
     pub(super) places: Vec<Option<SocketAddr>>,
     /// The connections that are links from here on.
     pub(super) streams: Vec<(Peer, TcpStream)>,
@@ -250,7 +250,7 @@ pub(super) async fn guest(config: &mut TcpConfig, us: &Identity) -> Result<Met, 
     Err(JoinError::Unreachable { peer: us.peer, address, after: config.timeout, last })
 }
 
-/// An attempt to reach peer 0 failed.
+/// An attempt to reach rank 0 failed.
 enum Call {
     /// Another may succeed.
     Failed(HandshakeError),
@@ -258,7 +258,7 @@ enum Call {
     Final(JoinError),
 }
 
-/// Dials peer 0 once and introduces this worker.
+/// Dials rank 0 once and introduces this worker.
 async fn call(config: &mut TcpConfig, us: &Identity, door: &mut Option<Door>) -> Result<TcpStream, Call> {
     let io = |error| Call::Failed(HandshakeError::Io(error));
     let mut stream = TcpStream::connect(&config.rendezvous).await.map_err(io)?;
@@ -291,7 +291,7 @@ async fn call(config: &mut TcpConfig, us: &Identity, door: &mut Option<Door>) ->
     }
 }
 
-/// Waits for the outcome, on the connection that then is the link to peer 0.
+/// Waits for the outcome, on the connection that then is the link to rank 0.
 async fn hear(
     config: &TcpConfig,
     us: &Identity,
@@ -320,7 +320,7 @@ async fn hear(
     Ok(Met { door, places, streams: vec![(Peer(0), stream)] })
 }
 
-/// A place as a worker reaches it that reached peer 0 at `host`.
+/// A place as a worker reaches it that reached rank 0 at `host`.
 fn seen(place: Place, host: IpAddr) -> SocketAddr {
     match place {
         Place::BesidePeerZero(port) => SocketAddr::new(host, port),

@@ -235,16 +235,16 @@ impl Header {
 /// Where a peer listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the host of peer 0, at this port. Each peer reaches that host by the address that it dialled.
+    /// On the host of rank 0, at this port. Each peer reaches that host by the address that it dialled.
     BesidePeerZero(u16),
     /// There.
     At(SocketAddr),
 }
 
-/// How the rendezvous ended: the payload of the one message that peer 0 sends to every other.
+/// How the rendezvous ended: the payload of the one message that rank 0 sends to every other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everyone came; where peers 1, 2, … listen.
+    /// Everyone came; where ranks 1, 2, … listen.
     Complete(Vec<Place>),
     /// The job cannot start, and why.
     Failed(String),

@@ -22,7 +22,7 @@ type Joined = Result<(TcpNetwork, UnboundedReceiver<LinkEvent>), JoinError>;
 /// Longer than anything here takes, so that what comes at once is told from what comes in the end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A job whose peer 0 waits for the others.
+/// A job whose rank 0 waits for the others.
 struct Job {
     address: SocketAddr,
     secret: Secret,
@@ -95,7 +95,7 @@ async fn up(events: &mut UnboundedReceiver<LinkEvent>, peer: u32) -> Link {
         match tokio::time::timeout(LONG, events.recv()).await.unwrap() {
             Some(LinkEvent::Up(link)) if link.peer == Peer(peer) => return link,
             Some(LinkEvent::Refused { .. }) => {}
-            other => panic!("expected a link to peer {peer} and found {other:?}"),
+            other => panic!("expected a link to rank {peer} and found {other:?}"),
         }
     }
 }

@@ -36,33 +36,33 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "peer 2 at 127.0.0.1 speaks protocol version 7 and peer 0 speaks version 1: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 1: install the same \
                     version of gleaner on every host";
     misfit(|hello| hello.version = 7, expected).await;
 }
 
 #[tokio::test]
 async fn another_number_of_workers_is_told_to_both_sides() {
-    let expected = "peer 2 at 127.0.0.1 was started for 4 workers and peer 0 for 3: start every worker with the \
+    let expected = "rank 2 at 127.0.0.1 was started for 4 workers and rank 0 for 3: start every worker with the \
                     same number";
     misfit(|hello| hello.workers = 4, expected).await;
 }
 
 #[tokio::test]
 async fn a_number_out_of_range_is_told_to_both_sides() {
-    let expected = "a worker at 127.0.0.1 was started as peer 3 of 3 workers: peers are numbered from 0 to 2";
+    let expected = "a worker at 127.0.0.1 was started as rank 3 of 3 workers: ranks are numbered from 0 to 2";
     misfit(|hello| hello.from = Peer(3), expected).await;
 }
 
 #[tokio::test]
 async fn a_number_given_twice_is_told_to_both_sides() {
-    misfit(|hello| hello.from = Peer(1), "two workers were started as peer 1, at 127.0.0.1:").await;
+    misfit(|hello| hello.from = Peer(1), "two workers were started as rank 1, at 127.0.0.1:").await;
 }
 
 #[tokio::test]
 async fn whoever_meant_another_peer_is_told_so() {
     let expected =
-        "peer 2 at 127.0.0.1 meant to reach peer 5 and reached peer 0: check the rendezvous address";
+        "rank 2 at 127.0.0.1 meant to reach rank 5 and reached rank 0: check the rendezvous address";
     misfit(|hello| hello.to = Peer(5), expected).await;
 }
 
@@ -72,9 +72,9 @@ async fn a_worker_that_does_not_fit_reports_the_refusal() {
     let came = job.come(1).await;
     let wrong = sentence(join(TcpConfig { workers: 5, ..job.config(2) }).await);
     let start =
-        format!("peer 0 at {} refused peer 2: peer 2 at 127.0.0.1 was started for 5 workers", job.address);
+        format!("rank 0 at {} refused rank 2: rank 2 at 127.0.0.1 was started for 5 workers", job.address);
     assert!(wrong.starts_with(&start), "{wrong}");
-    assert!(told(came).await.contains("for 5 workers and peer 0 for 3"));
+    assert!(told(came).await.contains("for 5 workers and rank 0 for 3"));
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn another_secret_is_told_to_both_sides() {
         "{wrong}"
     );
     let failed = sentence(job.zero.await.unwrap());
-    assert!(failed.contains("peer 1 did not come"), "{failed}");
+    assert!(failed.contains("rank 1 did not come"), "{failed}");
     assert!(failed.contains("3 callers were turned away") && failed.contains("another secret"), "{failed}");
 }
 
@@ -100,7 +100,7 @@ async fn workers_that_do_not_come_are_named() {
     };
     assert_eq!(missing, &[Peer(2), Peer(5)]);
     for came in [one, three, four] {
-        let expected = "peer 0 waited 2s for 6 workers; peers 2 and 5 did not come: start what is missing, or \
+        let expected = "rank 0 waited 2s for 6 workers; ranks 2 and 5 did not come: start what is missing, or \
                         check its network";
         assert_eq!(told(came).await, expected);
     }
@@ -111,7 +111,7 @@ async fn a_guest_reports_what_peer_zero_says() {
     let job = Job::start(3, Duration::from_secs(2)).await;
     let error = sentence(join(TcpConfig { timeout: LONG, ..job.config(2) }).await);
     assert!(
-        error.starts_with("peer 0 gave the job up: peer 0 waited 2s for 3 workers; peer 1 did not"),
+        error.starts_with("rank 0 gave the job up: rank 0 waited 2s for 3 workers; rank 1 did not"),
         "{error}"
     );
 }
@@ -123,8 +123,8 @@ async fn a_worker_that_leaves_is_named_at_once() {
     let two = job.come(2).await;
     drop(job.come(1).await);
     let failed = sentence(job.zero.await.unwrap());
-    assert!(failed.starts_with("peer 1 at 127.0.0.1:"), "{failed}");
-    assert!(failed.contains("left while peer 0 was waiting for the others (2 of 3 had come)"), "{failed}");
+    assert!(failed.starts_with("rank 1 at 127.0.0.1:"), "{failed}");
+    assert!(failed.contains("left while rank 0 was waiting for the others (2 of 3 had come)"), "{failed}");
     assert_eq!(told(two).await, failed);
     assert!(begun.elapsed() < LONG / 2);
 }
@@ -149,7 +149,7 @@ async fn losing_peer_zero_is_told_at_once() {
     };
     let (joined, ()) = tokio::join!(join(config), dies);
     let error = sentence(joined);
-    assert!(error.starts_with("lost peer 0 at 127.0.0.1:"), "{error}");
+    assert!(error.starts_with("lost rank 0 at 127.0.0.1:"), "{error}");
 }
 
 /// These tests take addresses that no other uses, since they let go of a port and expect it to stay free.
@@ -167,7 +167,7 @@ async fn a_peer_zero_that_is_not_there_is_told_with_its_address() {
     let address = free("127.0.0.78");
     let error = sentence(join(lone(1, &address, Duration::from_millis(300))).await);
     assert!(
-        error.starts_with(&format!("peer 1 could not reach peer 0 at {address} within 300ms")),
+        error.starts_with(&format!("rank 1 could not reach rank 0 at {address} within 300ms")),
         "{error}"
     );
     assert!(error.contains("refused"), "{error}");
@@ -179,7 +179,7 @@ async fn a_peer_zero_that_says_nothing_is_told_with_its_address() {
     let address = listener.local_addr().unwrap().to_string();
     let error = sentence(join(lone(1, &address, Duration::from_millis(300))).await);
     assert!(
-        error.starts_with(&format!("peer 1 could not reach peer 0 at {address} within 300ms")),
+        error.starts_with(&format!("rank 1 could not reach rank 0 at {address} within 300ms")),
         "{error}"
     );
 }
@@ -225,7 +225,7 @@ async fn a_link_cannot_be_opened_before_all_have_come() {
 }
 
 /// On an address that is not a loopback one, workers listen on all interfaces and find each other by theirs,
-/// whether peer 0's port takes one address family or both.
+/// whether rank 0's port takes one address family or both.
 #[tokio::test]
 async fn workers_meet_on_an_interface() {
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();

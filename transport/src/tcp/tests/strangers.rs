@@ -23,7 +23,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     answer
 }
 
-/// A job of two whose peer 1 is played by the test, with the link to peer 0 that the rendezvous made.
+/// A job of two whose rank 1 is played by the test, with the link to rank 0 that the rendezvous made.
 async fn met() -> (Job, TcpNetwork, UnboundedReceiver<LinkEvent>, TcpStream, Link) {
     let mut job = Job::start(2, LONG).await;
     let mut stream = job.come(1).await;
@@ -179,12 +179,12 @@ async fn whoever_answers_must_know_the_secret() {
 async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
     let (job, zero, mut events, _stream, _link) = met().await;
     for (hello, expected) in [
-        (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and peer 0 for 2"),
+        (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and rank 0 for 2"),
         (
             Hello { purpose: LINK, version: 2, ..job.hello(1) },
-            "speaks protocol version 2 and peer 0 speaks version 1",
+            "speaks protocol version 2 and rank 0 speaks version 1",
         ),
-        (Hello { purpose: LINK, ..job.hello(5) }, "peers are numbered from 0 to 1"),
+        (Hello { purpose: LINK, ..job.hello(5) }, "ranks are numbered from 0 to 1"),
         (job.hello(1), "was it started twice?"),
     ] {
         let (_stream, verdict) = job.say(&hello).await;

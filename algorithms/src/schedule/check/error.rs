@@ -1,0 +1,106 @@
+//! Why a set of schedules is no all-reduce.
+
+use super::super::Slots;
+use crate::{Block, Rank};
+
+/// Why a set of schedules is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// The schedules do not belong together.
+    #[error(
+        "schedule {position} says it is for {rank} of {workers} workers with another partition or number of workers than schedule 0; expected the schedules of all ranks in order"
+    )]
+    Misplaced {
+        /// Position in the list.
+        position: usize,
+        /// The rank it names.
+        rank: Rank,
+        /// The number of workers it names.
+        workers: u32,
+    },
+    /// A step names a rank or blocks that do not exist, or its own rank as a peer.
+    #[error("step {step} of {rank} names a peer or slots {slots} that do not exist")]
+    Nowhere {
+        /// Whose step.
+        rank: Rank,
+        /// Which step.
+        step: usize,
+        /// The slots it names.
+        slots: Slots,
+    },
+    /// A step uses a block that left this worker, or places one where another is.
+    #[error("step {step} of {rank} {fault} {block}")]
+    Slot {
+        /// Whose step.
+        rank: Rank,
+        /// Which step.
+        step: usize,
+        /// The block.
+        block: Block,
+        /// What is wrong.
+        fault: &'static str,
+    },
+    /// A receive does not name the slots that were sent.
+    #[error("step {step} of {rank} expects slots {expected} from {from}, which sends slots {found}")]
+    Mismatch {
+        /// The receiver.
+        rank: Rank,
+        /// Its step.
+        step: usize,
+        /// The sender.
+        from: Rank,
+        /// What the receive names.
+        expected: Slots,
+        /// What the send names.
+        found: Slots,
+    },
+    /// Everybody who is not done waits.
+    #[error("step {step} of {rank} waits for {from}, which never sends")]
+    Deadlock {
+        /// Who waits.
+        rank: Rank,
+        /// In which step.
+        step: usize,
+        /// For whom.
+        from: Rank,
+    },
+    /// A message that nobody takes.
+    #[error("{from} sends slots {slots} to {to}, which never receives them")]
+    Unreceived {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// The slots.
+        slots: Slots,
+    },
+    /// A worker ends without a block, or with another expression than rank 0.
+    #[error("{rank} ends with another sum in {block} than rank 0")]
+    Differs {
+        /// The worker.
+        rank: Rank,
+        /// The block.
+        block: Block,
+    },
+    /// A contribution is lost or counted twice.
+    #[error("the contribution of {rank} to {block} is counted {times} times; expected once")]
+    Counted {
+        /// Whose contribution.
+        rank: Rank,
+        /// The block.
+        block: Block,
+        /// How often.
+        times: usize,
+    },
+    /// A worker selects from a bag that goes nowhere: its drop would be kept twice. No schedule of today's steps comes
+    /// to that, since a bag stays, or is received and so becomes part of what somebody ends with.
+    #[error("step {step} of {rank} selects from {block}, and the result is not part of the sum")]
+    KeptInVain {
+        /// The worker.
+        rank: Rank,
+        /// Its step.
+        step: usize,
+        /// The block.
+        block: Block,
+    },
+}
