@@ -321,7 +321,6 @@ fn bad_choices_are_refused_with_a_sentence() {
     }
     for (usage, part) in [
         ("--method spardl --out out", "<GRADIENT>"),
-        ("--out out a.npy", "--method <METHOD>"),
         ("--method spardl --density 0.1 --k 1 --out out a.npy", "cannot be used with"),
         ("--method spardl --density few --out out a.npy", "'few'"),
         ("--method spardl --k few --out out a.npy", "expected a whole number"),
