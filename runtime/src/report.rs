@@ -65,7 +65,6 @@ pub(crate) fn parse(text: &[u8]) -> Option<(String, serde_json::Value)> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -71,7 +71,6 @@ pub fn parse(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

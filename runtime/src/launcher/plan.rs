@@ -179,7 +179,6 @@ fn random<const N: usize>() -> Result<[u8; N], LaunchError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -52,7 +52,6 @@ fn quote(script: &mut Vec<u8>, word: &OsStr) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
