@@ -37,9 +37,11 @@ pub enum ChoiceError {
     /// No such share of entries.
     #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01")]
     Density(f64),
-    /// A command that would deliver nothing.
-    #[error("k is 0, so that nothing would be delivered: choose k from 1 to {n}")]
-    Nothing {
+    /// No such number of entries.
+    #[error("k is {k}, but the gradient has {n} entries: choose k from 1 to {n}")]
+    K {
+        /// Entries asked for.
+        k: usize,
         /// Entries there are.
         n: usize,
     },
@@ -63,7 +65,7 @@ impl Choice {
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
     match method.sparsity() {
-        Sparsity::K(0) => Err(ChoiceError::Nothing { n }),
+        Sparsity::K(k) if k == 0 || k > n => Err(ChoiceError::K { k, n }),
         _ => Ok(method.delivered(workers, n)?),
     }
 }

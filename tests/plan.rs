@@ -162,7 +162,7 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --workers 4 --params 0", &["0 parameters"][..]),
         ("--method spardl --workers 4 --params 100 --density 0", &["the density is 0"]),
         ("--method spardl --workers 4 --params 100 --density nan", &["the density is NaN"]),
-        ("--method spardl --workers 4 --params 100 --k 101", &["k is 101", "at most 100"]),
+        ("--method spardl --workers 4 --params 100 --k 101", &["k is 101", "from 1 to 100"]),
         ("--method none --workers 4 --params 100", &["no method 'none'", "choose one of spardl, "]),
         ("--method ring --workers 1024 --params 100", &["2095104 steps", "at most 524288", "fewer workers"]),
         ("--method spardl --workers 1025 --params 10000", &["1050625 slots", "at most", "fewer workers"]),

@@ -308,7 +308,7 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --density 1.5", &["the density is 1.5"]),
         ("--method spardl --density -0.5", &["the density is -0.5"]),
         ("--method spardl --density NaN", &["the density is NaN"]),
-        ("--method spardl --k 5", &["k is 5", "4 entries", "at most 4"]),
+        ("--method spardl --k 5", &["k is 5", "4 entries", "from 1 to 4"]),
         ("--method spardl --k 0", &["k is 0", "from 1 to 4"]),
         ("--method sparse", &["no method 'sparse'", "choose one of spardl, "]),
         ("--method ring --out a.npy", &["a.npy is no directory"]),
@@ -319,6 +319,8 @@ fn bad_choices_are_refused_with_a_sentence() {
         parts.iter().for_each(|part| assert!(sentence.contains(part), "{choice}: {sentence}"));
         assert!(!bench.path("out").exists(), "{choice}");
     }
+    // Without a name it is SparDL.
+    assert_eq!(bench.json("--out named a.npy a.npy")["method"], "spardl");
     for (usage, part) in [
         ("--method spardl --out out", "<GRADIENT>"),
         ("--method spardl --density 0.1 --k 1 --out out a.npy", "cannot be used with"),
