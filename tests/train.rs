@@ -21,17 +21,19 @@ fn summary(output: &Output) -> Value {
 
 #[test]
 fn four_workers_learn_the_documentation() {
-    let summary = summary(&train(&["--steps", "60", "--json"]).output().unwrap());
+    // The run of the README: early in it the loss still wavers, and how far depends on every word of the text.
+    let summary = summary(&train(&["--json"]).output().unwrap());
     let number =
         |field: &str| summary[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {summary}"));
-    assert_eq!((number("steps"), number("workers")), (60.0, 4.0));
-    // Before the first step all characters are about equally likely.
+    assert_eq!((number("steps"), number("workers")), (320.0, 4.0));
+    // Before the first step all characters are about equally likely; English letter by letter, without any context,
+    // has an entropy of 4.1 bits, which is 2.8 nats.
     assert!(number("held_out_loss_first") > 4.0, "{summary}");
-    assert!(number("held_out_loss") < 3.3, "{summary}");
+    assert!(number("held_out_loss") < 2.8, "{summary}");
     assert!(number("seconds") > 0.0);
     // At density 1% SparDL receives 4k(P − 1)/P words of 4 bytes with k = n/100; a dense ring 2n(P − 1)/P.
     let words = 4.0 * (number("parameters") / 100.0).round() * 3.0 / 4.0;
-    let bytes = number("bytes_received") / 60.0;
+    let bytes = number("bytes_received") / 320.0;
     assert!(bytes > 3.9 * words && bytes < 4.4 * words, "{bytes} bytes a step for {words} words");
     assert_eq!(summary["parameters_digest"].as_str().map(str::len), Some(64));
 }
