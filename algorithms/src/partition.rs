@@ -27,6 +27,20 @@ impl Partition {
         Self { bounds }
     }
 
+    /// Blocks that begin at 0 and at each of the cuts; cuts that are out of order or beyond n are moved to where they are
+    /// not. Falls back on even blocks where one would be too long for 32-bit indices.
+    pub fn at(n: usize, cuts: impl IntoIterator<Item = usize>) -> Self {
+        let mut bounds = vec![0];
+        for cut in cuts {
+            bounds.push(cut.clamp(bounds[bounds.len() - 1], n));
+        }
+        bounds.push(n);
+        if bounds.windows(2).any(|b| b[1] - b[0] >= u32::MAX as usize) {
+            return Self::even(n, bounds.len() - 1);
+        }
+        Self { bounds: bounds.into() }
+    }
+
     /// The number of entries, n.
     pub fn entries(&self) -> usize {
         self.bounds[self.bounds.len() - 1]

@@ -1,9 +1,11 @@
 //! The sparse vector in flight: merging, splitting, and its forms on the wire.
 
+mod coding;
 mod dense;
 mod entries;
 pub mod wire;
 
+pub use coding::{Coding, Rounded};
 pub use dense::{Dense, floats};
 pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;

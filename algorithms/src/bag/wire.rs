@@ -10,7 +10,7 @@
 
 use bytes::{Buf, Bytes};
 
-use super::{Dense, Entries, first_non_finite, floats};
+use super::{Dense, Entries, Rounded, first_non_finite, floats};
 
 /// The largest payload that [`encode`] makes, in bytes.
 pub const PIECE: usize = 256 << 10;
@@ -25,9 +25,9 @@ const DENSE: u32 = 1;
 #[derive(Clone, Debug)]
 pub enum Body {
     /// Indices and values.
-    Sparse(Entries),
+    Sparse(Entries, Rounded),
     /// All values of the block.
-    Dense(Dense),
+    Dense(Dense, Rounded),
 }
 
 /// The payloads that carry the bodies of a slot, in order.
@@ -35,23 +35,23 @@ pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
     let mut stream = Stream::default();
     for body in bodies {
         let (form, count) = match body {
-            Body::Sparse(entries) => (SPARSE, entries.len()),
-            Body::Dense(values) => (DENSE, values.len()),
+            Body::Sparse(entries, _) => (SPARSE, entries.len()),
+            Body::Dense(values, _) => (DENSE, values.len()),
         };
         stream.write(&form.to_le_bytes());
         stream.write(&(count as u32).to_le_bytes());
     }
     for body in bodies {
         match body {
-            Body::Sparse(entries) => {
+            Body::Sparse(entries, _) => {
                 stream.write_words(entries.indices.iter().map(|i| i.to_le_bytes()));
                 stream.write_words(entries.values.iter().map(|v| v.to_le_bytes()));
             }
-            Body::Dense(values) if values.len() >= LEND => {
+            Body::Dense(values, _) if values.len() >= LEND => {
                 stream.flush();
                 stream.payloads.extend(values.pieces().iter().flat_map(pieces));
             }
-            Body::Dense(values) => {
+            Body::Dense(values, _) => {
                 for piece in values.pieces() {
                     stream.write_words(piece.chunks_exact(4).map(|w| [w[0], w[1], w[2], w[3]]));
                 }
@@ -119,19 +119,29 @@ pub struct Expected {
 #[derive(Debug, PartialEq)]
 pub enum Part {
     /// All entries of a block.
-    Sparse(Entries),
+    Sparse(Entries, Rounded),
     /// Consecutive values of a dense block.
     Dense {
         /// The index of the first of them.
         first: usize,
         /// Little-endian values.
         values: Bytes,
+        /// How they were rounded.
+        rounded: Rounded,
     },
 }
 
 /// Bytes that are not the slot that the schedule declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
+    /// A message without the notes that the schedule declares.
+    #[error("a message of {found} bytes; expected notes of {expected} bytes before its bags")]
+    Notes {
+        /// Bytes of notes.
+        expected: usize,
+        /// Bytes that came.
+        found: usize,
+    },
     /// A payload ends in the middle of a word.
     #[error("a payload has {0} bytes; expected a multiple of 4")]
     Torn(usize),
@@ -246,7 +256,7 @@ impl Decoder {
                 self.words += take;
                 if self.words == body {
                     if form == SPARSE {
-                        part(self.block, Part::Sparse(std::mem::take(&mut self.partial)));
+                        part(self.block, Part::Sparse(std::mem::take(&mut self.partial), Rounded));
                     }
                     self.block += 1;
                     self.words = 0;
@@ -281,8 +291,8 @@ impl Decoder {
     fn pass_empty_bodies(&mut self, part: &mut impl FnMut(usize, Part)) {
         while self.words == 0 && self.announced.get(self.block).is_some_and(|&(_, count)| count == 0) {
             match self.announced[self.block].0 {
-                SPARSE => part(self.block, Part::Sparse(Entries::default())),
-                _ => part(self.block, Part::Dense { first: 0, values: Bytes::new() }),
+                SPARSE => part(self.block, Part::Sparse(Entries::default(), Rounded)),
+                _ => part(self.block, Part::Dense { first: 0, values: Bytes::new(), rounded: Rounded }),
             }
             self.block += 1;
         }
@@ -293,7 +303,7 @@ impl Decoder {
             let value = floats(&values).nth(position).unwrap_or(f32::NAN);
             return Err(DecodeError::Value { block: self.block, value: value.to_string() });
         }
-        part(self.block, Part::Dense { first: self.words, values });
+        part(self.block, Part::Dense { first: self.words, values, rounded: Rounded });
         Ok(())
     }
 
@@ -334,8 +344,8 @@ mod tests {
         let mut decoder = Decoder::new(expected);
         for payload in payloads {
             decoder.feed(payload.clone(), |block, part| match part {
-                Part::Sparse(entries) => entries.iter().for_each(|(i, v)| blocks[block][i as usize] = v),
-                Part::Dense { first, values } => {
+                Part::Sparse(entries, _) => entries.iter().for_each(|(i, v)| blocks[block][i as usize] = v),
+                Part::Dense { first, values, .. } => {
                     floats(&values).enumerate().for_each(|(i, v)| blocks[block][first + i] = v);
                 }
             })?;
@@ -360,7 +370,7 @@ mod tests {
         fn what_is_encoded_is_decoded(blocks in proptest::collection::vec(block(), 0..5), cut in 1usize..50) {
             let expected = blocks.iter().map(|(b, _)| Expected { len: b.len() as u32, bound: b.len() as u32 }).collect::<Vec<_>>();
             let bodies: Vec<Body> = blocks.iter().map(|(values, dense)| {
-                if *dense { Body::Dense(values.clone().into()) } else { Body::Sparse(Entries::from_dense(values)) }
+                if *dense { Body::Dense(values.clone().into(), Rounded) } else { Body::Sparse(Entries::from_dense(values), Rounded) }
             }).collect();
             let wanted: Vec<Vec<f32>> = blocks.into_iter().map(|(b, _)| b).collect();
             let payloads = encode(&bodies);
@@ -381,7 +391,7 @@ mod tests {
             let mut decoder = Decoder::new(lens.iter().map(|&(len, bound)| Expected { len, bound }).collect());
             for payload in bytes.chunks(cut) {
                 let mut broken = false;
-                let read = decoder.feed(Bytes::copy_from_slice(payload), |block, part| if let Part::Sparse(entries) = part {
+                let read = decoder.feed(Bytes::copy_from_slice(payload), |block, part| if let Part::Sparse(entries, _) = part {
                     broken |= entries.len() > lens[block].1 as usize || entries.len() > lens[block].0 as usize;
                 });
                 prop_assert!(!broken);
@@ -393,7 +403,7 @@ mod tests {
     #[test]
     fn large_dense_blocks_are_lent_not_copied() {
         let values = Arc::new(vec![1.0f32; PIECE]);
-        let payloads = encode(&[Body::Dense(Dense::lent(values.clone(), 0..PIECE))]);
+        let payloads = encode(&[Body::Dense(Dense::lent(values.clone(), 0..PIECE), Rounded)]);
         assert_eq!(payloads.len(), 1 + 4);
         assert_eq!(payloads[1].as_ptr(), values.as_ptr().cast());
         assert_eq!(Arc::strong_count(&values), 2);

@@ -3,26 +3,37 @@
 use crate::Rank;
 use crate::schedule::{After, How, Receive, Send, Slots, Step};
 
-/// Worker w starts with block w, of P, and ends with all. In round t it holds the blocks w … w + 2^t − 1 and
-/// gets the next ones from the worker at distance 2^t: ⌈log2 P⌉ rounds, P − 1 blocks received.
-pub(super) fn all_gather(w: u32, workers: u32) -> Vec<Step> {
-    let l = workers.next_power_of_two().trailing_zeros();
-    (0..l)
+/// Member w of P starts with part w and ends with all. In round t it holds the parts w … w + 2^t − 1, round the circle,
+/// and gets the next ones from the member at distance 2^t: ⌈log2 P⌉ rounds, P − 1 parts received.
+///
+/// `rank` names the members, and `parts` the slots of so many parts from one on.
+pub(super) fn all_gather(
+    w: u32,
+    members: u32,
+    rank: impl Fn(u32) -> Rank,
+    parts: impl Fn(u32, u32) -> Slots,
+) -> Vec<Step> {
+    (0..super::ceil_log2(members))
         .map(|t| {
             let distance = 1 << t;
-            let count = distance.min(workers - distance);
+            let count = distance.min(members - distance);
             Step::Exchange {
                 sends: vec![Send {
-                    to: Rank((w + workers - distance) % workers),
-                    slots: Slots::cyclic(w, count, workers),
+                    to: rank((w + members - distance) % members),
+                    slots: parts(w, count),
                     after: After::Retain,
                 }],
                 receives: vec![Receive {
-                    from: Rank((w + distance) % workers),
-                    slots: Slots::cyclic(w + distance, count, workers),
+                    from: rank((w + distance) % members),
+                    slots: parts((w + distance) % members, count),
                     how: How::Place,
                 }],
             }
         })
         .collect()
+}
+
+/// [`all_gather`] of the blocks of all workers, one each.
+pub(super) fn all_gather_blocks(w: u32, workers: u32) -> Vec<Step> {
+    all_gather(w, workers, Rank, |first, count| Slots::cyclic(first, count, workers))
 }

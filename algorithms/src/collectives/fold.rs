@@ -1,6 +1,5 @@
 //! Folding surplus ranks in and out, for methods that need a power of two.
 
-use crate::Block;
 use crate::Rank;
 use crate::schedule::{After, How, Receive, Send, Slots, Step};
 
@@ -29,7 +28,7 @@ pub(super) fn role(rank: Rank, workers: u32) -> Role {
 
 /// Wraps the steps of the core workers: two more rounds when P is no power of two, n words each.
 pub(super) fn folded(rank: Rank, workers: u32, blocks: u32, steps: impl FnOnce() -> Vec<Step>) -> Vec<Step> {
-    let all = Slots { first: Block(0), count: blocks };
+    let all = Slots::range(0, blocks);
     let send = |to, after| Step::Exchange { sends: vec![Send { to, slots: all, after }], receives: vec![] };
     let receive =
         |from, how| Step::Exchange { sends: vec![], receives: vec![Receive { from, slots: all, how }] };

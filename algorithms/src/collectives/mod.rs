@@ -4,20 +4,88 @@
 //! that stands in that list.
 
 mod bruck;
+mod direct;
+mod dsar_split_all_gather;
+mod ensemble;
 mod fold;
+mod gtopk;
+mod method;
+mod oktopk;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+mod routine;
+mod spar_all_gather;
 mod spardl;
+mod ssar_recursive_double;
+mod ssar_split_all_gather;
+mod topka;
+mod topkdsa;
 
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::residual::Collection;
-use crate::schedule::{Schedule, Step};
-use crate::{Partition, Rank, Sparsity, SparsityError};
+pub use ensemble::Ensemble;
+pub use method::{Method, MethodError};
+pub use routine::{Prepared, Routine, RoutineError};
 
-/// An all-reduce as a pure function from (rank, workers, allotment) to steps.
+use crate::bag::Coding;
+use crate::schedule::{Cost, Finished, Memory, Rule, Slots, Step};
+use crate::{Partition, Rank};
+
+/// What schedules are made for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// The number of workers, P.
+    pub workers: u32,
+    /// The entries of the gradient.
+    pub n: usize,
+    /// How many entries a worker selects.
+    pub k: usize,
+    /// Into how many teams the workers are divided, d (SparDL, §3.3).
+    pub teams: u32,
+    /// How the teams come together.
+    pub sag: Sag,
+    /// How values are told on the wire.
+    pub coding: Coding,
+    /// Selects from every so many consecutive entries instead of from all (SparCML, §6).
+    pub bucket: Option<u32>,
+}
+
+/// How SparDL's teams come together: Spar-All-Gather (§3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sag {
+    /// R-SAG where the number of teams is a power of two, B-SAG otherwise.
+    #[default]
+    Auto,
+    /// R-SAG: recursive doubling with a selection after each exchange.
+    Recursive,
+    /// B-SAG: a selection of h entries, then Bruck's all-gather.
+    Bruck,
+}
+
+/// What of a method's schedules depends on what was learnt. Equal structures have equal schedules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Structure {
+    /// How the gradient is cut into blocks.
+    pub partition: Partition,
+    /// k, shared out to the blocks.
+    pub allotment: Arc<[u32]>,
+    /// Which of the method's programs this is, if it has several.
+    pub kind: u32,
+}
+
+/// What a method costs: between the case in which all workers choose the same entries, and the one in which no two
+/// choose the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostRange {
+    /// All choose the same.
+    pub low: Cost,
+    /// No two choose the same.
+    pub high: Cost,
+}
+
+/// An all-reduce as a pure function from (rank, shape, structure) to steps.
 pub trait Collective: Debug + Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
@@ -28,181 +96,116 @@ pub trait Collective: Debug + Send + Sync {
     /// Whether it selects entries; a dense method delivers all of them and has no residual.
     fn is_sparse(&self) -> bool;
 
-    /// Into how many blocks it cuts the gradient.
-    fn blocks(&self, workers: u32) -> u32;
+    /// Which shapes it can be made for.
+    ///
+    /// # Errors
+    /// Teams, a coding or buckets that it does not know what to do with.
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        method::refuse_teams(self.name(), shape)?;
+        method::refuse_buckets(self.name(), shape)?;
+        if self.is_sparse() { Ok(()) } else { method::refuse_coding(self.name(), shape) }
+    }
 
-    /// One worker's steps. `allotment` holds the k of each block.
-    fn steps(&self, rank: Rank, workers: u32, allotment: &Arc<[u32]>) -> Vec<Step>;
+    /// Into how many blocks it cuts the gradient.
+    fn blocks(&self, shape: &Shape) -> u32;
+
+    /// How many bags of one block it holds side by side.
+    fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
+        1
+    }
+
+    /// The lane in which a worker's own gradient starts.
+    fn lane(&self, _: Rank, _: &Shape) -> u32 {
+        0
+    }
+
+    /// What it knows before the first step.
+    fn memory(&self, _: &Shape) -> Memory {
+        Memory::default()
+    }
+
+    /// The partition and the program of the next step. A pure function of what is the same on all workers.
+    fn structure(&self, shape: &Shape, _: &Memory) -> Structure {
+        Structure::of(Partition::even(shape.n, self.blocks(shape) as usize), shape.k, 0)
+    }
+
+    /// One worker's steps.
+    fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step>;
+
+    /// Learns from a finished step. What it writes to the agreed numbers depends only on the update and its notes,
+    /// which are the same on all workers.
+    fn learn(&self, _: &Shape, _: &Structure, _: &mut Memory, _: &Finished) {}
+
+    /// What a step costs, where the index sets are spread evenly. Without a formula it is counted on the first step's
+    /// schedules, with bags as full as they may be; that takes long for many workers.
+    fn cost(&self, shape: &Shape) -> CostRange {
+        CostRange::fixed(method::count(self, shape))
+    }
 }
 
 /// All methods, in the order in which they are listed to users.
-pub static COLLECTIVES: &[&dyn Collective] =
-    &[&spardl::SparDl, &ring::Ring, &rabenseifner::Rabenseifner, &recursive_doubling::RecursiveDoubling];
+pub static COLLECTIVES: &[&dyn Collective] = &[
+    &spardl::SparDl,
+    &ssar_recursive_double::SsarRecursiveDouble,
+    &ssar_split_all_gather::SsarSplitAllGather,
+    &dsar_split_all_gather::DsarSplitAllGather,
+    &topka::TopkA,
+    &topkdsa::TopkDsa,
+    &gtopk::GTopk,
+    &oktopk::OkTopk,
+    &ring::Ring,
+    &rabenseifner::Rabenseifner,
+    &recursive_doubling::RecursiveDoubling,
+];
 
-/// A method as a user chooses it: an all-reduce, how many entries it delivers, and what happens to the rest.
-#[derive(Clone, Copy, Debug)]
-pub struct Method {
-    collective: &'static dyn Collective,
-    sparsity: Sparsity,
-    collection: Collection,
-}
+impl Shape {
+    /// A selection by a rule, rounded as this shape says.
+    fn keep(&self, slots: Slots, rule: Rule) -> Step {
+        Step::Keep { slots, rule, coding: self.coding }
+    }
 
-/// A choice that cannot be.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum MethodError {
-    /// No such all-reduce.
-    #[error("there is no method '{name}'; choose one of {known}")]
-    Unknown {
-        /// The name given.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// No such number of entries.
-    #[error(transparent)]
-    Sparsity(#[from] SparsityError),
-    /// Nobody takes part.
-    #[error("a job of 0 workers; expected at least one")]
-    NoWorkers,
-    /// Indices inside a block are 32 bits wide.
-    #[error(
-        "{method} cuts {n} entries among {workers} workers into blocks of {block}; a block has at most {most}: choose a method with more blocks, or more workers",
-        most = u32::MAX - 1
-    )]
-    Block {
-        /// The method's name.
-        method: &'static str,
-        /// The entries of the gradient.
-        n: usize,
-        /// The workers, P.
-        workers: u32,
-        /// The entries of a block.
-        block: usize,
-    },
-}
+    /// What a worker selects of its own gradient at the start, in a method that looks at all of it: the k largest, or
+    /// some of every bucket.
+    fn first_selection(&self, slots: Slots) -> Step {
+        let rule = match self.bucket {
+            None => Rule::Jointly(self.k),
+            Some(bucket) => Rule::Bucketed { bucket, k: self.of_bucket(bucket) },
+        };
+        self.keep(slots, rule)
+    }
 
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.collective.name())?;
-        if !self.collective.is_sparse() {
-            return Ok(());
+    /// How many entries are selected of each bucket: its share of k, rounded, and at least one if k is not 0.
+    fn of_bucket(&self, bucket: u32) -> u32 {
+        if self.k == 0 || self.n == 0 {
+            return 0;
         }
-        match self.sparsity {
-            Sparsity::Density(density) => write!(f, " at density {density}")?,
-            Sparsity::K(k) => write!(f, " with k = {k}")?,
-        }
-        write!(f, ", {} residual collection", self.collection.name())
+        let share = self.k as f64 * f64::from(bucket) / self.n as f64;
+        (share.round() as u32).clamp(1, bucket)
+    }
+
+    /// Rounds sums before they are told, where values are not told as they are.
+    fn round(&self, slots: Slots) -> Option<Step> {
+        (self.coding != Coding::Exact).then(|| self.keep(slots, Rule::Every))
     }
 }
 
-impl Method {
-    /// The method of this name, at density 1% with global residual collection.
-    ///
-    /// # Errors
-    /// A name that is not in [`COLLECTIVES`].
-    pub fn named(name: &str) -> Result<Self, MethodError> {
-        let found = COLLECTIVES.iter().find(|c| c.name() == name);
-        let collective = *found.ok_or_else(|| MethodError::Unknown {
-            name: name.into(),
-            known: COLLECTIVES.iter().map(|c| c.name()).collect::<Vec<_>>().join(", "),
-        })?;
-        Ok(Self::of(collective))
+impl Structure {
+    /// A partition with k shared out to its blocks.
+    pub fn of(partition: Partition, k: usize, kind: u32) -> Self {
+        // k is at most n: a shape has seen to that.
+        let allotment = partition.allot(k.min(partition.entries())).unwrap_or_default();
+        Self { partition, allotment, kind }
     }
+}
 
-    /// SparDL: Spar-Reduce-Scatter and Bruck's all-gather, at density 1%.
-    pub fn spardl() -> Self {
-        Self::of(&spardl::SparDl)
+impl CostRange {
+    /// The same whatever is chosen.
+    pub fn fixed(cost: Cost) -> Self {
+        Self { low: cost, high: cost }
     }
+}
 
-    /// The dense ring all-reduce.
-    pub fn ring() -> Self {
-        Self::of(&ring::Ring)
-    }
-
-    /// A method of your own, at density 1%: whatever steps it gives, the checker has to accept them.
-    pub fn of(collective: &'static dyn Collective) -> Self {
-        Self { collective, sparsity: Sparsity::Density(0.01), collection: Collection::Global }
-    }
-
-    /// Delivers this share of the entries, in [0, 1].
-    #[must_use]
-    pub fn density(self, density: f64) -> Self {
-        Self { sparsity: Sparsity::Density(density), ..self }
-    }
-
-    /// Delivers this many entries.
-    #[must_use]
-    pub fn k(self, k: usize) -> Self {
-        Self { sparsity: Sparsity::K(k), ..self }
-    }
-
-    /// Collects these residuals.
-    #[must_use]
-    pub fn residual(self, collection: Collection) -> Self {
-        Self { collection, ..self }
-    }
-
-    /// The all-reduce.
-    pub fn collective(&self) -> &'static dyn Collective {
-        self.collective
-    }
-
-    /// How many entries are delivered.
-    pub fn sparsity(&self) -> Sparsity {
-        self.sparsity
-    }
-
-    /// Which residuals are collected.
-    pub fn collection(&self) -> Collection {
-        self.collection
-    }
-
-    /// The schedule of one worker for a gradient of n entries.
-    ///
-    /// # Errors
-    /// No workers, blocks too long for 32-bit indices, a density that is not in [0, 1], or k above n.
-    pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
-        let (partition, allotment) = self.cut(workers, n)?;
-        Ok(Schedule { rank, workers, steps: self.collective.steps(rank, workers, &allotment), partition })
-    }
-
-    /// The schedules of all workers, in the order of their ranks.
-    ///
-    /// # Errors
-    /// As [`schedule`](Self::schedule).
-    pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
-        let (partition, allotment) = self.cut(workers, n)?;
-        let ranks = (0..workers).map(Rank);
-        Ok(ranks
-            .map(|rank| Schedule {
-                rank,
-                workers,
-                steps: self.collective.steps(rank, workers, &allotment),
-                partition: partition.clone(),
-            })
-            .collect())
-    }
-
-    /// How many of n entries are delivered among so many workers: k if the method is sparse, otherwise n.
-    ///
-    /// # Errors
-    /// As [`schedule`](Self::schedule).
-    pub fn delivered(&self, workers: u32, n: usize) -> Result<usize, MethodError> {
-        if workers == 0 {
-            return Err(MethodError::NoWorkers);
-        }
-        let block = n.div_ceil(self.collective.blocks(workers).max(1) as usize);
-        if block >= u32::MAX as usize {
-            return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
-        }
-        let k = self.sparsity.k(n)?;
-        Ok(if self.collective.is_sparse() { k } else { n })
-    }
-
-    fn cut(&self, workers: u32, n: usize) -> Result<(Partition, Arc<[u32]>), MethodError> {
-        self.delivered(workers, n)?;
-        let partition = Partition::even(n, self.collective.blocks(workers) as usize);
-        let allotment = partition.allot(self.sparsity.k(n)?)?;
-        Ok((partition, allotment))
-    }
+/// ⌈log2 P⌉.
+pub(crate) fn ceil_log2(workers: u32) -> u32 {
+    workers.next_power_of_two().trailing_zeros()
 }

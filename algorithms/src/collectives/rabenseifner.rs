@@ -4,11 +4,9 @@
 //! For P a power of two 2 log2 P rounds and 2n(P − 1)/P words. Otherwise the surplus ranks are folded in and out:
 //! two rounds more, and 2n(p − 1)/p + 2n words along the critical path with p = 2^⌊log2 P⌋.
 
-use std::sync::Arc;
-
-use super::{Collective, fold};
-use crate::schedule::{After, How, Receive, Send, Slots, Step};
-use crate::{Block, Rank};
+use super::{Collective, CostRange, Shape, Structure, fold};
+use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
+use crate::Rank;
 
 /// See the module.
 #[derive(Debug)]
@@ -27,13 +25,14 @@ impl Collective for Rabenseifner {
         false
     }
 
-    fn blocks(&self, workers: u32) -> u32 {
-        fold::core(workers)
+    fn blocks(&self, shape: &Shape) -> u32 {
+        fold::core(shape.workers)
     }
 
-    fn steps(&self, rank: Rank, workers: u32, _: &Arc<[u32]>) -> Vec<Step> {
+    fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
+        let workers = shape.workers;
         let core = fold::core(workers);
-        let blocks = |first, count| Slots { first: Block(first), count };
+        let blocks = |first, count| Slots::range(first, count);
         let levels = core.ilog2();
         fold::folded(rank, workers, core, || {
             let w = rank.0;
@@ -58,6 +57,20 @@ impl Collective for Rabenseifner {
                 }
             });
             halving.chain(doubling).collect()
+        })
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        let n = shape.n as u64;
+        let core = u64::from(fold::core(shape.workers));
+        let levels = u64::from(core.ilog2());
+        let surplus = u64::from(u64::from(shape.workers) > core);
+        let words = 2 * (core - 1) * n.div_ceil(core);
+        CostRange::fixed(Cost {
+            rounds: 2 * levels + 2 * surplus,
+            messages: 2 * levels + surplus,
+            words_received: words + n * surplus,
+            words_critical: words + 2 * n * surplus,
         })
     }
 }

@@ -4,10 +4,8 @@
 //! For P a power of two log2 P rounds and n log2 P words: the fewest rounds, for short gradients. Otherwise the
 //! surplus ranks are folded in and out: two rounds and 2n words more.
 
-use std::sync::Arc;
-
-use super::{Collective, fold};
-use crate::schedule::{After, How, Receive, Send, Slots, Step};
+use super::{Collective, CostRange, Shape, Structure, fold};
+use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
@@ -27,11 +25,12 @@ impl Collective for RecursiveDoubling {
         false
     }
 
-    fn blocks(&self, _: u32) -> u32 {
+    fn blocks(&self, _: &Shape) -> u32 {
         1
     }
 
-    fn steps(&self, rank: Rank, workers: u32, _: &Arc<[u32]>) -> Vec<Step> {
+    fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
+        let workers = shape.workers;
         let all = Slots::one(Block(0));
         fold::folded(rank, workers, 1, || {
             (0..fold::core(workers).ilog2())
@@ -41,6 +40,19 @@ impl Collective for RecursiveDoubling {
                     receives: vec![Receive { from: peer, slots: all, how: How::Add }],
                 })
                 .collect()
+        })
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        let n = shape.n as u64;
+        let core = fold::core(shape.workers);
+        let levels = u64::from(core.ilog2());
+        let surplus = u64::from(shape.workers > core);
+        CostRange::fixed(Cost {
+            rounds: levels + 2 * surplus,
+            messages: levels + surplus,
+            words_received: n * (levels + surplus),
+            words_critical: n * (levels + 2 * surplus),
         })
     }
 }

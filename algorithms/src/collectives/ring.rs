@@ -2,11 +2,9 @@
 //!
 //! 2(P − 1) rounds, 2n(P − 1)/P words received by every worker, which is the least possible.
 
-use std::sync::Arc;
-
-use super::Collective;
+use super::{Collective, CostRange, Shape, Structure};
 use crate::Rank;
-use crate::schedule::{After, How, Receive, Send, Slots, Step};
+use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 
 /// See the module.
 #[derive(Debug)]
@@ -25,11 +23,12 @@ impl Collective for Ring {
         false
     }
 
-    fn blocks(&self, workers: u32) -> u32 {
-        workers
+    fn blocks(&self, shape: &Shape) -> u32 {
+        shape.workers
     }
 
-    fn steps(&self, rank: Rank, workers: u32, _: &Arc<[u32]>) -> Vec<Step> {
+    fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
+        let workers = shape.workers;
         let (w, p) = (rank.0, workers);
         let pass = |sent: u32, received: u32, after, how| Step::Exchange {
             sends: vec![Send { to: Rank((w + 1) % p), slots: Slots::cyclic(sent, 1, p), after }],
@@ -42,5 +41,18 @@ impl Collective for Ring {
         let reduce_scatter = (0..p - 1).map(|t| pass(w + p - t, w + p - t - 1, After::Drop, How::Add));
         let all_gather = (0..p - 1).map(|t| pass(w + 1 + p - t, w + p - t, After::Retain, How::Place));
         reduce_scatter.chain(all_gather).collect()
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        let (p, n) = (u64::from(shape.workers), shape.n as u64);
+        let (shortest, longer) = (n / p, n % p);
+        // Every worker receives all blocks but its own, and again all but the next one; the busiest misses short ones.
+        let missed = if longer + 1 == p { 2 * shortest + 1 } else { 2 * shortest };
+        CostRange::fixed(Cost {
+            rounds: 2 * (p - 1),
+            messages: 2 * (p - 1),
+            words_received: if p == 1 { 0 } else { 2 * n - missed },
+            words_critical: 2 * (p - 1) * n.div_ceil(p),
+        })
     }
 }

@@ -157,8 +157,9 @@ impl Residual {
                         Entries::default()
                     }
                     Fate::Whole => commit_sent(residual, bag, dropped, collection),
-                    Fate::Selected { indices, settled } => {
-                        commit_selected(residual, bag, &indices, &settled, dropped, collection)
+                    Fate::Selected { indices, errors, settled } => {
+                        let chosen = Chosen { indices: &indices, errors: &errors, settled: &settled };
+                        commit_selected(residual, bag, &chosen, dropped, collection)
                     }
                 };
             }
@@ -193,6 +194,20 @@ impl Residual {
         self.thresholds = thresholds;
     }
 
+    /// Cuts the residual into other blocks, between two steps, and takes other quotas. What was predicted for a block is
+    /// kept where the number of blocks stays the same.
+    ///
+    /// # Panics
+    /// If the partition is of another number of entries.
+    pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) {
+        assert_eq!(partition.entries(), self.partition.entries(), "the gradient keeps its length");
+        if partition.blocks() != self.partition.blocks() {
+            self.thresholds = vec![None; partition.blocks()];
+            self.pieces = vec![Vec::new(); partition.blocks()];
+        }
+        (self.partition, self.quotas) = (partition, quotas);
+    }
+
     /// The blocks of this residual.
     pub fn partition(&self) -> &Partition {
         &self.partition
@@ -210,30 +225,43 @@ fn commit_sent(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Co
     collect(residual, bag, dropped, collection)
 }
 
+/// What was selected of a worker's contribution, and what remains of the rest.
+struct Chosen<'a> {
+    indices: &'a [u32],
+    /// What rounding took away at some of the indices.
+    errors: &'a Entries,
+    /// Sums at entries that others contributed to and that were not selected.
+    settled: &'a Entries,
+}
+
 /// Only some of the worker's contribution was selected.
 fn commit_selected(
     residual: &mut [f32],
     bag: &Bag,
-    selected: &[u32],
-    settled: &Entries,
+    chosen: &Chosen<'_>,
     dropped: Entries,
     collection: Collection,
 ) -> Entries {
+    let mut errors = chosen.errors.iter().peekable();
+    let mut error = |i: u32| {
+        while errors.next_if(|&(e, _)| e < i).is_some() {}
+        errors.next_if(|&(e, _)| e == i).map_or(0.0, |(_, error)| error)
+    };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let mut lost: Entries = settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
-        lost = lost.merge(&dropped);
-        selected.iter().for_each(|&i| residual[i as usize] = 0.0);
-        return lost;
+        let lost: Entries =
+            chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
+        chosen.indices.iter().for_each(|&i| residual[i as usize] = error(i));
+        return lost.merge(&dropped);
     }
     let mut lost = Entries::default();
-    let (mut selected, mut settled) = (selected.iter().peekable(), settled.iter().peekable());
+    let (mut selected, mut settled) = (chosen.indices.iter().peekable(), chosen.settled.iter().peekable());
     for (i, _) in bag.iter() {
         while selected.next_if(|&&s| s < i).is_some() {}
         while settled.next_if(|&(s, _)| s < i).is_some() {}
         let residual = &mut residual[i as usize];
         if selected.peek() == Some(&&i) {
-            *residual = 0.0;
+            *residual = error(i);
         } else if let Some((_, sum)) = settled.next_if(|&(s, _)| s == i) {
             match collection {
                 Collection::Global => *residual = sum,

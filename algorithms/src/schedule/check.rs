@@ -12,19 +12,25 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use super::cost::Cost;
 pub use error::CheckError;
 
-use super::expression::{Expressions, Id, Node};
-use super::{After, How, Rule, Schedule, Send, Slots, Step};
+use super::expression::{Choice, Expressions, Id, Kept, Node};
+use super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
+use crate::bag::Coding;
 use crate::bag::wire::Expected;
 use crate::{Block, Rank};
 
 /// What the checker derived for one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankProof {
-    /// For each `Keep` (by its place in the schedule) and each of its blocks: how many workers hold that very
+    /// For each `Keep` (by its place in the schedule) and each of its slots: how many workers hold that very
     /// expression and drop the same entries, so that each keeps one part in so many.
     pub holders: BTreeMap<usize, Vec<u32>>,
-    /// For each exchange, each of its receives and each block: what may come.
+    /// For each `Keep` and each of its slots: how many selections lie behind the result, this one included. Equal
+    /// contents have equal stages, so that a rounding may take its random numbers from there.
+    pub stages: BTreeMap<usize, Vec<u32>>,
+    /// For each exchange, each of its receives and each slot: what may come.
     pub expected: BTreeMap<usize, Vec<Vec<Expected>>>,
+    /// For each exchange and each of its receives whose bags carry notes: how many numbers come with each slot.
+    pub notes: BTreeMap<(usize, usize), Vec<usize>>,
     /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that
     /// cancel to zero too.
     pub whole: Vec<bool>,
@@ -49,6 +55,8 @@ pub fn check(schedules: &[Schedule]) -> Result<Proof, CheckError> {
         if rank.index() != position
             || *workers as usize != schedules.len()
             || *partition != schedules[0].partition
+            || schedule.lanes != schedules[0].lanes
+            || schedule.lane >= schedule.lanes
         {
             return Err(CheckError::Misplaced { position, rank: *rank, workers: *workers });
         }
@@ -58,7 +66,7 @@ pub fn check(schedules: &[Schedule]) -> Result<Proof, CheckError> {
     checker.conclude()
 }
 
-/// The symbolic content of one block at one worker.
+/// The symbolic content of one slot at one worker.
 #[derive(Clone, Copy, Debug)]
 struct Value {
     expression: Id,
@@ -66,6 +74,10 @@ struct Value {
     bound: u32,
     /// Whether everything in it was selected; what was not travels dense.
     selected: bool,
+    /// Whether this worker itself made the last selection.
+    kept_here: bool,
+    /// The note tied to it, and what that says.
+    note: Option<(Note, Id)>,
 }
 
 struct Flight {
@@ -96,6 +108,7 @@ struct Checker<'a> {
     blocks: usize,
     expressions: Expressions,
     workers: Vec<Worker>,
+    lanes: u32,
     flights: HashMap<(Rank, Rank), VecDeque<Flight>>,
     /// Every selection that was made: who, at which step, of which block, and its result.
     kept: Vec<(Rank, usize, Block, Id)>,
@@ -107,24 +120,27 @@ impl<'a> Checker<'a> {
     fn new(schedules: &'a [Schedule]) -> Self {
         let blocks = schedules.first().map_or(0, |s| s.partition.blocks());
         let mut expressions = Expressions::default();
+        let lanes = schedules.first().map_or(1, |s| s.lanes);
         let workers = schedules
             .iter()
-            .map(|schedule| Worker {
-                held: (0..blocks as u32)
-                    .map(|b| {
-                        Some(Value {
-                            expression: expressions.leaf(schedule.rank, Block(b)),
-                            bound: schedule.partition.block_len(Block(b)) as u32,
-                            selected: false,
-                        })
-                    })
-                    .collect(),
-                ..Worker::default()
+            .map(|schedule| {
+                let mut held = vec![None; blocks * lanes as usize];
+                for block in (0..blocks as u32).map(Block) {
+                    held[Place { block, lane: schedule.lane }.index(blocks)] = Some(Value {
+                        expression: expressions.leaf(schedule.rank, block),
+                        bound: schedule.partition.block_len(block) as u32,
+                        selected: false,
+                        kept_here: false,
+                        note: None,
+                    });
+                }
+                Worker { held, ..Worker::default() }
             })
             .collect();
         Self {
             schedules,
             blocks,
+            lanes,
             expressions,
             workers,
             flights: HashMap::new(),
@@ -163,7 +179,10 @@ impl<'a> Checker<'a> {
         let schedules = self.schedules;
         let step = self.workers[rank.index()].step;
         match &schedules[rank.index()].steps[step] {
-            Step::Keep { slots, rule } => self.keep(rank, step, *slots, rule)?,
+            Step::Keep { slots, rule, coding } => self.keep(rank, step, *slots, rule, *coding)?,
+            Step::Sum { slots } => self.sum(rank, step, *slots)?,
+            Step::Split { slots } => self.split(rank, step, *slots)?,
+            Step::Annotate { slots, note } => self.annotate(rank, step, *slots, *note)?,
             Step::Exchange { sends, receives } => {
                 if !self.workers[rank.index()].sent {
                     let worker = &mut self.workers[rank.index()];
@@ -192,30 +211,175 @@ impl<'a> Checker<'a> {
     }
 
     fn has(&self, slots: Slots) -> bool {
-        slots.first.index() < self.blocks && (1..=self.blocks).contains(&(slots.count as usize))
+        slots.first.index() < self.blocks
+            && (1..=self.blocks).contains(&(slots.count as usize))
+            && slots.lanes.first < self.lanes
+            && (1..=self.lanes).contains(&slots.lanes.count)
     }
 
-    fn held(&mut self, rank: Rank, step: usize, block: Block) -> Result<Value, CheckError> {
-        self.workers[rank.index()].held[block.index()].ok_or(CheckError::Slot {
-            rank,
-            step,
-            block,
-            fault: "uses what it does not hold:",
-        })
+    fn places(&self, slots: Slots) -> impl Iterator<Item = Place> + use<> {
+        slots.places(self.blocks, self.lanes)
     }
 
-    fn keep(&mut self, rank: Rank, step: usize, slots: Slots, rule: &Rule) -> Result<(), CheckError> {
-        let Rule::Top(k) = rule;
-        if !self.has(slots) || k.len() != self.blocks {
+    fn slot(&mut self, rank: Rank, place: Place) -> &mut Option<Value> {
+        &mut self.workers[rank.index()].held[place.index(self.blocks)]
+    }
+
+    fn held(&mut self, rank: Rank, step: usize, place: Place) -> Result<Value, CheckError> {
+        let fault = "uses what it does not hold:";
+        self.slot(rank, place).ok_or(CheckError::Slot { rank, step, block: place.block, fault })
+    }
+
+    fn keep(
+        &mut self,
+        rank: Rank,
+        step: usize,
+        slots: Slots,
+        rule: &Rule,
+        coding: Coding,
+    ) -> Result<(), CheckError> {
+        let per_block = match rule {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } => k.len() == self.blocks,
+            Rule::Bucketed { bucket, .. } => *bucket > 0,
+            _ => true,
+        };
+        if !self.has(slots) || !per_block {
+            return Err(CheckError::Nowhere { rank, step, slots });
+        }
+        let places: Vec<Place> = self.places(slots).collect();
+        let mut values = Vec::with_capacity(places.len());
+        for &place in &places {
+            let value = self.held(rank, step, place)?;
+            values.push(value);
+        }
+        let all: Box<[Id]> = values.iter().map(|v| v.expression).collect();
+        for (position, (&place, value)) in places.iter().zip(&values).enumerate() {
+            let choice = Choice::of(rule, place.block, rank);
+            let (inputs, position) = match choice.is_joint() {
+                true => (all.clone(), position as u32),
+                false => (Box::from([value.expression]), 0),
+            };
+            // What is not left to chance does not depend on the place.
+            let somewhere = Place { block: Block(0), lane: 0 };
+            let rounded = match coding {
+                Coding::Exact => None,
+                _ if coding.is_stochastic() => Some((coding, place)),
+                _ => Some((coding, somewhere)),
+            };
+            let expression = self.expressions.intern(Node::Kept(Kept { inputs, position, choice, rounded }));
+            let len = self.schedules[0].partition.block_len(place.block) as u32;
+            let most = |k: usize| u32::try_from(k).unwrap_or(u32::MAX);
+            let bound = match rule {
+                Rule::Top(k) | Rule::TopOf { most: k, .. } => value.bound.min(k[place.block.index()]),
+                Rule::Jointly(k) | Rule::Above { most: k, .. } => value.bound.min(most(*k)),
+                Rule::Bucketed { bucket, k } => {
+                    value.bound.min(most(len.div_ceil(*bucket) as usize * *k as usize))
+                }
+                Rule::Every => value.bound,
+                Rule::Dense => len,
+            };
+            self.kept.push((rank, step, place.block, expression));
+            let kept = Value { expression, bound, selected: true, kept_here: true, note: value.note };
+            *self.slot(rank, place) = Some(kept);
+            let stage = self.expressions.depth(expression);
+            self.workers[rank.index()].proof.stages.entry(step).or_default().push(stage);
+        }
+        Ok(())
+    }
+
+    /// The lanes of a block, added up as a balanced tree; or the pieces of one bag, put together.
+    fn sum(&mut self, rank: Rank, step: usize, slots: Slots) -> Result<(), CheckError> {
+        if !self.has(slots) {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         for block in slots.blocks(self.blocks) {
-            let value = self.held(rank, step, block)?;
-            let k = k[block.index()];
-            let expression = self.expressions.top(value.expression, k);
-            self.kept.push((rank, step, block, expression));
-            self.workers[rank.index()].held[block.index()] =
-                Some(Value { expression, bound: value.bound.min(k), selected: true });
+            let len = self.schedules[0].partition.block_len(block) as u32;
+            let mut values = Vec::new();
+            for lane in 0..self.lanes {
+                values.extend(self.slot(rank, Place { block, lane }).take());
+            }
+            let refused = |fault| Err(CheckError::Slot { rank, step, block, fault });
+            if values.is_empty() {
+                return refused("adds up lanes that hold nothing of");
+            }
+            if values.iter().any(|v| v.note.is_some()) {
+                return refused("adds up what carries a note:");
+            }
+            if let Node::Piece { of, pieces, .. } = *self.expressions.node(values[0].expression) {
+                let whole = values.len() == pieces as usize
+                    && (0u32..).zip(&values).all(|(piece, v)| {
+                        *self.expressions.node(v.expression) == Node::Piece { of, piece, pieces }
+                    });
+                if !whole {
+                    return refused("puts some pieces together, but not all and no others, of");
+                }
+                let bound = values.iter().fold(0u32, |sum, v| sum.saturating_add(v.bound)).min(len);
+                values = vec![Value { expression: of, bound, ..values[0] }];
+            }
+            while values.len() > 1 {
+                values = values
+                    .chunks(2)
+                    .map(|pair| match *pair {
+                        [a, b] => self.added(a, b, len),
+                        _ => pair[0],
+                    })
+                    .collect();
+            }
+            *self.slot(rank, Place { block, lane: 0 }) = Some(Value { kept_here: false, ..values[0] });
+        }
+        Ok(())
+    }
+
+    fn added(&mut self, a: Value, b: Value, len: u32) -> Value {
+        Value {
+            expression: self.expressions.add(a.expression, b.expression),
+            bound: a.bound.saturating_add(b.bound).min(len),
+            selected: a.selected && b.selected,
+            kept_here: false,
+            note: None,
+        }
+    }
+
+    fn split(&mut self, rank: Rank, step: usize, slots: Slots) -> Result<(), CheckError> {
+        if !self.has(slots) {
+            return Err(CheckError::Nowhere { rank, step, slots });
+        }
+        for block in slots.blocks(self.blocks) {
+            let value = self.held(rank, step, Place { block, lane: 0 })?;
+            let free = (1..self.lanes).all(|lane| self.slot(rank, Place { block, lane }).is_none());
+            if !value.selected || value.note.is_some() || !free {
+                let fault = "splits what was not selected or carries a note, or has no free lanes for";
+                return Err(CheckError::Slot { rank, step, block, fault });
+            }
+            for piece in 0..self.lanes {
+                let node = Node::Piece { of: value.expression, piece, pieces: self.lanes };
+                let expression = self.expressions.intern(node);
+                let bound = value.bound.div_ceil(self.lanes);
+                *self.slot(rank, Place { block, lane: piece }) =
+                    Some(Value { expression, bound, kept_here: false, ..value });
+            }
+        }
+        Ok(())
+    }
+
+    fn annotate(&mut self, rank: Rank, step: usize, slots: Slots, note: Note) -> Result<(), CheckError> {
+        if !self.has(slots) {
+            return Err(CheckError::Nowhere { rank, step, slots });
+        }
+        for place in self.places(slots) {
+            let value = self.held(rank, step, place)?;
+            let says = match (note, self.expressions.node(value.expression)) {
+                (Note::Seen, Node::Kept(kept)) if value.kept_here => {
+                    Node::Seen(kept.inputs[kept.position as usize])
+                }
+                (Note::Seen, _) => {
+                    let fault = "tells what a selection saw that it did not make, in";
+                    return Err(CheckError::Slot { rank, step, block: place.block, fault });
+                }
+                (Note::Cuts(_), _) => Node::Told(rank, note),
+            };
+            let says = self.expressions.intern(says);
+            *self.slot(rank, place) = Some(Value { note: Some((note, says)), ..value });
         }
         Ok(())
     }
@@ -223,10 +387,10 @@ impl<'a> Checker<'a> {
     fn send(&mut self, rank: Rank, step: usize, send: &Send) -> Result<(), CheckError> {
         self.exists(rank, step, send.to, send.slots)?;
         let mut values = Vec::with_capacity(send.slots.count as usize);
-        for block in send.slots.blocks(self.blocks) {
-            values.push(self.held(rank, step, block)?);
+        for place in self.places(send.slots) {
+            values.push(self.held(rank, step, place)?);
             if send.after == After::Drop {
-                self.workers[rank.index()].held[block.index()] = None;
+                *self.slot(rank, place) = None;
             }
         }
         let worker = &mut self.workers[rank.index()];
@@ -248,38 +412,31 @@ impl<'a> Checker<'a> {
             return Err(CheckError::Mismatch { rank, step, from: receive.from, expected, found });
         }
         let partition = &self.schedules[0].partition;
-        let (mut words, mut expected) = (0, Vec::with_capacity(flight.values.len()));
-        for (block, came) in receive.slots.blocks(self.blocks).zip(flight.values) {
+        let words = self.words(receive.slots, &flight.values);
+        let mut expected = Vec::with_capacity(flight.values.len());
+        let mut notes = Vec::new();
+        for (place, came) in self.places(receive.slots).zip(flight.values) {
+            let block = place.block;
             let len = partition.block_len(block) as u32;
-            words += if came.selected { (2 * u64::from(came.bound)).min(len.into()) } else { len.into() };
             expected.push(Expected { len, bound: came.bound });
-            let held = &mut self.workers[rank.index()].held[block.index()];
-            *held = match (receive.how, *held) {
-                (How::Place, None) => Some(came),
-                (How::Add, Some(value)) => Some(Value {
-                    expression: self.expressions.add(value.expression, came.expression),
-                    bound: value.bound.saturating_add(came.bound).min(len),
-                    selected: value.selected && came.selected,
-                }),
-                (How::Place, Some(_)) => {
-                    return Err(CheckError::Slot {
-                        rank,
-                        step,
-                        block,
-                        fault: "places a bag where it already holds",
-                    });
+            notes.push(came.note.map_or(0, |(note, _)| note.len()));
+            let refused = |fault| Err(CheckError::Slot { rank, step, block, fault });
+            let held = *self.slot(rank, place);
+            let value = match (receive.how, held) {
+                (How::Place, None) => Value { kept_here: false, ..came },
+                (How::Add, Some(value)) if value.note.or(came.note).is_some() => {
+                    return refused("adds to, or something, that carries a note:");
                 }
-                (How::Add, None) => {
-                    return Err(CheckError::Slot {
-                        rank,
-                        step,
-                        block,
-                        fault: "adds to what it does not hold:",
-                    });
-                }
+                (How::Add, Some(value)) => self.added(value, came, len),
+                (How::Place, Some(_)) => return refused("places a bag where it already holds"),
+                (How::Add, None) => return refused("adds to what it does not hold:"),
             };
+            *self.slot(rank, place) = Some(value);
         }
         let worker = &mut self.workers[rank.index()];
+        if notes.iter().any(|&len| len > 0) {
+            worker.proof.notes.insert((step, worker.received), notes);
+        }
         worker.round = worker.round.max(flight.round);
         worker.round_words += words;
         worker.words_received += words;
@@ -287,6 +444,27 @@ impl<'a> Checker<'a> {
         worker.received += 1;
         worker.proof.expected.entry(step).or_default().push(expected);
         Ok(())
+    }
+
+    /// The most words that the values of one message can have: what was chosen together has one bound together.
+    fn words(&self, slots: Slots, values: &[Value]) -> u64 {
+        let partition = &self.schedules[0].partition;
+        let mut together: HashMap<&[Id], (u64, u64)> = HashMap::new();
+        let mut words = 0;
+        for (place, value) in self.places(slots).zip(values) {
+            let len = partition.block_len(place.block) as u64;
+            let sparse = if value.selected { (2 * u64::from(value.bound)).min(len) } else { len };
+            match self.expressions.node(value.expression) {
+                Node::Kept(Kept {
+                    inputs, choice: Choice::Jointly(most) | Choice::Above(most, ..), ..
+                }) if values.len() > 1 => {
+                    let (sum, limit) = together.entry(inputs).or_insert((0, 2 * *most as u64));
+                    *sum = (*sum + sparse).min(*limit);
+                }
+                _ => words += sparse,
+            }
+        }
+        words + together.values().map(|(sum, _)| sum).sum::<u64>()
     }
 
     fn conclude(mut self) -> Result<Proof, CheckError> {
@@ -298,13 +476,18 @@ impl<'a> Checker<'a> {
         let mut used = HashSet::new();
         let mut whole = Vec::with_capacity(self.blocks);
         for block in (0..self.blocks as u32).map(Block) {
-            let sum = self.workers[0].held[block.index()].map(|v| v.expression);
+            let first = Place { block, lane: 0 };
+            let content = |v: Value| (v.expression, v.note);
+            let sum = self.slot(Rank(0), first).map(content);
             for rank in (0..self.workers.len() as u32).map(Rank) {
-                let held = self.workers[rank.index()].held[block.index()].map(|v| v.expression);
-                if held.is_none() || held != sum {
+                let held = self.slot(rank, first).map(content);
+                let left_over =
+                    (1..self.lanes).any(|lane| self.slot(rank, Place { block, lane }).is_some());
+                if held.is_none() || held != sum || left_over {
                     return Err(CheckError::Differs { rank, block });
                 }
             }
+            let sum = sum.map(|(expression, _)| expression);
             let selections = used.len();
             if let Some(sum) = sum {
                 self.count(sum, block, &mut used)?;
@@ -341,14 +524,18 @@ impl<'a> Checker<'a> {
             match node {
                 Node::Leaf(rank, of) => {
                     times[rank.index()] += 1;
-                    if of != block || times[rank.index()] > 1 {
-                        wrong = Some(rank);
+                    if *of != block || times[rank.index()] > 1 {
+                        wrong = Some(*rank);
                     }
                 }
-                Node::Top(..) => {
+                Node::Kept(_) => {
                     used.insert(id);
                 }
-                Node::Add(..) => {}
+                // A piece alone is not the whole sum.
+                Node::Piece { .. } => {
+                    wrong = Some(Rank(0));
+                }
+                Node::Add(..) | Node::Seen(_) | Node::Told(..) => {}
             }
             wrong.is_none()
         });

@@ -4,24 +4,27 @@
 //! and feeds what comes in. The accumulator is only read; what is received lives in overlays and bags.
 
 mod receive;
+mod selection;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 
-use super::keep::{Candidates, OwnTop, own_top};
-use super::{After, RankProof, Rule, Schedule, Slots, Step};
+use super::keep::Candidates;
+use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
-use crate::bag::{Bag, Dense, Entries};
-use crate::{Block, Rank, select};
+use crate::bag::{Bag, Dense, Entries, Rounded};
+use crate::{Block, Rank};
 
 /// A message to a peer: one of the payloads of a slot.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The receiver.
     pub to: Rank,
-    /// At most [`wire::PIECE`] bytes.
+    /// At most [`wire::PIECE`] bytes, and notes before the first.
     pub payload: Bytes,
+    /// The sender's exchange that it belongs to, from 1 on.
+    pub exchange: u64,
 }
 
 /// Where an execution stands.
@@ -62,13 +65,36 @@ pub enum ExecutionError {
     },
 }
 
-/// What a worker holds of one block.
+/// What a worker holds in one slot.
 #[derive(Debug)]
 enum Held {
     /// Its own accumulator, and the sums of it with received entries where there are any.
     Own(Entries),
     /// A bag.
-    Bag(Bag),
+    Bag(Carried),
+}
+
+/// A bag, and what travels with it.
+#[derive(Clone, Debug)]
+struct Carried {
+    bag: Bag,
+    /// How its values were rounded.
+    rounded: Rounded,
+    note: Option<Arc<[u64]>>,
+    /// How many entries the last selection here chose from.
+    seen: usize,
+}
+
+impl From<Bag> for Carried {
+    fn from(bag: Bag) -> Self {
+        Self { bag, rounded: Rounded::default(), note: None, seen: 0 }
+    }
+}
+
+impl Held {
+    fn bag(bag: Bag) -> Self {
+        Held::Bag(bag.into())
+    }
 }
 
 /// What became of a worker's own contribution to a block.
@@ -76,8 +102,23 @@ enum Held {
 pub(crate) enum Fate {
     /// All of it went into the sum.
     Whole,
-    /// Only these indices were selected; at the others that received something, this sum remains.
-    Selected { indices: Vec<u32>, settled: Entries },
+    /// Only these indices were selected.
+    Selected {
+        indices: Vec<u32>,
+        /// What rounding took away at some of them.
+        errors: Entries,
+        /// At the others that received something, this sum remains.
+        settled: Entries,
+    },
+}
+
+/// What a worker chose from its own gradient, before anything was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnChoice {
+    /// How many entries.
+    pub entries: usize,
+    /// The smallest magnitude among them, 0 if there are none.
+    pub smallest: f32,
 }
 
 /// A finished run: the update, and what the residual needs to know.
@@ -92,6 +133,10 @@ pub struct Finished {
     pub(crate) thresholds: Vec<Option<f32>>,
     /// Whether nothing was selected from any worker's contribution, by block.
     pub(crate) whole: Vec<bool>,
+    /// The notes that came with the update, by block: the same on every worker.
+    pub notes: Vec<Option<Arc<[u64]>>>,
+    /// What this worker chose from its own gradient.
+    pub own: OwnChoice,
     /// Entries that this worker received over all messages; a dense value counts as one.
     pub entries_received: u64,
 }
@@ -110,16 +155,24 @@ pub struct Execution {
     proof: Arc<RankProof>,
     accumulator: Arc<Vec<f32>>,
     candidates: Vec<Candidates>,
+    memory: Arc<Memory>,
+    seed: u64,
+    /// By place.
     held: Vec<Option<Held>>,
     /// Whether a block holds the worker's own contribution and nothing was selected from it or sent away yet.
     intact: Vec<bool>,
     fates: Vec<Fate>,
     drops: Vec<Entries>,
+    own: OwnChoice,
     step: usize,
     sent: bool,
     received: usize,
     decoder: Option<Decoder>,
+    /// The notes of the message that is being received, by slot.
+    notes: Vec<Option<Arc<[u64]>>>,
     entries_received: u64,
+    words_received: u64,
+    exchanges: u64,
     /// The dense block that is being received, if one is.
     arriving: Dense,
     /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
@@ -135,23 +188,51 @@ impl Execution {
         candidates: Vec<Candidates>,
     ) -> Self {
         let blocks = schedule.partition.blocks();
+        let mut held: Vec<Option<Held>> = (0..blocks * schedule.lanes as usize).map(|_| None).collect();
+        for block in (0..blocks as u32).map(Block) {
+            let place = Place { block, lane: schedule.lane };
+            held[place.index(blocks)] = Some(Held::Own(Entries::default()));
+        }
         Self {
-            schedule,
-            proof,
             accumulator,
             candidates,
-            held: (0..blocks).map(|_| Some(Held::Own(Entries::default()))).collect(),
+            memory: Arc::default(),
+            seed: 0,
+            held,
             intact: vec![true; blocks],
             fates: (0..blocks).map(|_| Fate::Whole).collect(),
             drops: vec![Entries::default(); blocks],
+            own: OwnChoice::default(),
             step: 0,
             sent: false,
             received: 0,
             decoder: None,
+            notes: Vec::new(),
             entries_received: 0,
+            words_received: 0,
+            exchanges: 0,
             arriving: Dense::default(),
             passing_on: None,
+            schedule,
+            proof,
         }
+    }
+
+    /// With what the method has learnt, for rules that read it, and a seed for stochastic rounding, which must be the same
+    /// on all workers and another one in each step.
+    #[must_use]
+    pub fn with(self, memory: Arc<Memory>, seed: u64) -> Self {
+        Self { memory, seed, ..self }
+    }
+
+    /// How many exchanges have begun.
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchanges
+    }
+
+    /// Words that came so far: two for a sparse entry, one for a dense value.
+    pub(super) fn words_received(&self) -> u64 {
+        self.words_received
     }
 
     /// Goes on until a message is needed or all is done; appends what is to be sent.
@@ -159,30 +240,22 @@ impl Execution {
         let schedule = self.schedule.clone();
         while let Some(step) = schedule.steps.get(self.step) {
             match step {
-                Step::Keep { slots, rule: Rule::Top(k) } => {
-                    let proof = self.proof.clone();
-                    for (i, block) in slots.blocks(self.held.len()).enumerate() {
-                        let holders = proof.holders.get(&self.step).map_or(1, |h| h[i]);
-                        self.keep(block, k[block.index()], holders);
-                    }
-                }
+                Step::Keep { slots, rule, coding } => self.keep(*slots, rule, *coding),
+                Step::Sum { slots } => slots.blocks(self.blocks()).for_each(|block| self.sum(block)),
+                Step::Split { slots } => slots.blocks(self.blocks()).for_each(|block| self.split(block)),
+                Step::Annotate { slots, note } => self.annotate(*slots, *note),
                 Step::Exchange { sends, receives } => {
                     if !self.sent {
                         self.sent = true;
+                        self.exchanges += 1;
                         let passed_on = self.passing_on.take().is_some();
                         for send in sends {
-                            let bodies: Vec<Body> = send
-                                .slots
-                                .blocks(self.held.len())
-                                .map(|b| self.body(b, send.after))
-                                .collect();
-                            if passed_on {
-                                continue;
+                            let (bodies, notes) = self.bodies(send);
+                            if !passed_on {
+                                let payloads = with_notes(wire::encode(&bodies).into_iter(), &notes);
+                                let (to, exchange) = (send.to, self.exchanges);
+                                outbox.extend(payloads.map(|payload| Outgoing { to, payload, exchange }));
                             }
-                            let payloads = wire::encode(&bodies);
-                            outbox.extend(
-                                payloads.into_iter().map(|payload| Outgoing { to: send.to, payload }),
-                            );
                         }
                     }
                     if let Some(receive) = receives.get(self.received) {
@@ -200,13 +273,17 @@ impl Execution {
 
     /// Ends a run whose `advance` said that it is finished.
     pub fn finish(mut self) -> Finished {
-        let update = (0..self.held.len())
-            .map(|b| match self.held[b].take() {
-                Some(Held::Own(overlay)) => self.materialise(Block(b as u32), &overlay),
-                Some(Held::Bag(bag)) => bag,
-                None => Bag::empty(),
-            })
-            .collect();
+        let (mut update, mut notes) = (Vec::new(), Vec::new());
+        for block in (0..self.blocks() as u32).map(Block) {
+            let place = Place { block, lane: 0 };
+            let (bag, note) = match self.slot(place).take() {
+                Some(Held::Own(overlay)) => (self.materialise(block, &overlay), None),
+                Some(Held::Bag(carried)) => (carried.bag, carried.note),
+                None => (Bag::empty(), None),
+            };
+            update.push(bag);
+            notes.push(note);
+        }
         Finished {
             update,
             accumulator: self.accumulator,
@@ -214,12 +291,26 @@ impl Execution {
             drops: self.drops,
             thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
             whole: self.proof.whole.clone(),
+            notes,
+            own: self.own,
             entries_received: self.entries_received,
         }
     }
 
-    fn block_at(&self, slots: Slots, position: usize) -> Block {
-        Block(((slots.first.index() + position) % self.held.len()) as u32)
+    fn blocks(&self) -> usize {
+        self.schedule.partition.blocks()
+    }
+
+    fn slot(&mut self, place: Place) -> &mut Option<Held> {
+        let index = place.index(self.schedule.partition.blocks());
+        &mut self.held[index]
+    }
+
+    fn place_at(&self, slots: Slots, position: usize) -> Place {
+        let (blocks, count) = (self.blocks(), slots.count as usize);
+        let lane = (slots.lanes.first as usize + position / count) % self.schedule.lanes as usize;
+        let block = (slots.first.index() + position % count) % blocks;
+        Place { block: Block(block as u32), lane: lane as u32 }
     }
 
     fn own(&self, block: Block) -> &[f32] {
@@ -236,67 +327,152 @@ impl Execution {
         Bag::Dense(values.into())
     }
 
-    fn keep(&mut self, block: Block, k: u32, holders: u32) {
-        let b = block.index();
-        let held = match self.held[b].take() {
-            Some(Held::Own(overlay)) if holders > 1 => Some(Held::Bag(self.materialise(block, &overlay))),
-            held => held,
-        };
-        let intact = std::mem::take(&mut self.intact[b]);
-        let kept = match held {
-            Some(Held::Own(overlay)) => {
-                let candidates = std::mem::take(&mut self.candidates[b]);
-                let OwnTop { kept, settled, threshold } = own_top(self.own(block), &overlay, &candidates, k);
-                self.candidates[b].threshold = threshold;
-                self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
-                kept
+    /// What is sent of some slots, and the notes tied to them.
+    fn bodies(&mut self, send: &super::Send) -> (Vec<Body>, Vec<u64>) {
+        let mut notes = Vec::new();
+        let mut bodies = Vec::new();
+        for place in send.slots.places(self.blocks(), self.schedule.lanes) {
+            let held = self.slot(place).take();
+            if let Some(Held::Bag(Carried { note: Some(note), .. })) = &held {
+                notes.extend_from_slice(note);
             }
-            // Its own contribution with a dense one added: the same choice as from an overlay.
-            Some(Held::Bag(Bag::Dense(sums))) if intact && holders == 1 => {
-                let kept = select::top_k_dense(&sums.to_vec(), k as usize);
-                let mut indices = kept.indices.iter().peekable();
-                let unkept = (0u32..).zip(sums.iter());
-                let settled = unkept.filter(|(i, _)| indices.next_if(|&kept| kept == i).is_none()).collect();
-                self.fates[b] = Fate::Selected { indices: kept.indices.clone(), settled };
-                kept
+            let (body, held) = match held {
+                Some(Held::Own(overlay)) if overlay.is_empty() => {
+                    let lent =
+                        Dense::lent(self.accumulator.clone(), self.schedule.partition.range(place.block));
+                    (Body::Dense(lent, Rounded::default()), Held::Own(overlay))
+                }
+                Some(Held::Own(overlay)) => told(self.materialise(place.block, &overlay).into()),
+                Some(Held::Bag(carried)) => told(carried),
+                None => told(Bag::empty().into()),
+            };
+            match send.after {
+                After::Retain => *self.slot(place) = Some(held),
+                After::Drop => self.intact[place.block.index()] &= place.lane != self.schedule.lane,
             }
-            Some(Held::Bag(bag)) => {
-                let entries = bag.into_entries();
-                let (mut top, mut dropped) = (Entries::default(), Entries::default());
-                select::top_k(&entries.indices, &entries.values, k as usize, &mut top, &mut dropped);
-                let share = dropped.iter().map(|(i, v)| (i, v / holders as f32)).collect();
-                self.drops[b] = self.drops[b].merge(&share);
-                top
-            }
-            None => Entries::default(),
-        };
-        self.held[b] = Some(Held::Bag(Bag::smaller(kept, self.block_len(block))));
+            bodies.push(body);
+        }
+        (bodies, notes)
     }
 
-    fn body(&mut self, block: Block, after: After) -> Body {
-        let b = block.index();
-        let (body, held) = match self.held[b].take() {
-            Some(Held::Own(overlay)) if overlay.is_empty() => (
-                Body::Dense(Dense::lent(self.accumulator.clone(), self.schedule.partition.range(block))),
-                Held::Own(overlay),
-            ),
-            Some(Held::Own(overlay)) => dense_body(self.materialise(block, &overlay)),
-            Some(Held::Bag(bag)) => dense_body(bag),
-            None => dense_body(Bag::empty()),
-        };
-        match after {
-            After::Retain => self.held[b] = Some(held),
-            After::Drop => self.intact[b] = false,
+    /// Adds up the lanes of a block.
+    fn sum(&mut self, block: Block) {
+        let len = self.block_len(block);
+        let mut bags = Vec::new();
+        for lane in 0..self.schedule.lanes {
+            match self.slot(Place { block, lane }).take() {
+                Some(Held::Own(overlay)) => bags.push(self.materialise(block, &overlay)),
+                Some(Held::Bag(carried)) => bags.push(carried.bag),
+                None => {}
+            }
         }
-        body
+        self.intact[block.index()] = false;
+        // As a balanced tree: what the checker proves about the order is about this one.
+        while bags.len() > 1 {
+            let mut bags_of_pairs = Vec::with_capacity(bags.len().div_ceil(2));
+            let mut pairs = bags.into_iter();
+            while let Some(first) = pairs.next() {
+                bags_of_pairs.push(match pairs.next() {
+                    Some(second) => first.add(second, len),
+                    None => first,
+                });
+            }
+            bags = bags_of_pairs;
+        }
+        *self.slot(Place { block, lane: 0 }) = bags.pop().map(Held::bag);
+    }
+
+    /// Cuts a bag into as many pieces as there are lanes.
+    fn split(&mut self, block: Block) {
+        let lanes = self.schedule.lanes as usize;
+        let entries = match self.slot(Place { block, lane: 0 }).take() {
+            Some(Held::Bag(carried)) => carried.bag.into_entries(),
+            _ => Entries::default(),
+        };
+        let len = self.block_len(block);
+        let (each, longer) = (entries.len() / lanes, entries.len() % lanes);
+        let mut from = 0;
+        for piece in 0..lanes {
+            let to = from + each + usize::from(piece < longer);
+            let cut = Entries {
+                indices: entries.indices[from..to].to_vec(),
+                values: entries.values[from..to].to_vec(),
+            };
+            *self.slot(Place { block, lane: piece as u32 }) = Some(Held::bag(Bag::smaller(cut, len)));
+            from = to;
+        }
+    }
+
+    fn annotate(&mut self, slots: Slots, note: Note) {
+        let cuts = match note {
+            Note::Cuts(parts) => Some(self.cuts(parts)),
+            Note::Seen => None,
+        };
+        for place in slots.places(self.blocks(), self.schedule.lanes) {
+            let mut carried = match self.slot(place).take() {
+                Some(Held::Bag(carried)) => carried,
+                Some(Held::Own(overlay)) => self.materialise(place.block, &overlay).into(),
+                None => Bag::empty().into(),
+            };
+            carried.note = Some(match &cuts {
+                Some(cuts) => cuts.clone(),
+                None => Arc::from([carried.seen as u64]),
+            });
+            *self.slot(place) = Some(Held::Bag(carried));
+        }
+    }
+
+    /// Where this worker's own selection is cut into parts of equal counts.
+    fn cuts(&self, parts: u32) -> Arc<[u64]> {
+        let chosen = |fate: &Fate| match fate {
+            Fate::Selected { indices, .. } => indices.len(),
+            Fate::Whole => 0,
+        };
+        let total: usize = self.fates.iter().map(chosen).sum();
+        let n = self.schedule.partition.entries();
+        let mut blocks = self.fates.iter().enumerate();
+        let (mut before, mut present) = (0, blocks.next());
+        (1..u64::from(parts))
+            .map(|part| {
+                if total == 0 {
+                    return n as u64 * part / u64::from(parts);
+                }
+                let ordinal = (total as u64 * part / u64::from(parts)) as usize;
+                while let Some((block, fate)) = present {
+                    if let Fate::Selected { indices, .. } = fate
+                        && let Some(&index) = indices.get(ordinal - before)
+                    {
+                        let start = self.schedule.partition.range(Block(block as u32)).start;
+                        return start as u64 + u64::from(index);
+                    }
+                    before += chosen(fate);
+                    present = blocks.next();
+                }
+                n as u64
+            })
+            .collect()
     }
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both.
-fn dense_body(bag: Bag) -> (Body, Held) {
-    let body = match &bag {
-        Bag::Sparse(entries) => Body::Sparse(entries.clone()),
-        Bag::Dense(values) => Body::Dense(values.clone()),
+fn told(carried: Carried) -> (Body, Held) {
+    let body = match &carried.bag {
+        Bag::Sparse(entries) => Body::Sparse(entries.clone(), carried.rounded),
+        Bag::Dense(values) => Body::Dense(values.clone(), carried.rounded),
     };
-    (body, Held::Bag(bag))
+    (body, Held::Bag(carried))
+}
+
+/// Payloads with notes before the first of them.
+fn with_notes(mut payloads: impl Iterator<Item = Bytes>, notes: &[u64]) -> impl Iterator<Item = Bytes> {
+    let first = payloads.next().map(|payload| {
+        if notes.is_empty() {
+            return payload;
+        }
+        let mut first = BytesMut::with_capacity(8 * notes.len() + payload.len());
+        notes.iter().for_each(|&number| first.put_u64_le(number));
+        first.extend_from_slice(&payload);
+        first.freeze()
+    });
+    first.into_iter().chain(payloads)
 }

@@ -2,28 +2,101 @@
 //!
 //! Equal expressions have equal bits: addition of two floating-point numbers commutes (so the two sides of a
 //! sum are stored in one order) but does not associate (so its shape is kept), and selection depends on
-//! nothing but its input.
+//! nothing but its input, the rule, and where a rounding gets its random numbers from.
 
 use std::collections::HashMap;
 
+use super::{Note, Place, Register, Rule};
+use crate::bag::Coding;
 use crate::{Block, Rank};
 
 /// An expression's number in its [`Expressions`]. Equal expressions have equal numbers.
 pub(super) type Id = u32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Node {
     /// The accumulated gradient of one worker in one block.
     Leaf(Rank, Block),
     /// The sum of two.
     Add(Id, Id),
-    /// The k largest of one.
-    Top(Id, u32),
+    /// What was kept of one of several that were chosen from together.
+    Kept(Kept),
+    /// One of so many pieces of one.
+    Piece {
+        of: Id,
+        piece: u32,
+        pieces: u32,
+    },
+    /// A note about what this expression was chosen from.
+    Seen(Id),
+    /// A note of one worker.
+    Told(Rank, Note),
+}
+
+/// A selection: of the input at `position`, chosen from all inputs together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kept {
+    pub(super) inputs: Box<[Id]>,
+    pub(super) position: u32,
+    pub(super) choice: Choice,
+    /// Where a stochastic rounding gets its random numbers from; None if nothing is left to chance.
+    pub(super) rounded: Option<(Coding, Place)>,
+}
+
+/// A rule, as far as it concerns one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Choice {
+    Top(u32),
+    TopOf(u32, Chooser, u8),
+    Jointly(usize),
+    Above(usize, Chooser, u8),
+    Bucketed(u32, u32),
+    Every,
+    Dense,
+}
+
+/// Who knows the number that a choice depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Chooser {
+    All,
+    One(Rank),
+}
+
+impl Choice {
+    /// The part of a rule that concerns one block, when this worker applies it.
+    pub(super) fn of(rule: &Rule, block: Block, rank: Rank) -> Self {
+        let chooser = |register: &Register| match *register {
+            Register::Agreed(r) => (Chooser::All, r),
+            Register::Own(r) => (Chooser::One(rank), r),
+        };
+        match rule {
+            Rule::Top(k) => Choice::Top(k[block.index()]),
+            Rule::TopOf { register, most } => {
+                let (chooser, register) = chooser(register);
+                Choice::TopOf(most[block.index()], chooser, register)
+            }
+            Rule::Jointly(k) => Choice::Jointly(*k),
+            Rule::Above { register, most } => {
+                let (chooser, register) = chooser(register);
+                Choice::Above(*most, chooser, register)
+            }
+            Rule::Bucketed { bucket, k } => Choice::Bucketed(*bucket, *k),
+            Rule::Every => Choice::Every,
+            Rule::Dense => Choice::Dense,
+        }
+    }
+
+    /// Whether the slots are chosen from together.
+    pub(super) fn is_joint(self) -> bool {
+        matches!(self, Choice::Jointly(_) | Choice::Above(..))
+    }
 }
 
 #[derive(Default)]
 pub(super) struct Expressions {
     nodes: Vec<Node>,
+    /// How many selections lie one behind the other, at most.
+    depths: Vec<u32>,
     ids: HashMap<Node, Id>,
 }
 
@@ -36,29 +109,46 @@ impl Expressions {
         self.intern(Node::Add(a.min(b), a.max(b)))
     }
 
-    pub(super) fn top(&mut self, of: Id, k: u32) -> Id {
-        self.intern(Node::Top(of, k))
+    pub(super) fn intern(&mut self, node: Node) -> Id {
+        if let Some(&id) = self.ids.get(&node) {
+            return id;
+        }
+        let id = self.nodes.len() as Id;
+        let depth = match &node {
+            Node::Leaf(..) | Node::Told(..) => 0,
+            Node::Add(a, b) => self.depth(*a).max(self.depth(*b)),
+            Node::Kept(kept) => kept.inputs.iter().map(|&i| self.depth(i)).max().unwrap_or(0) + 1,
+            Node::Piece { of, .. } | Node::Seen(of) => self.depth(*of),
+        };
+        self.depths.push(depth);
+        self.nodes.push(node.clone());
+        self.ids.insert(node, id);
+        id
     }
 
-    fn intern(&mut self, node: Node) -> Id {
-        *self.ids.entry(node).or_insert_with(|| {
-            self.nodes.push(node);
-            (self.nodes.len() - 1) as Id
-        })
+    pub(super) fn node(&self, id: Id) -> &Node {
+        &self.nodes[id as usize]
     }
 
-    /// Calls `visit` for every occurrence of every node in an expression, until it returns false.
-    pub(super) fn visit(&self, root: Id, mut visit: impl FnMut(Id, Node) -> bool) {
+    /// How many selections lie one behind the other in an expression, at most.
+    pub(super) fn depth(&self, id: Id) -> u32 {
+        self.depths[id as usize]
+    }
+
+    /// Calls `visit` for every occurrence of every node that an expression's entries come from, until it returns
+    /// false. What else was chosen from together brings no entries.
+    pub(super) fn visit(&self, root: Id, mut visit: impl FnMut(Id, &Node) -> bool) {
         let mut stack = vec![root];
         while let Some(id) = stack.pop() {
-            let node = self.nodes[id as usize];
+            let node = self.node(id);
             if !visit(id, node) {
                 return;
             }
             match node {
-                Node::Leaf(..) => {}
-                Node::Add(a, b) => stack.extend([a, b]),
-                Node::Top(of, _) => stack.push(of),
+                Node::Leaf(..) | Node::Told(..) => {}
+                Node::Add(a, b) => stack.extend([*a, *b]),
+                Node::Kept(kept) => stack.push(kept.inputs[kept.position as usize]),
+                Node::Piece { of, .. } | Node::Seen(of) => stack.push(*of),
             }
         }
     }

@@ -1,10 +1,10 @@
 //! All workers in one thread: how an algorithm is tested in ten lines, without a network.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Execution, ExecutionError, Finished, Progress};
+use super::{Execution, ExecutionError, Finished, Outgoing, Progress};
 use crate::Rank;
 
 /// What one worker's run came to.
@@ -14,41 +14,101 @@ pub struct Run {
     pub finished: Finished,
     /// Bytes of all payloads that this worker received.
     pub bytes_received: u64,
+    /// Words that this worker received: two for a sparse entry, one for a dense value.
+    pub words_received: u64,
+}
+
+/// The runs of all workers, and what they came to together.
+#[derive(Debug)]
+pub struct Lockstep {
+    /// By rank.
+    pub runs: Vec<Run>,
+    /// Words along the critical path: the sum over the rounds of the largest receive, of the bags as they were.
+    pub words_critical: u64,
+}
+
+/// Payloads under way and the rounds that they were sent in, by sender and receiver.
+type Queues = HashMap<(Rank, Rank), VecDeque<(Bytes, u64)>>;
+
+/// Where a worker stands in time.
+#[derive(Clone, Debug, Default)]
+struct Clock {
+    /// The rounds in which its exchanges began, by their ordinals.
+    began: Vec<u64>,
+    finished: u64,
+    round: u64,
+    /// Words received before the present exchange.
+    before: u64,
+}
+
+impl Clock {
+    /// Follows an execution into its present exchange. Those that it passed on the way received nothing.
+    fn follow(&mut self, execution: &Execution, rounds: &mut BTreeMap<u64, u64>) {
+        while (self.began.len() as u64) < execution.exchanges() {
+            self.close(execution, rounds);
+            self.round = self.finished + 1;
+            self.began.push(self.round);
+        }
+    }
+
+    fn close(&mut self, execution: &Execution, rounds: &mut BTreeMap<u64, u64>) {
+        let words = execution.words_received() - self.before;
+        let largest = rounds.entry(self.round).or_default();
+        *largest = words.max(*largest);
+        (self.finished, self.before) = (self.round, execution.words_received());
+    }
+
+    /// The round of a message: one that left ahead belongs to the exchange that comes next.
+    fn sent(&self, message: &Outgoing) -> u64 {
+        self.began.get(message.exchange as usize - 1).copied().unwrap_or(self.round + 1)
+    }
 }
 
 /// Runs the executions of all workers, in the order of their ranks, over queues.
 ///
 /// # Errors
 /// What the first failing worker reports. Schedules that the checker accepted do not run into a deadlock.
-pub fn lockstep(mut executions: Vec<Execution>) -> Result<Vec<Run>, ExecutionError> {
-    let mut queues: HashMap<(Rank, Rank), VecDeque<Bytes>> = HashMap::new();
+pub fn lockstep(mut executions: Vec<Execution>) -> Result<Lockstep, ExecutionError> {
+    let mut queues = Queues::new();
     let mut outbox = Vec::new();
     let mut bytes = vec![0u64; executions.len()];
+    let mut clocks = vec![Clock::default(); executions.len()];
+    let mut rounds = BTreeMap::new();
     let mut unfinished = true;
     while std::mem::take(&mut unfinished) {
         for (rank, execution) in executions.iter_mut().enumerate() {
-            let this = Rank(rank as u32);
+            let (this, clock) = (Rank(rank as u32), &mut clocks[rank]);
             loop {
                 let progress = execution.advance(&mut outbox);
-                for message in outbox.drain(..) {
-                    queues.entry((this, message.to)).or_default().push_back(message.payload);
-                }
+                clock.follow(execution, &mut rounds);
+                post(&mut queues, this, clock, &mut outbox);
                 let Progress::Waiting(from) = progress else { break };
-                let Some(payload) = queues.get_mut(&(from, this)).and_then(VecDeque::pop_front) else {
+                let Some((payload, round)) = queues.get_mut(&(from, this)).and_then(VecDeque::pop_front)
+                else {
                     unfinished = true;
                     break;
                 };
+                clock.round = clock.round.max(round);
                 bytes[rank] += payload.len() as u64;
                 execution.receive(from, payload, &mut outbox)?;
-                for message in outbox.drain(..) {
-                    queues.entry((this, message.to)).or_default().push_back(message.payload);
-                }
+                post(&mut queues, this, clock, &mut outbox);
             }
         }
     }
-    Ok(executions
-        .into_iter()
-        .zip(bytes)
-        .map(|(execution, bytes_received)| Run { finished: execution.finish(), bytes_received })
-        .collect())
+    for (execution, clock) in executions.iter().zip(&mut clocks) {
+        clock.close(execution, &mut rounds);
+    }
+    let runs = executions.into_iter().zip(bytes).map(|(execution, bytes_received)| Run {
+        words_received: execution.words_received(),
+        finished: execution.finish(),
+        bytes_received,
+    });
+    Ok(Lockstep { runs: runs.collect(), words_critical: rounds.values().sum() })
+}
+
+fn post(queues: &mut Queues, from: Rank, clock: &Clock, outbox: &mut Vec<Outgoing>) {
+    for message in outbox.drain(..) {
+        let round = clock.sent(&message);
+        queues.entry((from, message.to)).or_default().push_back((message.payload, round));
+    }
 }

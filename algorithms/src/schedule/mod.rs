@@ -10,6 +10,7 @@ mod execution;
 mod expression;
 mod keep;
 mod lockstep;
+mod memory;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,54 +18,183 @@ use std::sync::Arc;
 pub use check::{CheckError, Proof, RankProof, check};
 pub use cost::Cost;
 pub(crate) use execution::Fate;
-pub use execution::{Execution, ExecutionError, Finished, Outgoing, Progress};
+pub use execution::{Execution, ExecutionError, Finished, Outgoing, OwnChoice, Progress};
 pub use keep::Candidates;
-pub use lockstep::{Run, lockstep};
+pub use lockstep::{Lockstep, Run, lockstep};
+pub use memory::Memory;
 
+use crate::bag::Coding;
 use crate::{Block, Partition, Rank};
 
-/// A cyclic range of blocks: block `first`, the next `count - 1` ones, and after the last block the first.
+/// A cyclic range of lanes: lane `first`, the next `count - 1` ones, and after the last lane the first.
+///
+/// A lane says whose contributions a slot carries, so that a worker can hold several bags of one block without adding
+/// them up. Most methods add at once and have lane 0 alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lanes {
+    /// Where the range starts.
+    pub first: u32,
+    /// How many lanes it has, at most all.
+    pub count: u32,
+}
+
+impl Lanes {
+    /// Lane 0.
+    pub const FIRST: Self = Self { first: 0, count: 1 };
+}
+
+/// A cyclic range of blocks, in a cyclic range of lanes: block `first`, the next `count - 1` ones, and after the last
+/// block the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots {
     /// Where the range starts.
     pub first: Block,
     /// How many blocks it has, at most all.
     pub count: u32,
+    /// In which lanes.
+    pub lanes: Lanes,
 }
 
 impl Slots {
-    /// One block.
+    /// One block, in lane 0.
     pub fn one(block: Block) -> Self {
-        Self { first: block, count: 1 }
+        Self::range(block.0, 1)
     }
 
-    /// `count` blocks from `first` on, in a partition of `blocks`; `first` may lie beyond the last block and
-    /// is then taken round the circle.
+    /// `count` blocks from `first` on, in lane 0.
+    pub fn range(first: u32, count: u32) -> Self {
+        Self { first: Block(first), count, lanes: Lanes::FIRST }
+    }
+
+    /// `count` blocks from `first` on, in lane 0, in a partition of `blocks`; `first` may lie beyond the last block
+    /// and is then taken round the circle.
     pub fn cyclic(first: u32, count: u32, blocks: u32) -> Self {
-        Self { first: Block(first % blocks), count }
+        Self::range(first % blocks, count)
+    }
+
+    /// The same blocks in one other lane.
+    #[must_use]
+    pub fn in_lane(self, lane: u32) -> Self {
+        Self { lanes: Lanes { first: lane, count: 1 }, ..self }
+    }
+
+    /// The same blocks in `count` lanes of `lanes`, from `first` on and round the circle.
+    #[must_use]
+    pub fn in_lanes(self, first: u32, count: u32, lanes: u32) -> Self {
+        Self { lanes: Lanes { first: first % lanes, count }, ..self }
     }
 
     /// The blocks of the range, in a partition of `blocks`.
-    pub fn blocks(self, blocks: usize) -> impl ExactSizeIterator<Item = Block> {
+    pub fn blocks(self, blocks: usize) -> impl ExactSizeIterator<Item = Block> + Clone {
         (0..self.count).map(move |i| Block(((self.first.0 as usize + i as usize) % blocks) as u32))
+    }
+
+    /// The places of the range, lane by lane, in a partition of `blocks` with `lanes` lanes.
+    pub fn places(self, blocks: usize, lanes: u32) -> impl Iterator<Item = Place> + Clone {
+        (0..self.lanes.count).flat_map(move |i| {
+            let lane = (u64::from(self.lanes.first) + u64::from(i)) % u64::from(lanes);
+            self.blocks(blocks).map(move |block| Place { block, lane: lane as u32 })
+        })
+    }
+}
+
+/// Where one bag lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Of which block.
+    pub block: Block,
+    /// In which lane.
+    pub lane: u32,
+}
+
+impl Place {
+    /// As an index into an array of all places, in a partition of `blocks`.
+    pub(crate) fn index(self, blocks: usize) -> usize {
+        self.lane as usize * blocks + self.block.index()
     }
 }
 
 impl fmt::Display for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.count {
-            1 => write!(f, "{}", self.first.0),
-            count => write!(f, "{}+{count}", self.first.0),
+        write!(f, "{}", self.first.0)?;
+        if self.count != 1 {
+            write!(f, "+{}", self.count)?;
+        }
+        match self.lanes {
+            Lanes::FIRST => Ok(()),
+            Lanes { first, count: 1 } => write!(f, " in lane {first}"),
+            Lanes { first, count } => write!(f, " in lanes {first}+{count}"),
         }
     }
 }
 
-/// What a `Keep` keeps.
+/// A number that is known when the schedule runs, not when it is made: what a [`Memory`] holds there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Register {
+    /// The same on all workers.
+    Agreed(u8),
+    /// This worker's own: only for a choice that nobody else has to repeat.
+    Own(u8),
+}
+
+/// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot; zeros are never kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Of each block the k entries that are largest by magnitude, k given for every block of the
-    /// partition. Of equal magnitudes the lower index wins; zeros are never kept.
+    /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
     Top(Arc<[u32]>),
+    /// The same, but no more than the register says.
+    TopOf {
+        /// Holds k.
+        register: Register,
+        /// k at most, for every block of the partition.
+        most: Arc<[u32]>,
+    },
+    /// Of all slots together the k largest.
+    Jointly(usize),
+    /// Of all slots together the entries of at least the magnitude that the register holds; the largest of them if
+    /// they are more than `most`.
+    Above {
+        /// Holds the magnitude.
+        register: Register,
+        /// How many are kept at most.
+        most: usize,
+    },
+    /// Of every `bucket` consecutive entries of each slot, a last shorter bucket included, the k largest.
+    Bucketed {
+        /// Entries in a bucket.
+        bucket: u32,
+        /// Kept of each.
+        k: u32,
+    },
+    /// Every entry: to round them.
+    Every,
+    /// Every entry, and from here on a value for each entry of the block, those that are zero too.
+    Dense,
+}
+
+/// What is told with a bag about how it came to be, for a method that learns from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Note {
+    /// How many entries the last selection chose from: one number.
+    Seen,
+    /// Where this worker's own selection, in the flat gradient, would be cut into so many parts of equal counts: one
+    /// number less than parts, each the position of a part's first entry.
+    Cuts(u32),
+}
+
+impl Note {
+    /// How many numbers it has.
+    pub fn len(self) -> usize {
+        match self {
+            Note::Seen => 1,
+            Note::Cuts(parts) => parts.saturating_sub(1) as usize,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What becomes of a slot that is sent.
@@ -110,12 +240,15 @@ pub struct Receive {
 /// One step of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Keeps the entries that the rule chooses; the others go to the residuals.
+    /// Keeps the entries that the rule chooses, rounded to what the coding can say; the others, and what was rounded
+    /// away, go to the residuals.
     Keep {
-        /// The blocks to choose from, each by itself.
+        /// The slots to choose from.
         slots: Slots,
         /// The choice.
         rule: Rule,
+        /// How values are told on the wire from here on.
+        coding: Coding,
     },
     /// One latency round: all sends leave, then all receives are taken in, in their order here.
     Exchange {
@@ -124,10 +257,29 @@ pub enum Step {
         /// What comes.
         receives: Vec<Receive>,
     },
+    /// Adds up all lanes of a block, as a balanced tree in the order of the lanes, into lane 0. Lanes that hold nothing
+    /// are passed over; all pieces of a bag that was split are that bag again.
+    Sum {
+        /// The blocks, each by itself; the lanes are not looked at.
+        slots: Slots,
+    },
+    /// Cuts the bag of each block in lane 0 into as many pieces as there are lanes, of equal counts but for one entry, the
+    /// longer ones first: the piece i goes to lane i.
+    Split {
+        /// The blocks; the lanes are not looked at.
+        slots: Slots,
+    },
+    /// Ties a note to a bag, which carries it from here on until it is added to another.
+    Annotate {
+        /// The bags.
+        slots: Slots,
+        /// What is told.
+        note: Note,
+    },
 }
 
 /// One worker's program for one step. It starts with its own gradient (plus residual) in every block and
-/// ends with the sum over all workers in every block.
+/// ends with the sum over all workers in every block, in lane 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Whose program this is.
@@ -136,20 +288,31 @@ pub struct Schedule {
     pub workers: u32,
     /// How the gradient is cut into blocks.
     pub partition: Partition,
+    /// How many bags of one block there may be side by side.
+    pub lanes: u32,
+    /// The lane in which this worker's own gradient lies at the start.
+    pub lane: u32,
     /// What to do, in order.
     pub steps: Vec<Step>,
 }
 
 impl Schedule {
-    /// The k of the first `Keep` on each block, None where the schedule never selects: what a worker
-    /// should be prepared to choose from its own gradient.
+    /// How many entries a worker should be prepared to choose from each block of its own gradient, by the first
+    /// selection there; None where none is ever made, or where no threshold predicts it.
     pub fn quotas(&self) -> Vec<Option<u32>> {
         let blocks = self.partition.blocks();
         let mut quotas = vec![None; blocks];
+        let mut met = vec![false; blocks];
         for step in &self.steps {
-            if let Step::Keep { slots, rule: Rule::Top(k) } = step {
-                for block in slots.blocks(blocks) {
-                    quotas[block.index()].get_or_insert(k[block.index()]);
+            let Step::Keep { slots, rule, .. } = step else { continue };
+            for Place { block, .. } in slots.places(blocks, self.lanes).filter(|p| p.lane == self.lane) {
+                let b = block.index();
+                if !std::mem::replace(&mut met[b], true) {
+                    quotas[b] = match rule {
+                        Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k[b]),
+                        Rule::Jointly(k) | Rule::Above { most: k, .. } => Some((*k).min(u32::MAX as usize) as u32),
+                        Rule::Bucketed { .. } | Rule::Every | Rule::Dense => None,
+                    };
                 }
             }
         }
@@ -162,10 +325,10 @@ impl Schedule {
             .steps
             .iter()
             .flat_map(|step| match step {
-                Step::Keep { .. } => Vec::new(),
                 Step::Exchange { sends, receives } => {
                     sends.iter().map(|s| s.to).chain(receives.iter().map(|r| r.from)).collect()
                 }
+                _ => Vec::new(),
             })
             .collect();
         peers.sort_unstable();

@@ -51,3 +51,12 @@ fn magnitude(x: f32) -> u32 {
 fn limit(threshold: f32) -> u32 {
     if threshold > 0.0 { threshold.to_bits() } else { 1 }
 }
+
+/// Placeholder.
+pub fn bucketed(values: &[f32], bucket: usize, k: usize) -> Entries {
+    let mut all = Entries::default();
+    for (i, part) in values.chunks(bucket).enumerate() {
+        top_k_dense(part, k).iter().for_each(|(j, v)| all.push((i * bucket) as u32 + j, v));
+    }
+    all
+}

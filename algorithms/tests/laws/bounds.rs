@@ -4,11 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::floats;
+use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Progress};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Lockstep, Progress, Run};
 use gleaner_algorithms::{Method, Rank};
 use proptest::prelude::*;
 
@@ -17,21 +16,24 @@ use super::inputs::{Pattern, Random, entries, pattern, share};
 
 /// The receives of one worker in their order, read a second time beside its execution.
 struct Witness {
-    receives: VecDeque<Vec<Expected>>,
+    /// With how many numbers of notes come before each.
+    receives: VecDeque<(Vec<Expected>, usize)>,
     decoder: Option<(Decoder, Vec<usize>, Vec<Expected>)>,
 }
 
 impl Witness {
     /// Reads a payload and counts the non-zero entries of every block that came.
-    fn read(&mut self, payload: Bytes) {
+    fn read(&mut self, mut payload: Bytes) {
         let (decoder, nonzeros, expected) = self.decoder.get_or_insert_with(|| {
-            let expected = self.receives.pop_front().expect("no more receives than the proof lists");
+            let (expected, notes) =
+                self.receives.pop_front().expect("no more receives than the proof lists");
+            payload = payload.slice(8 * notes..);
             (Decoder::new(expected.clone()), vec![0; expected.len()], expected)
         });
         decoder
             .feed(payload, |block, part| {
                 nonzeros[block] += match part {
-                    Part::Sparse(entries) => entries.len(),
+                    Part::Sparse(entries, _) => entries.len(),
                     Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
                 }
             })
@@ -48,11 +50,15 @@ impl Witness {
 /// Lock step, with a witness at every worker.
 fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
     let mut witnesses: Vec<Witness> = team
-        .ranks
+        .ensemble
+        .proofs
         .iter()
-        .map(|proof| Witness {
-            receives: proof.expected.values().flatten().cloned().collect(),
-            decoder: None,
+        .map(|proof| {
+            let receives = proof.expected.iter().flat_map(|(step, receives)| {
+                let numbers = |r: usize| proof.notes.get(&(*step, r)).map_or(0, |notes| notes.iter().sum());
+                receives.iter().enumerate().map(move |(r, expected)| (expected.clone(), numbers(r)))
+            });
+            Witness { receives: receives.collect(), decoder: None }
         })
         .collect();
     let mut runs: Vec<Execution> =
@@ -87,9 +93,8 @@ fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
     }
     assert!(queues.values().all(VecDeque::is_empty));
     assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.decoder.is_none()));
-    for (residual, run) in team.residuals.iter_mut().zip(runs) {
-        residual.commit(run.finish(), team.collection);
-    }
+    let runs = runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
+    team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, team.collection).unwrap();
 }
 
 proptest! {
@@ -118,7 +123,7 @@ proptest! {
 fn a_peer_that_sends_more_is_refused() {
     let mut team = Team::of(Method::spardl().k(4).residual(Collection::Global), 2, 40);
     let gradient = &Pattern::Full.gradients(1, 40, &mut Random(1))[0];
-    let bag = |entries: &[(u32, f32)]| encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>())]);
+    let bag = |entries: &[(u32, f32)]| encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>(), Rounded::default())]);
     let mut run = team.begin(0, gradient, usize::MAX);
     assert_eq!(run.advance(&mut Vec::new()), Progress::Waiting(Rank(1)));
     let many = bag(&[(1, 1.0), (2, 1.0), (3, 1.0)]);
@@ -133,7 +138,7 @@ fn a_peer_that_sends_more_is_refused() {
     let two = bag(&[(1, 1.0), (2, 1.0)]);
     let again = || {
         let candidates = vec![Default::default(); 2];
-        let (schedule, proof) = (team.schedules[0].clone(), team.ranks[0].clone());
+        let (schedule, proof) = (team.ensemble.schedules[0].clone(), team.ensemble.proofs[0].clone());
         let mut run = Execution::new(schedule, proof, Arc::new(gradient.clone()), candidates);
         run.advance(&mut Vec::new());
         run

@@ -1,7 +1,10 @@
 //! Schedules written by hand, in few words.
 
 use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
-use gleaner_algorithms::{Block, Partition, Rank};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::{Collective, Shape, Structure};
+use gleaner_algorithms::schedule::Memory;
+use gleaner_algorithms::{Method, Partition, Rank};
 
 /// One schedule for each list of steps, on a gradient of n entries in so many blocks.
 pub fn schedules(n: usize, blocks: usize, steps: Vec<Vec<Step>>) -> Vec<Schedule> {
@@ -10,17 +13,17 @@ pub fn schedules(n: usize, blocks: usize, steps: Vec<Vec<Step>>) -> Vec<Schedule
     let ranks = (0..workers).map(Rank);
     ranks
         .zip(steps)
-        .map(|(rank, steps)| Schedule { rank, workers, partition: partition.clone(), steps })
+        .map(|(rank, steps)| Schedule { rank, workers, partition: partition.clone(), lanes: 1, lane: 0, steps })
         .collect()
 }
 
 pub fn slots(first: u32, count: u32) -> Slots {
-    Slots { first: Block(first), count }
+    Slots::range(first, count)
 }
 
 /// Of every named block the k largest, k the same in all `of` blocks.
 pub fn keep(slots: Slots, k: u32, of: usize) -> Step {
-    Step::Keep { slots, rule: Rule::Top(vec![k; of].into()) }
+    Step::Keep { slots, rule: Rule::Top(vec![k; of].into()), coding: Coding::Exact }
 }
 
 pub fn exchange(sends: Vec<Send>, receives: Vec<Receive>) -> Step {
@@ -48,4 +51,47 @@ pub fn place(from: u32, slots: Slots) -> Receive {
 /// Both send a copy of all and add what comes: the whole of one block.
 pub fn swap(peer: u32) -> Step {
     exchange(vec![copy(peer, slots(0, 1))], vec![add(peer, slots(0, 1))])
+}
+
+/// Schedules that were written out, as a method.
+#[derive(Debug)]
+struct ByHand(Vec<Schedule>);
+
+impl Collective for ByHand {
+    fn name(&self) -> &'static str {
+        "by-hand"
+    }
+
+    fn summary(&self) -> &'static str {
+        "written out"
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn blocks(&self, _: &Shape) -> u32 {
+        self.0[0].partition.blocks() as u32
+    }
+
+    fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
+        self.0[0].lanes
+    }
+
+    fn lane(&self, rank: Rank, _: &Shape) -> u32 {
+        self.0[rank.index()].lane
+    }
+
+    fn structure(&self, _: &Shape, _: &Memory) -> Structure {
+        Structure::of(self.0[0].partition.clone(), 0, 0)
+    }
+
+    fn steps(&self, rank: Rank, _: &Shape, _: &Structure) -> Vec<Step> {
+        self.0[rank.index()].steps.clone()
+    }
+}
+
+/// The method that runs these schedules.
+pub fn method(schedules: Vec<Schedule>) -> Method {
+    Method::of(Box::leak(Box::new(ByHand(schedules)))).k(0)
 }

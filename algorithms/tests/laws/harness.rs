@@ -1,16 +1,15 @@
 //! All workers of a job in one thread, and the two laws that hold after every step of every method.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use gleaner_algorithms::bag::{Bag, Entries};
-use gleaner_algorithms::collectives::COLLECTIVES;
-use gleaner_algorithms::residual::{Collection, Residual};
-use gleaner_algorithms::schedule::{
-    CheckError, Cost, Execution, Proof, RankProof, Schedule, check, lockstep,
-};
+use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
 use gleaner_algorithms::{Block, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};
+
+use super::by_hand;
 
 pub const COLLECTIONS: [Collection; 3] = [Collection::Global, Collection::Partial, Collection::Local];
 
@@ -38,31 +37,31 @@ pub fn cases(cases: u32) -> Config {
 
 /// The workers of a job, with their residuals.
 pub struct Team {
-    pub schedules: Vec<Arc<Schedule>>,
-    pub ranks: Vec<Arc<RankProof>>,
-    pub cost: Cost,
-    pub residuals: Vec<Residual>,
+    pub ensemble: Ensemble,
     pub collection: Collection,
 }
 
 impl Team {
     /// The workers of a method that runs as the user asked for it.
     pub fn of(method: Method, workers: usize, n: usize) -> Self {
-        let schedules = method.schedules(workers as u32, n).unwrap();
-        Self::checked(schedules, method.collection())
-            .unwrap_or_else(|e| panic!("{method:?}, P {workers}: {e}"))
+        let ensemble = Ensemble::new(method, workers as u32, n)
+            .unwrap_or_else(|e| panic!("{method}, P {workers}, n {n}: {e}"));
+        Self { ensemble, collection: method.collection() }
     }
 
     /// The workers of any schedules that the checker accepts.
     pub fn checked(schedules: Vec<Schedule>, collection: Collection) -> Result<Self, CheckError> {
-        let Proof { cost, ranks } = check(&schedules)?;
-        let residuals = schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect();
-        let schedules = schedules.into_iter().map(Arc::new).collect();
-        Ok(Self { schedules, ranks: ranks.into_iter().map(Arc::new).collect(), cost, residuals, collection })
+        check(&schedules)?;
+        let (workers, n) = (schedules.len(), schedules[0].partition.entries());
+        Ok(Self { collection, ..Self::of(by_hand::method(schedules), workers, n) })
     }
 
     pub fn partition(&self) -> &Partition {
-        &self.schedules[0].partition
+        &self.ensemble.schedules[0].partition
+    }
+
+    pub fn workers(&self) -> usize {
+        self.ensemble.schedules.len()
     }
 
     /// One step in lock step, the gradients handed over in one piece.
@@ -75,37 +74,39 @@ impl Team {
     pub fn step_in_pieces(&mut self, gradients: &[Vec<f32>], size: usize) -> Outcome {
         let partition = self.partition().clone();
         let n = partition.entries();
-        let old: Vec<Vec<f32>> = self.residuals.iter().map(|r| r.read(0..n)).collect();
-        let executions = (0..self.schedules.len()).map(|w| self.begin(w, &gradients[w], size)).collect();
-        let runs = lockstep(executions).unwrap();
-        let mut outcome = Outcome { old, gradients: gradients.to_vec(), ..Outcome::default() };
-        for (residual, run) in self.residuals.iter_mut().zip(runs) {
+        let old: Vec<Vec<f32>> = self.ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
+        let holders = self.ensemble.proofs.iter().flat_map(|proof| proof.holders.values().flatten()).copied();
+        let holders = holders.max().unwrap_or(1);
+        let executions = (0..self.workers()).map(|w| self.begin(w, &gradients[w], size)).collect();
+        let step = lockstep(executions).unwrap();
+        let mut outcome = Outcome { old, gradients: gradients.to_vec(), holders, ..Outcome::default() };
+        outcome.words_critical = step.words_critical;
+        for run in &step.runs {
             outcome.entries_received.push(run.finished.entries_received);
+            outcome.words_received.push(run.words_received);
             outcome.bytes_received.push(run.bytes_received);
-            let committed = residual.commit(run.finished, self.collection);
+        }
+        for committed in self.ensemble.commit(step, self.collection).unwrap() {
             outcome.lost.push(flat(&partition, &committed.lost));
             outcome.anything_lost |= committed.lost.iter().any(|lost| !lost.is_empty());
             outcome.delivered.push(flat_bags(&partition, &committed.update));
             outcome.update.push(committed.update);
-            outcome.new.push(residual.read(0..n));
         }
-        let holders = self.ranks.iter().flat_map(|proof| proof.holders.values().flatten()).copied();
-        outcome.holders = holders.max().unwrap_or(1);
+        outcome.new = self.ensemble.residuals.iter().map(|residual| residual.read(0..n)).collect();
         outcome.partition = Some(partition);
         outcome
     }
 
     /// One worker's run, from its gradient on.
     pub fn begin(&mut self, worker: usize, gradient: &[f32], size: usize) -> Execution {
-        let residual = &mut self.residuals[worker];
+        let residual = &mut self.ensemble.residuals[worker];
         let mut pieces: VecDeque<(usize, &[f32])> = VecDeque::new();
         let size = size.min(gradient.len().max(1));
         gradient.chunks(size).enumerate().for_each(|(i, piece)| pieces.push_front((i * size, piece)));
         for (offset, piece) in pieces {
             residual.accumulate(offset, piece).unwrap();
         }
-        let (accumulator, candidates) = residual.begin();
-        Execution::new(self.schedules[worker].clone(), self.ranks[worker].clone(), accumulator, candidates)
+        self.ensemble.begin(worker)
     }
 }
 
@@ -126,6 +127,9 @@ pub struct Outcome {
     pub lost: Vec<Vec<f32>>,
     pub anything_lost: bool,
     pub entries_received: Vec<u64>,
+    pub words_received: Vec<u64>,
+    /// Of the bags as they were.
+    pub words_critical: u64,
     pub bytes_received: Vec<u64>,
 }
 

@@ -57,17 +57,18 @@ fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
 
 /// Every version of a selection with other slots or another k.
 fn other_keeps(step: &Step, blocks: u32) -> Vec<Step> {
-    let Step::Keep { slots, rule } = step else { return Vec::new() };
-    let Rule::Top(k) = rule;
+    let Step::Keep { slots, rule, coding } = step else { return Vec::new() };
+    let coding = *coding;
     let mut steps: Vec<Step> = other_slots(*slots, blocks)
         .into_iter()
-        .map(|slots| Step::Keep { slots, rule: rule.clone() })
+        .map(|slots| Step::Keep { slots, rule: rule.clone(), coding })
         .collect();
+    let Rule::Top(k) = rule else { return steps };
     for block in slots.blocks(blocks as usize) {
         for other in [k[block.index()].saturating_sub(1), k[block.index()] + 1] {
             let mut k = k.to_vec();
             k[block.index()] = other;
-            steps.push(Step::Keep { slots: *slots, rule: Rule::Top(k.into()) });
+            steps.push(Step::Keep { slots: *slots, rule: Rule::Top(k.into()), coding });
         }
     }
     steps
@@ -97,7 +98,7 @@ fn lawful_bits(schedules: &[Schedule]) -> Option<Vec<StepBits>> {
     let mut bits = Vec::new();
     for (collection, pattern) in COLLECTIONS.into_iter().flat_map(|c| PATTERNS.map(|p| (c, p))) {
         let mut team = Team::checked(schedules.to_vec(), collection).ok()?;
-        let (workers, n) = (team.schedules.len(), team.partition().entries());
+        let (workers, n) = (team.workers(), team.partition().entries());
         let mut random = Random(n as u64);
         for _ in 0..2 {
             let outcome = team.step(&pattern.gradients(workers, n, &mut random));

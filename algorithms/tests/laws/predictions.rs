@@ -25,7 +25,7 @@ proptest! {
             for pattern in &patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
                 for (residual, threshold) in
-                    forgetful.residuals.iter_mut().map(|r| (r, None)).chain(misled.residuals.iter_mut().map(|r| (r, Some(wild))))
+                    forgetful.ensemble.residuals.iter_mut().map(|r| (r, None)).chain(misled.ensemble.residuals.iter_mut().map(|r| (r, Some(wild))))
                 {
                     let blocks = residual.thresholds().len();
                     residual.restore_thresholds(vec![threshold; blocks]);
@@ -43,5 +43,5 @@ proptest! {
 fn predictions_are_carried() {
     let mut team = Team::of(gleaner_algorithms::Method::spardl().density(0.1), 4, 400);
     team.step(&super::inputs::Pattern::Full.gradients(4, 400, &mut Random(1)));
-    assert!(team.residuals.iter().all(|r| r.thresholds().iter().all(|t| t.is_some_and(|t| t > 0.0))));
+    assert!(team.ensemble.residuals.iter().all(|r| r.thresholds().iter().all(|t| t.is_some_and(|t| t > 0.0))));
 }

@@ -1,6 +1,7 @@
 //! Selections put anywhere into any method: refused, or both laws hold. This is how a dense ring becomes a sparse one, and
 //! recursive doubling becomes gTopk, so it tells what a method that is not written yet may rely on.
 
+use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::schedule::{Rule, Schedule, Slots, Step};
 
 use super::harness::{COLLECTIONS, Team, methods};
@@ -19,7 +20,7 @@ fn insert(schedules: &mut [Schedule], random: &mut Random) {
     for (w, schedule) in schedules.iter_mut().enumerate().filter(|(w, _)| only.is_none_or(|o| o == *w)) {
         let slots = Slots::cyclic(first + turning * w as u32, count, blocks);
         let at = place * (schedule.steps.len() + 1) / 100;
-        schedule.steps.insert(at, Step::Keep { slots, rule: Rule::Top(k.clone().into()) });
+        schedule.steps.insert(at, Step::Keep { slots, rule: Rule::Top(k.clone().into()), coding: Coding::Exact });
     }
 }
 
@@ -53,7 +54,7 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
                 continue;
             };
             accepted += 1;
-            shared += usize::from(team.ranks.iter().any(|r| r.holders.values().flatten().any(|&h| h > 1)));
+            shared += usize::from(team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|&h| h > 1)));
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];
                 team.step(&pattern.gradients(workers, n, &mut random)).assert_laws(collection);

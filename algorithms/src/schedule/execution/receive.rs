@@ -1,12 +1,12 @@
 //! Taking messages in: decoding, adding to what is held, and passing on what need not wait.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
-use super::super::{How, Receive, Slots, Step};
-use super::{Execution, ExecutionError, Held, Outgoing};
-use crate::bag::wire::{self, Part};
-use crate::bag::{Bag, Entries, add_floats, first_non_finite, floats};
-use crate::{Block, Rank};
+use super::super::{How, Place, Receive, Slots, Step};
+use super::{Carried, Execution, ExecutionError, Held, Outgoing};
+use crate::Rank;
+use crate::bag::wire::{self, DecodeError, Part};
+use crate::bag::{Bag, Entries, Rounded, add_floats, first_non_finite, floats};
 
 impl Execution {
     /// Takes the next message from a peer in; appends what can be sent right away.
@@ -18,7 +18,7 @@ impl Execution {
     pub fn receive(
         &mut self,
         from: Rank,
-        payload: Bytes,
+        mut payload: Bytes,
         outbox: &mut Vec<Outgoing>,
     ) -> Result<(), ExecutionError> {
         let schedule = self.schedule.clone();
@@ -30,26 +30,35 @@ impl Execution {
             }
             _ => return Err(ExecutionError::Unexpected { from }),
         };
+        if self.notes.is_empty() {
+            self.take_notes(&mut payload).map_err(|source| ExecutionError::Decode { from, source })?;
+        }
         let mut overflow = None;
         decoder
             .feed(payload, |position, part| {
-                let block = self.block_at(receive.slots, position);
-                self.entries_received += match &part {
-                    Part::Sparse(entries) => entries.len() as u64,
-                    Part::Dense { values, .. } => values.len() as u64 / 4,
+                let place = self.place_at(receive.slots, position);
+                let (entries, words) = match &part {
+                    Part::Sparse(entries, _) => (entries.len() as u64, 2 * entries.len() as u64),
+                    Part::Dense { values, .. } => (values.len() as u64 / 4, values.len() as u64 / 4),
                 };
+                self.entries_received += entries;
+                self.words_received += words;
                 let taken = match part {
-                    Part::Sparse(entries) => self.take_sparse(block, entries, receive.how),
-                    Part::Dense { first, values } => {
-                        self.take_dense(block, first, values, receive.how).map(|sums| {
-                            if let Some(to) = self.passing_on(receive, block, first, outbox) {
-                                outbox.extend(wire::pieces(&sums).map(|payload| Outgoing { to, payload }));
+                    Part::Sparse(entries, rounded) => self.take_sparse(place, entries, rounded, receive.how),
+                    Part::Dense { first, values, rounded } => {
+                        self.take_dense(place, first, values, rounded, receive.how).map(|sums| {
+                            if rounded == Rounded::default()
+                                && let Some(to) = self.passing_on(receive, place, first, outbox)
+                            {
+                                let exchange = self.exchanges + 1;
+                                let payloads = wire::pieces(&sums);
+                                outbox.extend(payloads.map(|payload| Outgoing { to, payload, exchange }));
                             }
                         })
                     }
                 };
                 if let Err(index) = taken {
-                    overflow.get_or_insert(schedule.partition.range(block).start + index);
+                    overflow.get_or_insert(schedule.partition.range(place.block).start + index);
                 }
             })
             .map_err(|source| ExecutionError::Decode { from, source })?;
@@ -57,6 +66,7 @@ impl Execution {
             return Err(ExecutionError::Overflow { from, entry });
         }
         if decoder.is_complete() {
+            self.tie_notes(receive.slots);
             self.received += 1;
         } else {
             self.decoder = Some(decoder);
@@ -64,12 +74,41 @@ impl Execution {
         Ok(())
     }
 
+    /// The notes before the first payload of a message whose bags carry some.
+    fn take_notes(&mut self, payload: &mut Bytes) -> Result<(), DecodeError> {
+        let Some(lengths) = self.proof.notes.get(&(self.step, self.received)) else { return Ok(()) };
+        if payload.len() < 8 * lengths.iter().sum::<usize>() {
+            return Err(DecodeError::Notes { expected: 8 * lengths.iter().sum::<usize>(), found: payload.len() });
+        }
+        let note = |&len: &usize| {
+            let numbers = (0..len).map(|_| payload.get_u64_le()).collect();
+            Some(numbers).filter(|_| len > 0)
+        };
+        self.notes = lengths.iter().map(note).collect();
+        Ok(())
+    }
+
+    /// Ties the notes of a message that is complete to its bags.
+    fn tie_notes(&mut self, slots: Slots) {
+        for (position, note) in std::mem::take(&mut self.notes).into_iter().enumerate() {
+            let place = self.place_at(slots, position);
+            if let Some(Held::Bag(carried)) = self.slot(place) {
+                carried.note = note;
+            }
+        }
+    }
+
     /// Takes sparse entries in. The error is the index of a sum that is not finite.
-    fn take_sparse(&mut self, block: Block, entries: Entries, how: How) -> Result<(), usize> {
-        let b = block.index();
-        let held = match (how, self.held[b].take()) {
+    fn take_sparse(
+        &mut self,
+        place: Place,
+        entries: Entries,
+        rounded: Rounded,
+        how: How,
+    ) -> Result<(), usize> {
+        let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
-                let own = self.own(block);
+                let own = self.own(place.block);
                 let mut sums = Entries::with_capacity(overlay.len() + entries.len());
                 let mut finite = Ok(());
                 overlay.visit_union(&entries, |i, sum, received| {
@@ -82,32 +121,43 @@ impl Execution {
                 finite?;
                 Held::Own(sums)
             }
-            (How::Add, Some(Held::Bag(bag))) => {
-                let bag = bag.add(Bag::Sparse(entries), self.block_len(block));
+            (How::Add, Some(Held::Bag(carried))) => {
+                let bag = carried.bag.add(Bag::Sparse(entries), self.block_len(place.block));
                 if let Some((i, _)) = bag.iter().find(|(_, v)| !v.is_finite()) {
                     return Err(i as usize);
                 }
-                Held::Bag(bag)
+                Held::bag(bag)
             }
-            _ => Held::Bag(Bag::Sparse(entries)),
+            _ => {
+                let bag = Bag::smaller(entries, self.block_len(place.block));
+                Held::Bag(Carried { rounded, ..bag.into() })
+            }
         };
-        self.held[b] = Some(held);
+        *self.slot(place) = Some(held);
         Ok(())
     }
 
     /// Takes consecutive values of a dense block in, adding what is held to them as they come, and gives the sums.
-    fn take_dense(&mut self, block: Block, first: usize, values: Bytes, how: How) -> Result<Bytes, usize> {
-        let b = block.index();
+    fn take_dense(
+        &mut self,
+        place: Place,
+        first: usize,
+        values: Bytes,
+        rounded: Rounded,
+        how: How,
+    ) -> Result<Bytes, usize> {
+        let block = place.block;
         let range = first..first + values.len() / 4;
         if first == 0 && how == How::Add {
-            self.make_dense(block);
+            self.make_dense(place);
         }
-        let sums = match (how, &self.held[b]) {
+        let index = place.index(self.blocks());
+        let sums = match (how, &self.held[index]) {
             (How::Add, Some(held)) => {
                 // In the memory that the values came in, if nobody else has it.
                 let mut sums = values.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
                 match held {
-                    Held::Bag(Bag::Dense(dense)) => {
+                    Held::Bag(Carried { bag: Bag::Dense(dense), .. }) => {
                         let mut rest = &mut sums[..];
                         for stretch in dense.stretches(range) {
                             let (here, after) = rest.split_at_mut(stretch.len());
@@ -126,26 +176,28 @@ impl Execution {
         };
         self.arriving.push(sums.clone());
         if self.arriving.len() == self.block_len(block) {
-            self.held[b] = Some(Held::Bag(Bag::Dense(std::mem::take(&mut self.arriving))));
+            let bag = Bag::Dense(std::mem::take(&mut self.arriving));
+            let rounded = if how == How::Place { rounded } else { Rounded::default() };
+            self.held[index] = Some(Held::Bag(Carried { rounded, ..bag.into() }));
         }
         Ok(sums)
     }
 
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
-    fn make_dense(&mut self, block: Block) {
-        let b = block.index();
-        self.held[b] = match self.held[b].take() {
+    fn make_dense(&mut self, place: Place) {
+        let held = match self.slot(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
-                Some(Held::Bag(self.materialise(block, &overlay)))
+                Some(Held::bag(self.materialise(place.block, &overlay)))
             }
-            Some(Held::Bag(Bag::Sparse(entries))) => {
+            Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
                 // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
-                let mut sum = vec![-0.0; self.block_len(block)];
+                let mut sum = vec![-0.0; self.block_len(place.block)];
                 entries.iter().for_each(|(i, v)| sum[i as usize] = v);
-                Some(Held::Bag(Bag::Dense(sum.into())))
+                Some(Held::bag(Bag::Dense(sum.into())))
             }
             held => held,
         };
+        *self.slot(place) = held;
     }
 
     /// To whom a piece of an arriving dense block goes on at once: the next exchange sends this block alone, and
@@ -153,7 +205,7 @@ impl Execution {
     fn passing_on(
         &mut self,
         receive: &Receive,
-        block: Block,
+        place: Place,
         first: usize,
         outbox: &mut Vec<Outgoing>,
     ) -> Option<Rank> {
@@ -161,14 +213,15 @@ impl Execution {
         let last = matches!(&steps[self.step], Step::Exchange { receives, .. } if self.received + 1 == receives.len());
         if first == 0
             && last
-            && receive.slots.count == 1
+            && receive.slots == Slots::one(place.block)
+            && self.notes.is_empty()
             && let Some(Step::Exchange { sends, .. }) = steps.get(self.step + 1)
             && let [send] = &sends[..]
-            && send.slots == Slots::one(block)
-            && let Some(payload) = wire::announce_dense(self.block_len(block))
+            && send.slots == receive.slots
+            && let Some(payload) = wire::announce_dense(self.block_len(place.block))
         {
             self.passing_on = Some(send.to);
-            outbox.push(Outgoing { to: send.to, payload });
+            outbox.push(Outgoing { to: send.to, payload, exchange: self.exchanges + 1 });
         }
         self.passing_on
     }

@@ -1,0 +1,109 @@
+//! All workers of a job in one thread, step after step: for reducing files, and for tests.
+
+use std::sync::Arc;
+
+use super::routine::seed;
+use super::{Method, RoutineError, Shape, Structure};
+use crate::residual::{Collection, Committed, Residual};
+use crate::schedule::{
+    Cost, Execution, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
+};
+
+/// The workers of a job, with their residuals and what they have learnt.
+#[derive(Debug)]
+pub struct Ensemble {
+    method: Method,
+    shape: Shape,
+    structure: Structure,
+    /// The schedules of the next step, by rank.
+    pub schedules: Vec<Arc<Schedule>>,
+    /// What the checker derived for them.
+    pub proofs: Vec<Arc<RankProof>>,
+    /// What the next step costs at most.
+    pub cost: Cost,
+    /// By rank.
+    pub residuals: Vec<Residual>,
+    /// What each worker has learnt, by rank.
+    pub memories: Vec<Memory>,
+}
+
+impl Ensemble {
+    /// Workers before their first step with gradients of n entries.
+    ///
+    /// # Errors
+    /// As [`Method::shape`], and schedules that the checker refuses.
+    pub fn new(method: Method, workers: u32, n: usize) -> Result<Self, RoutineError> {
+        let shape = method.shape(workers, n)?;
+        let memory = method.collective().memory(&shape);
+        Self::after(method, shape, vec![memory; workers as usize])
+    }
+
+    /// Workers that have learnt something, with residuals of zero.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses.
+    pub fn after(method: Method, shape: Shape, memories: Vec<Memory>) -> Result<Self, RoutineError> {
+        let memory = memories.first().cloned().unwrap_or_default();
+        let schedules = method.schedules_after(&shape, &memory);
+        let Proof { cost, ranks } = check(&schedules)?;
+        Ok(Self {
+            structure: method.collective().structure(&shape, &memory),
+            residuals: schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect(),
+            schedules: schedules.into_iter().map(Arc::new).collect(),
+            proofs: ranks.into_iter().map(Arc::new).collect(),
+            cost,
+            memories,
+            method,
+            shape,
+        })
+    }
+
+    /// What the schedules are made for.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Starts the step of one worker, whose residual has taken its gradient in.
+    pub fn begin(&mut self, rank: usize) -> Execution {
+        let (accumulator, candidates) = self.residuals[rank].begin();
+        let memory = &self.memories[rank];
+        Execution::new(self.schedules[rank].clone(), self.proofs[rank].clone(), accumulator, candidates)
+            .with(Arc::new(memory.clone()), seed(0, memory.steps))
+    }
+
+    /// Commits a step of all workers, learns from it, and prepares the next one.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses.
+    ///
+    /// # Panics
+    /// If the workers have learnt different things where they must agree: the law that every method is tested for.
+    pub fn commit(&mut self, step: Lockstep, collection: Collection) -> Result<Vec<Committed>, RoutineError> {
+        let collective = self.method.collective();
+        let mut committed = Vec::with_capacity(step.runs.len());
+        for ((Run { finished, .. }, residual), memory) in
+            step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.memories)
+        {
+            memory.steps += 1;
+            collective.learn(&self.shape, &self.structure, memory, &finished);
+            committed.push(residual.commit(finished, collection));
+        }
+        for memory in &self.memories {
+            let bits = |memory: &Memory| memory.agreed.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(memory), bits(&self.memories[0]), "all workers learn the same");
+        }
+        let memory = self.memories.first().cloned().unwrap_or_default();
+        let structure = collective.structure(&self.shape, &memory);
+        if structure != self.structure {
+            let schedules = self.method.schedules_after(&self.shape, &memory);
+            let Proof { cost, ranks } = check(&schedules)?;
+            for (residual, schedule) in self.residuals.iter_mut().zip(&schedules) {
+                residual.recut(schedule.partition.clone(), schedule.quotas());
+            }
+            self.schedules = schedules.into_iter().map(Arc::new).collect();
+            self.proofs = ranks.into_iter().map(Arc::new).collect();
+            (self.cost, self.structure) = (cost, structure);
+        }
+        Ok(committed)
+    }
+}

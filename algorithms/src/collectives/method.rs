@@ -1,0 +1,334 @@
+//! A method as a user chooses it.
+
+use std::fmt;
+
+use super::{COLLECTIVES, Collective, Sag, Shape, Structure, ring, spardl};
+use crate::bag::Coding;
+use crate::residual::Collection;
+use crate::schedule::{Cost, Memory, Schedule, check};
+use crate::{Rank, Sparsity, SparsityError};
+
+/// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    collective: &'static dyn Collective,
+    sparsity: Sparsity,
+    collection: Collection,
+    teams: u32,
+    sag: Sag,
+    coding: Coding,
+    bucket: Option<u32>,
+}
+
+/// A choice that cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MethodError {
+    /// No such all-reduce.
+    #[error("there is no method '{name}'; choose one of {known}")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// No such number of entries.
+    #[error(transparent)]
+    Sparsity(#[from] SparsityError),
+    /// Nobody takes part.
+    #[error("a job of 0 workers; expected at least one")]
+    NoWorkers,
+    /// Indices inside a block are 32 bits wide.
+    #[error(
+        "{method} cuts {n} entries among {workers} workers into blocks of {block}; a block has at most {most}: choose a method with more blocks, or more workers",
+        most = u32::MAX - 1
+    )]
+    Block {
+        /// The method's name.
+        method: &'static str,
+        /// The entries of the gradient.
+        n: usize,
+        /// The number of workers.
+        workers: u32,
+        /// The length of a block.
+        block: usize,
+    },
+    /// Teams of different sizes.
+    #[error("{workers} workers cannot be divided into {teams} equal teams; choose {divisors}", divisors = divisors(*workers))]
+    Teams {
+        /// The number of teams.
+        teams: u32,
+        /// The number of workers.
+        workers: u32,
+    },
+    /// Teams that cannot double.
+    #[error("R-SAG needs a number of teams that is a power of two, and {teams} is not; choose B-SAG, or another number of teams")]
+    Recursive {
+        /// The number of teams.
+        teams: u32,
+    },
+    /// A method without teams.
+    #[error("{method} has no teams, and {teams} were asked for; only spardl has teams")]
+    NoTeams {
+        /// The method's name.
+        method: &'static str,
+        /// The number of teams.
+        teams: u32,
+    },
+    /// A method that sends values as they are.
+    #[error("{method} sends values as they are, and {coding} was asked for; choose a sparse method, or exact values")]
+    NoCoding {
+        /// The method's name.
+        method: &'static str,
+        /// The coding.
+        coding: Coding,
+    },
+    /// A method that selects block by block.
+    #[error("{method} does not select from buckets; topka, topkdsa and the methods of SparCML do")]
+    NoBuckets {
+        /// The method's name.
+        method: &'static str,
+    },
+    /// Buckets that hold nothing.
+    #[error("a bucket of 0 entries; choose a number such as 512")]
+    EmptyBucket,
+}
+
+/// The schedule of one worker with this structure.
+fn schedule<C: Collective + ?Sized>(
+    collective: &C,
+    rank: Rank,
+    shape: &Shape,
+    structure: &Structure,
+) -> Schedule {
+    Schedule {
+        rank,
+        workers: shape.workers,
+        partition: structure.partition.clone(),
+        lanes: collective.lanes(shape, structure),
+        lane: collective.lane(rank, shape),
+        steps: collective.steps(rank, shape, structure),
+    }
+}
+
+/// What the checker counts for the first step; nothing for schedules that it refuses.
+pub(super) fn count<C: Collective + ?Sized>(collective: &C, shape: &Shape) -> Cost {
+    let structure = collective.structure(shape, &collective.memory(shape));
+    let ranks = (0..shape.workers).map(Rank);
+    let schedules: Vec<Schedule> = ranks.map(|rank| schedule(collective, rank, shape, &structure)).collect();
+    check(&schedules).map(|proof| proof.cost).unwrap_or_default()
+}
+
+fn divisors(workers: u32) -> String {
+    let all: Vec<String> = (1..=workers).filter(|d| workers % d == 0).map(|d| d.to_string()).collect();
+    match all.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => "1".into(),
+    }
+}
+
+/// For methods without teams.
+pub(super) fn refuse_teams(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
+    if shape.teams == 1 { Ok(()) } else { Err(MethodError::NoTeams { method, teams: shape.teams }) }
+}
+
+/// For methods that send values as they are.
+pub(super) fn refuse_coding(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
+    match shape.coding {
+        Coding::Exact => Ok(()),
+        coding => Err(MethodError::NoCoding { method, coding }),
+    }
+}
+
+/// For methods that do not select from all entries at once.
+pub(super) fn refuse_buckets(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
+    if shape.bucket.is_none() { Ok(()) } else { Err(MethodError::NoBuckets { method }) }
+}
+
+/// Names the method and its options; options at their defaults are left out.
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.collective.name())?;
+        if !self.collective.is_sparse() {
+            return Ok(());
+        }
+        match self.sparsity {
+            Sparsity::Density(density) => write!(f, " at density {density}")?,
+            Sparsity::K(k) => write!(f, " with k = {k}")?,
+        }
+        if self.teams != 1 {
+            write!(f, ", {} teams", self.teams)?;
+        }
+        match self.sag {
+            Sag::Auto => {}
+            Sag::Recursive => write!(f, " by R-SAG")?,
+            Sag::Bruck => write!(f, " by B-SAG")?,
+        }
+        if self.coding != Coding::Exact {
+            write!(f, ", {} values", self.coding)?;
+        }
+        if let Some(bucket) = self.bucket {
+            write!(f, ", from buckets of {bucket}")?;
+        }
+        write!(f, ", {} residual collection", self.collection.name())
+    }
+}
+
+impl Method {
+    /// The method of this name, at density 1% with global residual collection.
+    ///
+    /// # Errors
+    /// A name that is not in [`COLLECTIVES`].
+    pub fn named(name: &str) -> Result<Self, MethodError> {
+        let found = COLLECTIVES.iter().find(|c| c.name() == name);
+        let collective = *found.ok_or_else(|| MethodError::Unknown {
+            name: name.into(),
+            known: COLLECTIVES.iter().map(|c| c.name()).collect::<Vec<_>>().join(", "),
+        })?;
+        Ok(Self::of(collective))
+    }
+
+    /// SparDL: Spar-Reduce-Scatter, Spar-All-Gather between teams, and Bruck's all-gather; one team, at density 1%.
+    pub fn spardl() -> Self {
+        Self::of(&spardl::SparDl)
+    }
+
+    /// The dense ring all-reduce.
+    pub fn ring() -> Self {
+        Self::of(&ring::Ring)
+    }
+
+    /// A method of your own, at density 1%: whatever steps it gives, the checker has to accept them.
+    pub fn of(collective: &'static dyn Collective) -> Self {
+        Self {
+            collective,
+            sparsity: Sparsity::Density(0.01),
+            collection: Collection::Global,
+            teams: 1,
+            sag: Sag::Auto,
+            coding: Coding::Exact,
+            bucket: None,
+        }
+    }
+
+    /// Delivers this share of the entries, in [0, 1].
+    #[must_use]
+    pub fn density(self, density: f64) -> Self {
+        Self { sparsity: Sparsity::Density(density), ..self }
+    }
+
+    /// Delivers this many entries.
+    #[must_use]
+    pub fn k(self, k: usize) -> Self {
+        Self { sparsity: Sparsity::K(k), ..self }
+    }
+
+    /// Collects these residuals.
+    #[must_use]
+    pub fn residual(self, collection: Collection) -> Self {
+        Self { collection, ..self }
+    }
+
+    /// Divides the workers into so many teams, d: a divisor of P (SparDL, §3.3).
+    #[must_use]
+    pub fn teams(self, teams: u32) -> Self {
+        Self { teams, ..self }
+    }
+
+    /// Brings the teams together in this way.
+    #[must_use]
+    pub fn sag(self, sag: Sag) -> Self {
+        Self { sag, ..self }
+    }
+
+    /// Tells values in this way; what is rounded away goes to the residuals.
+    #[must_use]
+    pub fn coding(self, coding: Coding) -> Self {
+        Self { coding, ..self }
+    }
+
+    /// Selects the share of the density from every `bucket` consecutive entries (SparCML, §6: 512).
+    #[must_use]
+    pub fn bucketed(self, bucket: u32) -> Self {
+        Self { bucket: Some(bucket), ..self }
+    }
+
+    /// The all-reduce.
+    pub fn collective(&self) -> &'static dyn Collective {
+        self.collective
+    }
+
+    /// How many entries are delivered.
+    pub fn sparsity(&self) -> Sparsity {
+        self.sparsity
+    }
+
+    /// Which residuals are collected.
+    pub fn collection(&self) -> Collection {
+        self.collection
+    }
+
+    /// How values are told on the wire.
+    pub fn values(&self) -> Coding {
+        self.coding
+    }
+
+    /// What the schedules for so many workers and a gradient of n entries are made for.
+    ///
+    /// # Errors
+    /// No workers, blocks too long for 32-bit indices, a density that is not in [0, 1], k above n, or options that
+    /// the method does not have.
+    pub fn shape(&self, workers: u32, n: usize) -> Result<Shape, MethodError> {
+        if workers == 0 {
+            return Err(MethodError::NoWorkers);
+        }
+        if self.bucket == Some(0) {
+            return Err(MethodError::EmptyBucket);
+        }
+        let (teams, sag, coding, bucket) = (self.teams, self.sag, self.coding, self.bucket);
+        let shape = Shape { workers, n, k: self.sparsity.k(n)?, teams, sag, coding, bucket };
+        self.collective.accepts(&shape)?;
+        let block = n.div_ceil(self.collective.blocks(&shape).max(1) as usize);
+        if block >= u32::MAX as usize {
+            return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
+        }
+        Ok(shape)
+    }
+
+    /// The schedule of one worker for the first step with a gradient of n entries.
+    ///
+    /// # Errors
+    /// As [`shape`](Self::shape).
+    pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
+        let shape = self.shape(workers, n)?;
+        let structure = self.collective.structure(&shape, &self.collective.memory(&shape));
+        Ok(self.schedule_of(rank, &shape, &structure))
+    }
+
+    /// The schedules of all workers for the first step, in the order of their ranks.
+    ///
+    /// # Errors
+    /// As [`shape`](Self::shape).
+    pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
+        let shape = self.shape(workers, n)?;
+        Ok(self.schedules_after(&shape, &self.collective.memory(&shape)))
+    }
+
+    /// The schedules of all workers for the step after what was learnt.
+    pub fn schedules_after(&self, shape: &Shape, memory: &Memory) -> Vec<Schedule> {
+        let structure = self.collective.structure(shape, memory);
+        (0..shape.workers).map(|rank| self.schedule_of(Rank(rank), shape, &structure)).collect()
+    }
+
+    fn schedule_of(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Schedule {
+        schedule(self.collective, rank, shape, structure)
+    }
+
+    /// How many of n entries are selected among so many workers: k if the method is sparse, otherwise n.
+    ///
+    /// # Errors
+    /// As [`shape`](Self::shape).
+    pub fn delivered(&self, workers: u32, n: usize) -> Result<usize, MethodError> {
+        let shape = self.shape(workers, n)?;
+        Ok(if self.collective.is_sparse() { shape.k } else { n })
+    }
+}

@@ -1,0 +1,156 @@
+//! A method at work on one gradient, on one worker.
+
+use std::sync::Arc;
+
+use super::{Method, MethodError, Shape, Structure};
+use crate::Rank;
+use crate::schedule::{
+    Candidates, CheckError, Cost, Execution, Finished, Memory, RankProof, Schedule, check,
+};
+
+/// A schedule that was proved right, with what follows from that.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// This worker's program.
+    pub schedule: Arc<Schedule>,
+    /// What the checker derived for it.
+    pub proof: Arc<RankProof>,
+    /// What a step of it costs at most.
+    pub cost: Cost,
+}
+
+/// A method that cannot run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RoutineError {
+    /// A choice that cannot be.
+    #[error(transparent)]
+    Method(#[from] MethodError),
+    /// Schedules that do not add up.
+    #[error("the schedules of this method are wrong: {0}")]
+    Check(#[from] CheckError),
+}
+
+/// The schedules of one method on one worker, step after step, and what the method has learnt.
+///
+/// Most methods have one schedule for all steps. Where what was learnt changes the structure, the schedules of all
+/// workers are made and proved right again; the last few structures are remembered.
+#[derive(Clone, Debug)]
+pub struct Routine {
+    method: Method,
+    shape: Shape,
+    rank: Rank,
+    memory: Arc<Memory>,
+    /// The present one is the last.
+    structures: Vec<(Structure, Prepared)>,
+    stream: u64,
+}
+
+/// Structures that are remembered: a method that takes turns has two or three.
+const REMEMBERED: usize = 4;
+
+impl Routine {
+    /// A method before its first step. `stream` tells gradients apart that are exchanged side by side: it must be the
+    /// same on all workers, and seeds the random numbers of rounding.
+    ///
+    /// # Errors
+    /// As [`Method::shape`], and schedules that the checker refuses.
+    pub fn new(
+        method: Method,
+        rank: Rank,
+        workers: u32,
+        n: usize,
+        stream: u64,
+    ) -> Result<Self, RoutineError> {
+        let shape = method.shape(workers, n)?;
+        let memory = Arc::new(method.collective().memory(&shape));
+        let mut routine = Self { method, shape, rank, memory, structures: Vec::new(), stream };
+        routine.prepare()?;
+        Ok(routine)
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// What the schedules are made for.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The schedule of the next step.
+    pub fn prepared(&self) -> &Prepared {
+        let Some((_, prepared)) = self.structures.last() else {
+            unreachable!("a routine prepares its first step when it is made")
+        };
+        prepared
+    }
+
+    /// What was learnt.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Starts the next step on an accumulator with its candidates.
+    pub fn begin(&self, accumulator: Arc<Vec<f32>>, candidates: Vec<Candidates>) -> Execution {
+        let Prepared { schedule, proof, .. } = self.prepared();
+        Execution::new(schedule.clone(), proof.clone(), accumulator, candidates)
+            .with(self.memory.clone(), seed(self.stream, self.memory.steps))
+    }
+
+    /// Learns from a finished step and prepares the next one. Says whether its schedule is another one than before.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses.
+    pub fn learn(&mut self, finished: &Finished) -> Result<bool, RoutineError> {
+        let Some((structure, _)) = self.structures.last() else { return Ok(false) };
+        let memory = Arc::make_mut(&mut self.memory);
+        memory.steps += 1;
+        self.method.collective().learn(&self.shape, structure, memory, finished);
+        self.prepare()
+    }
+
+    /// Goes on from what was learnt before. Says whether the schedule is another one now.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses.
+    pub fn restore(&mut self, memory: Memory) -> Result<bool, RoutineError> {
+        self.memory = Arc::new(memory);
+        self.prepare()
+    }
+
+    fn prepare(&mut self) -> Result<bool, RoutineError> {
+        let structure = self.method.collective().structure(&self.shape, &self.memory);
+        match self.structures.iter().position(|(known, _)| *known == structure) {
+            Some(present) if present + 1 == self.structures.len() => return Ok(false),
+            Some(known) => {
+                let known = self.structures.remove(known);
+                self.structures.push(known);
+            }
+            None => {
+                let schedules = self.method.schedules_after(&self.shape, &self.memory);
+                let mut proof = check(&schedules)?;
+                let rank = self.rank.index();
+                let Some(schedule) = schedules.into_iter().nth(rank) else {
+                    return Err(MethodError::NoWorkers.into());
+                };
+                let proof_of_rank = std::mem::take(&mut proof.ranks[rank]);
+                let prepared = Prepared {
+                    schedule: Arc::new(schedule),
+                    proof: Arc::new(proof_of_rank),
+                    cost: proof.cost,
+                };
+                if self.structures.len() == REMEMBERED {
+                    self.structures.remove(0);
+                }
+                self.structures.push((structure, prepared));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The seed of a step's rounding.
+pub(super) fn seed(stream: u64, step: u64) -> u64 {
+    (stream ^ step.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

@@ -1,0 +1,74 @@
+//! SSAR_Recursive_Double: in round t everybody swaps all it has with the worker at distance 2^t and adds (Renggli et al.:
+//! SparCML, 2019, §5.3.1).
+//!
+//! For P a power of two log2 P rounds, L1(P), and from 2k log2 P words, where all choose the same entries, to 2k(P − 1),
+//! where no two do. Otherwise the surplus ranks are folded in before and out after: two rounds more. Bags turn dense when
+//! that is smaller. Nothing is selected from the sums.
+
+use super::{Collective, CostRange, MethodError, Shape, Structure, fold, method};
+use crate::Rank;
+use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
+use crate::Block;
+
+/// See the module.
+#[derive(Debug)]
+pub struct SsarRecursiveDouble;
+
+impl Collective for SsarRecursiveDouble {
+    fn name(&self) -> &'static str {
+        "ssar-recursive-double"
+    }
+
+    fn summary(&self) -> &'static str {
+        "SparCML's SSAR_Recursive_Double: log2 P rounds, 2k log2 P to 2k(P−1) words for powers of two"
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        method::refuse_teams(self.name(), shape)
+    }
+
+    fn blocks(&self, _: &Shape) -> u32 {
+        1
+    }
+
+    fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
+        let all = Slots::one(Block(0));
+        let mut steps = vec![shape.first_selection(all)];
+        let exchange = |peer| Step::Exchange {
+            sends: vec![Send { to: peer, slots: all, after: After::Retain }],
+            receives: vec![Receive { from: peer, slots: all, how: How::Add }],
+        };
+        steps.extend(fold::folded(rank, shape.workers, 1, || {
+            (0..fold::core(shape.workers).ilog2())
+                .map(|t| Rank(rank.0 ^ (1 << t)))
+                .flat_map(|peer| shape.round(all).into_iter().chain([exchange(peer)]))
+                .collect()
+        }));
+        steps
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        let (n, k) = (shape.n as u64, shape.k as u64);
+        let core = u64::from(fold::core(shape.workers));
+        let levels = u64::from(core.ilog2());
+        let surplus = u64::from(shape.workers) - core;
+        let folded = u64::from(surplus > 0);
+        let words = |k: u64| (2 * k).min(n);
+        // What worker 0 holds after the fold and t exchanges: its own, its surplus rank's, and those of its peers'.
+        let held = |t: u64| (1 << t) + surplus.min(1 << t);
+        let cost = |exchanged: u64, last: u64| Cost {
+            rounds: levels + 2 * folded,
+            messages: levels + folded,
+            words_received: folded * words(k) + exchanged,
+            words_critical: folded * (words(k) + last) + exchanged,
+        };
+        CostRange {
+            low: cost(levels * words(k), words(k)),
+            high: cost((0..levels).map(|t| words(held(t) * k)).sum(), words(u64::from(shape.workers) * k)),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Keeping entries: by which rule, what becomes of the others, and rounding.
+
+use std::sync::Arc;
+
+use super::super::keep::{Chosen, OwnTop, Source, above, interleave, jointly, own_top, without};
+use super::super::{Place, Rule, Slots};
+use super::{Carried, Execution, Fate, Held};
+use crate::bag::{Bag, Coding, Entries, Rounded};
+use crate::select;
+
+/// What a rule left of one slot.
+struct Selection {
+    kept: Entries,
+    /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
+    left: Entries,
+    /// How many entries it chose from.
+    seen: usize,
+    /// Whether this was the worker's own contribution, which nobody else holds.
+    own: bool,
+}
+
+impl Execution {
+    /// Keeps what the rule chooses from each of the slots.
+    pub(super) fn keep(&mut self, slots: Slots, rule: &Rule, coding: Coding) {
+        let places: Vec<Place> = slots.places(self.blocks(), self.schedule.lanes).collect();
+        let (holders, stages) = (self.proof.holders.get(&self.step), self.proof.stages.get(&self.step));
+        let of = |numbers: Option<&Vec<u32>>| numbers.cloned().unwrap_or_else(|| vec![1; places.len()]);
+        let (holders, stages) = (of(holders), of(stages));
+        for (&place, &holders) in places.iter().zip(&holders) {
+            self.prepare(place, holders);
+        }
+        let notes: Vec<_> = places.iter().map(|&place| self.note(place)).collect();
+        let untouched = matches!(
+            self.slot(places[0]), Some(Held::Own(overlay)) if overlay.is_empty()
+        );
+        let selections = match rule {
+            Rule::Jointly(_) | Rule::Above { .. } => self.together(&places, rule),
+            _ => places.iter().map(|&place| self.alone(place, rule)).collect(),
+        };
+        if untouched {
+            self.own.entries += selections.iter().map(|s| s.kept.len()).sum::<usize>();
+            let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.abs());
+            let smallest = smallest.fold(f32::INFINITY, f32::min);
+            let before = if self.own.smallest > 0.0 { self.own.smallest } else { f32::INFINITY };
+            let smallest = smallest.min(before);
+            self.own.smallest = if smallest.is_finite() { smallest } else { 0.0 };
+        }
+        for (i, (place, selection)) in places.into_iter().zip(selections).enumerate() {
+            self.settle(place, selection, rule, (coding, stages[i]), holders[i]);
+            if let Some(Held::Bag(carried)) = self.slot(place) {
+                carried.note.clone_from(&notes[i]);
+            }
+        }
+    }
+
+    /// The note tied to what a slot holds, which a selection leaves where it is.
+    fn note(&mut self, place: Place) -> Option<Arc<[u64]>> {
+        match self.slot(place) {
+            Some(Held::Bag(carried)) => carried.note.clone(),
+            _ => None,
+        }
+    }
+
+    /// What others hold too is a bag, whoever it came from.
+    fn prepare(&mut self, place: Place, holders: u32) {
+        let held = match self.slot(place).take() {
+            Some(Held::Own(overlay)) if holders > 1 => {
+                Some(Held::bag(self.materialise(place.block, &overlay)))
+            }
+            held => held,
+        };
+        *self.slot(place) = held;
+    }
+
+    /// Applies a rule that looks at one slot.
+    fn alone(&mut self, place: Place, rule: &Rule) -> Selection {
+        let block = place.block;
+        let b = block.index();
+        let intact = place.lane == self.schedule.lane && self.intact[b];
+        let held = self.slot(place).take();
+        let k = match rule {
+            Rule::Top(k) => Some(k[b] as usize),
+            Rule::TopOf { register, most } => {
+                Some((self.memory.read(*register).round().max(0.0) as usize).min(most[b] as usize))
+            }
+            _ => None,
+        };
+        match (held, k) {
+            (Some(Held::Own(overlay)), Some(k)) => {
+                let candidates = std::mem::take(&mut self.candidates[b]);
+                let OwnTop { kept, settled, threshold } =
+                    own_top(self.own(block), &overlay, &candidates, k as u32);
+                self.candidates[b].threshold = threshold;
+                Selection { kept, left: settled, seen: self.block_len(block), own: true }
+            }
+            (Some(Held::Own(overlay)), None) => {
+                let values = if overlay.is_empty() {
+                    std::borrow::Cow::Borrowed(self.own(block))
+                } else {
+                    let mut values = self.own(block).to_vec();
+                    overlay.iter().for_each(|(i, v)| values[i as usize] = v);
+                    std::borrow::Cow::Owned(values)
+                };
+                let kept = match *rule {
+                    Rule::Bucketed { bucket, k } => select::bucketed(&values, bucket as usize, k as usize),
+                    _ => Entries::from_dense(&values),
+                };
+                let left = without(overlay.iter(), &kept.indices);
+                Selection { kept, left, seen: self.block_len(block), own: true }
+            }
+            // Its own contribution with a dense one added: the same choice as from an overlay.
+            (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if intact => {
+                let values = sums.to_vec();
+                let kept = match (k, rule) {
+                    (Some(k), _) => select::top_k_dense(&values, k),
+                    (None, &Rule::Bucketed { bucket, k }) => {
+                        select::bucketed(&values, bucket as usize, k as usize)
+                    }
+                    _ => Entries::from_dense(&values),
+                };
+                let left = without((0u32..).zip(sums.iter()), &kept.indices);
+                Selection { kept, left, seen: values.len(), own: true }
+            }
+            (Some(Held::Bag(Carried { bag, .. })), k) => {
+                let len = self.block_len(block);
+                let entries = bag.into_entries();
+                let seen = entries.len();
+                let (mut kept, mut left) = (Entries::default(), Entries::default());
+                match (k, rule) {
+                    (Some(k), _) => {
+                        select::top_k(&entries.indices, &entries.values, k, &mut kept, &mut left);
+                    }
+                    (None, &Rule::Bucketed { bucket, k }) => {
+                        kept = select::bucketed(&entries.to_dense(len), bucket as usize, k as usize);
+                        left = without(entries.iter(), &kept.indices);
+                    }
+                    _ => kept = entries,
+                }
+                Selection { kept, left, seen, own: false }
+            }
+            (None, _) => Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false },
+        }
+    }
+
+    /// Applies a rule that looks at all slots together.
+    fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection> {
+        enum Input {
+            Own(Entries),
+            Bag(Entries, bool),
+        }
+        let inputs: Vec<Input> = places
+            .iter()
+            .map(|&place| {
+                let intact = place.lane == self.schedule.lane && self.intact[place.block.index()];
+                match self.slot(place).take() {
+                    Some(Held::Own(overlay)) => Input::Own(overlay),
+                    Some(Held::Bag(carried)) => Input::Bag(carried.bag.into_entries(), intact),
+                    None => Input::Bag(Entries::default(), false),
+                }
+            })
+            .collect();
+        let sources: Vec<Source<'_>> = places
+            .iter()
+            .zip(&inputs)
+            .map(|(place, input)| match input {
+                Input::Own(overlay) => {
+                    Source::Own(self.own(place.block), overlay, &self.candidates[place.block.index()])
+                }
+                Input::Bag(entries, _) => Source::Bag(entries),
+            })
+            .collect();
+        let (chosen, predicted) = match rule {
+            Rule::Above { register, most } => {
+                let threshold = self.memory.read(*register) as f32;
+                (above(&sources, threshold, *most), (threshold > 0.0).then_some(0.8 * threshold))
+            }
+            Rule::Jointly(k) => {
+                let (chosen, threshold) = jointly(&sources, *k);
+                let enough = *k > 0 && chosen.smallest > 0.0;
+                let predict =
+                    || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
+                let predicted = enough.then(predict);
+                (chosen, predicted)
+            }
+            _ => (Chosen::default(), None),
+        };
+        drop(sources);
+        places
+            .iter()
+            .zip(inputs)
+            .zip(chosen.kept)
+            .map(|((place, input), kept)| match input {
+                Input::Own(overlay) => {
+                    self.candidates[place.block.index()].threshold = predicted;
+                    let left = without(overlay.iter(), &kept.indices);
+                    Selection { kept, left, seen: self.block_len(place.block), own: true }
+                }
+                Input::Bag(entries, own) => {
+                    let left = without(entries.iter(), &kept.indices);
+                    Selection { kept, left, seen: entries.len(), own }
+                }
+            })
+            .collect()
+    }
+
+    /// Rounds what was kept, and remembers what was not for the residual.
+    fn settle(
+        &mut self,
+        place: Place,
+        selection: Selection,
+        rule: &Rule,
+        (coding, stage): (Coding, u32),
+        holders: u32,
+    ) {
+        let Selection { kept, mut left, seen, own } = selection;
+        let block = place.block;
+        let (b, len) = (block.index(), self.block_len(block));
+        let (rounded, kept, errors) = match coding {
+            Coding::Exact => (Rounded::default(), kept, Entries::default()),
+            _ => coding.round(&kept, len, self.seed_of(place, stage)),
+        };
+        if own && holders == 1 {
+            // What was rounded to nothing was not selected; where others had contributed to it, it waits here.
+            let vanished = without(errors.iter(), &kept.indices);
+            let errors = without(errors.iter(), &vanished.indices);
+            if !vanished.is_empty() {
+                left = interleave(&left, &self.contributed(place, &vanished));
+            }
+            self.fates[b] = Fate::Selected { indices: kept.indices.clone(), errors, settled: left };
+        } else {
+            let share = |entries: Entries| -> Entries {
+                entries.iter().map(|(i, v)| (i, v / holders as f32)).collect()
+            };
+            self.drops[b] = self.drops[b].merge(&share(left)).merge(&share(errors));
+        }
+        if place.lane == self.schedule.lane {
+            self.intact[b] = false;
+        }
+        let bag = match rule {
+            Rule::Dense => Bag::Dense(kept.to_dense(len).into()),
+            _ => Bag::smaller(kept, len),
+        };
+        *self.slot(place) = Some(Held::Bag(Carried { bag, rounded, note: None, seen }));
+    }
+
+    /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
+    /// the job, each slot and each stage.
+    fn seed_of(&self, place: Place, stage: u32) -> u64 {
+        let place = u64::from(place.block.0) << 32 | u64::from(place.lane);
+        let mut seed = self.seed;
+        for part in [place, u64::from(stage)] {
+            seed = (seed ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            seed ^= seed >> 29;
+        }
+        seed
+    }
+
+    /// Of entries of a worker's own block those whose values are not its own alone.
+    fn contributed(&self, place: Place, entries: &Entries) -> Entries {
+        let own = self.own(place.block);
+        entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
+    }
+}
+
