@@ -63,6 +63,14 @@ pub enum ExecutionError {
         /// Position in the flat gradient.
         entry: usize,
     },
+    /// A sum over several workers left the range of the number type.
+    #[error(
+        "the sum over the workers is not finite at entry {entry} of the gradient: lower the learning rate or clip the gradients"
+    )]
+    Sum {
+        /// Position in the flat gradient.
+        entry: usize,
+    },
 }
 
 /// What a worker holds in one slot.
@@ -236,12 +244,15 @@ impl Execution {
     }
 
     /// Goes on until a message is needed or all is done; appends what is to be sent.
-    pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Progress {
+    ///
+    /// # Errors
+    /// Sums that are not finite. The run is then of no use.
+    pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Progress, ExecutionError> {
         let schedule = self.schedule.clone();
         while let Some(step) = schedule.steps.get(self.step) {
             match step {
                 Step::Keep { slots, rule, coding } => self.keep(*slots, rule, *coding),
-                Step::Sum { slots } => slots.blocks(self.blocks()).for_each(|block| self.sum(block)),
+                Step::Sum { slots } => slots.blocks(self.blocks()).try_for_each(|block| self.sum(block))?,
                 Step::Split { slots } => slots.blocks(self.blocks()).for_each(|block| self.split(block)),
                 Step::Annotate { slots, note } => self.annotate(*slots, *note),
                 Step::Exchange { sends, receives } => {
@@ -261,14 +272,14 @@ impl Execution {
                     if let Some(receive) = receives.get(self.received) {
                         let expected = || self.proof.expected[&self.step][self.received].clone();
                         self.decoder.get_or_insert_with(|| Decoder::new(expected()));
-                        return Progress::Waiting(receive.from);
+                        return Ok(Progress::Waiting(receive.from));
                     }
                     (self.sent, self.received) = (false, 0);
                 }
             }
             self.step += 1;
         }
-        Progress::Finished
+        Ok(Progress::Finished)
     }
 
     /// Ends a run whose `advance` said that it is finished.
@@ -356,7 +367,7 @@ impl Execution {
     }
 
     /// Adds up the lanes of a block.
-    fn sum(&mut self, block: Block) {
+    fn sum(&mut self, block: Block) -> Result<(), ExecutionError> {
         let len = self.block_len(block);
         let mut bags = Vec::new();
         for lane in 0..self.schedule.lanes {
@@ -379,7 +390,13 @@ impl Execution {
             }
             bags = bags_of_pairs;
         }
-        *self.slot(Place { block, lane: 0 }) = bags.pop().map(Held::bag);
+        let sum = bags.pop().unwrap_or_else(Bag::empty);
+        if let Some((index, _)) = sum.iter().find(|(_, v)| !v.is_finite()) {
+            let entry = self.schedule.partition.range(block).start + index as usize;
+            return Err(ExecutionError::Sum { entry });
+        }
+        *self.slot(Place { block, lane: 0 }) = Some(Held::bag(sum));
+        Ok(())
     }
 
     /// Cuts a bag into as many pieces as there are lanes.

@@ -79,7 +79,7 @@ pub fn lockstep(mut executions: Vec<Execution>) -> Result<Lockstep, ExecutionErr
         for (rank, execution) in executions.iter_mut().enumerate() {
             let (this, clock) = (Rank(rank as u32), &mut clocks[rank]);
             loop {
-                let progress = execution.advance(&mut outbox);
+                let progress = execution.advance(&mut outbox)?;
                 clock.follow(execution, &mut rounds);
                 post(&mut queues, this, clock, &mut outbox);
                 let Progress::Waiting(from) = progress else { break };

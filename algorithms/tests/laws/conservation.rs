@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::harness::{COLLECTIONS, Team, cases, methods};
+use super::harness::{COLLECTIONS, Team, cases, methods, variants};
 use super::inputs::{PATTERNS, Pattern, Random, Share, entries, pattern, share};
 
 /// Several steps in a row, carrying residuals; returns whether anything was lost.
 fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) -> bool {
     let mut lost = false;
-    for method in methods() {
+    for method in variants(workers) {
         for collection in COLLECTIONS {
             let mut team = Team::of(share.of(method, n).residual(collection), workers, n);
             let mut random = Random(seed);

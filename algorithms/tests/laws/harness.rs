@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use gleaner_algorithms::bag::{Bag, Entries};
-use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
 use gleaner_algorithms::{Block, Method, Partition};
@@ -16,6 +16,21 @@ pub const COLLECTIONS: [Collection; 3] = [Collection::Global, Collection::Partia
 /// All methods that are listed.
 pub fn methods() -> impl Iterator<Item = Method> {
     COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
+}
+
+/// All methods, and those that have options with each of them, for so many workers.
+pub fn variants(workers: usize) -> Vec<Method> {
+    let mut all: Vec<Method> = methods().collect();
+    for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
+        all.push(Method::spardl().teams(teams));
+        if teams.is_power_of_two() {
+            all.push(Method::spardl().teams(teams).sag(Sag::Bruck));
+        }
+    }
+    for name in ["topka", "topkdsa", "gtopk", "ssar-recursive-double", "dsar-split-all-gather"] {
+        all.push(Method::named(name).unwrap().bucketed(7));
+    }
+    all
 }
 
 /// All methods that deliver everything.

@@ -63,7 +63,20 @@ fn other_keeps(step: &Step, blocks: u32) -> Vec<Step> {
         .into_iter()
         .map(|slots| Step::Keep { slots, rule: rule.clone(), coding })
         .collect();
-    let Rule::Top(k) = rule else { return steps };
+    let mut change = |rule| steps.push(Step::Keep { slots: *slots, rule, coding });
+    let k = match rule {
+        Rule::Top(k) => k,
+        Rule::Jointly(k) => {
+            change(Rule::Jointly(k + 1));
+            change(Rule::Jointly(k.saturating_sub(1)));
+            return steps;
+        }
+        Rule::Above { register, most } => {
+            change(Rule::Above { register: *register, most: most + 1 });
+            return steps;
+        }
+        _ => return steps,
+    };
     for block in slots.blocks(blocks as usize) {
         for other in [k[block.index()].saturating_sub(1), k[block.index()] + 1] {
             let mut k = k.to_vec();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::harness::{Team, cases, methods};
+use super::harness::{Team, cases, variants};
 use super::inputs::{Random, entries, pattern, share};
 
 proptest! {
@@ -16,7 +16,7 @@ proptest! {
         wild in proptest::sample::select(&[0.0, -1.0, 1e-6, 0.3, 2.0, f32::MAX, f32::INFINITY, f32::NAN][..]),
         seed: u64,
     ) {
-        for method in methods() {
+        for method in variants(workers) {
             let method = share.of(method, n);
             let mut carried = Team::of(method, workers, n);
             let mut forgetful = Team::of(method, workers, n);
