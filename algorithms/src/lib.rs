@@ -15,12 +15,14 @@
 
 pub mod bag;
 pub mod collectives;
+pub mod element;
 mod partition;
 pub mod residual;
 pub mod schedule;
 pub mod select;
 
 pub use collectives::Method;
+pub use element::Element;
 pub use partition::{Partition, Sparsity, SparsityError};
 
 use std::fmt;

@@ -1,44 +1,48 @@
 //! All values of one block, in the pieces in which they came.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::element::{self, Element};
+
 /// The values of a whole block as consecutive pieces of little-endian bytes: lent by a vector, or as they came from the
 /// wire, so that a block which is passed on is never copied.
 #[derive(Clone, Debug, Default)]
-pub struct Dense {
+pub struct Dense<T = f32> {
     pieces: Vec<Bytes>,
     len: usize,
+    values: PhantomData<T>,
 }
 
-struct Lent {
-    values: Arc<Vec<f32>>,
+struct Lent<T> {
+    values: Arc<Vec<T>>,
     range: Range<usize>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl<T: Element> AsRef<[u8]> for Lent<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.values[self.range.clone()])
     }
 }
 
-impl Dense {
+impl<T: Element> Dense<T> {
     /// A range of a shared vector, without a copy (on a big-endian machine: with one).
-    pub fn lent(values: Arc<Vec<f32>>, range: Range<usize>) -> Self {
+    pub fn lent(values: Arc<Vec<T>>, range: Range<usize>) -> Self {
         let len = range.len();
         let piece = if cfg!(target_endian = "little") {
             Bytes::from_owner(Lent { values, range })
         } else {
-            values[range].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into()
+            values[range].iter().flat_map(|v| v.to_le()).collect::<Vec<u8>>().into()
         };
-        Self { pieces: vec![piece], len }
+        Self { pieces: vec![piece], len, values: PhantomData }
     }
 
-    /// Appends values: little-endian, and a multiple of 4 bytes.
+    /// Appends values: little-endian, and a multiple of [`Element::WIDTH`] bytes.
     pub fn push(&mut self, piece: Bytes) {
-        self.len += piece.len() / 4;
+        self.len += piece.len() / T::WIDTH;
         self.pieces.push(piece);
     }
 
@@ -58,46 +62,46 @@ impl Dense {
     }
 
     /// The values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = f32> + '_ {
-        self.pieces.iter().flat_map(|piece| floats(piece))
+    pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        self.pieces.iter().flat_map(|piece| element::values(piece))
     }
 
     /// The consecutive stretches of bytes that hold the values in a range.
     pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> + '_ {
         let mut start = 0;
         self.pieces.iter().filter_map(move |piece| {
-            let here = start..start + piece.len() / 4;
+            let here = start..start + piece.len() / T::WIDTH;
             start = here.end;
             let (from, to) = (range.start.max(here.start), range.end.min(here.end));
-            (from < to).then(|| &piece[4 * (from - here.start)..4 * (to - here.start)])
+            (from < to).then(|| &piece[T::WIDTH * (from - here.start)..T::WIDTH * (to - here.start)])
         })
     }
 
     /// The values as one vector.
-    pub fn to_vec(&self) -> Vec<f32> {
+    pub fn to_vec(&self) -> Vec<T> {
         let mut values = Vec::with_capacity(self.len);
-        self.pieces.iter().for_each(|piece| values.extend(floats(piece)));
+        self.pieces.iter().for_each(|piece| values.extend(element::values::<T>(piece)));
         values
     }
 }
 
-impl From<Vec<f32>> for Dense {
-    fn from(values: Vec<f32>) -> Self {
+impl<T: Element> From<Vec<T>> for Dense<T> {
+    fn from(values: Vec<T>) -> Self {
         let len = values.len();
         Self::lent(Arc::new(values), 0..len)
     }
 }
 
 /// Equal values, however they are cut.
-impl PartialEq for Dense {
+impl<T: Element> PartialEq for Dense<T> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
     }
 }
 
-/// Reads little-endian values.
+/// [`element::values`] of the type that is most used.
 pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
-    bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+    element::values(bytes)
 }
 
 /// sums += values, both little-endian and equally long.
@@ -110,10 +114,7 @@ pub fn add_floats(sums: &mut [u8], values: impl Iterator<Item = f32>) {
 
 /// The position of the first value that is NaN or infinite.
 pub fn first_non_finite(bytes: &[u8]) -> Option<usize> {
-    // Adding one to an exponent of all ones carries into the sign's place, which was cleared: no branch, one pass.
-    let carry = |v: f32| (v.to_bits() & 0x7f80_0000) + 0x0080_0000;
-    let any = floats(bytes).fold(0, |any, v| any | carry(v)) & 0x8000_0000 != 0;
-    any.then(|| floats(bytes).position(|v| !v.is_finite())).flatten()
+    element::first_non_finite::<f32>(bytes)
 }
 
 #[cfg(test)]

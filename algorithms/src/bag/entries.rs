@@ -1,17 +1,17 @@
 //! Sorted indices and the values at them.
 
-use crate::{Block, Partition};
+use crate::{Block, Element, Partition};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Entries {
+pub struct Entries<T = f32> {
     /// Positions, strictly ascending.
     pub indices: Vec<u32>,
     /// Values, as many as indices.
-    pub values: Vec<f32>,
+    pub values: Vec<T>,
 }
 
-impl Entries {
+impl<T: Element> Entries<T> {
     /// Nothing, with room for `capacity` entries.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { indices: Vec::with_capacity(capacity), values: Vec::with_capacity(capacity) }
@@ -34,7 +34,7 @@ impl Entries {
     }
 
     /// Appends an entry, whose index must be above all others.
-    pub fn push(&mut self, index: u32, value: f32) {
+    pub fn push(&mut self, index: u32, value: T) {
         self.indices.push(index);
         self.values.push(value);
     }
@@ -46,32 +46,32 @@ impl Entries {
     }
 
     /// (index, value), ascending.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + '_ {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, T)> + '_ {
         self.indices.iter().copied().zip(self.values.iter().copied())
     }
 
     /// The non-zero entries of a vector.
-    pub fn from_dense(values: &[f32]) -> Self {
-        values.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, &v)| (i as u32, v)).collect()
+    pub fn from_dense(values: &[T]) -> Self {
+        values.iter().enumerate().filter(|(_, v)| **v != T::ZERO).map(|(i, &v)| (i as u32, v)).collect()
     }
 
     /// The vector of `len` values that has these entries and zeros elsewhere.
-    pub fn to_dense(&self, len: usize) -> Vec<f32> {
-        let mut dense = vec![0.0; len];
+    pub fn to_dense(&self, len: usize) -> Vec<T> {
+        let mut dense = vec![T::ZERO; len];
         self.iter().for_each(|(i, v)| dense[i as usize] = v);
         dense
     }
 
     /// The sum of two vectors; sums that are zero disappear.
-    pub fn merge(&self, other: &Entries) -> Entries {
+    pub fn merge(&self, other: &Self) -> Self {
         let mut sum = Entries::with_capacity(self.len() + other.len());
         self.visit_union(other, |index, a, b| {
             let value = match (a, b) {
                 (Some(a), Some(b)) => a + b,
                 (Some(v), None) | (None, Some(v)) => v,
-                (None, None) => 0.0,
+                (None, None) => T::ZERO,
             };
-            if value != 0.0 {
+            if value != T::ZERO {
                 sum.push(index, value);
             }
         });
@@ -79,7 +79,7 @@ impl Entries {
     }
 
     /// Calls `visit(index, here, there)` for every index that either side has, ascending.
-    pub fn visit_union(&self, other: &Entries, mut visit: impl FnMut(u32, Option<f32>, Option<f32>)) {
+    pub fn visit_union(&self, other: &Self, mut visit: impl FnMut(u32, Option<T>, Option<T>)) {
         let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
         loop {
             match (a.peek().copied(), b.peek().copied()) {
@@ -106,7 +106,7 @@ impl Entries {
     }
 
     /// Cuts entries that are indexed in the flat gradient into one set for each block, indexed within it.
-    pub fn split(&self, partition: &Partition) -> Vec<Entries> {
+    pub fn split(&self, partition: &Partition) -> Vec<Self> {
         let mut from = 0;
         (0..partition.blocks())
             .map(|b| {
@@ -123,8 +123,8 @@ impl Entries {
     }
 }
 
-impl FromIterator<(u32, f32)> for Entries {
-    fn from_iter<I: IntoIterator<Item = (u32, f32)>>(entries: I) -> Self {
+impl<T: Element> FromIterator<(u32, T)> for Entries<T> {
+    fn from_iter<I: IntoIterator<Item = (u32, T)>>(entries: I) -> Self {
         let (indices, values) = entries.into_iter().unzip();
         Self { indices, values }
     }

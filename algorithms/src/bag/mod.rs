@@ -10,16 +10,18 @@ pub use dense::{Dense, floats};
 pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;
 
+use crate::Element;
+
 /// The values of one block on their way: sparse, or dense once that is smaller.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Bag {
+pub enum Bag<T: Element = f32> {
     /// Sorted indices within the block, and the values there.
-    Sparse(Entries),
+    Sparse(Entries<T>),
     /// One value for every entry of the block.
-    Dense(Dense),
+    Dense(Dense<T>),
 }
 
-impl Bag {
+impl<T: Element> Bag<T> {
     /// A bag that holds nothing.
     pub fn empty() -> Self {
         Bag::Sparse(Entries::default())
@@ -29,20 +31,20 @@ impl Bag {
     pub fn nonzeros(&self) -> usize {
         match self {
             Bag::Sparse(entries) => entries.len(),
-            Bag::Dense(values) => values.iter().filter(|v| *v != 0.0).count(),
+            Bag::Dense(values) => values.iter().filter(|v| *v != T::ZERO).count(),
         }
     }
 
     /// The non-zero entries as (index in the block, value), ascending.
-    pub fn iter(&self) -> Box<dyn Iterator<Item = (u32, f32)> + '_> {
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (u32, T)> + '_> {
         match self {
             Bag::Sparse(entries) => Box::new(entries.iter()),
-            Bag::Dense(values) => Box::new((0..).zip(values.iter()).filter(|(_, v)| *v != 0.0)),
+            Bag::Dense(values) => Box::new((0..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO)),
         }
     }
 
     /// The non-zero entries by themselves.
-    pub fn into_entries(self) -> Entries {
+    pub fn into_entries(self) -> Entries<T> {
         match self {
             Bag::Sparse(entries) => entries,
             Bag::Dense(_) => self.iter().collect(),
@@ -50,13 +52,14 @@ impl Bag {
     }
 
     /// Sparse entries of a block of `len` entries, turned dense where COO would be larger
-    /// (two words an entry against one: SparCML's δ for equally wide indices and values).
-    pub fn smaller(entries: Entries, len: usize) -> Self {
-        if 2 * entries.len() > len { Bag::Dense(entries.to_dense(len).into()) } else { Bag::Sparse(entries) }
+    /// (an index and a value for each entry against a value for all: SparCML's δ).
+    pub fn smaller(entries: Entries<T>, len: usize) -> Self {
+        let (sparse, dense) = (entries.len() * (size_of::<u32>() + T::WIDTH), len * T::WIDTH);
+        if sparse > dense { Bag::Dense(entries.to_dense(len).into()) } else { Bag::Sparse(entries) }
     }
 
     /// self + other, value by value: the bits do not depend on which side is sparse.
-    pub fn add(self, other: Bag, len: usize) -> Bag {
+    pub fn add(self, other: Self, len: usize) -> Self {
         match (self, other) {
             (Bag::Sparse(a), Bag::Sparse(b)) => Bag::smaller(a.merge(&b), len),
             (Bag::Dense(sum), other) | (other, Bag::Dense(sum)) => {

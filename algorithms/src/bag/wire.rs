@@ -428,6 +428,6 @@ mod tests {
         );
         let torn = Decoder::new(expect(1, 1)).feed(Bytes::from_static(&[1, 2, 3]), |_, _| {});
         assert_eq!(torn, Err(DecodeError::Torn(3)));
-        assert_eq!(Bag::empty().nonzeros(), 0);
+        assert_eq!(Bag::<f32>::empty().nonzeros(), 0);
     }
 }
