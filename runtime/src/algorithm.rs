@@ -97,7 +97,7 @@ async fn exchange(
         schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
     let mut outbox = Vec::new();
     let outgoing = |outbox: &mut Vec<Outgoing>| {
-        for Outgoing { to, payload } in outbox.drain(..) {
+        for Outgoing { to, payload, .. } in outbox.drain(..) {
             post.send(Peer(to.0), Message { tag, payload });
         }
     };
@@ -105,6 +105,7 @@ async fn exchange(
         let clock = Instant::now();
         let mut advance = || execution.advance(&mut outbox);
         let progress = if long { tokio::task::block_in_place(advance) } else { advance() };
+        let progress = progress.map_err(|error| blame(post.rank, error))?;
         times.select += clock.elapsed();
         outgoing(&mut outbox);
         let Progress::Waiting(from) = progress else { break };
@@ -125,7 +126,7 @@ async fn exchange(
 fn blame(this: Rank, error: ExecutionError) -> Failure {
     let rank = match &error {
         ExecutionError::Decode { from, .. } | ExecutionError::Unexpected { from } => *from,
-        ExecutionError::Overflow { .. } => this,
+        ExecutionError::Overflow { .. } | ExecutionError::Sum { .. } => this,
     };
     Failure { rank: rank.0, step: None, reason: error.to_string() }
 }

@@ -5,13 +5,16 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use gleaner_algorithms::schedule::Memory;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::staged::{Staged, StagedError};
 
-const FORMAT: &str = "gleaner residual 1";
+const FORMAT: &str = "gleaner residual 2";
 const RESIDUAL: &str = "residual.";
 const THRESHOLDS: &str = "thresholds.";
+const AGREED: &str = "agreed.";
+const OWN: &str = "own.";
 
 /// A checkpoint that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,8 @@ pub(crate) struct State {
     pub(crate) method: String,
     pub(crate) residuals: BTreeMap<String, Vec<f32>>,
     pub(crate) thresholds: Vec<Vec<Option<f32>>>,
+    /// What the method has learnt, by group.
+    pub(crate) memories: Vec<Memory>,
 }
 
 impl State {
@@ -85,9 +90,16 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
         let values: Vec<f32> = thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
         (format!("{THRESHOLDS}{group}"), bytes(&values))
     });
-    let tensors: Vec<(String, Vec<u8>)> = tensors.chain(thresholds).collect();
-    let views = tensors.iter().map(|(name, bytes)| {
-        TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).map(|view| (name.as_str(), view))
+    let singles = tensors.chain(thresholds).map(|(name, bytes)| (name, bytes, Dtype::F32));
+    let numbers = |numbers: &[f64]| numbers.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let doubles = state.memories.iter().enumerate().flat_map(|(group, memory)| {
+        let named = |kind: &str, of: &[f64]| (format!("{kind}{group}"), numbers(of), Dtype::F64);
+        [named(AGREED, &memory.agreed), named(OWN, &memory.own)]
+    });
+    let tensors: Vec<(String, Vec<u8>, Dtype)> = singles.chain(doubles).collect();
+    let views = tensors.iter().map(|(name, bytes, kind)| {
+        let size = if *kind == Dtype::F64 { 8 } else { 4 };
+        TensorView::new(*kind, vec![bytes.len() / size], bytes).map(|view| (name.as_str(), view))
     });
     let metadata = HashMap::from([
         ("format".to_owned(), FORMAT.to_owned()),
@@ -121,7 +133,25 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
     let (mut residuals, mut thresholds) = (BTreeMap::new(), BTreeMap::new());
+    let steps = number("step")?;
+    let mut memories: BTreeMap<usize, Memory> = BTreeMap::new();
     for (name, view) in tensors.tensors() {
+        let numbered = |kind: &str| name.strip_prefix(kind).and_then(|group| group.parse::<usize>().ok());
+        if let Some((group, agreed)) =
+            numbered(AGREED).map(|g| (g, true)).or_else(|| numbered(OWN).map(|g| (g, false)))
+        {
+            if view.dtype() != Dtype::F64 {
+                return Err(damaged(format!("'{name}' is not of type F64")));
+            }
+            let numbers: Vec<f64> =
+                view.data().as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+            if numbers.iter().any(|v| !v.is_finite()) {
+                return Err(damaged(format!("'{name}' holds NaN or infinity")));
+            }
+            let memory = memories.entry(group).or_insert_with(|| Memory { steps, ..Memory::default() });
+            *if agreed { &mut memory.agreed } else { &mut memory.own } = numbers;
+            continue;
+        }
         if view.dtype() != Dtype::F32 {
             return Err(damaged(format!("'{name}' is not of type F32")));
         }
@@ -137,12 +167,13 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         }
     }
     Ok(State {
-        step: number("step")?,
+        step: steps,
         rank: small("rank")?,
         workers: small("workers")?,
         method: text("method")?,
         residuals,
         thresholds: thresholds.into_values().collect(),
+        memories: memories.into_values().collect(),
     })
 }
 
@@ -162,6 +193,10 @@ mod tests {
             method: "spardl".into(),
             residuals: BTreeMap::from([("a".into(), vec![1.5, -0.0, 1e-40]), ("b.c".into(), vec![])]),
             thresholds: vec![vec![None, Some(0.25)], vec![]],
+            memories: vec![
+                Memory { steps: 7, agreed: vec![0.1, -3.0], own: vec![] },
+                Memory { steps: 7, agreed: vec![], own: vec![1e300] },
+            ],
         }
     }
 

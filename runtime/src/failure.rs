@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::schedule::CheckError;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,15 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl From<RoutineError> for Error {
+    fn from(error: RoutineError) -> Self {
+        match error {
+            RoutineError::Method(error) => Error::Method(error),
+            RoutineError::Check(error) => Error::Schedule(error),
+        }
+    }
+}
 
 /// What a session's calls report.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::residual::Residual;
-use gleaner_algorithms::schedule::{self, Execution, Finished, RankProof, Schedule, Step};
+use gleaner_algorithms::collectives::{Prepared, Routine};
+use gleaner_algorithms::schedule::{Finished, Memory, Step};
 use gleaner_algorithms::{Method, Sparsity};
 use tokio::sync::oneshot;
 
@@ -41,10 +42,10 @@ pub struct Gradients {
 type Done = oneshot::Receiver<Result<(Finished, RunTimes), Failure>>;
 
 struct Group {
-    schedule: Arc<Schedule>,
-    proof: Arc<RankProof>,
-    rounds: u64,
+    routine: Routine,
     residual: Residual,
+    /// How many bytes each peer may have waiting here for this group.
+    granted: BTreeMap<u32, u64>,
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
@@ -92,25 +93,21 @@ impl Gradients {
                 }
             };
             before += n;
-            let schedules = method.schedules(workers, n)?;
-            let mut proof = schedule::check(&schedules)?;
-            let schedule = schedules[rank.index()].clone();
+            let stream = u64::from(channel) << 16 | group as u64;
+            let routine = Routine::new(method, rank, workers, n, stream)?;
+            let schedule = &routine.prepared().schedule;
             let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
             let parameters = layout.parameters.iter().filter(|p| p.group == group).count();
-            let proof_of_rank = std::mem::take(&mut proof.ranks[rank.index()]);
-            for (peer, bytes) in largest_receives(&schedule, &proof_of_rank) {
-                // A peer may be one step ahead.
-                session.grant(peer, 2 * bytes);
-            }
-            groups.push(Group {
-                schedule: Arc::new(schedule),
-                proof: Arc::new(proof_of_rank),
-                rounds: proof.cost.rounds,
+            let mut group = Group {
+                routine,
                 residual,
+                granted: BTreeMap::new(),
                 missing: parameters,
                 parameters,
                 running: None,
-            });
+            };
+            group.grant(&session);
+            groups.push(group);
         }
         let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
         notes::agree(&notes).map_err(|failure| session.fail(failure))?;
@@ -174,15 +171,14 @@ impl Gradients {
         group.missing -= 1;
         if group.missing == 0 {
             let (accumulator, candidates) = group.residual.begin();
-            let execution =
-                Execution::new(group.schedule.clone(), group.proof.clone(), accumulator, candidates);
+            let execution = group.routine.begin(accumulator, candidates);
             let (done, running) = oneshot::channel();
             group.running = Some(running);
             self.session.run(Run {
                 channel: self.channel,
                 group: p.group as u16,
                 step: self.step,
-                schedule: group.schedule.clone(),
+                schedule: group.routine.prepared().schedule.clone(),
                 execution,
                 done,
             });
@@ -223,10 +219,15 @@ impl Gradients {
         let mut updates = Vec::with_capacity(finished.len());
         self.lost = 0.0;
         for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
+            let partition = group.residual.partition().clone();
+            let changed = group.routine.learn(&finished)?;
             let committed = group.residual.commit(finished, self.method.collection());
+            if changed {
+                group.change(&self.session);
+            }
             self.lost +=
                 committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
-            updates.push((group.schedule.partition.clone(), committed.update));
+            updates.push((partition, committed.update));
             group.missing = group.parameters;
             self.times.select += times.select;
             self.times.merge += times.merge;
@@ -258,7 +259,7 @@ impl Gradients {
 
     /// Latency rounds of one step: those of the longest group, since groups overlap.
     pub fn rounds(&self) -> u64 {
-        self.groups.iter().map(|g| g.rounds).max().unwrap_or(0)
+        self.groups.iter().map(|g| g.routine.prepared().cost.rounds).max().unwrap_or(0)
     }
 
     /// Bytes that this worker received so far, headers of messages included.
@@ -285,6 +286,7 @@ impl Gradients {
             method: self.method.to_string(),
             residuals: residuals.collect(),
             thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
+            memories: self.groups.iter().map(|g| g.routine.memory().clone()).collect(),
         };
         Ok(checkpoint::save(path, &state)?)
     }
@@ -314,6 +316,11 @@ impl Gradients {
             // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
             if thresholds.len() == group.residual.partition().blocks() {
                 group.residual.restore_thresholds(thresholds);
+            }
+        }
+        for (group, memory) in self.groups.iter_mut().zip(state.memories) {
+            if group.routine.restore(memory)? {
+                group.change(&self.session);
             }
         }
         self.step = state.step;
@@ -356,8 +363,33 @@ impl std::fmt::Display for Found {
     }
 }
 
+impl Group {
+    /// Lets the peers have waiting here what the present schedule lets them send. What was granted before stays: a peer may
+    /// be one step ahead, or behind.
+    fn grant(&mut self, session: &Inner) {
+        // A method that learns may go over to a schedule that this worker does not know yet: no bag is longer than two words
+        // for each entry.
+        let learns = *self.routine.memory() != Memory { steps: self.routine.memory().steps, ..Memory::default() };
+        let any = if learns { 8 * self.routine.shape().n as u64 } else { 0 };
+        for (peer, bytes) in largest_receives(self.routine.prepared()) {
+            let bytes = bytes.max(any);
+            let granted = self.granted.entry(peer).or_default();
+            let more = (2 * bytes).saturating_sub(*granted);
+            *granted += more;
+            session.grant(peer, more);
+        }
+    }
+
+    /// Goes over to another schedule, between two steps.
+    fn change(&mut self, session: &Inner) {
+        let schedule = &self.routine.prepared().schedule;
+        self.residual.recut(schedule.partition.clone(), schedule.quotas());
+        self.grant(session);
+    }
+}
+
 /// The most bytes that each peer may send in one step, by the bounds that the checker derived.
-fn largest_receives(schedule: &Schedule, proof: &RankProof) -> BTreeMap<u32, u64> {
+fn largest_receives(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
     let mut bytes = BTreeMap::new();
     for (i, step) in schedule.steps.iter().enumerate() {
         if let Step::Exchange { receives, .. } = step {

@@ -1,10 +1,9 @@
 //! The runtime names no method: it runs a schedule that it has never seen.
 
-use std::sync::Arc;
-
-use gleaner_algorithms::collectives::Collective;
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::{Collective, Shape, Structure};
 use gleaner_algorithms::schedule::{After, How, Receive, Rule, Send, Slots, Step};
-use gleaner_algorithms::{Block, Method, Rank};
+use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::{Error, Layout};
 
 use crate::job::{self, BOTH, gradient};
@@ -26,13 +25,15 @@ impl Collective for LastRankServes {
         true
     }
 
-    fn blocks(&self, _: u32) -> u32 {
+    fn blocks(&self, _: &Shape) -> u32 {
         2
     }
 
-    fn steps(&self, rank: Rank, workers: u32, allotment: &Arc<[u32]>) -> Vec<Step> {
-        let all = Slots { first: Block(0), count: 2 };
-        let keep = Step::Keep { slots: all, rule: Rule::Top(allotment.clone()) };
+    fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
+        let workers = shape.workers;
+        let all = Slots::range(0, 2);
+        let rule = Rule::Top(structure.allotment.clone());
+        let keep = Step::Keep { slots: all, rule, coding: Coding::Exact };
         let others = || (0..workers - 1).map(Rank);
         let server = Rank(workers - 1);
         if rank == server {
@@ -64,11 +65,11 @@ impl Collective for Nonsense {
         false
     }
 
-    fn blocks(&self, _: u32) -> u32 {
+    fn blocks(&self, _: &Shape) -> u32 {
         1
     }
 
-    fn steps(&self, _: Rank, _: u32, _: &Arc<[u32]>) -> Vec<Step> {
+    fn steps(&self, _: Rank, _: &Shape, _: &Structure) -> Vec<Step> {
         Vec::new()
     }
 }
