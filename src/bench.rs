@@ -75,10 +75,7 @@ pub struct Bench {
 /// Here, several methods may be named.
 fn several(method: clap::Arg) -> clap::Arg {
     let more = |help: &clap::builder::StyledStr| {
-        format!(
-            "{help}
-Several take turns: name them with commas between, or all of them by 'all'"
-        )
+        format!("{help}\nSeveral take turns: name them with commas between, or all of them by 'all'")
     };
     let (short, long) = (method.get_help().map(more), method.get_long_help().map(more));
     method.value_name("METHODS").help(short.unwrap_or_default()).long_help(long.unwrap_or_default())

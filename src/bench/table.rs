@@ -104,3 +104,30 @@ fn aligned(rows: &[Vec<String>]) -> String {
     };
     rows.iter().map(line).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use gleaner_algorithms::Method;
+
+    use super::*;
+    use crate::bench::lineup::{Entrant, Refusal};
+    use crate::bench::summary::{Facts, Record, Sample};
+
+    fn taking(method: Method, seconds: f64) -> Summary {
+        let sample = Sample { seconds, ..Sample::default() };
+        let facts = Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64) };
+        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], facts)
+    }
+
+    #[test]
+    fn methods_that_were_passed_over_are_named_with_the_reason() {
+        let refused = Refusal { method: "square".into(), reason: "5 workers make no square".into() };
+        let methods = vec![taking(Method::ring(), 0.003), taking(Method::spardl(), 0.002)];
+        let text = several(&Report { methods, refused: vec![refused] });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[5..], ["not measured: square: 5 workers make no square"]);
+        assert!(lines[3].starts_with("ring ") && lines[3].ends_with("  1.50"), "{text}");
+        assert!(lines[4].starts_with("spardl ") && lines[4].ends_with("  1.00"), "{text}");
+        assert!(!lines[2].contains("lost"), "{text}");
+    }
+}
