@@ -60,6 +60,22 @@ impl Choice {
             (None, None) => method,
         })
     }
+
+    /// Whether all methods are asked for: then one that does not fit is passed over.
+    pub fn is_all(&self) -> bool {
+        self.method == "all"
+    }
+
+    /// Where several may be named, with commas between them or as `all`: each with its name, judged as by
+    /// [`method`](Self::method).
+    pub fn methods(&self) -> Vec<(String, Result<Method, ChoiceError>)> {
+        let names: Vec<&str> = match self.is_all() {
+            true => COLLECTIVES.iter().map(|c| c.name()).collect(),
+            false => self.method.split(',').map(str::trim).collect(),
+        };
+        let alone = |name: &str| Self { method: name.to_owned(), ..self.clone() };
+        names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
+    }
 }
 
 /// How many of n entries a method delivers among so many workers; a command that is asked for none refuses.

@@ -1,7 +1,7 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
 mod describe;
-mod draw;
+pub mod draw;
 mod timeline;
 
 use std::fmt::Write as _;

@@ -174,6 +174,8 @@ impl Gradients {
             let execution = group.routine.begin(accumulator, candidates);
             let (done, running) = oneshot::channel();
             group.running = Some(running);
+            // Before the exchange begins: it may be over by the time that this thread goes on.
+            self.times.select += clock.elapsed();
             self.session.run(Run {
                 channel: self.channel,
                 group: p.group as u16,
@@ -182,8 +184,9 @@ impl Gradients {
                 execution,
                 done,
             });
+        } else {
+            self.times.select += clock.elapsed();
         }
-        self.times.select += clock.elapsed();
         Ok(())
     }
 

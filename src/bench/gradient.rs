@@ -1,17 +1,34 @@
 //! Synthetic gradients: heavy-tailed, partly shared between the ranks, the same for the same seed.
 
-/// Fills in a gradient: each entry is r³ + s³, with r shared by all ranks and s the rank's own, both normal.
-pub fn fill(gradient: &mut [f32], seed: u64, rank: u64, step: u64) {
-    let shared = mix(seed ^ mix(step));
-    let own = mix(shared ^ mix(rank + 1));
-    for (i, entry) in gradient.iter_mut().enumerate() {
-        let (r, s) = (normal(mix(shared.wrapping_add(i as u64))), normal(mix(own.wrapping_add(i as u64))));
-        *entry = r * r * r + s * s * s;
+/// One rank's gradient in one step. Each entry is r³ + s³, with r shared by all ranks and s the rank's own, both
+/// normal; any process can tell any entry of any rank.
+pub struct Gradient {
+    shared: u64,
+    own: u64,
+}
+
+impl Gradient {
+    /// The gradient of that rank in that step.
+    pub fn of(seed: u64, rank: u64, step: u64) -> Self {
+        let shared = mix(seed ^ mix(step));
+        Self { shared, own: mix(shared ^ mix(rank + 1)) }
+    }
+
+    /// Its entry at this position.
+    pub fn at(&self, position: usize) -> f32 {
+        let normal_of = |start: u64| normal(mix(start.wrapping_add(position as u64)));
+        let (r, s) = (normal_of(self.shared), normal_of(self.own));
+        r * r * r + s * s * s
+    }
+
+    /// Its first entries, as many as there is room for.
+    pub fn fill(&self, entries: &mut [f32]) {
+        entries.iter_mut().enumerate().for_each(|(position, entry)| *entry = self.at(position));
     }
 }
 
 /// SplitMix64's finaliser after its increment: good bits from a counter.
-fn mix(counter: u64) -> u64 {
+pub fn mix(counter: u64) -> u64 {
     let mut z = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -32,7 +49,7 @@ mod tests {
     fn gradients_are_shared_in_part_and_fresh_each_step() {
         let of = |seed, rank, step| {
             let mut gradient = vec![0.0; 100_000];
-            fill(&mut gradient, seed, rank, step);
+            Gradient::of(seed, rank, step).fill(&mut gradient);
             gradient
         };
         let correlation = |a: &[f32], b: &[f32]| {

@@ -17,8 +17,10 @@ pub const MOST_RANKS: u32 = 64;
 /// Dark against light, so that the two kinds of arrows differ without colours as well.
 const ADDED: RGBColor = RGBColor(22, 56, 92);
 const PLACED: RGBColor = RGBColor(222, 129, 42);
-const INK: RGBColor = RGBColor(30, 30, 30);
-const GREY: RGBColor = RGBColor(214, 214, 214);
+/// Words and outlines.
+pub const INK: RGBColor = RGBColor(30, 30, 30);
+/// Lines that stand back.
+pub const GREY: RGBColor = RGBColor(214, 214, 214);
 
 /// Above so many ranks, only the messages that one rank sends are drawn in full strength.
 const CROWD: usize = 16;
@@ -29,7 +31,8 @@ const TOP: i32 = 108;
 const RIGHT: i32 = 40;
 const LINE: i32 = 22;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What is drawn on.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A drawing that the plotting library refuses.
 #[derive(Debug, thiserror::Error)]
@@ -265,7 +268,8 @@ fn diamond(area: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {
     Ok(area.draw(&Polygon::new(corners(5), ShapeStyle::from(&INK).filled()))?)
 }
 
-fn write(
+/// Writes words beside a point, in the middle of their height.
+pub fn write(
     area: &Area<'_>,
     words: &str,
     at: (i32, i32),

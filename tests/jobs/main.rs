@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+mod contests;
 mod deaths;
 mod job;
 mod misfits;

@@ -7,7 +7,7 @@ use crate::process::{gleaner, run};
 /// Divisible by every number of workers here, and so is 1% of it.
 const N: u64 = 420_000;
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 27] = [
     "method",
     "workers",
     "params",
@@ -23,6 +23,18 @@ const FIELDS: [&str; 15] = [
     "entries_delivered",
     "lost",
     "digest",
+    "seconds_p25",
+    "seconds_p75",
+    "seconds_select_p25",
+    "seconds_select_p75",
+    "seconds_exchange_p25",
+    "seconds_exchange_p75",
+    "seconds_merge_p25",
+    "seconds_merge_p75",
+    "slowest_select",
+    "slowest_exchange",
+    "slowest_merge",
+    "l2_share",
 ];
 
 fn bench(workers: u64, arguments: &[&str]) -> Value {
@@ -53,6 +65,17 @@ fn expected(method: &str, p: u64, n: u64, k: u64) -> (u64, f64) {
     }
 }
 
+/// Medians lie between their quartiles, and what one rank did in a step fits into it.
+pub fn times_make_sense(report: &Value) {
+    let number = |field: &str| report[field].as_f64().unwrap();
+    for field in ["seconds", "seconds_select", "seconds_exchange", "seconds_merge"] {
+        let (low, high) = (number(&format!("{field}_p25")), number(&format!("{field}_p75")));
+        assert!(0.0 <= low && low <= number(field) && number(field) <= high, "{field}: {report}");
+    }
+    let parts: f64 = ["slowest_select", "slowest_exchange", "slowest_merge"].map(number).iter().sum();
+    assert!(0.0 < parts && parts <= number("seconds") * (1.0 + 1e-9), "{parts}: {report}");
+}
+
 fn every_number_of_workers(method: &str) {
     for p in [1, 2, 3, 5, 6, 7] {
         let report = bench(p, &["--params", &N.to_string(), "--density", "0.01", "--method", method]);
@@ -79,9 +102,7 @@ fn every_number_of_workers(method: &str) {
         assert!((least..=k).contains(&delivered), "{report}");
         assert_eq!((&report["method"], &report["lost"]), (&method.into(), &0.0.into()), "{report}");
         assert_eq!(report["digest"].as_str().unwrap().len(), 64, "{report}");
-        for field in ["seconds", "seconds_select", "seconds_exchange", "seconds_merge"] {
-            assert!(report[field].as_f64().unwrap() >= 0.0, "{report}");
-        }
+        times_make_sense(&report);
         // Besides the words: headers, and control messages of ranks that were done earlier.
         let (bytes, least) = (report["bytes_received"].as_f64().unwrap(), 4.0 * words);
         let most = if p == 1 { 0.0 } else { least * 1.02 + 300.0 * p as f64 };

@@ -1,0 +1,136 @@
+//! Who takes part: the methods that were named, or all that fit.
+
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::{Method, Rank};
+use serde::Serialize;
+
+use crate::choice::{self, Choice, ChoiceError};
+
+/// A method that is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Entrant {
+    /// The method.
+    pub method: Method,
+    /// The entries that it delivers; n for dense methods.
+    pub k: usize,
+}
+
+/// A method that is not, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    /// Its name.
+    pub method: String,
+    /// A sentence.
+    pub reason: String,
+}
+
+/// All of them.
+#[derive(Clone, Debug)]
+pub struct Lineup {
+    /// In the order in which they were named or are listed.
+    pub entrants: Vec<Entrant>,
+    /// Only where all methods were asked for.
+    pub refused: Vec<Refusal>,
+}
+
+/// Judges the methods that were chosen, for so many workers and n entries.
+///
+/// # Errors
+/// A method that was named and cannot run. Where all were asked for, the first one's reason if none of them can.
+pub fn enlist(
+    choice: &Choice,
+    collection: Collection,
+    workers: u32,
+    n: usize,
+) -> Result<Lineup, ChoiceError> {
+    let (mut entrants, mut refused) = (Vec::new(), Vec::new());
+    for (name, method) in choice.methods() {
+        match method.and_then(|method| judge(method.residual(collection), workers, n)) {
+            Ok(entrant) => entrants.push(entrant),
+            Err(reason) if choice.is_all() => refused.push((name, reason)),
+            Err(reason) => return Err(reason),
+        }
+    }
+    if entrants.is_empty() && !refused.is_empty() {
+        return Err(refused.remove(0).1);
+    }
+    let refused = refused.into_iter().map(|(method, reason)| Refusal { method, reason: reason.to_string() });
+    Ok(Lineup { entrants, refused: refused.collect() })
+}
+
+fn judge(method: Method, workers: u32, n: usize) -> Result<Entrant, ChoiceError> {
+    let k = choice::k(&method, workers, n)?;
+    method.schedule(Rank(0), workers, n)?;
+    Ok(Entrant { method, k })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use gleaner_algorithms::collectives::COLLECTIVES;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        choice: Choice,
+    }
+
+    fn enlisted(arguments: &str, workers: u32, n: usize) -> Result<Lineup, String> {
+        let command = Command::parse_from(["bench"].into_iter().chain(arguments.split(' ')));
+        enlist(&command.choice, Collection::Global, workers, n).map_err(|reason| reason.to_string())
+    }
+
+    fn names(lineup: &Lineup) -> Vec<&str> {
+        lineup.entrants.iter().map(|entrant| entrant.method.collective().name()).collect()
+    }
+
+    /// So many entries that a method with one block cannot number them, and one with 16 can.
+    const LONG: usize = 1 << 33;
+
+    #[test]
+    fn every_listed_method_takes_part_or_is_refused_for_a_reason() {
+        for (workers, n) in [(1, 0), (1, 100), (6, 100), (7, 3), (16, LONG)] {
+            let lineup = enlisted("--method all", workers, n).unwrap();
+            let mut all = names(&lineup);
+            all.extend(lineup.refused.iter().map(|refusal| &*refusal.method));
+            let mut known: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+            all.sort_unstable();
+            known.sort_unstable();
+            assert_eq!(all, known, "{workers} workers, {n} entries");
+            for Refusal { method, reason } in &lineup.refused {
+                assert_eq!(enlisted(&format!("--method {method}"), workers, n).unwrap_err(), *reason);
+            }
+        }
+    }
+
+    #[test]
+    fn a_method_that_does_not_fit_is_passed_over_only_where_all_are_asked_for() {
+        let lineup = enlisted("--method all", 16, LONG).unwrap();
+        assert!(names(&lineup).contains(&"ring"));
+        assert!(lineup.refused.iter().any(|refusal| refusal.method == "recursive-doubling"));
+        let error = enlisted("--method ring,recursive-doubling", 16, LONG).unwrap_err();
+        assert!(error.contains("recursive-doubling cuts 8589934592 entries"), "{error}");
+    }
+
+    #[test]
+    fn names_stand_in_the_order_given_and_may_be_repeated() {
+        let lineup = enlisted("--method ring,spardl,ring --k 5", 3, 100).unwrap();
+        assert_eq!(names(&lineup), ["ring", "spardl", "ring"]);
+        assert_eq!(lineup.entrants.iter().map(|entrant| entrant.k).collect::<Vec<_>>(), [100, 5, 100]);
+    }
+
+    #[test]
+    fn what_fits_no_method_is_an_error_for_all_of_them_too() {
+        for (arguments, words) in [
+            ("--method all --k 101", "k is 101"),
+            ("--method all --density 2", "the density is 2"),
+            ("--method ring,,spardl", "no method ''"),
+            ("--method ring,all", "no method 'all'"),
+        ] {
+            let error = enlisted(arguments, 3, 100).unwrap_err();
+            assert!(error.contains(words), "{arguments}: {error}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Steps of several methods in turns, on the same gradients.
+
+use std::time::Instant;
+
+use gleaner_runtime::{Config, Error, Gradients, Layout, Session, Update};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::gradient::Gradient;
+use super::lineup::{Entrant, Lineup, enlist};
+use super::mass::Mass;
+use super::summary::{Facts, Record, Report, Sample, Summary};
+use super::{Bench, BenchError, picture};
+use crate::crew::{Display, Progress};
+
+/// The name of the one parameter that is synchronised.
+pub const PARAMETER: &str = "gradient";
+
+/// A method in the middle of its steps.
+struct Runner {
+    entrant: Entrant,
+    /// With a channel and residuals of its own.
+    gradients: Gradients,
+    digest: Sha256,
+    records: Vec<Record>,
+    lost: f64,
+}
+
+/// What every rank does; rank 0 gets the report.
+pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
+    let mut config = Config::from_environment()?;
+    config.timeout = bench.timeout.unwrap_or(config.timeout);
+    let session = Session::join_as(config)?;
+    let (rank, workers, n) = (session.rank(), session.world_size(), bench.params);
+    same_options(&session, bench)?;
+    let Lineup { entrants, refused } = enlist(&bench.choice, bench.residual, workers as u32, n)?;
+    if let Some(path) = bench.svg.as_deref().filter(|_| rank == 0) {
+        picture::probe(path)?;
+    }
+    let mut runners = start(&session, entrants, n)?;
+
+    let mut gradient = vec![0.0; n];
+    let mut mass = (rank == 0).then(|| Mass::new(bench.seed, workers, n));
+    let display = (rank == 0).then(Display::new);
+    let (rounds, turns) = (bench.warmup + bench.steps, runners.len());
+    for round in 0..rounds {
+        let is_measured = round >= bench.warmup;
+        Gradient::of(bench.seed, rank as u64, u64::from(round)).fill(&mut gradient);
+        if let Some(mass) = mass.as_mut().filter(|_| is_measured) {
+            mass.begin(u64::from(round));
+        }
+        for turn in 0..turns {
+            // Nobody always comes first, or after the same one as the first.
+            let runner = &mut runners[(round as usize + turn) % turns];
+            let (sample, update) = runner.step(&session, &gradient)?;
+            let samples = gather(&session, &sample)?;
+            if is_measured {
+                let share = mass.as_mut().map(|mass| mass.share(&update)).transpose()?;
+                runner.records.push(Record::of(&samples, update.entries(), share.unwrap_or_default()));
+                runner.lost += runner.gradients.lost();
+            }
+            if let Some(display) = &display {
+                let (done, of) = (u64::from(round) * turns as u64 + turn as u64 + 1, u64::from(rounds));
+                let name = runner.entrant.method.collective().name();
+                let note = format!("{name}: {:.1} ms a step", sample.seconds * 1e3);
+                display.show(&Progress { done, of: of * turns as u64, note });
+            }
+        }
+    }
+    let mut methods = finish(&session, bench, runners)?;
+    if bench.choice.is_all() {
+        methods.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    }
+    Ok((rank == 0).then_some(Report { methods, refused }))
+}
+
+fn start(session: &Session, entrants: Vec<Entrant>, n: usize) -> Result<Vec<Runner>, Error> {
+    let layout = Layout::new().parameter(PARAMETER, n);
+    let runner = |entrant: Entrant| {
+        let gradients = session.gradients(&layout, entrant.method)?;
+        Ok(Runner { entrant, gradients, digest: Sha256::new(), records: Vec::new(), lost: 0.0 })
+    };
+    entrants.into_iter().map(runner).collect()
+}
+
+impl Runner {
+    /// A step, and what it cost this rank.
+    fn step(&mut self, session: &Session, gradient: &[f32]) -> Result<(Sample, Update), Error> {
+        // Before the barrier: who has passed it sends at once, and that is to be counted.
+        let received = session.traffic().bytes_received;
+        session.barrier()?;
+        let clock = Instant::now();
+        self.gradients.ready(PARAMETER, gradient)?;
+        let update = self.gradients.wait()?;
+        let seconds = clock.elapsed().as_secs_f64();
+        let times = self.gradients.times();
+        let sample = Sample {
+            seconds,
+            select: times.select.as_secs_f64(),
+            exchange: times.exchange.as_secs_f64(),
+            merge: times.merge.as_secs_f64(),
+            bytes: (session.traffic().bytes_received - received) as f64,
+        };
+        update.digest(|bytes| self.digest.update(bytes));
+        Ok((sample, update))
+    }
+}
+
+/// Compares all updates between the ranks, and sums up.
+fn finish(session: &Session, bench: &Bench, runners: Vec<Runner>) -> Result<Vec<Summary>, BenchError> {
+    let (mut methods, workers) = (Vec::new(), session.world_size());
+    for Runner { entrant, gradients, digest, records, lost } in runners {
+        let digest: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        let all: Vec<(String, f64)> = gather(session, &(digest, lost))?;
+        let ours = &all[0].0;
+        if let Some(rank) = all.iter().position(|(theirs, _)| theirs != ours) {
+            let method = entrant.method.collective().name();
+            let (theirs, ours) = (all[rank].0.clone(), ours.clone());
+            return Err(BenchError::Digest { method, rank, theirs, ours });
+        }
+        let lost = all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps);
+        let facts =
+            Facts { workers, params: bench.params, rounds: gradients.rounds(), lost, digest: ours.clone() };
+        methods.push(Summary::of(&entrant, &records, facts));
+    }
+    Ok(methods)
+}
+
+/// Everything that decides what a rank does, a line each, so that the ranks take the same turns.
+fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
+    let methods = bench.choice.methods();
+    let names: Vec<&str> = methods.iter().map(|(name, _)| &**name).collect();
+    let mut options = format!(
+        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}",
+        names.join(","),
+        bench.params,
+        bench.steps,
+        bench.warmup,
+        bench.seed
+    );
+    for (_, method) in methods {
+        options += &match method {
+            Ok(method) => format!("\n{}", method.residual(bench.residual)),
+            Err(reason) => format!("\n{reason}"),
+        };
+    }
+    let notes = session.all_gather(options.as_bytes())?;
+    let texts: Vec<_> = notes.iter().map(|note| String::from_utf8_lossy(note)).collect();
+    for (rank, text) in texts.iter().enumerate() {
+        if let Some((theirs, ours)) = text.lines().zip(texts[0].lines()).find(|(theirs, ours)| theirs != ours)
+        {
+            return Err(BenchError::Options { rank, theirs: theirs.into(), ours: ours.into() });
+        }
+    }
+    Ok(())
+}
+
+/// One value of every rank.
+fn gather<T: Serialize + for<'a> Deserialize<'a>>(session: &Session, value: &T) -> Result<Vec<T>, Error> {
+    let note = serde_json::to_vec(value).unwrap_or_default();
+    Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
+}

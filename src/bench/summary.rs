@@ -1,0 +1,220 @@
+//! What the steps of one method come to.
+
+use serde::{Deserialize, Serialize};
+
+use super::lineup::{Entrant, Refusal};
+
+/// What one rank measured in one step.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// From handing over the gradient to holding the committed update.
+    pub seconds: f64,
+    /// Of them, accumulating, choosing entries and preparing messages.
+    pub select: f64,
+    /// Of them, waiting for messages.
+    pub exchange: f64,
+    /// Of them, taking received entries in and committing residuals.
+    pub merge: f64,
+    /// Bytes received.
+    pub bytes: f64,
+}
+
+/// What all ranks measured in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// The largest over the ranks, field by field.
+    pub largest: Sample,
+    /// All fields of the rank that took longest.
+    pub slowest: Sample,
+    /// Non-zero entries of the update.
+    pub delivered: usize,
+    /// The share of the gradients' squared L2 norm at these entries.
+    pub l2_share: f64,
+}
+
+/// The report on one method. The field names are documented in `docs/` and stay as they are.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub method: &'static str,
+    pub workers: usize,
+    pub params: usize,
+    pub k: usize,
+    pub steps: u32,
+    pub seconds: f64,
+    pub seconds_p25: f64,
+    pub seconds_p75: f64,
+    pub seconds_select: f64,
+    pub seconds_select_p25: f64,
+    pub seconds_select_p75: f64,
+    pub seconds_exchange: f64,
+    pub seconds_exchange_p25: f64,
+    pub seconds_exchange_p75: f64,
+    pub seconds_merge: f64,
+    pub seconds_merge_p25: f64,
+    pub seconds_merge_p75: f64,
+    pub slowest_select: f64,
+    pub slowest_exchange: f64,
+    pub slowest_merge: f64,
+    pub bytes_received: u64,
+    pub bytes_received_dense: u64,
+    pub rounds: u64,
+    pub entries_delivered: usize,
+    pub l2_share: f64,
+    pub lost: f64,
+    pub digest: String,
+}
+
+/// The report on several methods.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub methods: Vec<Summary>,
+    pub refused: Vec<Refusal>,
+}
+
+/// What stands beside the records of a method.
+pub struct Facts {
+    pub workers: usize,
+    pub params: usize,
+    pub rounds: u64,
+    /// Over all ranks, a step.
+    pub lost: f64,
+    pub digest: String,
+}
+
+impl Record {
+    /// From the samples of all ranks.
+    pub fn of(samples: &[Sample], delivered: usize, l2_share: f64) -> Self {
+        let largest = samples.iter().fold(Sample::default(), |a, b| Sample {
+            seconds: a.seconds.max(b.seconds),
+            select: a.select.max(b.select),
+            exchange: a.exchange.max(b.exchange),
+            merge: a.merge.max(b.merge),
+            bytes: a.bytes.max(b.bytes),
+        });
+        let slowest = samples.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Self { largest, slowest: slowest.copied().unwrap_or_default(), delivered, l2_share }
+    }
+}
+
+impl Summary {
+    /// From the records of all measured steps.
+    pub fn of(entrant: &Entrant, records: &[Record], facts: Facts) -> Self {
+        let Facts { workers, params, rounds, lost, digest } = facts;
+        let of = |field: fn(&Record) -> f64| Spread::of(records.iter().map(field).collect());
+        let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
+        let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
+        // The parts of one rank add up, medians do not: so sums over the steps stand in proportion.
+        let sum = |field: fn(&Record) -> f64| records.iter().map(field).sum::<f64>();
+        let whole = sum(|r| r.slowest.seconds);
+        let part = |field: fn(&Record) -> f64| {
+            if whole > 0.0 { seconds.median * sum(field) / whole } else { 0.0 }
+        };
+        Summary {
+            method: entrant.method.collective().name(),
+            workers,
+            params,
+            k: entrant.k,
+            steps: records.len() as u32,
+            seconds: seconds.median,
+            seconds_p25: seconds.p25,
+            seconds_p75: seconds.p75,
+            seconds_select: select.median,
+            seconds_select_p25: select.p25,
+            seconds_select_p75: select.p75,
+            seconds_exchange: exchange.median,
+            seconds_exchange_p25: exchange.p25,
+            seconds_exchange_p75: exchange.p75,
+            seconds_merge: merge.median,
+            seconds_merge_p25: merge.p25,
+            seconds_merge_p75: merge.p75,
+            slowest_select: part(|r| r.slowest.select),
+            slowest_exchange: part(|r| r.slowest.exchange),
+            slowest_merge: part(|r| r.slowest.merge),
+            bytes_received: of(|r| r.largest.bytes).median as u64,
+            bytes_received_dense: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
+            rounds,
+            entries_delivered: of(|r| r.delivered as f64).median as usize,
+            l2_share: of(|r| r.l2_share).median,
+            lost,
+            digest,
+        }
+    }
+}
+
+/// The middle half of some values.
+struct Spread {
+    p25: f64,
+    median: f64,
+    p75: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |share| quantile(&values, share);
+        Self { p25: at(0.25), median: at(0.5), p75: at(0.75) }
+    }
+}
+
+/// The value at a share of the way from the smallest to the largest by rank; between two values, in proportion.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let place = share * last as f64;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    below + place.fract() * (above - below)
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_algorithms::Method;
+
+    use super::*;
+
+    #[test]
+    fn evenly_spaced_values_have_their_quantiles_at_their_shares() {
+        for len in 2..20 {
+            let sorted: Vec<f64> = (0..len).map(|i| 3.0 + 2.0 * f64::from(i)).collect();
+            let width = sorted[sorted.len() - 1] - 3.0;
+            for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+                assert!((quantile(&sorted, share) - (3.0 + share * width)).abs() < 1e-12, "{share} of {len}");
+            }
+        }
+        assert_eq!((quantile(&[], 0.5), quantile(&[4.0], 0.25)), (0.0, 4.0));
+    }
+
+    #[test]
+    fn a_spread_is_ordered_and_turns_with_the_signs() {
+        for seed in 0..50 {
+            let values: Vec<f64> =
+                (0..seed % 11 + 1).map(|i| f64::from((seed * 7919 + i * 104_729) % 97)).collect();
+            let spread = Spread::of(values.clone());
+            assert!(spread.p25 <= spread.median && spread.median <= spread.p75);
+            let turned = Spread::of(values.iter().map(|value| -value).collect());
+            let sums = [spread.p25 + turned.p75, spread.median + turned.median, spread.p75 + turned.p25];
+            assert!(sums.iter().all(|sum| sum.abs() < 1e-9), "{values:?}");
+            // As many values lie below the median as above it.
+            let below = values.iter().filter(|value| **value < spread.median).count();
+            let above = values.iter().filter(|value| **value > spread.median).count();
+            assert!(below.max(above) <= values.len() / 2, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_slowest_rank_is_taken_whole_and_the_largest_field_by_field() {
+        let sample = |seconds, select, exchange| Sample { seconds, select, exchange, ..Sample::default() };
+        // Rank 0 selects long, rank 1 waits for it.
+        let samples = [sample(10.0, 9.0, 1.0), sample(9.0, 1.0, 8.0)];
+        let record = Record::of(&samples, 5, 0.5);
+        assert_eq!((record.largest.select, record.largest.exchange), (9.0, 8.0));
+        assert_eq!((record.slowest.select, record.slowest.exchange), (9.0, 1.0));
+
+        let entrant = Entrant { method: Method::ring(), k: 10 };
+        let facts = || Facts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new() };
+        let summary = Summary::of(&entrant, &[record; 3], facts());
+        assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
+        assert_eq!(
+            (summary.slowest_select, summary.slowest_exchange, summary.slowest_merge),
+            (9.0, 1.0, 0.0)
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! The report for readers: one method line by line, several as a table.
+
+use super::summary::{Report, Summary};
+use crate::quantity::{self, grouped};
+
+/// A time as people read it.
+pub fn milliseconds(seconds: f64) -> String {
+    format!("{:.2} ms", seconds * 1e3)
+}
+
+/// One method, a line for each thing to know.
+pub fn one(s: &Summary) -> String {
+    let ratio = s.bytes_received_dense as f64 / (s.bytes_received as f64).max(1.0);
+    let rows = [
+        ("method", s.method.to_owned()),
+        ("workers", s.workers.to_string()),
+        (
+            "entries",
+            format!(
+                "{}, of which {} delivered a step",
+                grouped(s.params as u64),
+                grouped(s.entries_delivered as u64)
+            ),
+        ),
+        ("L2 share", format!("{:.4} of the gradients' squared norm is delivered at once", s.l2_share)),
+        (
+            "time a step",
+            format!(
+                "{} (select {}, exchange {}, merge {})",
+                milliseconds(s.seconds),
+                milliseconds(s.seconds_select),
+                milliseconds(s.seconds_exchange),
+                milliseconds(s.seconds_merge)
+            ),
+        ),
+        ("quartiles", format!("{} to {} a step", milliseconds(s.seconds_p25), milliseconds(s.seconds_p75))),
+        (
+            "bytes received",
+            format!(
+                "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
+                quantity::bytes(s.bytes_received as f64),
+                quantity::bytes(s.bytes_received_dense as f64)
+            ),
+        ),
+        ("rounds", s.rounds.to_string()),
+        ("digest", format!("{}… on every rank", &s.digest[..16])),
+    ];
+    let lost = (s.lost > 0.0).then(|| ("lost", format!("{:.4} a step, over all ranks", s.lost)));
+    rows.into_iter().chain(lost).map(|(name, value)| format!("{name:15} {value}\n")).collect()
+}
+
+const HEADINGS: [&str; 11] = [
+    "method", "step", "25%", "75%", "select", "exchange", "merge", "received", "rounds", "entries",
+    "L2 share",
+];
+
+/// Several methods, a row each, and below them those that were passed over.
+pub fn several(report: &Report) -> String {
+    let methods = &report.methods;
+    let Some(first) = methods.first() else { return String::new() };
+    let fastest = methods.iter().map(|s| s.seconds).fold(f64::INFINITY, f64::min);
+    let loses = methods.iter().any(|s| s.lost > 0.0);
+    let headings = HEADINGS.into_iter().chain(["/ fastest"]).chain(loses.then_some("lost"));
+    let mut rows = vec![headings.map(String::from).collect::<Vec<_>>()];
+    for s in methods {
+        let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
+        let mut row = vec![
+            s.method.to_owned(),
+            ms(s.seconds),
+            ms(s.seconds_p25),
+            ms(s.seconds_p75),
+            ms(s.seconds_select),
+            ms(s.seconds_exchange),
+            ms(s.seconds_merge),
+            quantity::bytes(s.bytes_received as f64),
+            s.rounds.to_string(),
+            grouped(s.entries_delivered as u64),
+            format!("{:.4}", s.l2_share),
+            format!("{:.2}", s.seconds / fastest),
+        ];
+        row.extend(loses.then(|| format!("{:.4}", s.lost)));
+        rows.push(row);
+    }
+    let refused = report.refused.iter().map(|r| format!("not measured: {}: {}\n", r.method, r.reason));
+    format!(
+        "{} workers, {} entries; times in ms: medians of {} steps, with quartiles; all ranks hold the same updates\n\n{}{}",
+        first.workers,
+        grouped(first.params as u64),
+        first.steps,
+        aligned(&rows),
+        refused.collect::<String>()
+    )
+}
+
+/// Columns as wide as they have to be: the first one begins at the left, the others end at the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let length = |cell: &String| cell.chars().count();
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..columns).map(|c| rows.iter().map(|row| length(&row[c])).max().unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let rest = row.iter().zip(&widths).skip(1).map(|(cell, &width)| format!("  {cell:>width$}"));
+        format!("{:width$}{}\n", row[0], rest.collect::<String>(), width = widths[0])
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_algorithms::Method;
+
+    use super::*;
+    use crate::bench::lineup::{Entrant, Refusal};
+    use crate::bench::summary::{Facts, Record, Sample};
+
+    fn taking(method: Method, seconds: f64) -> Summary {
+        let sample = Sample { seconds, ..Sample::default() };
+        let facts = Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64) };
+        Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], facts)
+    }
+
+    #[test]
+    fn methods_that_were_passed_over_are_named_with_the_reason() {
+        let refused = Refusal { method: "square".into(), reason: "5 workers make no square".into() };
+        let methods = vec![taking(Method::ring(), 0.003), taking(Method::spardl(), 0.002)];
+        let text = several(&Report { methods, refused: vec![refused] });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[5..], ["not measured: square: 5 workers make no square"]);
+        assert!(lines[3].starts_with("ring ") && lines[3].ends_with("  1.50"), "{text}");
+        assert!(lines[4].starts_with("spardl ") && lines[4].ends_with("  1.00"), "{text}");
+        assert!(!lines[2].contains("lost"), "{text}");
+    }
+}
