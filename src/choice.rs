@@ -1,6 +1,8 @@
 //! Which method, and how many entries it delivers: the same options for every command.
 
-use gleaner_algorithms::collectives::{COLLECTIVES, MethodError};
+use clap::ValueEnum;
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::{COLLECTIVES, MethodError, Sag};
 use gleaner_algorithms::{Method, Sparsity};
 
 use crate::quantity;
@@ -16,6 +18,38 @@ pub struct Choice {
     /// The number of entries that a sparse method delivers, instead of a share
     #[arg(long, value_name = "ENTRIES", value_parser = quantity::count)]
     k: Option<usize>,
+    /// Into how many teams spardl divides the workers: a divisor of their number
+    #[arg(long, value_name = "D", default_value_t = 1)]
+    teams: u32,
+    /// How spardl's teams come together: by recursive doubling (R-SAG) where their number is a power of two and by
+    /// Bruck's all-gather (B-SAG) otherwise, or always in one way
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    sag: Way,
+    /// How a sparse method tells values: exact (float32), bf16, f16, qsgd8, qsgd4 or qsgd2; what is rounded away goes to
+    /// the residuals
+    #[arg(long, value_name = "CODING", default_value = "exact")]
+    values: Coding,
+    /// Selects the share from every so many consecutive entries, such as 512, instead of from all of them
+    #[arg(long, value_name = "ENTRIES")]
+    bucket: Option<u32>,
+}
+
+/// How teams come together.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    Auto,
+    Recursive,
+    Bruck,
+}
+
+impl From<Way> for Sag {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Auto => Sag::Auto,
+            Way::Recursive => Sag::Recursive,
+            Way::Bruck => Sag::Bruck,
+        }
+    }
 }
 
 fn names() -> String {
@@ -50,7 +84,14 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let method = Method::named(&self.method)?;
+        let method = Method::named(&self.method)?.sag(self.sag.into()).coding(self.values);
+        // Only spardl has teams: where several methods are named, the others do without.
+        let teams = if method.collective().name() == "spardl" || self.method == method.collective().name() {
+            self.teams
+        } else {
+            1
+        };
+        let method = self.bucket.into_iter().fold(method.teams(teams), Method::bucketed);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
                 return Err(ChoiceError::Density(density));

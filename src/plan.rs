@@ -169,7 +169,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
 
 /// Refuses what would fill the memory before any of it is made.
 fn limit(method: &Method, workers: u32, n: usize) -> Result<(), PlanError> {
-    let slots = u64::from(workers) * u64::from(method.collective().blocks(workers));
+    let shape = method.shape(workers, n)?;
+    let slots = u64::from(workers) * u64::from(method.collective().blocks(&shape));
     // No program of one rank has more steps than there are ranks, but for a small factor.
     let steps = if u64::from(workers) > MOST_STEPS {
         u64::from(workers)

@@ -1,18 +1,19 @@
 //! `gleaner reduce`: one all-reduce of recorded gradients, with all workers in one thread.
 
+mod memory;
 mod npy;
 mod step;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::residual::{Collection, NonFinite};
-use gleaner_algorithms::schedule::{CheckError, ExecutionError};
+use gleaner_algorithms::schedule::ExecutionError;
 use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
@@ -109,9 +110,12 @@ pub enum ReduceError {
     /// A result that cannot be written.
     #[error(transparent)]
     Staged(#[from] StagedError),
-    /// Schedules that do not add up.
-    #[error("the method's schedules are wrong: {0}")]
-    Check(#[from] CheckError),
+    /// A choice of method that cannot be, or schedules that do not add up.
+    #[error(transparent)]
+    Routine(#[from] RoutineError),
+    /// What the method had learnt cannot be read.
+    #[error("{}: {what}; expected what an earlier step of the same method and as many workers wrote", path.display())]
+    Memory { path: PathBuf, what: String },
     /// A run that failed.
     #[error("the all-reduce failed: {0}")]
     Run(#[from] ExecutionError),
@@ -151,9 +155,11 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
         arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
     let n = gradients[0].len();
     let k = choice::k(&method, gradients.len() as u32, n)?;
-    let mut step = Step::prepare(&method, gradients.len() as u32, n)?;
+    let learnt =
+        arguments.residuals.as_deref().map(|folder| memory::read(folder, gradients.len())).transpose()?;
+    let mut step = Step::prepare(method, gradients.len() as u32, n, learnt.flatten())?;
     step.accumulate(&gradients, before.as_deref())?;
-    let reduced = step.all_reduce(arguments.residual)?;
+    let reduced = step.all_reduce()?;
     write(arguments, &gradients, &step, &reduced)?;
     let report = Report {
         method: method.collective().name(),
@@ -226,11 +232,14 @@ fn write(
     let (out, shape) = (&arguments.out, gradients[0].shape());
     fs::create_dir_all(out).map_err(|source| ReduceError::Make { path: out.clone(), source })?;
     let mut staged = Staged::default();
-    for (rank, residual) in step.residuals.iter().enumerate() {
+    for (rank, residual) in step.ensemble.residuals.iter().enumerate() {
         let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
         staged.write(&out.join(residual_name(rank)), |file| {
             npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
         })?;
+    }
+    if let Some(text) = memory::text(&step.ensemble.memories) {
+        staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
     }
     staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
     Ok(staged.publish()?)

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::residual::Residual;
 use gleaner_algorithms::collectives::{Prepared, Routine};
+use gleaner_algorithms::residual::Residual;
 use gleaner_algorithms::schedule::{Finished, Memory, Step};
 use gleaner_algorithms::{Method, Sparsity};
 use tokio::sync::oneshot;
@@ -372,7 +372,8 @@ impl Group {
     fn grant(&mut self, session: &Inner) {
         // A method that learns may go over to a schedule that this worker does not know yet: no bag is longer than two words
         // for each entry.
-        let learns = *self.routine.memory() != Memory { steps: self.routine.memory().steps, ..Memory::default() };
+        let learns =
+            *self.routine.memory() != Memory { steps: self.routine.memory().steps, ..Memory::default() };
         let any = if learns { 8 * self.routine.shape().n as u64 } else { 0 };
         for (peer, bytes) in largest_receives(self.routine.prepared()) {
             let bytes = bytes.max(any);

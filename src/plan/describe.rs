@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gleaner_algorithms::Rank;
-use gleaner_algorithms::schedule::{After, Cost, How, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::schedule::{After, Cost, How, Lanes, Note, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::{Block, Rank};
 
 use super::timeline::Timeline;
 use crate::quantity::grouped;
@@ -18,7 +19,27 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
         for (step, span) in schedule.steps.iter().zip(&timeline.spans[rank.index()]) {
             let mut say = |round, clause| lines.entry((round, rank)).or_default().push(clause);
             match step {
-                Step::Keep { slots, rule } => say(span.starts, keeps(schedule, *slots, rule)),
+                Step::Keep { slots, rule, coding } => {
+                    let rounded = match coding {
+                        Coding::Exact => String::new(),
+                        coding => format!(", as {coding}"),
+                    };
+                    say(span.starts, keeps(schedule, *slots, rule) + &rounded);
+                }
+                Step::Sum { slots } => {
+                    say(span.starts, format!("adds up all lanes of {}", blocks(schedule, *slots)));
+                }
+                Step::Split { slots } => {
+                    let cut = format!("cuts {} into {} pieces", blocks(schedule, *slots), schedule.lanes);
+                    say(span.starts, cut);
+                }
+                Step::Annotate { slots, note } => {
+                    let what = match note {
+                        Note::Seen => "how many entries it chose from",
+                        Note::Cuts(_) => "where it would cut its own selection",
+                    };
+                    say(span.starts, format!("notes on {} {what}", blocks(schedule, *slots)));
+                }
                 Step::Exchange { sends, receives } => {
                     for send in sends {
                         let verb = if send.after == After::Drop { "sends" } else { "copies" };
@@ -48,7 +69,27 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
 }
 
 fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
-    let Rule::Top(k) = rule;
+    let joint = || blocks(schedule, slots);
+    let k = match rule {
+        Rule::Top(k) => k,
+        Rule::TopOf { most, .. } => {
+            let most = slots.blocks(schedule.partition.blocks()).map(|b| most[b.index()]).max();
+            return format!("keeps the top h, at most {}, of {}", most.unwrap_or(0), joint());
+        }
+        Rule::Jointly(k) => return format!("keeps the top {} of {}", grouped(*k as u64), joint()),
+        Rule::Above { most, .. } => {
+            return format!(
+                "keeps what reaches a threshold, at most {}, of {}",
+                grouped(*most as u64),
+                joint()
+            );
+        }
+        Rule::Bucketed { bucket, k } => {
+            return format!("keeps the top {k} of every {bucket} entries of {}", joint());
+        }
+        Rule::Every => return format!("rounds {}", joint()),
+        Rule::Dense => return format!("makes {} dense", joint()),
+    };
     let of = || slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k[b.index()]));
     let (fewest, most) = (of().min().unwrap_or(0), of().max().unwrap_or(0));
     let each = if slots.count == 1 { "" } else { "each of " };
@@ -60,8 +101,20 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
     }
 }
 
-/// A range of blocks, taken round the circle.
+/// A range of blocks and lanes, taken round the circle.
 fn blocks(schedule: &Schedule, slots: Slots) -> String {
+    let lanes = match slots.lanes {
+        _ if schedule.lanes == 1 => String::new(),
+        Lanes { first, count: 1 } => format!(" in lane {first}"),
+        Lanes { first, count } if first + count <= schedule.lanes => {
+            format!(" in lanes {first}–{}", first + count - 1)
+        }
+        Lanes { first, count } => format!(" in {count} lanes from {first} on"),
+    };
+    range_of_blocks(schedule, slots) + &lanes
+}
+
+fn range_of_blocks(schedule: &Schedule, slots: Slots) -> String {
     let all = schedule.partition.blocks() as u32;
     let (first, last) = (slots.first.0, slots.first.0 + slots.count - 1);
     let range = |from, to| if from == to { format!("{from}") } else { format!("{from}–{to}") };
@@ -81,7 +134,7 @@ pub fn same_but_shifted(schedules: &[Schedule]) -> bool {
         let (r, workers) = (schedule.rank.0, schedule.workers);
         let blocks = first.partition.blocks() as u32;
         let rank = |rank: Rank| Rank((rank.0 + r) % workers);
-        let slots = |s: Slots| Slots::cyclic(s.first.0 + r, s.count, blocks);
+        let slots = |s: Slots| Slots { first: Block((s.first.0 + r) % blocks), ..s };
         let same = |(step, zero): (&Step, &Step)| match (step, zero) {
             (Step::Keep { slots: here, .. }, Step::Keep { slots: zero, .. }) => *here == slots(*zero),
             (

@@ -84,7 +84,7 @@ impl Timeline {
         let next = worker.finished + 1;
         match schedule.steps.get(step) {
             None => return false,
-            Some(Step::Keep { .. }) => {
+            Some(Step::Keep { .. } | Step::Sum { .. } | Step::Split { .. } | Step::Annotate { .. }) => {
                 self.spans[rank.index()][step] = Span { starts: next, ends: next };
             }
             Some(Step::Exchange { sends, receives }) => {

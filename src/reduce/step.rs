@@ -1,11 +1,11 @@
 //! A step of all workers in this process.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::residual::{Collection, NonFinite, Residual};
-use gleaner_algorithms::schedule::{self, Cost, Execution, Run};
+use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::residual::NonFinite;
+use gleaner_algorithms::schedule::{self, Cost, Memory, Run};
 use gleaner_algorithms::{Block, Method, Partition, Rank};
 
 use super::ReduceError;
@@ -13,13 +13,12 @@ use super::npy::{NpyError, Vector};
 
 /// A step of all workers.
 pub struct Step {
-    partition: Partition,
-    schedules: Vec<Arc<schedule::Schedule>>,
-    proofs: Vec<Arc<schedule::RankProof>>,
-    /// What the schedules cost.
+    method: Method,
+    /// The workers.
+    pub ensemble: Ensemble,
+    /// What the step costs at most.
     pub cost: Cost,
-    /// By rank.
-    pub residuals: Vec<Residual>,
+    partition: Partition,
 }
 
 /// What it came to.
@@ -35,23 +34,24 @@ pub struct Reduced {
 }
 
 impl Step {
-    /// Makes and checks the schedules.
-    pub fn prepare(method: &Method, workers: u32, n: usize) -> Result<Self, ReduceError> {
-        let schedules = method.schedules(workers, n)?;
-        let proof = schedule::check(&schedules)?;
-        let partition = schedules[0].partition.clone();
-        Ok(Self {
-            residuals: schedules.iter().map(|s| Residual::new(partition.clone(), s.quotas())).collect(),
-            schedules: schedules.into_iter().map(Arc::new).collect(),
-            proofs: proof.ranks.into_iter().map(Arc::new).collect(),
-            cost: proof.cost,
-            partition,
-        })
+    /// Makes and checks the schedules, of workers that have learnt something or not.
+    pub fn prepare(
+        method: Method,
+        workers: u32,
+        n: usize,
+        learnt: Option<Vec<Memory>>,
+    ) -> Result<Self, ReduceError> {
+        let ensemble = match learnt {
+            None => Ensemble::new(method, workers, n)?,
+            Some(memories) => Ensemble::after(method, method.shape(workers, n)?, memories)?,
+        };
+        let (partition, cost) = (ensemble.schedules[0].partition.clone(), ensemble.cost);
+        Ok(Self { method, ensemble, cost, partition })
     }
 
     /// Reads the files into the accumulators, without a copy in between.
     pub fn accumulate(&mut self, gradients: &[Vector], before: Option<&[Vector]>) -> Result<(), ReduceError> {
-        for (r, (residual, gradient)) in self.residuals.iter_mut().zip(gradients).enumerate() {
+        for (r, (residual, gradient)) in self.ensemble.residuals.iter_mut().zip(gradients).enumerate() {
             let rank = Rank(r as u32);
             let located = |error| match error {
                 Refused::File(source) => ReduceError::File { rank, source },
@@ -72,19 +72,18 @@ impl Step {
     }
 
     /// Runs it, and leaves the new residuals.
-    pub fn all_reduce(&mut self, collection: Collection) -> Result<Reduced, ReduceError> {
-        let executions = self.residuals.iter_mut().enumerate().map(|(r, residual)| {
-            let (accumulator, candidates) = residual.begin();
-            Execution::new(self.schedules[r].clone(), self.proofs[r].clone(), accumulator, candidates)
-        });
-        let runs = schedule::lockstep(executions.collect())?;
-        let mut reduced = Reduced { update: Vec::new(), entries_received: 0, bytes_received: 0, lost: 0.0 };
-        for (r, (Run { finished, bytes_received }, residual)) in
-            runs.into_iter().zip(&mut self.residuals).enumerate()
-        {
-            reduced.entries_received = reduced.entries_received.max(finished.entries_received);
-            reduced.bytes_received = reduced.bytes_received.max(bytes_received);
-            let committed = residual.commit(finished, collection);
+    pub fn all_reduce(&mut self) -> Result<Reduced, ReduceError> {
+        let executions = (0..self.ensemble.residuals.len()).map(|rank| self.ensemble.begin(rank));
+        let step = schedule::lockstep(executions.collect())?;
+        let largest = |count: fn(&Run) -> u64| step.runs.iter().map(count).max().unwrap_or(0);
+        let mut reduced = Reduced {
+            update: Vec::new(),
+            entries_received: largest(|run| run.finished.entries_received),
+            bytes_received: largest(|run| run.bytes_received),
+            lost: 0.0,
+        };
+        let committed = self.ensemble.commit(step, self.method.collection())?;
+        for (r, committed) in committed.into_iter().enumerate() {
             reduced.lost +=
                 committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
             if r == 0 {
@@ -98,7 +97,7 @@ impl Step {
 
     /// The sum divided by the number of workers, block by block.
     pub fn mean<'a>(&'a self, reduced: &'a Reduced) -> impl Iterator<Item = f32> + 'a {
-        let workers = self.residuals.len() as f32;
+        let workers = self.ensemble.residuals.len() as f32;
         reduced.update.iter().enumerate().flat_map(move |(block, bag)| {
             let mut values = vec![0.0; self.partition.block_len(Block(block as u32))];
             bag.iter().for_each(|(i, sum)| values[i as usize] = sum / workers);

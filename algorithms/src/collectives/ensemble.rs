@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::routine::seed;
+use super::routine::{fits, seed};
 use super::{Method, RoutineError, Shape, Structure};
 use crate::residual::{Collection, Committed, Residual};
-use crate::schedule::{
-    Cost, Execution, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
-};
+use crate::schedule::{Cost, Execution, Lockstep, Memory, Proof, RankProof, Run, Schedule, check};
 
 /// The workers of a job, with their residuals and what they have learnt.
 #[derive(Debug)]
@@ -41,8 +39,9 @@ impl Ensemble {
     /// Workers that have learnt something, with residuals of zero.
     ///
     /// # Errors
-    /// Schedules that the checker refuses.
+    /// What another method has learnt, and schedules that the checker refuses.
     pub fn after(method: Method, shape: Shape, memories: Vec<Memory>) -> Result<Self, RoutineError> {
+        memories.iter().try_for_each(|memory| fits(method, &shape, memory))?;
         let memory = memories.first().cloned().unwrap_or_default();
         let schedules = method.schedules_after(&shape, &memory);
         let Proof { cost, ranks } = check(&schedules)?;

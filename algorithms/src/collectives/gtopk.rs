@@ -57,7 +57,8 @@ impl Collective for GTopk {
             steps.push(send(parent, After::Drop));
             steps.push(receive(parent, How::Place));
         }
-        steps.extend(children().collect::<Vec<_>>().into_iter().rev().map(|child| send(child, After::Retain)));
+        steps
+            .extend(children().collect::<Vec<_>>().into_iter().rev().map(|child| send(child, After::Retain)));
         steps
     }
 

@@ -61,7 +61,9 @@ pub enum MethodError {
         workers: u32,
     },
     /// Teams that cannot double.
-    #[error("R-SAG needs a number of teams that is a power of two, and {teams} is not; choose B-SAG, or another number of teams")]
+    #[error(
+        "R-SAG needs a number of teams that is a power of two, and {teams} is not; choose B-SAG, or another number of teams"
+    )]
     Recursive {
         /// The number of teams.
         teams: u32,
@@ -75,7 +77,9 @@ pub enum MethodError {
         teams: u32,
     },
     /// A method that sends values as they are.
-    #[error("{method} sends values as they are, and {coding} was asked for; choose a sparse method, or exact values")]
+    #[error(
+        "{method} sends values as they are, and {coding} was asked for; choose a sparse method, or exact values"
+    )]
     NoCoding {
         /// The method's name.
         method: &'static str,
@@ -119,7 +123,8 @@ pub(super) fn count<C: Collective + ?Sized>(collective: &C, shape: &Shape) -> Co
 }
 
 fn divisors(workers: u32) -> String {
-    let all: Vec<String> = (1..=workers).filter(|d| workers % d == 0).map(|d| d.to_string()).collect();
+    let all: Vec<String> =
+        (1..=workers).filter(|d| workers.is_multiple_of(*d)).map(|d| d.to_string()).collect();
     match all.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         _ => "1".into(),

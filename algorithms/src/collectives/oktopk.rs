@@ -17,9 +17,7 @@
 
 use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2, direct};
 use crate::bag::Bag;
-use crate::schedule::{
-    After, Cost, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step,
-};
+use crate::schedule::{After, Cost, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Partition, Rank};
 
 /// See the module.

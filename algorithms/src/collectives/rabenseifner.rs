@@ -5,8 +5,8 @@
 //! two rounds more, and 2n(p − 1)/p + 2n words along the critical path with p = 2^⌊log2 P⌋.
 
 use super::{Collective, CostRange, Shape, Structure, fold};
-use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 use crate::Rank;
+use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 
 /// See the module.
 #[derive(Debug)]

@@ -28,6 +28,26 @@ pub enum RoutineError {
     /// Schedules that do not add up.
     #[error("the schedules of this method are wrong: {0}")]
     Check(#[from] CheckError),
+    /// What was learnt elsewhere.
+    #[error(
+        "what was learnt is not of this method, or not of as many workers: it has {agreed} agreed numbers and {own} of its own"
+    )]
+    Memory {
+        /// How many agreed numbers it has.
+        agreed: usize,
+        /// How many of this worker's own.
+        own: usize,
+    },
+}
+
+/// Whether a memory is one that this method has.
+pub(super) fn fits(method: Method, shape: &Shape, memory: &Memory) -> Result<(), RoutineError> {
+    let fresh = method.collective().memory(shape);
+    let (agreed, own) = (memory.agreed.len(), memory.own.len());
+    match (fresh.agreed.len(), fresh.own.len()) == (agreed, own) {
+        true => Ok(()),
+        false => Err(RoutineError::Memory { agreed, own }),
+    }
 }
 
 /// The schedules of one method on one worker, step after step, and what the method has learnt.
@@ -113,8 +133,9 @@ impl Routine {
     /// Goes on from what was learnt before. Says whether the schedule is another one now.
     ///
     /// # Errors
-    /// Schedules that the checker refuses.
+    /// What another method has learnt, and schedules that the checker refuses.
     pub fn restore(&mut self, memory: Memory) -> Result<bool, RoutineError> {
+        fits(self.method, &self.shape, &memory)?;
         self.memory = Arc::new(memory);
         self.prepare()
     }

@@ -5,9 +5,7 @@
 
 use super::spardl::Seat;
 use super::{Sag, Shape, Structure, bruck};
-use crate::schedule::{
-    After, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step,
-};
+use crate::schedule::{After, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Rank};
 
 /// How the teams of a shape come together.

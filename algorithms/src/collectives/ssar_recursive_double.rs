@@ -6,9 +6,9 @@
 //! that is smaller. Nothing is selected from the sums.
 
 use super::{Collective, CostRange, MethodError, Shape, Structure, fold, method};
+use crate::Block;
 use crate::Rank;
 use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
-use crate::Block;
 
 /// See the module.
 #[derive(Debug)]

@@ -249,8 +249,7 @@ fn commit_selected(
     };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost: Entries =
-            chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
+        let lost: Entries = chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
         chosen.indices.iter().for_each(|&i| residual[i as usize] = error(i));
         return lost.merge(&dropped);
     }

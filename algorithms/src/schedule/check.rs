@@ -481,8 +481,7 @@ impl<'a> Checker<'a> {
             let sum = self.slot(Rank(0), first).map(content);
             for rank in (0..self.workers.len() as u32).map(Rank) {
                 let held = self.slot(rank, first).map(content);
-                let left_over =
-                    (1..self.lanes).any(|lane| self.slot(rank, Place { block, lane }).is_some());
+                let left_over = (1..self.lanes).any(|lane| self.slot(rank, Place { block, lane }).is_some());
                 if held.is_none() || held != sum || left_over {
                     return Err(CheckError::Differs { rank, block });
                 }

@@ -22,11 +22,7 @@ pub(super) enum Node {
     /// What was kept of one of several that were chosen from together.
     Kept(Kept),
     /// One of so many pieces of one.
-    Piece {
-        of: Id,
-        piece: u32,
-        pieces: u32,
-    },
+    Piece { of: Id, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
     Seen(Id),
     /// A note of one worker.

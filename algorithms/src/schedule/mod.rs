@@ -310,7 +310,9 @@ impl Schedule {
                 if !std::mem::replace(&mut met[b], true) {
                     quotas[b] = match rule {
                         Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k[b]),
-                        Rule::Jointly(k) | Rule::Above { most: k, .. } => Some((*k).min(u32::MAX as usize) as u32),
+                        Rule::Jointly(k) | Rule::Above { most: k, .. } => {
+                            Some((*k).min(u32::MAX as usize) as u32)
+                        }
                         Rule::Bucketed { .. } | Rule::Every | Rule::Dense => None,
                     };
                 }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
+use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Lockstep, Progress, Run};
 use gleaner_algorithms::{Method, Rank};
@@ -25,8 +25,7 @@ impl Witness {
     /// Reads a payload and counts the non-zero entries of every block that came.
     fn read(&mut self, mut payload: Bytes) {
         let (decoder, nonzeros, expected) = self.decoder.get_or_insert_with(|| {
-            let (expected, notes) =
-                self.receives.pop_front().expect("no more receives than the proof lists");
+            let (expected, notes) = self.receives.pop_front().expect("no more receives than the proof lists");
             payload = payload.slice(8 * notes..);
             (Decoder::new(expected.clone()), vec![0; expected.len()], expected)
         });
@@ -93,7 +92,8 @@ fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
     }
     assert!(queues.values().all(VecDeque::is_empty));
     assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.decoder.is_none()));
-    let runs = runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
+    let runs =
+        runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
     team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, team.collection).unwrap();
 }
 
@@ -123,7 +123,9 @@ proptest! {
 fn a_peer_that_sends_more_is_refused() {
     let mut team = Team::of(Method::spardl().k(4).residual(Collection::Global), 2, 40);
     let gradient = &Pattern::Full.gradients(1, 40, &mut Random(1))[0];
-    let bag = |entries: &[(u32, f32)]| encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>(), Rounded::default())]);
+    let bag = |entries: &[(u32, f32)]| {
+        encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>(), Rounded::default())])
+    };
     let mut run = team.begin(0, gradient, usize::MAX);
     assert_eq!(run.advance(&mut Vec::new()), Ok(Progress::Waiting(Rank(1))));
     let many = bag(&[(1, 1.0), (2, 1.0), (3, 1.0)]);

@@ -1,9 +1,9 @@
 //! Schedules written by hand, in few words.
 
-use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{Collective, Shape, Structure};
 use gleaner_algorithms::schedule::Memory;
+use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
 /// One schedule for each list of steps, on a gradient of n entries in so many blocks.
@@ -13,7 +13,14 @@ pub fn schedules(n: usize, blocks: usize, steps: Vec<Vec<Step>>) -> Vec<Schedule
     let ranks = (0..workers).map(Rank);
     ranks
         .zip(steps)
-        .map(|(rank, steps)| Schedule { rank, workers, partition: partition.clone(), lanes: 1, lane: 0, steps })
+        .map(|(rank, steps)| Schedule {
+            rank,
+            workers,
+            partition: partition.clone(),
+            lanes: 1,
+            lane: 0,
+            steps,
+        })
         .collect()
 }
 

@@ -43,5 +43,7 @@ proptest! {
 fn predictions_are_carried() {
     let mut team = Team::of(gleaner_algorithms::Method::spardl().density(0.1), 4, 400);
     team.step(&super::inputs::Pattern::Full.gradients(4, 400, &mut Random(1)));
-    assert!(team.ensemble.residuals.iter().all(|r| r.thresholds().iter().all(|t| t.is_some_and(|t| t > 0.0))));
+    assert!(
+        team.ensemble.residuals.iter().all(|r| r.thresholds().iter().all(|t| t.is_some_and(|t| t > 0.0)))
+    );
 }

@@ -20,7 +20,9 @@ fn insert(schedules: &mut [Schedule], random: &mut Random) {
     for (w, schedule) in schedules.iter_mut().enumerate().filter(|(w, _)| only.is_none_or(|o| o == *w)) {
         let slots = Slots::cyclic(first + turning * w as u32, count, blocks);
         let at = place * (schedule.steps.len() + 1) / 100;
-        schedule.steps.insert(at, Step::Keep { slots, rule: Rule::Top(k.clone().into()), coding: Coding::Exact });
+        schedule
+            .steps
+            .insert(at, Step::Keep { slots, rule: Rule::Top(k.clone().into()), coding: Coding::Exact });
     }
 }
 
@@ -54,7 +56,9 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
                 continue;
             };
             accepted += 1;
-            shared += usize::from(team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|&h| h > 1)));
+            shared += usize::from(
+                team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|&h| h > 1)),
+            );
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];
                 team.step(&pattern.gradients(workers, n, &mut random)).assert_laws(collection);

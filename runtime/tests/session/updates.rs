@@ -1,10 +1,8 @@
 //! What comes out of a session is what the lock-step interpreter says, bit by bit.
 
-use std::sync::Arc;
-
-use gleaner_algorithms::collectives::COLLECTIVES;
-use gleaner_algorithms::residual::{Collection, Residual};
-use gleaner_algorithms::schedule::{Execution, check, lockstep};
+use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::{Block, Method};
 use gleaner_runtime::Layout;
 
@@ -18,25 +16,19 @@ fn expected(
     steps: u64,
     of: impl Fn(usize, u64) -> Vec<f32>,
 ) -> Vec<Vec<u32>> {
-    let schedules = method.schedules(workers, n).unwrap();
-    let proof = check(&schedules).unwrap();
-    let mut residuals: Vec<Residual> =
-        schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect();
+    let mut ensemble = Ensemble::new(method, workers, n).unwrap();
     (0..steps)
         .map(|step| {
-            let executions = residuals.iter_mut().enumerate().map(|(rank, residual)| {
-                residual.accumulate(0, &of(rank, step)).unwrap();
-                let (accumulator, candidates) = residual.begin();
-                let (schedule, proof) =
-                    (Arc::new(schedules[rank].clone()), Arc::new(proof.ranks[rank].clone()));
-                Execution::new(schedule, proof, accumulator, candidates)
+            let executions = (0..workers as usize).map(|rank| {
+                ensemble.residuals[rank].accumulate(0, &of(rank, step)).unwrap();
+                ensemble.begin(rank)
             });
-            let runs = lockstep(executions.collect()).unwrap();
+            let run = lockstep(executions.collect()).unwrap();
+            let partition = ensemble.schedules[0].partition.clone();
             let mut sum = vec![0u32; n];
-            for (run, residual) in runs.into_iter().zip(&mut residuals) {
-                let committed = residual.commit(run.finished, method.collection());
+            for committed in ensemble.commit(run, method.collection()).unwrap() {
                 for (b, bag) in committed.update.iter().enumerate() {
-                    let start = schedules[0].partition.range(Block(b as u32)).start;
+                    let start = partition.range(Block(b as u32)).start;
                     bag.iter().for_each(|(i, v)| sum[start + i as usize] = v.to_bits());
                 }
             }

@@ -78,7 +78,10 @@ impl Execution {
     fn take_notes(&mut self, payload: &mut Bytes) -> Result<(), DecodeError> {
         let Some(lengths) = self.proof.notes.get(&(self.step, self.received)) else { return Ok(()) };
         if payload.len() < 8 * lengths.iter().sum::<usize>() {
-            return Err(DecodeError::Notes { expected: 8 * lengths.iter().sum::<usize>(), found: payload.len() });
+            return Err(DecodeError::Notes {
+                expected: 8 * lengths.iter().sum::<usize>(),
+                found: payload.len(),
+            });
         }
         let note = |&len: &usize| {
             let numbers = (0..len).map(|_| payload.get_u64_le()).collect();

@@ -138,7 +138,9 @@ impl Execution {
                 }
                 Selection { kept, left, seen, own: false }
             }
-            (None, _) => Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false },
+            (None, _) => {
+                Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+            }
         }
     }
 
@@ -177,8 +179,7 @@ impl Execution {
             Rule::Jointly(k) => {
                 let (chosen, threshold) = jointly(&sources, *k);
                 let enough = *k > 0 && chosen.smallest > 0.0;
-                let predict =
-                    || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
+                let predict = || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
                 let predicted = enough.then(predict);
                 (chosen, predicted)
             }
@@ -261,4 +262,3 @@ impl Execution {
         entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
     }
 }
-
