@@ -12,7 +12,7 @@ fn a_method_that_cannot_be_starts_no_worker() {
         (&["--method", "spardl", "--density", "NaN"], &["density is NaN", "above 0 and at most 1"]),
         (&["--method", "spardl", "--k", "101"], &["k is 101", "100 entries"]),
         (&["--method", "spardl", "--k", "0"], &["k is 0", "from 1 to 100"]),
-        (&["--method", "spradl"], &["no method 'spradl'", "spardl, ring"]),
+        (&["--method", "spradl"], &["no method 'spradl'", "choose one of spardl"]),
     ] {
         let mut command = gleaner();
         command.args(["bench", "--json", "--workers", "2", "--params", "100"]).args(arguments);
