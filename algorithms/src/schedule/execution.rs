@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::keep::{Candidates, OwnTop, own_top};
 use super::{After, RankProof, Rule, Schedule, Slots, Step};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
-use crate::bag::{Bag, Dense, Entries};
+use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Rank, select};
 
 /// A message to a peer: one of the payloads of a slot.
@@ -277,12 +277,15 @@ impl Execution {
         let b = block.index();
         let (body, held) = match self.held[b].take() {
             Some(Held::Own(overlay)) if overlay.is_empty() => (
-                Body::Dense(Dense::lent(self.accumulator.clone(), self.schedule.partition.range(block))),
+                Body::Dense {
+                    values: Dense::lent(self.accumulator.clone(), self.schedule.partition.range(block)),
+                    rounded: Rounded::EXACT,
+                },
                 Held::Own(overlay),
             ),
-            Some(Held::Own(overlay)) => dense_body(self.materialise(block, &overlay)),
-            Some(Held::Bag(bag)) => dense_body(bag),
-            None => dense_body(Bag::empty()),
+            Some(Held::Own(overlay)) => body_of(self.materialise(block, &overlay), self.block_len(block)),
+            Some(Held::Bag(bag)) => body_of(bag, self.block_len(block)),
+            None => body_of(Bag::empty(), self.block_len(block)),
         };
         match after {
             After::Retain => self.held[b] = Some(held),
@@ -293,10 +296,11 @@ impl Execution {
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both.
-fn dense_body(bag: Bag) -> (Body, Held) {
+fn body_of(bag: Bag, len: usize) -> (Body, Held) {
+    let rounded = Rounded::EXACT;
     let body = match &bag {
-        Bag::Sparse(entries) => Body::Sparse(entries.clone()),
-        Bag::Dense(values) => Body::Dense(values.clone()),
+        Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },
+        Bag::Dense(values) => Body::Dense { values: values.clone(), rounded },
     };
     (body, Held::Bag(bag))
 }

@@ -4,9 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::bag::floats;
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
+use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Progress};
 use gleaner_algorithms::{Method, Rank};
@@ -31,7 +30,7 @@ impl Witness {
         decoder
             .feed(payload, |block, part| {
                 nonzeros[block] += match part {
-                    Part::Sparse(entries) => entries.len(),
+                    Part::Sparse { entries, .. } => entries.len(),
                     Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
                 }
             })
@@ -118,7 +117,10 @@ proptest! {
 fn a_peer_that_sends_more_is_refused() {
     let mut team = Team::of(Method::spardl().k(4).residual(Collection::Global), 2, 40);
     let gradient = &Pattern::Full.gradients(1, 40, &mut Random(1))[0];
-    let bag = |entries: &[(u32, f32)]| encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>())]);
+    let bag = |entries: &[(u32, f32)]| {
+        let entries: Entries = entries.iter().copied().collect();
+        encode(&[Body::Sparse { entries, len: 20, rounded: Rounded::EXACT }])
+    };
     let mut run = team.begin(0, gradient, usize::MAX);
     assert_eq!(run.advance(&mut Vec::new()), Progress::Waiting(Rank(1)));
     let many = bag(&[(1, 1.0), (2, 1.0), (3, 1.0)]);

@@ -35,12 +35,12 @@ impl Execution {
             .feed(payload, |position, part| {
                 let block = self.block_at(receive.slots, position);
                 self.entries_received += match &part {
-                    Part::Sparse(entries) => entries.len() as u64,
+                    Part::Sparse { entries, .. } => entries.len() as u64,
                     Part::Dense { values, .. } => values.len() as u64 / 4,
                 };
                 let taken = match part {
-                    Part::Sparse(entries) => self.take_sparse(block, entries, receive.how),
-                    Part::Dense { first, values } => {
+                    Part::Sparse { entries, .. } => self.take_sparse(block, entries, receive.how),
+                    Part::Dense { first, values, .. } => {
                         self.take_dense(block, first, values, receive.how).map(|sums| {
                             if let Some(to) = self.passing_on(receive, block, first, outbox) {
                                 outbox.extend(wire::pieces(&sums).map(|payload| Outgoing { to, payload }));
