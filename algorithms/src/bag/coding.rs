@@ -1,34 +1,195 @@
-//! Placeholder until the codecs land.
-use super::Entries;
-/// How values are told.
+//! What values look like on the wire, and rounding to values that look so.
+//!
+//! Rounding is apart from encoding. [`Coding::round`] replaces values by ones that the coding can represent, and gives
+//! the errors, which belong to the residuals. From then on encoding loses nothing: whoever decodes has the bits that
+//! rounding gave, and encoding those again gives the same bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+use super::{Entries, qsgd};
+
+/// How a value is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Coding {
-    /// As they are.
+    /// All 32 bits.
     #[default]
     Exact,
+    /// bfloat16: the nearest value with 8 bits of significand, ties to even.
+    Bf16,
+    /// IEEE half precision: the nearest value with 11 bits of significand, ties to even. Magnitudes above 65504 become
+    /// 65504, those of at most 2⁻²⁵ become zero.
+    F16,
+    /// QSGD with 2 bits: zero or ± the bucket's largest magnitude, at random and without bias.
+    Qsgd2,
+    /// QSGD with 4 bits: 7 levels on each side of zero, at random and without bias.
+    Qsgd4,
+    /// QSGD with 8 bits: 127 levels on each side of zero, at random and without bias.
+    Qsgd8,
 }
-/// How values were rounded.
+
+/// The coding that values have been rounded to, which travels with them.
+///
+/// It says what is needed to write them without loss. Values that were never rounded are exact, the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Rounded;
-impl Coding {
-    /// Whether chance decides.
-    pub fn is_stochastic(self) -> bool {
-        false
-    }
-    /// Rounds.
-    pub fn round(self, entries: &Entries, _len: usize, _seed: u64) -> (Rounded, Entries, Entries) {
-        (Rounded, entries.clone(), Entries::default())
-    }
+pub struct Rounded {
+    coding: Coding,
+    /// Buckets are ranges of 2^shift positions; 0 where the coding has no buckets.
+    shift: u8,
 }
-impl std::fmt::Display for Coding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("exact")
+
+/// A name that no coding has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no coding of values; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")]
+pub struct UnknownCoding(String);
+
+impl Coding {
+    /// All of them, in the order of their numbers on the wire.
+    pub const ALL: [Coding; 6] =
+        [Coding::Exact, Coding::Bf16, Coding::F16, Coding::Qsgd2, Coding::Qsgd4, Coding::Qsgd8];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Exact => "exact",
+            Coding::Bf16 => "bf16",
+            Coding::F16 => "f16",
+            Coding::Qsgd2 => "qsgd2",
+            Coding::Qsgd4 => "qsgd4",
+            Coding::Qsgd8 => "qsgd8",
+        }
+    }
+
+    /// The bits that a value takes, scales apart.
+    pub fn bits(self) -> u32 {
+        match self {
+            Coding::Exact => 32,
+            Coding::Bf16 | Coding::F16 => 16,
+            Coding::Qsgd2 => 2,
+            Coding::Qsgd4 => 4,
+            Coding::Qsgd8 => 8,
+        }
+    }
+
+    /// Whether chance decides how a value is rounded: QSGD.
+    pub fn is_stochastic(self) -> bool {
+        self.has_buckets()
+    }
+
+    /// Whether it rounds within buckets that share a scale: QSGD.
+    pub(super) fn has_buckets(self) -> bool {
+        matches!(self, Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8)
+    }
+
+    /// Rounds the finite entries of a block of `len` positions: gives the entries that are not zero after it, and
+    /// the errors, original − rounded, where they are not zero.
+    ///
+    /// The random choices of QSGD depend on the seed and on the position of each entry and on nothing else, so all
+    /// copies of a bag are rounded to the same bits. Its buckets are as wide as to hold about 512 entries each.
+    pub fn round(self, entries: &Entries, len: usize, seed: u64) -> (Rounded, Entries, Entries) {
+        let mut values = entries.values.clone();
+        let mut errors = vec![0.0; values.len()];
+        let shift = if self.has_buckets() { qsgd::shift(entries.len(), len) } else { 0 };
+        match self {
+            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => {
+                for run in qsgd::runs(&entries.indices, shift) {
+                    let indices = entries.indices[run.clone()].iter().copied();
+                    qsgd::round(self, &mut values[run.clone()], &mut errors[run], indices, seed);
+                }
+            }
+            _ => self.round_each(&mut values, &mut errors),
+        }
+        let nonzero = |values: Vec<f32>| -> Entries {
+            entries.indices.iter().copied().zip(values).filter(|(_, v)| *v != 0.0).collect()
+        };
+        (Rounded { coding: self, shift }, nonzero(values), nonzero(errors))
+    }
+
+    /// Rounds all values of a block, which must be finite, in place, and sets `errors`, as many, to original − rounded.
+    ///
+    /// The same as [`round`](Self::round) on a block with more than half of its entries: QSGD's buckets have 512
+    /// positions.
+    pub fn round_dense(self, values: &mut [f32], errors: &mut [f32], seed: u64) -> Rounded {
+        let shift = if self.has_buckets() { qsgd::DENSE_SHIFT } else { 0 };
+        match self {
+            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => {
+                let buckets = values.chunks_mut(1 << shift).zip(errors.chunks_mut(1 << shift));
+                for (bucket, (values, errors)) in buckets.enumerate() {
+                    let first = (bucket << shift) as u32;
+                    qsgd::round(self, values, errors, first.., seed);
+                }
+            }
+            _ => self.round_each(values, errors),
+        }
+        Rounded { coding: self, shift }
+    }
+
+    /// The codings that round each value by itself.
+    fn round_each(self, values: &mut [f32], errors: &mut [f32]) {
+        let nearest = match self {
+            Coding::Bf16 => |v| bf16_from(v).to_f32(),
+            Coding::F16 => |v| f16_from(v).to_f32(),
+            _ => |v| v,
+        };
+        for (value, error) in values.iter_mut().zip(errors) {
+            let rounded = nearest(*value);
+            *error = *value - rounded;
+            *value = rounded;
+        }
     }
 }
 
-impl std::str::FromStr for Coding {
-    type Err = String;
-    fn from_str(_: &str) -> Result<Self, String> {
-        Ok(Coding::Exact)
+/// The nearest finite bfloat16.
+pub(super) fn bf16_from(value: f32) -> bf16 {
+    let largest = bf16::MAX.to_f32();
+    bf16::from_f32(value.clamp(-largest, largest))
+}
+
+/// The nearest finite half.
+pub(super) fn f16_from(value: f32) -> f16 {
+    let largest = f16::MAX.to_f32();
+    f16::from_f32(value.clamp(-largest, largest))
+}
+
+impl Rounded {
+    /// Values as they are.
+    pub const EXACT: Rounded = Rounded { coding: Coding::Exact, shift: 0 };
+
+    /// The coding.
+    pub fn coding(self) -> Coding {
+        self.coding
+    }
+
+    /// The binary logarithm of the width of a bucket in positions; 0 where the coding has none.
+    pub fn shift(self) -> u8 {
+        self.shift
+    }
+
+    /// The two bytes that say so on the wire.
+    pub(super) fn to_bytes(self) -> [u8; 2] {
+        [self.coding as u8, self.shift]
+    }
+
+    /// What the two bytes say, if [`Coding::round`] can have made it.
+    pub(super) fn from_bytes([coding, shift]: [u8; 2]) -> Option<Self> {
+        let coding = *Coding::ALL.get(usize::from(coding))?;
+        let fits = if coding.has_buckets() { (qsgd::DENSE_SHIFT..32).contains(&shift) } else { shift == 0 };
+        fits.then_some(Self { coding, shift })
+    }
+}
+
+impl fmt::Display for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Coding {
+    type Err = UnknownCoding;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCoding> {
+        Coding::ALL.into_iter().find(|c| c.name() == name).ok_or_else(|| UnknownCoding(name.into()))
     }
 }

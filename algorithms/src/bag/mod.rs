@@ -3,9 +3,10 @@
 mod coding;
 mod dense;
 mod entries;
+mod qsgd;
 pub mod wire;
 
-pub use coding::{Coding, Rounded};
+pub use coding::{Coding, Rounded, UnknownCoding};
 pub use dense::{Dense, floats};
 pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;

@@ -95,7 +95,7 @@ struct Carried {
 
 impl From<Bag> for Carried {
     fn from(bag: Bag) -> Self {
-        Self { bag, rounded: Rounded::default(), note: None, seen: 0 }
+        Self { bag, rounded: Rounded::EXACT, note: None, seen: 0 }
     }
 }
 
@@ -351,11 +351,13 @@ impl Execution {
                 Some(Held::Own(overlay)) if overlay.is_empty() => {
                     let lent =
                         Dense::lent(self.accumulator.clone(), self.schedule.partition.range(place.block));
-                    (Body::Dense(lent, Rounded::default()), Held::Own(overlay))
+                    (Body::Dense { values: lent, rounded: Rounded::EXACT }, Held::Own(overlay))
                 }
-                Some(Held::Own(overlay)) => told(self.materialise(place.block, &overlay).into()),
-                Some(Held::Bag(carried)) => told(carried),
-                None => told(Bag::empty().into()),
+                Some(Held::Own(overlay)) => {
+                    told(self.materialise(place.block, &overlay).into(), self.block_len(place.block))
+                }
+                Some(Held::Bag(carried)) => told(carried, self.block_len(place.block)),
+                None => told(Bag::empty().into(), self.block_len(place.block)),
             };
             match send.after {
                 After::Retain => *self.slot(place) = Some(held),
@@ -472,10 +474,11 @@ impl Execution {
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both.
-fn told(carried: Carried) -> (Body, Held) {
+fn told(carried: Carried, len: usize) -> (Body, Held) {
+    let rounded = carried.rounded;
     let body = match &carried.bag {
-        Bag::Sparse(entries) => Body::Sparse(entries.clone(), carried.rounded),
-        Bag::Dense(values) => Body::Dense(values.clone(), carried.rounded),
+        Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },
+        Bag::Dense(values) => Body::Dense { values: values.clone(), rounded },
     };
     (body, Held::Bag(carried))
 }

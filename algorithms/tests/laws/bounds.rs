@@ -32,7 +32,7 @@ impl Witness {
         decoder
             .feed(payload, |block, part| {
                 nonzeros[block] += match part {
-                    Part::Sparse(entries, _) => entries.len(),
+                    Part::Sparse { entries, .. } => entries.len(),
                     Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
                 }
             })
@@ -124,7 +124,8 @@ fn a_peer_that_sends_more_is_refused() {
     let mut team = Team::of(Method::spardl().k(4).residual(Collection::Global), 2, 40);
     let gradient = &Pattern::Full.gradients(1, 40, &mut Random(1))[0];
     let bag = |entries: &[(u32, f32)]| {
-        encode(&[Body::Sparse(entries.iter().copied().collect::<Entries>(), Rounded::default())])
+        let entries: Entries = entries.iter().copied().collect();
+        encode(&[Body::Sparse { entries, len: 20, rounded: Rounded::EXACT }])
     };
     let mut run = team.begin(0, gradient, usize::MAX);
     assert_eq!(run.advance(&mut Vec::new()), Ok(Progress::Waiting(Rank(1))));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gleaner_algorithms::bag::{Bag, Entries};
+use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
@@ -29,6 +29,13 @@ pub fn variants(workers: usize) -> Vec<Method> {
     }
     for name in ["topka", "topkdsa", "gtopk", "ssar-recursive-double", "dsar-split-all-gather"] {
         all.push(Method::named(name).unwrap().bucketed(7));
+    }
+    // Each coding once, with one of the sparse methods in turn, and SparDL's teams with all of them.
+    let sparse: Vec<Method> = methods().filter(|m| m.collective().is_sparse()).collect();
+    for (i, coding) in Coding::ALL.into_iter().enumerate().skip(1) {
+        all.push(sparse[(i + workers) % sparse.len()].coding(coding));
+        all.push(Method::spardl().teams(workers as u32).coding(coding));
+        all.push(Method::spardl().teams(workers as u32).sag(Sag::Bruck).coding(coding));
     }
     all
 }
@@ -94,7 +101,9 @@ impl Team {
         let holders = holders.max().unwrap_or(1);
         let executions = (0..self.workers()).map(|w| self.begin(w, &gradients[w], size)).collect();
         let step = lockstep(executions).unwrap();
-        let mut outcome = Outcome { old, gradients: gradients.to_vec(), holders, ..Outcome::default() };
+        let by_chance = self.ensemble.shape().coding.is_stochastic();
+        let gradients = gradients.to_vec();
+        let mut outcome = Outcome { old, gradients, holders, by_chance, ..Outcome::default() };
         outcome.words_critical = step.words_critical;
         for run in &step.runs {
             outcome.entries_received.push(run.finished.entries_received);
@@ -131,6 +140,8 @@ pub struct Outcome {
     partition: Option<Partition>,
     /// How many workers share a drop, at most.
     holders: u32,
+    /// Whether chance decided how values were rounded.
+    by_chance: bool,
     pub gradients: Vec<Vec<f32>>,
     /// The residuals before the step.
     pub old: Vec<Vec<f32>>,
@@ -164,8 +175,11 @@ impl Outcome {
         let shares = if self.holders > 1 { f64::from(self.holders * self.holders) * smallest } else { 0.0 };
         for i in 0..self.delivered[0].len() {
             let (brought, size) = self.brought(i);
-            let left: f64 = self.new.iter().chain(&self.lost).map(|v| f64::from(v[i])).sum();
-            let found = f64::from(self.delivered[0][i]) + left;
+            let left = || self.new.iter().chain(&self.lost).map(|v| f64::from(v[i]));
+            let found = f64::from(self.delivered[0][i]) + left().sum::<f64>();
+            // A small value that chance rounded up to its bucket's level leaves an error as large as the level.
+            let rounded = f64::from(self.delivered[0][i].abs()) + left().map(f64::abs).sum::<f64>();
+            let size = if self.by_chance { size + rounded } else { size };
             assert!(
                 (brought - found).abs() <= 1e-5 * size + shares,
                 "entry {i}: {brought} came in, {found} is delivered, kept or lost: gradients {:?}, old {:?}, \

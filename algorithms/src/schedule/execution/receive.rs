@@ -38,16 +38,18 @@ impl Execution {
             .feed(payload, |position, part| {
                 let place = self.place_at(receive.slots, position);
                 let (entries, words) = match &part {
-                    Part::Sparse(entries, _) => (entries.len() as u64, 2 * entries.len() as u64),
+                    Part::Sparse { entries, .. } => (entries.len() as u64, 2 * entries.len() as u64),
                     Part::Dense { values, .. } => (values.len() as u64 / 4, values.len() as u64 / 4),
                 };
                 self.entries_received += entries;
                 self.words_received += words;
                 let taken = match part {
-                    Part::Sparse(entries, rounded) => self.take_sparse(place, entries, rounded, receive.how),
+                    Part::Sparse { entries, rounded } => {
+                        self.take_sparse(place, entries, rounded, receive.how)
+                    }
                     Part::Dense { first, values, rounded } => {
                         self.take_dense(place, first, values, rounded, receive.how).map(|sums| {
-                            if rounded == Rounded::default()
+                            if rounded == Rounded::EXACT
                                 && let Some(to) = self.passing_on(receive, place, first, outbox)
                             {
                                 let exchange = self.exchanges + 1;
@@ -180,7 +182,7 @@ impl Execution {
         self.arriving.push(sums.clone());
         if self.arriving.len() == self.block_len(block) {
             let bag = Bag::Dense(std::mem::take(&mut self.arriving));
-            let rounded = if how == How::Place { rounded } else { Rounded::default() };
+            let rounded = if how == How::Place { rounded } else { Rounded::EXACT };
             self.held[index] = Some(Held::Bag(Carried { rounded, ..bag.into() }));
         }
         Ok(sums)

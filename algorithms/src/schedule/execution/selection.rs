@@ -217,7 +217,13 @@ impl Execution {
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
         let (rounded, kept, errors) = match coding {
-            Coding::Exact => (Rounded::default(), kept, Entries::default()),
+            Coding::Exact => (Rounded::EXACT, kept, Entries::default()),
+            _ if *rule == Rule::Dense => {
+                let mut values = kept.to_dense(len);
+                let mut errors = vec![0.0; len];
+                let rounded = coding.round_dense(&mut values, &mut errors, self.seed_of(place, stage));
+                (rounded, Entries::from_dense(&values), Entries::from_dense(&errors))
+            }
             _ => coding.round(&kept, len, self.seed_of(place, stage)),
         };
         if own && holders == 1 {

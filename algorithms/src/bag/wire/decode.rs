@@ -1,0 +1,232 @@
+//! From payloads to bags.
+
+use bytes::{Buf, Bytes};
+
+use super::super::{Coding, Entries, Rounded, first_non_finite, floats};
+use super::error::Wrong;
+use super::{DecodeError, Expected, Form, Header, PIECE, indices, values};
+
+/// A part of a slot, as the decoder hands it on.
+#[derive(Debug, PartialEq)]
+pub enum Part {
+    /// All entries of a block.
+    Sparse {
+        /// Indices and values.
+        entries: Entries,
+        /// What the values were rounded to.
+        rounded: Rounded,
+    },
+    /// Consecutive values of a dense block, as many as have come.
+    Dense {
+        /// The index of the first of them.
+        first: usize,
+        /// Little-endian values of 32 bits.
+        values: Bytes,
+        /// What they were rounded to.
+        rounded: Rounded,
+    },
+}
+
+/// Puts a slot together from payloads, a part at a time.
+///
+/// For each block it takes memory for the body of a sparse one or a bucket of a dense one, at most 13 bytes for each entry
+/// that is [expected](Expected), and for the entries that it hands on.
+#[derive(Debug)]
+pub struct Decoder {
+    expected: Vec<Expected>,
+    headers: Vec<Header>,
+    /// A header whose body's length is still to come.
+    open: Option<Header>,
+    /// The block whose body is being read, and how many values of it were handed on.
+    block: usize,
+    read: usize,
+    gathered: Gathered,
+}
+
+impl Decoder {
+    /// Expects these blocks.
+    pub fn new(expected: Vec<Expected>) -> Self {
+        Self {
+            headers: Vec::with_capacity(expected.len()),
+            expected,
+            open: None,
+            block: 0,
+            read: 0,
+            gathered: Gathered::default(),
+        }
+    }
+
+    /// Whether the whole slot has been read.
+    pub fn is_complete(&self) -> bool {
+        self.block == self.expected.len()
+    }
+
+    /// Reads one payload and hands on what it completes, as (position of the block in the slot, part).
+    ///
+    /// # Errors
+    /// Bytes that are no slot as declared; the decoder is of no use afterwards.
+    pub fn feed(&mut self, payload: Bytes, mut part: impl FnMut(usize, Part)) -> Result<(), DecodeError> {
+        if !payload.len().is_multiple_of(4) {
+            return Err(DecodeError::Torn(payload.len()));
+        }
+        let mut rest = payload;
+        while self.headers.len() < self.expected.len() {
+            if !self.header(&mut rest)? {
+                return Ok(());
+            }
+        }
+        while let Some(&header) = self.headers.get(self.block) {
+            let whole = match header {
+                Header { form: Form::Dense, rounded, .. } if rounded.coding() == Coding::Exact => {
+                    self.lent(header, &mut rest, &mut part)?
+                }
+                Header { form: Form::Dense, .. } => self.dense(header, &mut rest, &mut part)?,
+                _ => self.sparse(header, &mut rest, &mut part)?,
+            };
+            if !whole {
+                return Ok(());
+            }
+            self.block += 1;
+            self.read = 0;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(rest.len())) }
+    }
+
+    /// Reads a header; says whether there was one.
+    fn header(&mut self, rest: &mut Bytes) -> Result<bool, DecodeError> {
+        let block = self.headers.len();
+        let expected = self.expected[block];
+        let header = match self.open.take() {
+            Some(mut header) => {
+                let Some(mut bytes) = self.gathered.take(rest, 4) else {
+                    self.open = Some(header);
+                    return Ok(false);
+                };
+                header.set_words(bytes.get_u32_le().into(), block, expected.len)?;
+                header
+            }
+            None => {
+                let Some(mut bytes) = self.gathered.take(rest, Header::BYTES) else { return Ok(false) };
+                let mut read = [0; Header::BYTES];
+                bytes.copy_to_slice(&mut read);
+                let header = Header::read(read, block, expected)?;
+                if header.implied_words(expected.len.into()).is_none() {
+                    self.open = Some(header);
+                    return Ok(true);
+                }
+                header
+            }
+        };
+        self.headers.push(header);
+        Ok(true)
+    }
+
+    /// Hands on what has come of a dense block of exact values; says whether that was its end.
+    fn lent(
+        &mut self,
+        header: Header,
+        rest: &mut Bytes,
+        part: &mut impl FnMut(usize, Part),
+    ) -> Result<bool, DecodeError> {
+        let block = self.block;
+        let len = header.count as usize;
+        let values = rest.split_to(rest.len().min(4 * (len - self.read)));
+        if let Some(position) = first_non_finite(&values) {
+            let value = floats(&values).nth(position).unwrap_or(f32::NAN);
+            return Err(DecodeError::Value { block, value: value.to_string() });
+        }
+        let first = self.read;
+        self.read += values.len() / 4;
+        if !values.is_empty() || len == 0 {
+            part(block, Part::Dense { first, values, rounded: header.rounded });
+        }
+        Ok(self.read == len)
+    }
+
+    /// Hands on what is complete of a dense block of shorter values; says whether that was its end.
+    fn dense(
+        &mut self,
+        header: Header,
+        rest: &mut Bytes,
+        part: &mut impl FnMut(usize, Part),
+    ) -> Result<bool, DecodeError> {
+        let block = self.block;
+        let Header { rounded, count, .. } = header;
+        let len = count as usize;
+        if len == 0 {
+            part(block, Part::Dense { first: 0, values: Bytes::new(), rounded });
+        }
+        // What can be read at all: a bucket, or two values that share a word.
+        let unit = if rounded.coding().has_buckets() { 1 << rounded.shift() } else { 2 };
+        while self.read < len {
+            let left = len - self.read;
+            let one = 4 * values::dense_words(rounded, unit.min(left) as u64) as usize;
+            let units = (rest.len() / one).clamp(1, (PIECE / 4 / unit).max(1));
+            let here = (units * unit).min(left);
+            let bytes = 4 * values::dense_words(rounded, here as u64) as usize;
+            // The last unit is shorter than the others, so whole ones may not be all that has come.
+            let (here, bytes) = if self.gathered.is_empty() { (here, bytes) } else { (unit.min(left), one) };
+            let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
+            let values =
+                values::read_dense(rounded, here, &bytes).map_err(|wrong| wrong.at(block, count, count))?;
+            let values = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into();
+            part(block, Part::Dense { first: self.read, values, rounded });
+            self.read += here;
+        }
+        Ok(true)
+    }
+
+    /// Hands on a sparse block once all of it has come; says whether it has.
+    fn sparse(
+        &mut self,
+        header: Header,
+        rest: &mut Bytes,
+        part: &mut impl FnMut(usize, Part),
+    ) -> Result<bool, DecodeError> {
+        let block = self.block;
+        let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
+        let len = self.expected[block].len;
+        let entries = entries(header, len, &body).map_err(|wrong| wrong.at(block, header.count, len))?;
+        part(block, Part::Sparse { entries, rounded: header.rounded });
+        Ok(true)
+    }
+}
+
+/// The entries of a sparse body.
+fn entries(header: Header, len: u32, body: &[u8]) -> Result<Entries, Wrong> {
+    let count = header.count as usize;
+    if header.form == Form::Full {
+        let values = values::read_dense(header.rounded, len as usize, body)?;
+        let negative = (-0.0f32).to_bits();
+        if values.iter().any(|v| v.to_bits() == negative) {
+            return Err(Wrong::Value(-0.0));
+        }
+        let entries = Entries::from_dense(&values);
+        return if entries.len() == count { Ok(entries) } else { Err(Wrong::End) };
+    }
+    let (indices, rest) = indices::read(count, len, body)?;
+    let values = values::read_sparse(header.rounded, &indices, rest)?;
+    Ok(Entries { indices, values })
+}
+
+/// Bytes that are read together and may come apart.
+#[derive(Debug, Default)]
+struct Gathered(Vec<u8>);
+
+impl Gathered {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next `count` bytes if all of them have come, without a copy if they came in one payload. If not, keeps what has
+    /// come; the next call must be for as many.
+    fn take(&mut self, rest: &mut Bytes, count: usize) -> Option<Bytes> {
+        if self.0.is_empty() && rest.len() >= count {
+            return Some(rest.split_to(count));
+        }
+        self.0.reserve_exact(count - self.0.len());
+        let more = rest.split_to(rest.len().min(count - self.0.len()));
+        self.0.extend_from_slice(&more);
+        (self.0.len() == count).then(|| std::mem::take(&mut self.0).into())
+    }
+}

@@ -1,0 +1,118 @@
+//! From bags to payloads.
+
+use bytes::Bytes;
+
+use super::super::{Coding, Dense, Entries, Rounded, qsgd};
+use super::{Form, Header, PIECE, indices, values};
+
+/// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
+const LEND: usize = 4 << 10;
+
+/// What is sent of one block.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Some entries.
+    Sparse {
+        /// Their indices and values.
+        entries: Entries,
+        /// How many entries the block has; all indices are below.
+        len: usize,
+        /// What the values were rounded to. Others than such values lose what the coding cannot say.
+        rounded: Rounded,
+    },
+    /// All values of the block.
+    Dense {
+        /// The values.
+        values: Dense,
+        /// What they were rounded to, as for sparse ones.
+        rounded: Rounded,
+    },
+}
+
+/// The payloads that carry the bodies of a slot, in order.
+///
+/// # Panics
+/// If an index is not below the length of its block.
+pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
+    let headers: Vec<Header> = bodies.iter().map(plan).collect();
+    let mut stream = Stream::default();
+    for (header, body) in headers.iter().zip(bodies) {
+        header.write(body.len() as u64, &mut stream.open);
+    }
+    for (header, body) in headers.iter().zip(bodies) {
+        match body {
+            Body::Sparse { entries, len, rounded } if header.form == Form::Full => {
+                values::write_dense(*rounded, &entries.to_dense(*len), &mut stream.open);
+            }
+            Body::Sparse { entries, rounded, .. } => {
+                indices::write(&entries.indices, &mut stream.open);
+                values::write_sparse(*rounded, &entries.indices, &entries.values, &mut stream.open);
+            }
+            Body::Dense { values, rounded } if rounded.coding() != Coding::Exact => {
+                values::write_dense(*rounded, &values.to_vec(), &mut stream.open);
+            }
+            Body::Dense { values, .. } if values.len() >= LEND => {
+                stream.flush();
+                stream.payloads.extend(values.pieces().iter().flat_map(pieces));
+            }
+            Body::Dense { values, .. } => {
+                values.pieces().iter().for_each(|piece| stream.open.extend_from_slice(piece));
+            }
+        }
+    }
+    stream.flush();
+    stream.payloads
+}
+
+/// Payloads that together are these bytes, lent.
+pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+    (0..bytes.len()).step_by(PIECE).map(|from| bytes.slice(from..(from + PIECE).min(bytes.len())))
+}
+
+/// The payload that announces one dense block, for a sender that has not all of its values yet; None for a block so
+/// short that [`encode`] would not send its values apart.
+pub(crate) fn announce_dense(len: usize) -> Option<Bytes> {
+    let mut bytes = Vec::with_capacity(Header::BYTES);
+    Header::dense(len, Rounded::EXACT).write(len as u64, &mut bytes);
+    (len >= LEND).then(|| bytes.into())
+}
+
+/// The smallest body.
+fn plan(body: &Body) -> Header {
+    let (entries, len, rounded) = match body {
+        Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
+        Body::Dense { values, rounded } => return Header::dense(values.len(), *rounded),
+    };
+    let count = entries.len() as u64;
+    let buckets = match rounded.coding().has_buckets() {
+        true => qsgd::runs(&entries.indices, rounded.shift()).count() as u64,
+        false => 0,
+    };
+    let sparse = count + values::sparse_words(rounded, count, buckets);
+    let full = values::dense_words(rounded, len);
+    let (form, words) = if full < sparse { (Form::Full, full) } else { (Form::Raw, sparse) };
+    Header { form, parameter: 0, rounded, count: count as u32, words }
+}
+
+impl Body {
+    /// How many entries the block has.
+    fn len(&self) -> usize {
+        match self {
+            Body::Sparse { len, .. } => *len,
+            Body::Dense { values, .. } => values.len(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Stream {
+    payloads: Vec<Bytes>,
+    open: Vec<u8>,
+}
+
+impl Stream {
+    fn flush(&mut self) {
+        let open = Bytes::from(std::mem::take(&mut self.open));
+        self.payloads.extend(pieces(&open));
+    }
+}
