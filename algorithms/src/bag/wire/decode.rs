@@ -204,7 +204,7 @@ fn entries(header: Header, len: u32, body: &[u8]) -> Result<Entries, Wrong> {
         let entries = Entries::from_dense(&values);
         return if entries.len() == count { Ok(entries) } else { Err(Wrong::End) };
     }
-    let (indices, rest) = indices::read(count, len, body)?;
+    let (indices, rest) = indices::read(header.form, header.parameter, count, len, body)?;
     let values = values::read_sparse(header.rounded, &indices, rest)?;
     Ok(Entries { indices, values })
 }

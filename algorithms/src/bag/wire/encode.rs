@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::super::{Coding, Dense, Entries, Rounded, qsgd};
-use super::{Form, Header, PIECE, indices, values};
+use super::indices::{self, Choice};
+use super::{Form, Header, PIECE, values};
 
 /// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
 const LEND: usize = 4 << 10;
@@ -34,18 +35,18 @@ pub enum Body {
 /// # Panics
 /// If an index is not below the length of its block.
 pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
-    let headers: Vec<Header> = bodies.iter().map(plan).collect();
+    let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
     let mut stream = Stream::default();
-    for (header, body) in headers.iter().zip(bodies) {
+    for ((header, _), body) in plans.iter().zip(bodies) {
         header.write(body.len() as u64, &mut stream.open);
     }
-    for (header, body) in headers.iter().zip(bodies) {
+    for ((header, choice), body) in plans.iter().zip(bodies) {
         match body {
             Body::Sparse { entries, len, rounded } if header.form == Form::Full => {
                 values::write_dense(*rounded, &entries.to_dense(*len), &mut stream.open);
             }
             Body::Sparse { entries, rounded, .. } => {
-                indices::write(&entries.indices, &mut stream.open);
+                indices::write(*choice, &entries.indices, &mut stream.open);
                 values::write_sparse(*rounded, &entries.indices, &entries.values, &mut stream.open);
             }
             Body::Dense { values, rounded } if rounded.coding() != Coding::Exact => {
@@ -77,21 +78,29 @@ pub(crate) fn announce_dense(len: usize) -> Option<Bytes> {
     (len >= LEND).then(|| bytes.into())
 }
 
-/// The smallest body.
-fn plan(body: &Body) -> Header {
+/// The smallest body, and within it how the indices are written.
+fn plan(body: &Body) -> (Header, Choice) {
     let (entries, len, rounded) = match body {
         Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
-        Body::Dense { values, rounded } => return Header::dense(values.len(), *rounded),
+        Body::Dense { values, rounded } => {
+            let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
+            return (Header::dense(values.len(), *rounded), none);
+        }
     };
     let count = entries.len() as u64;
     let buckets = match rounded.coding().has_buckets() {
         true => qsgd::runs(&entries.indices, rounded.shift()).count() as u64,
         false => 0,
     };
-    let sparse = count + values::sparse_words(rounded, count, buckets);
+    let mut choice = indices::choose(&entries.indices, len);
+    let mut words = choice.words + values::sparse_words(rounded, count, buckets);
     let full = values::dense_words(rounded, len);
-    let (form, words) = if full < sparse { (Form::Full, full) } else { (Form::Raw, sparse) };
-    Header { form, parameter: 0, rounded, count: count as u32, words }
+    if full < words {
+        choice = Choice { form: Form::Full, parameter: 0, words: 0 };
+        words = full;
+    }
+    let Choice { form, parameter, .. } = choice;
+    (Header { form, parameter, rounded, count: count as u32, words }, choice)
 }
 
 impl Body {

@@ -10,12 +10,21 @@ pub(super) enum Form {
     Dense = 0,
     /// Indices of 32 bits, and values.
     Raw = 1,
+    /// Gaps in fields as wide as the largest needs, and values.
+    Packed = 2,
+    /// A bit for each position, and values.
+    Bitmap = 3,
+    /// Elias–Fano's indices, and values.
+    EliasFano = 4,
+    /// Rice's gaps, and values.
+    Rice = 5,
     /// All values of a block that the sender holds sparse.
     Full = 6,
 }
 
 impl Form {
-    const ALL: [Form; 3] = [Form::Dense, Form::Raw, Form::Full];
+    const ALL: [Form; 7] =
+        [Form::Dense, Form::Raw, Form::Packed, Form::Bitmap, Form::EliasFano, Form::Rice, Form::Full];
 }
 
 /// What is said of a block before any body comes: 8 bytes, or 12 where the body's length does not follow from them.
