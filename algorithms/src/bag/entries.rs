@@ -1,6 +1,10 @@
 //! Sorted indices and the values at them.
 
-use crate::{Block, Element, Partition};
+use std::borrow::Cow;
+
+use super::in_pairs;
+use super::merge::{Run, merge};
+use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,25 +61,42 @@ impl<T: Element> Entries<T> {
 
     /// The vector of `len` values that has these entries and zeros elsewhere.
     pub fn to_dense(&self, len: usize) -> Vec<T> {
-        let mut dense = vec![T::ZERO; len];
+        self.to_dense_with(len, T::ZERO)
+    }
+
+    /// The vector of `len` values that has these entries and `absent` elsewhere.
+    pub fn to_dense_with(&self, len: usize, absent: T) -> Vec<T> {
+        let mut dense = vec![absent; len];
         self.iter().for_each(|(i, v)| dense[i as usize] = v);
         dense
     }
 
     /// The sum of two vectors; sums that are zero disappear.
     pub fn merge(&self, other: &Self) -> Self {
-        let mut sum = Entries::with_capacity(self.len() + other.len());
-        self.visit_union(other, |index, a, b| {
-            let value = match (a, b) {
-                (Some(a), Some(b)) => a + b,
-                (Some(v), None) | (None, Some(v)) => v,
-                (None, None) => T::ZERO,
-            };
-            if value != T::ZERO {
-                sum.push(index, value);
-            }
-        });
-        sum
+        self.merge_with(other, &Reduction::Sum)
+    }
+
+    /// Two vectors as one, each absent entry read as the neutral element.
+    pub fn merge_with(&self, other: &Self, reduction: &Reduction<T>) -> Self {
+        let mut both = Self::default();
+        self.merge_into(other, reduction, &mut both);
+        both
+    }
+
+    /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
+    pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
+        merge(Run::of(self), Run::of(other), reduction, out);
+    }
+
+    /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …
+    pub fn sum_of(sets: &[Self]) -> Self {
+        Self::reduce(sets, &Reduction::Sum)
+    }
+
+    /// Many vectors as one, in the order of [`sum_of`](Self::sum_of).
+    pub fn reduce(sets: &[Self], reduction: &Reduction<T>) -> Self {
+        let sets = sets.iter().map(Cow::Borrowed).collect();
+        in_pairs(sets, |a, b| Cow::Owned(a.merge_with(&b, reduction))).unwrap_or_default().into_owned()
     }
 
     /// Calls `visit(index, here, there)` for every index that either side has, ascending.
