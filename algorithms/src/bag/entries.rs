@@ -101,29 +101,17 @@ impl<T: Element> Entries<T> {
 
     /// Calls `visit(index, here, there)` for every index that either side has, ascending.
     pub fn visit_union(&self, other: &Self, mut visit: impl FnMut(u32, Option<T>, Option<T>)) {
-        let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
-        loop {
-            match (a.peek().copied(), b.peek().copied()) {
-                (Some((i, v)), Some((j, w))) if i == j => {
-                    visit(i, Some(v), Some(w));
-                    a.next();
-                    b.next();
-                }
-                (Some((i, v)), Some((j, _))) if i < j => {
-                    visit(i, Some(v), None);
-                    a.next();
-                }
-                (Some((i, v)), None) => {
-                    visit(i, Some(v), None);
-                    a.next();
-                }
-                (_, Some((j, w))) => {
-                    visit(j, None, Some(w));
-                    b.next();
-                }
-                (None, None) => return,
-            }
+        let (mut i, mut j) = (0, 0);
+        while let (Some(&here), Some(&there)) = (self.indices.get(i), other.indices.get(j)) {
+            let (a, b) = (self.values[i], other.values[j]);
+            visit(here.min(there), (here <= there).then_some(a), (there <= here).then_some(b));
+            i += usize::from(here <= there);
+            j += usize::from(there <= here);
         }
+        let rest = self.indices[i..].iter().zip(&self.values[i..]);
+        rest.for_each(|(&index, &value)| visit(index, Some(value), None));
+        let rest = other.indices[j..].iter().zip(&other.values[j..]);
+        rest.for_each(|(&index, &value)| visit(index, None, Some(value)));
     }
 
     /// Cuts entries that are indexed in the flat gradient into one set for each block, indexed within it.
@@ -165,6 +153,18 @@ mod tests {
                 let range = partition.range(Block(b as u32));
                 prop_assert_eq!(part.to_dense(range.len()), dense[range].to_vec());
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_union_is_visited_in_order(a in proptest::collection::btree_map(0u32..60, -9i8..9, 0..40), b in proptest::collection::btree_map(0u32..60, -9i8..9, 0..40)) {
+            let entries = |map: &std::collections::BTreeMap<u32, i8>| map.iter().map(|(&i, &v)| (i, f32::from(v))).collect::<Entries>();
+            let mut visited = Vec::new();
+            entries(&a).visit_union(&entries(&b), |index, here, there| visited.push((index, here, there)));
+            let value = |map: &std::collections::BTreeMap<u32, i8>, i| map.get(&i).map(|&v| f32::from(v));
+            let either = (0..60).map(|i| (i, value(&a, i), value(&b, i)));
+            prop_assert_eq!(visited, either.filter(|(_, a, b)| a.is_some() || b.is_some()).collect::<Vec<_>>());
         }
     }
 
