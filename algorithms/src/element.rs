@@ -3,18 +3,18 @@
 //! A sum has the type of what is summed, and every addition rounds to it, to nearest and ties to even. The 16-bit types
 //! compute in f32 and round once, which gives the same bits as an addition of their own would.
 
+mod arithmetic;
+
 use std::fmt::{Debug, Display};
 use std::ops::{Add, AddAssign, BitAnd, Mul, Neg, Shr, Sub};
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Values that a kernel takes at once: a few vectors of every type on every processor.
-pub(crate) const LANES: usize = 32;
+pub(crate) use arithmetic::{Arithmetic, Wide};
 
 /// The type of a gradient's values. Implemented for [`f32`], [`f64`], [`half::bf16`] and [`half::f16`], and for no others.
 pub trait Element:
-    sealed::Sealed
+    Arithmetic
     + bytemuck::Pod
     + PartialOrd
     + Default
@@ -47,8 +47,6 @@ pub trait Element:
     type Bytes: Copy + AsRef<[u8]> + IntoIterator<Item = u8>;
     /// The integer by which magnitudes are ordered.
     type Magnitude: Magnitude;
-    /// What it computes in: itself, or f32 for the types of 16 bits.
-    type Wide: Wide;
 
     /// Reads one little-endian value.
     ///
@@ -59,8 +57,11 @@ pub trait Element:
     /// The little-endian bytes.
     fn to_le(self) -> Self::Bytes;
 
-    /// The bits, for comparing values whose zeros have signs.
+    /// The bits, lowest first: equal for values that are equal in every respect, unlike zeros of different signs.
     fn bits(self) -> u64;
+
+    /// The value that has these bits; higher ones than it has are ignored.
+    fn from_bits(bits: u64) -> Self;
 
     /// Whether it is neither infinite nor NaN.
     fn is_finite(self) -> bool {
@@ -82,24 +83,6 @@ pub trait Element:
 
     /// The number nearest to this one.
     fn from_f64(value: f64) -> Self;
-
-    /// The same number in the type that it computes in.
-    fn widen(self) -> Self::Wide;
-
-    /// The number nearest to this one.
-    fn narrow(wide: Self::Wide) -> Self;
-
-    /// [`widen`](Self::widen) for many.
-    #[inline(always)]
-    fn widen_all(values: &[Self; LANES]) -> [Self::Wide; LANES] {
-        values.map(Self::widen)
-    }
-
-    /// [`narrow`](Self::narrow) for many.
-    #[inline(always)]
-    fn narrow_all(wide: &[Self::Wide; LANES]) -> [Self; LANES] {
-        wide.map(Self::narrow)
-    }
 }
 
 /// The integers by which magnitudes are ordered. They are never negative; signed, since those are the comparisons that
@@ -147,23 +130,8 @@ macro_rules! magnitudes {
 
 magnitudes!(i16 i32 i64);
 
-/// The types that values are computed in: [`f32`] and [`f64`].
-pub trait Wide: Copy + Add<Output = Self> + Mul<Output = Self> + sealed::Sealed {
-    /// The greater of two finite numbers, +0 of two zeros that differ: commutative bit by bit, and no branch.
-    fn greater(self, other: Self) -> Self;
-
-    /// The lesser of two finite numbers, −0 of two zeros that differ: commutative bit by bit, and no branch.
-    fn lesser(self, other: Self) -> Self;
-}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
 macro_rules! native {
     ($float:ident, $bits:ident, $magnitude:ident, $name:literal) => {
-        impl sealed::Sealed for $float {}
-
         impl Element for $float {
             const NAME: &'static str = $name;
             const ZERO: Self = 0.0;
@@ -174,7 +142,6 @@ macro_rules! native {
 
             type Bytes = [u8; size_of::<$float>()];
             type Magnitude = $magnitude;
-            type Wide = $float;
 
             #[inline(always)]
             fn from_le(bytes: &[u8]) -> Self {
@@ -188,8 +155,14 @@ macro_rules! native {
                 self.to_le_bytes()
             }
 
+            #[inline(always)]
             fn bits(self) -> u64 {
                 self.to_bits().into()
+            }
+
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                $float::from_bits(bits as $bits)
             }
 
             #[inline(always)]
@@ -214,33 +187,6 @@ macro_rules! native {
             fn from_f64(value: f64) -> Self {
                 value as $float
             }
-
-            #[inline(always)]
-            fn widen(self) -> $float {
-                self
-            }
-
-            #[inline(always)]
-            fn narrow(wide: $float) -> Self {
-                wide
-            }
-        }
-
-        impl Wide for $float {
-            #[inline(always)]
-            fn greater(self, other: Self) -> Self {
-                let greater = if self > other { self } else { other };
-                // Equal numbers have equal bits or are zeros, whose sign is positive where one of them is.
-                let equal = $float::from_bits(self.to_bits() & other.to_bits());
-                if self == other { equal } else { greater }
-            }
-
-            #[inline(always)]
-            fn lesser(self, other: Self) -> Self {
-                let lesser = if self < other { self } else { other };
-                let equal = $float::from_bits(self.to_bits() | other.to_bits());
-                if self == other { equal } else { lesser }
-            }
         }
     };
 }
@@ -249,9 +195,7 @@ native!(f32, u32, i32, "float32");
 native!(f64, u64, i64, "float64");
 
 macro_rules! halves {
-    ($half:ident, $name:literal, { $($bulk:item)* }) => {
-        impl sealed::Sealed for $half {}
-
+    ($half:ident, $name:literal) => {
         impl Element for $half {
             const NAME: &'static str = $name;
             const ZERO: Self = $half::ZERO;
@@ -262,7 +206,6 @@ macro_rules! halves {
 
             type Bytes = [u8; 2];
             type Magnitude = i16;
-            type Wide = f32;
 
             #[inline(always)]
             fn from_le(bytes: &[u8]) -> Self {
@@ -276,8 +219,14 @@ macro_rules! halves {
                 self.to_le_bytes()
             }
 
+            #[inline(always)]
             fn bits(self) -> u64 {
                 self.to_bits().into()
+            }
+
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                $half::from_bits(bits as u16)
             }
 
             #[inline(always)]
@@ -301,56 +250,12 @@ macro_rules! halves {
             fn from_f64(value: f64) -> Self {
                 $half::from_f32(to_odd(value))
             }
-
-            #[inline(always)]
-            fn widen(self) -> f32 {
-                self.to_f32()
-            }
-
-            #[inline(always)]
-            fn narrow(wide: f32) -> Self {
-                $half::from_f32(wide)
-            }
-
-            $($bulk)*
         }
     };
 }
 
-halves!(bf16, "bfloat16", {
-    #[inline(always)]
-    fn widen_all(values: &[Self; LANES]) -> [f32; LANES] {
-        values.map(|value| f32::from_bits(u32::from(value.to_bits()) << 16))
-    }
-
-    #[inline(always)]
-    fn narrow_all(wide: &[f32; LANES]) -> [Self; LANES] {
-        // Without a branch, so that the compiler makes vectors of it: half a unit of the last place kept, less one
-        // where that place is even.
-        wide.map(|wide| {
-            let bits = wide.to_bits();
-            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-            let quiet = bits | 0x0040_0000;
-            bf16::from_bits(((if wide.is_nan() { quiet } else { rounded }) >> 16) as u16)
-        })
-    }
-});
-
-halves!(f16, "float16", {
-    #[inline(always)]
-    fn widen_all(values: &[Self; LANES]) -> [f32; LANES] {
-        let mut wide = [0.0; LANES];
-        values.convert_to_f32_slice(&mut wide);
-        wide
-    }
-
-    #[inline(always)]
-    fn narrow_all(wide: &[f32; LANES]) -> [Self; LANES] {
-        let mut values = [f16::ZERO; LANES];
-        values.convert_from_f32_slice(wide);
-        values
-    }
-});
+halves!(bf16, "bfloat16");
+halves!(f16, "float16");
 
 /// Reads little-endian values.
 pub fn values<T: Element>(bytes: &[u8]) -> impl ExactSizeIterator<Item = T> + '_ {

@@ -17,6 +17,7 @@ pub mod bag;
 pub mod collectives;
 pub mod element;
 mod partition;
+mod reduction;
 pub mod residual;
 pub mod schedule;
 pub mod select;
@@ -24,6 +25,7 @@ pub mod select;
 pub use collectives::Method;
 pub use element::Element;
 pub use partition::{Partition, Sparsity, SparsityError};
+pub use reduction::Reduction;
 
 use std::fmt;
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::element::{self, Element};
 
@@ -77,6 +77,17 @@ impl<T: Element> Dense<T> {
         })
     }
 
+    /// The values as one piece to write to: in its own memory, if it is one piece that nobody else has.
+    pub fn into_bytes(mut self) -> BytesMut {
+        let last = self.pieces.pop().unwrap_or_default();
+        if self.pieces.is_empty() {
+            return last.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        }
+        let mut values = BytesMut::with_capacity(self.len * T::WIDTH);
+        self.pieces.iter().chain([&last]).for_each(|piece| values.extend_from_slice(piece));
+        values
+    }
+
     /// The values as one vector.
     pub fn to_vec(&self) -> Vec<T> {
         let mut values = Vec::with_capacity(self.len);
@@ -131,6 +142,10 @@ mod tests {
         }
         assert_eq!(whole, cut);
         assert_eq!(cut.to_vec(), values);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert_eq!(cut.clone().into_bytes(), bytes);
+        assert_eq!(whole.into_bytes(), bytes);
+        assert!(Dense::<f32>::default().into_bytes().is_empty());
         for range in [0..100, 5..6, 9..11, 50..50, 72..100] {
             let found: Vec<f32> = cut.stretches(range.clone()).flat_map(floats).collect();
             assert_eq!(found, values[range]);

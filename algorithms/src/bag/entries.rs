@@ -1,6 +1,10 @@
 //! Sorted indices and the values at them.
 
-use crate::{Block, Element, Partition};
+use std::borrow::Cow;
+
+use super::in_pairs;
+use super::merge::{Run, merge};
+use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,52 +61,57 @@ impl<T: Element> Entries<T> {
 
     /// The vector of `len` values that has these entries and zeros elsewhere.
     pub fn to_dense(&self, len: usize) -> Vec<T> {
-        let mut dense = vec![T::ZERO; len];
+        self.to_dense_with(len, T::ZERO)
+    }
+
+    /// The vector of `len` values that has these entries and `absent` elsewhere.
+    pub fn to_dense_with(&self, len: usize, absent: T) -> Vec<T> {
+        let mut dense = vec![absent; len];
         self.iter().for_each(|(i, v)| dense[i as usize] = v);
         dense
     }
 
     /// The sum of two vectors; sums that are zero disappear.
     pub fn merge(&self, other: &Self) -> Self {
-        let mut sum = Entries::with_capacity(self.len() + other.len());
-        self.visit_union(other, |index, a, b| {
-            let value = match (a, b) {
-                (Some(a), Some(b)) => a + b,
-                (Some(v), None) | (None, Some(v)) => v,
-                (None, None) => T::ZERO,
-            };
-            if value != T::ZERO {
-                sum.push(index, value);
-            }
-        });
-        sum
+        self.merge_with(other, &Reduction::Sum)
+    }
+
+    /// Two vectors as one, each absent entry read as the neutral element.
+    pub fn merge_with(&self, other: &Self, reduction: &Reduction<T>) -> Self {
+        let mut both = Self::default();
+        self.merge_into(other, reduction, &mut both);
+        both
+    }
+
+    /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
+    pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
+        merge(Run::of(self), Run::of(other), reduction, out);
+    }
+
+    /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …
+    pub fn sum_of(sets: &[Self]) -> Self {
+        Self::reduce(sets, &Reduction::Sum)
+    }
+
+    /// Many vectors as one, in the order of [`sum_of`](Self::sum_of).
+    pub fn reduce(sets: &[Self], reduction: &Reduction<T>) -> Self {
+        let sets = sets.iter().map(Cow::Borrowed).collect();
+        in_pairs(sets, |a, b| Cow::Owned(a.merge_with(&b, reduction))).unwrap_or_default().into_owned()
     }
 
     /// Calls `visit(index, here, there)` for every index that either side has, ascending.
     pub fn visit_union(&self, other: &Self, mut visit: impl FnMut(u32, Option<T>, Option<T>)) {
-        let (mut a, mut b) = (self.iter().peekable(), other.iter().peekable());
-        loop {
-            match (a.peek().copied(), b.peek().copied()) {
-                (Some((i, v)), Some((j, w))) if i == j => {
-                    visit(i, Some(v), Some(w));
-                    a.next();
-                    b.next();
-                }
-                (Some((i, v)), Some((j, _))) if i < j => {
-                    visit(i, Some(v), None);
-                    a.next();
-                }
-                (Some((i, v)), None) => {
-                    visit(i, Some(v), None);
-                    a.next();
-                }
-                (_, Some((j, w))) => {
-                    visit(j, None, Some(w));
-                    b.next();
-                }
-                (None, None) => return,
-            }
+        let (mut i, mut j) = (0, 0);
+        while let (Some(&here), Some(&there)) = (self.indices.get(i), other.indices.get(j)) {
+            let (a, b) = (self.values[i], other.values[j]);
+            visit(here.min(there), (here <= there).then_some(a), (there <= here).then_some(b));
+            i += usize::from(here <= there);
+            j += usize::from(there <= here);
         }
+        let rest = self.indices[i..].iter().zip(&self.values[i..]);
+        rest.for_each(|(&index, &value)| visit(index, Some(value), None));
+        let rest = other.indices[j..].iter().zip(&other.values[j..]);
+        rest.for_each(|(&index, &value)| visit(index, None, Some(value)));
     }
 
     /// Cuts entries that are indexed in the flat gradient into one set for each block, indexed within it.
@@ -144,6 +153,18 @@ mod tests {
                 let range = partition.range(Block(b as u32));
                 prop_assert_eq!(part.to_dense(range.len()), dense[range].to_vec());
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_union_is_visited_in_order(a in proptest::collection::btree_map(0u32..60, -9i8..9, 0..40), b in proptest::collection::btree_map(0u32..60, -9i8..9, 0..40)) {
+            let entries = |map: &std::collections::BTreeMap<u32, i8>| map.iter().map(|(&i, &v)| (i, f32::from(v))).collect::<Entries>();
+            let mut visited = Vec::new();
+            entries(&a).visit_union(&entries(&b), |index, here, there| visited.push((index, here, there)));
+            let value = |map: &std::collections::BTreeMap<u32, i8>, i| map.get(&i).map(|&v| f32::from(v));
+            let either = (0..60).map(|i| (i, value(&a, i), value(&b, i)));
+            prop_assert_eq!(visited, either.filter(|(_, a, b)| a.is_some() || b.is_some()).collect::<Vec<_>>());
         }
     }
 

@@ -3,6 +3,7 @@
 mod coding;
 mod dense;
 mod entries;
+mod merge;
 mod qsgd;
 pub mod wire;
 
@@ -11,7 +12,7 @@ pub use dense::{Dense, floats};
 pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;
 
-use crate::Element;
+use crate::{Element, Reduction};
 
 /// The values of one block on their way: sparse, or dense once that is smaller.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +29,7 @@ impl<T: Element> Bag<T> {
         Bag::Sparse(Entries::default())
     }
 
-    /// The number of values that are not zero.
+    /// The number of entries: of dense values, those that are not zero.
     pub fn nonzeros(&self) -> usize {
         match self {
             Bag::Sparse(entries) => entries.len(),
@@ -44,6 +45,19 @@ impl<T: Element> Bag<T> {
         }
     }
 
+    /// The index of the first value that is NaN or infinite.
+    pub(crate) fn first_non_finite(&self) -> Option<usize> {
+        let finite = |values: &[T]| values.iter().all(|v| v.is_finite());
+        match self {
+            Bag::Sparse(entries) if finite(&entries.values) => None,
+            Bag::Sparse(entries) => {
+                let position = entries.values.iter().position(|v| !v.is_finite())?;
+                Some(entries.indices[position] as usize)
+            }
+            Bag::Dense(values) => values.iter().position(|v| !v.is_finite()),
+        }
+    }
+
     /// The non-zero entries by themselves.
     pub fn into_entries(self) -> Entries<T> {
         match self {
@@ -55,48 +69,77 @@ impl<T: Element> Bag<T> {
     /// Sparse entries of a block of `len` entries, turned dense where COO would be larger
     /// (an index and a value for each entry against a value for all: SparCML's δ).
     pub fn smaller(entries: Entries<T>, len: usize) -> Self {
+        Self::smaller_with(entries, len, &Reduction::Sum)
+    }
+
+    /// [`smaller`](Self::smaller), with the neutral element of `reduction` where there is no entry.
+    pub fn smaller_with(entries: Entries<T>, len: usize, reduction: &Reduction<T>) -> Self {
         let (sparse, dense) = (entries.len() * (size_of::<u32>() + T::WIDTH), len * T::WIDTH);
-        if sparse > dense { Bag::Dense(entries.to_dense(len).into()) } else { Bag::Sparse(entries) }
+        if sparse > dense {
+            Bag::Dense(entries.to_dense_with(len, reduction.neutral()).into())
+        } else {
+            Bag::Sparse(entries)
+        }
     }
 
     /// self + other, value by value: the bits do not depend on which side is sparse.
     pub fn add(self, other: Self, len: usize) -> Self {
+        self.combine(other, len, &Reduction::Sum)
+    }
+
+    /// Two bags of a block of `len` entries as one, each absent entry read as the neutral element: the bits do not depend
+    /// on which side is sparse.
+    pub fn combine(self, other: Self, len: usize, reduction: &Reduction<T>) -> Self {
         match (self, other) {
-            (Bag::Sparse(a), Bag::Sparse(b)) => Bag::smaller(a.merge(&b), len),
-            (Bag::Dense(sum), other) | (other, Bag::Dense(sum)) => {
-                let mut sum = sum.to_vec();
-                match other {
-                    Bag::Sparse(other) => other.iter().for_each(|(i, v)| sum[i as usize] += v),
-                    Bag::Dense(other) => sum.iter_mut().zip(other.iter()).for_each(|(a, b)| *a += b),
+            (Bag::Sparse(a), Bag::Sparse(b)) => {
+                Bag::smaller_with(a.merge_with(&b, reduction), len, reduction)
+            }
+            (Bag::Dense(values), Bag::Sparse(entries)) | (Bag::Sparse(entries), Bag::Dense(values)) => {
+                let mut values = values.to_vec();
+                reduction.combine_entries(&mut values, &entries);
+                Bag::Dense(values.into())
+            }
+            (Bag::Dense(a), Bag::Dense(b)) => {
+                let mut values = a.into_bytes();
+                let mut rest = &mut values[..];
+                for piece in b.pieces() {
+                    let (here, after) = rest.split_at_mut(piece.len());
+                    reduction.combine_bytes(here, piece);
+                    rest = after;
                 }
-                Bag::Dense(sum.into())
+                let mut both = Dense::default();
+                both.push(values.freeze());
+                Bag::Dense(both)
             }
         }
     }
+
+    /// The sum of many bags of a block of `len` entries, in a fixed order: ((0 + 1) + (2 + 3)) + …
+    pub fn sum_of(bags: Vec<Self>, len: usize) -> Self {
+        Self::reduce(bags, len, &Reduction::Sum)
+    }
+
+    /// Many bags of a block of `len` entries as one, in the order of [`sum_of`](Self::sum_of).
+    pub fn reduce(bags: Vec<Self>, len: usize, reduction: &Reduction<T>) -> Self {
+        in_pairs(bags, |a, b| a.combine(b, len, reduction)).unwrap_or_else(Self::empty)
+    }
+}
+
+/// Combines neighbours until one is left: a tree as low as can be, whose shape depends on nothing but the number.
+fn in_pairs<B>(mut level: Vec<B>, pair: impl Fn(B, B) -> B) -> Option<B> {
+    while level.len() > 1 {
+        let mut rest = level.into_iter();
+        let next = || {
+            let first = rest.next()?;
+            Some(match rest.next() {
+                Some(second) => pair(first, second),
+                None => first,
+            })
+        };
+        level = std::iter::from_fn(next).collect();
+    }
+    level.pop()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    pub(crate) fn sparse(len: usize) -> impl Strategy<Value = Vec<f32>> {
-        proptest::collection::vec(
-            prop_oneof![3 => Just(0.0f32), 1 => -4.0f32..4.0, 1 => Just(1.5f32), 1 => Just(-1.5f32)],
-            len,
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn adding_bags_is_adding_vectors(a in sparse(40), b in sparse(40), forms in 0..4) {
-            let bag = |v: &[f32], dense: bool| {
-                if dense { Bag::Dense(v.to_vec().into()) } else { Bag::Sparse(Entries::from_dense(v)) }
-            };
-            let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-            let ours = bag(&a, forms & 1 > 0).add(bag(&b, forms & 2 > 0), 40);
-            prop_assert_eq!(ours.nonzeros(), sum.iter().filter(|v| **v != 0.0).count());
-            prop_assert_eq!(ours.into_entries(), Entries::from_dense(&sum));
-        }
-    }
-}
+mod tests;

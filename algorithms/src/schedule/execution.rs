@@ -380,21 +380,10 @@ impl Execution {
             }
         }
         self.intact[block.index()] = false;
-        // As a balanced tree: what the checker proves about the order is about this one.
-        while bags.len() > 1 {
-            let mut bags_of_pairs = Vec::with_capacity(bags.len().div_ceil(2));
-            let mut pairs = bags.into_iter();
-            while let Some(first) = pairs.next() {
-                bags_of_pairs.push(match pairs.next() {
-                    Some(second) => first.add(second, len),
-                    None => first,
-                });
-            }
-            bags = bags_of_pairs;
-        }
-        let sum = bags.pop().unwrap_or_else(Bag::empty);
-        if let Some((index, _)) = sum.iter().find(|(_, v)| !v.is_finite()) {
-            let entry = self.schedule.partition.range(block).start + index as usize;
+        // As a balanced tree: what the checker proves about the order is about that one.
+        let sum = Bag::sum_of(bags, len);
+        if let Some(index) = sum.first_non_finite() {
+            let entry = self.schedule.partition.range(block).start + index;
             return Err(ExecutionError::Sum { entry });
         }
         *self.slot(Place { block, lane: 0 }) = Some(Held::bag(sum));

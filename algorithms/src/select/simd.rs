@@ -30,7 +30,7 @@ impl Simd {
 
     /// The best that this processor has.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    pub(super) fn best() -> Simd {
+    pub(crate) fn best() -> Simd {
         if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")) {
             Simd::Portable
         } else if is_x86_feature_detected!("avx512f") {
@@ -42,7 +42,7 @@ impl Simd {
 
     /// The best that this processor has.
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    pub(super) fn best() -> Simd {
+    pub(crate) fn best() -> Simd {
         Simd::Portable
     }
 }

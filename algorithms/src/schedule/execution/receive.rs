@@ -128,8 +128,8 @@ impl Execution {
             }
             (How::Add, Some(Held::Bag(carried))) => {
                 let bag = carried.bag.add(Bag::Sparse(entries), self.block_len(place.block));
-                if let Some((i, _)) = bag.iter().find(|(_, v)| !v.is_finite()) {
-                    return Err(i as usize);
+                if let Some(index) = bag.first_non_finite() {
+                    return Err(index);
                 }
                 Held::bag(bag)
             }
