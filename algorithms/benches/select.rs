@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::select::{
-    Simd, accumulate, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
+    Simd, accumulate, bucketed, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
 };
 
 /// Steps before the first that counts: the residuals settle.
@@ -135,6 +135,10 @@ impl Bench {
         let replaced =
             Self::time(rows, "replace", || replace(&mut traffic[2], gradient, threshold, 0, &mut found));
         assert_eq!(replaced, Ok(()));
+        for (name, k) in [("4 of every 512", 4), ("16 of every 512", 16)] {
+            found.clear();
+            Self::time(rows, name, || bucketed(gradient, 512, k, &mut found));
+        }
         workers[0].found = found;
     }
 

@@ -8,7 +8,8 @@ use std::arch::x86_64::*;
 use super::packer::Packer;
 use super::sweep::Pass;
 use super::top::Cut;
-use super::{Entries, INFINITE, narrow};
+use super::{Entries, INFINITE, bucket, narrow};
+use crate::Element;
 
 const LANES: usize = 8;
 /// Vectors that are checked together before any of them is stored.
@@ -92,7 +93,7 @@ pub(super) unsafe fn sweep<P: Pass>(
 /// The processor must have AVX2 and POPCNT. `indices` and `values` must be equally long.
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) unsafe fn split(
-    cut: &mut Cut,
+    cut: &mut Cut<i32>,
     indices: &[u32],
     values: &[f32],
     kept: &mut Entries,
@@ -100,7 +101,7 @@ pub(super) unsafe fn split(
 ) -> usize {
     let mut keep = Packer::new(kept, values.len() + LANES);
     let mut drop = Packer::new(dropped, values.len() + LANES);
-    let edge = _mm256_set1_epi32(cut.magnitude as i32);
+    let edge = _mm256_set1_epi32(cut.magnitude);
     let magnitudes = _mm256_set1_epi32(0x7fff_ffff);
     let mut done = 0;
     while done + LANES <= values.len() {
@@ -138,8 +139,17 @@ pub(super) unsafe fn split(
 /// # Safety
 /// The processor must have AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn narrow(values: &[f32], k: usize) -> (Vec<u32>, usize) {
+pub(super) unsafe fn narrow<T: Element>(values: &[T], k: usize) -> (Vec<T::Magnitude>, usize) {
     narrow::narrow(values, k)
+}
+
+/// [`bucket::reached_by`], compiled for AVX2.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn reached_by<T: Element>(values: &[T], k: usize) -> T {
+    bucket::reached_by(values, k)
 }
 
 /// One bit per lane, from lanes that are all ones or all zeros.

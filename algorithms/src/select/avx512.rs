@@ -90,7 +90,7 @@ pub(super) unsafe fn sweep<P: Pass>(
 /// The processor must have AVX-512F and POPCNT. `indices` and `values` must be equally long.
 #[target_feature(enable = "avx512f,popcnt")]
 pub(super) unsafe fn split(
-    cut: &mut Cut,
+    cut: &mut Cut<i32>,
     indices: &[u32],
     values: &[f32],
     kept: &mut Entries,
@@ -98,7 +98,7 @@ pub(super) unsafe fn split(
 ) -> usize {
     let mut keep = Packer::new(kept, values.len() + LANES);
     let mut drop = Packer::new(dropped, values.len() + LANES);
-    let edge = _mm512_set1_epi32(cut.magnitude as i32);
+    let edge = _mm512_set1_epi32(cut.magnitude);
     let magnitudes = _mm512_set1_epi32(0x7fff_ffff);
     let mut done = 0;
     while done + LANES <= values.len() {

@@ -1,6 +1,6 @@
 //! Thresholds before the entries are seen: from a sample, or from the step before.
 
-use super::{INFINITE, magnitude};
+use crate::Element;
 
 /// One entry of so many is sampled, as long as that is within [`SAMPLES`].
 const SPACING: usize = 32;
@@ -12,31 +12,31 @@ const SAMPLES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 15;
 /// threshold, always. 0 if `k` is not below the length, or if a non-zero threshold would be too high; infinity if `k` is 0.
 ///
 /// It is a guess: whoever needs `k` entries counts what reached it.
-pub fn estimate_threshold(values: &[f32], k: usize) -> f32 {
+pub fn estimate_threshold<T: Element>(values: &[T], k: usize) -> T {
     if k == 0 {
-        return f32::INFINITY;
+        return T::from_magnitude(T::INFINITE);
     }
     if k >= values.len() {
-        return 0.0;
+        return T::ZERO;
     }
     let mut sample = sample(values);
     let expected = k as f64 * sample.len() as f64 / values.len() as f64;
     let guarded =
         if sample.len() == values.len() { k } else { (expected + 3.0 * expected.sqrt()) as usize + 2 };
     if guarded > sample.len() {
-        return 0.0;
+        return T::ZERO;
     }
     let from_below = sample.len() - guarded;
     let (_, &mut reached, _) = sample.select_nth_unstable(from_below);
-    f32::from_bits(reached.min(INFINITE))
+    T::from_magnitude(reached.min(T::INFINITE))
 }
 
 /// Magnitudes of entries spread evenly over the slice: one from each of 2^m equal parts, at a place that a hash of the
 /// part's number chooses, so that no period in the data is met in step. All of them, of a short slice.
-fn sample(values: &[f32]) -> Vec<u32> {
+fn sample<T: Element>(values: &[T]) -> Vec<T::Magnitude> {
     let parts = (values.len() / SPACING).clamp(*SAMPLES.start(), *SAMPLES.end()).next_power_of_two();
     if values.len() <= parts {
-        return values.iter().map(|&value| magnitude(value)).collect();
+        return values.iter().map(|value| value.magnitude()).collect();
     }
     let (len, shift) = (values.len() as u64, parts.ilog2());
     let bound = |part: u64| (part * len) >> shift;
@@ -45,13 +45,13 @@ fn sample(values: &[f32]) -> Vec<u32> {
             // Multiplying by 2^64 / golden ratio, then taking high bits: Knuth's multiplicative hash.
             let hash = (part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let place = bound(part) + ((hash * (bound(part + 1) - bound(part))) >> 32);
-            magnitude(values[place as usize])
+            values[place as usize].magnitude()
         })
         .collect()
 }
 
 /// How many entries the next step's threshold aims at, as a multiple of k: what may go wrong between two steps.
-const AIM: f32 = 2.0;
+const AIM: f64 = 2.0;
 
 /// The threshold that about 2`k` entries will reach in the next step if it resembles this one, in which `reached` entries
 /// reached `threshold` and [`top_k`](super::top_k) kept the `k` largest of them, down to `smallest`.
@@ -59,14 +59,14 @@ const AIM: f32 = 2.0;
 /// Between the two thresholds the count is taken as a power of the magnitude. That matters once residuals have built up:
 /// entries crowd just below what is sent, and a fixed share of `smallest` would let many times `k` pass. The result is
 /// between 0.5 and 0.98 of `smallest`; 0.8 of it where this step tells nothing (no more than `k` reached it).
-pub fn predict_threshold(threshold: f32, reached: usize, smallest: f32, k: usize) -> f32 {
-    let surplus = (reached as f32 / k as f32).ln();
-    let span = (smallest / threshold).ln();
+pub fn predict_threshold<T: Element>(threshold: T, reached: usize, smallest: T, k: usize) -> T {
+    let surplus = (reached as f64 / k as f64).ln();
+    let span = (smallest.to_f64() / threshold.to_f64()).ln();
     // count ∝ magnitude^(-surplus / span), so AIM × k are reached at AIM^(-span / surplus) of `smallest`.
     let share = if surplus > 0.0 && surplus.is_finite() && span > 0.0 && span.is_finite() {
         (-AIM.ln() * span / surplus).exp().clamp(0.5, 0.98)
     } else {
         0.8
     };
-    share * smallest
+    T::from_f64(share * smallest.to_f64())
 }

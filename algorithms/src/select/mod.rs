@@ -6,13 +6,14 @@
 //! proof of exactness. If fewer do, the prediction was too high, and [`scan`] collects again with a lower one;
 //! [`top_k_dense`] does all of that without a prediction.
 //!
-//! Magnitudes are compared as bits, `x.to_bits() & 0x7fff_ffff`, an order in which every finite value stands below
+//! Magnitudes are compared as bits, those of x without its sign ([`Element::magnitude`]), an order in which every finite value stands below
 //! infinity and infinity below every NaN, and which no rounding or flush-to-zero mode changes. Both zeros have
 //! magnitude 0 and are never chosen.
 //!
-//! The passes run on AVX-512, AVX2 or portable code, whichever is the best that the processor has; all give the same
-//! bits. See [`Simd`] to force one.
+//! The passes work for every [`Element`]. Those over f32 run on AVX-512, AVX2 or portable code, whichever is the best that
+//! the processor has; all give the same bits. See [`Simd`] to force one.
 
+mod bucket;
 mod estimate;
 mod narrow;
 mod portable;
@@ -30,26 +31,24 @@ mod packer;
 #[cfg(test)]
 mod tests;
 
+pub use bucket::bucketed;
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};
 pub use top::{top_k, top_k_dense};
 
+use crate::Element;
 use crate::bag::Entries;
+use crate::element::Magnitude;
 
-/// The bits of infinity: every magnitude from here on is not finite.
+/// The bits of infinity in f32, for the kernels: every magnitude from here on is not finite.
+#[cfg(target_arch = "x86_64")]
 const INFINITE: u32 = f32::INFINITY.to_bits();
-
-/// The bits of |x|: orders magnitudes, NaN above infinity.
-#[inline(always)]
-fn magnitude(x: f32) -> u32 {
-    x.to_bits() & 0x7fff_ffff
-}
 
 /// The smallest magnitude that reaches `threshold`: never 0, so zeros never do; never above infinity, so whatever is not
 /// finite always does. A threshold that is not a positive number (NaN too) lets every non-zero entry pass.
-fn limit(threshold: f32) -> u32 {
-    if threshold > 0.0 { threshold.to_bits() } else { 1 }
+fn limit<T: Element>(threshold: T) -> T::Magnitude {
+    if threshold > T::ZERO { threshold.magnitude() } else { T::Magnitude::ONE }
 }
 
 /// Placeholder.

@@ -1,6 +1,7 @@
 //! From many magnitudes to the few among which the k-th largest is.
 
-use super::magnitude;
+use crate::Element;
+use crate::element::Magnitude;
 
 /// Bins of the histogram that narrows a selection down.
 const BINS: usize = 2048;
@@ -12,18 +13,17 @@ const BINS: usize = 2048;
 /// fewer to move than an nth-element over everything would. Bits order magnitudes by logarithm, so one huge entry widens
 /// the bins but little; where all fall into one bin nonetheless, nothing is won and little lost.
 #[inline(always)]
-pub(super) fn narrow(values: &[f32], k: usize) -> (Vec<u32>, usize) {
+pub(super) fn narrow<T: Element>(values: &[T], k: usize) -> (Vec<T::Magnitude>, usize) {
     if values.len() < 2 * BINS {
-        return (values.iter().map(|&value| magnitude(value)).collect(), 0);
+        return (values.iter().map(|value| value.magnitude()).collect(), 0);
     }
-    let (least, largest) = values.iter().fold((i32::MAX, 0), |(least, largest), &value| {
-        let size = magnitude(value) as i32;
+    let none = (T::Magnitude::MAX, T::Magnitude::default());
+    let (least, largest) = values.iter().fold(none, |(least, largest), value| {
+        let size = value.magnitude();
         (size.min(least), size.max(largest))
     });
-    let least = least as u32;
-    let span_bits = u32::BITS - (largest as u32 - least).leading_zeros();
-    let shift = span_bits.saturating_sub(BINS.ilog2());
-    let bin = |value: f32| ((magnitude(value) - least) >> shift) % BINS as u32;
+    let shift = (largest - least).bit_length().saturating_sub(BINS.ilog2());
+    let bin = |value: T| ((value.magnitude() - least) >> shift).low() % BINS as u32;
 
     // Two histograms in turns: neighbours that meet in a bin do not wait for each other.
     let mut counts = [[0_usize; BINS]; 2];
@@ -44,7 +44,7 @@ pub(super) fn narrow(values: &[f32], k: usize) -> (Vec<u32>, usize) {
             for group in values.chunks(32) {
                 if group.iter().fold(false, |any, &value| any | (bin(value) == chosen)) {
                     let members = group.iter().filter(|&&value| bin(value) == chosen);
-                    survivors.extend(members.map(|&value| magnitude(value)));
+                    survivors.extend(members.map(|value| value.magnitude()));
                 }
             }
             return (survivors, above);

@@ -1,19 +1,20 @@
 //! The passes in plain Rust: what they mean, and what finishes after a kernel.
 
+use super::Entries;
 use super::sweep::{NonFinite, Pass};
 use super::top::Cut;
-use super::{Entries, INFINITE, magnitude};
+use crate::Element;
 
 /// Entries examined together: few enough that one candidate among them costs little.
 const GROUP: usize = 8;
 
 /// Sweeps everything, or up to the first entry that may not be stored; see [`super::sweep::accumulate`].
-pub(super) fn sweep<P: Pass>(
-    residual: &mut [f32],
-    source: &[f32],
-    limit: u32,
+pub(super) fn sweep<T: Element, P: Pass>(
+    residual: &mut [T],
+    source: &[T],
+    limit: T::Magnitude,
     first: u32,
-    out: &mut Entries,
+    out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
     let mut start = 0;
     while let Some(group) = source[start..].first_chunk::<GROUP>() {
@@ -24,12 +25,9 @@ pub(super) fn sweep<P: Pass>(
                 entries[lane] += old[0][lane];
             }
         }
-        // Magnitudes are below 2^31, and signed comparisons are those that every vector unit has.
-        let any_reaches = |bound: u32| {
-            entries.iter().fold(false, |any, &entry| any | (magnitude(entry) as i32 >= bound as i32))
-        };
+        let any_reaches = |bound| entries.iter().fold(false, |any, entry| any | (entry.magnitude() >= bound));
         if P::STORE {
-            if any_reaches(INFINITE) {
+            if any_reaches(T::INFINITE) {
                 break;
             }
             residual[start..][..GROUP].copy_from_slice(&entries);
@@ -37,9 +35,9 @@ pub(super) fn sweep<P: Pass>(
         if any_reaches(limit) {
             // Which lanes, without a branch for each.
             let (mut lanes, mut count) = ([0; GROUP], 0);
-            for (lane, &entry) in entries.iter().enumerate() {
+            for (lane, entry) in entries.iter().enumerate() {
                 lanes[count % GROUP] = lane;
-                count += usize::from(magnitude(entry) >= limit);
+                count += usize::from(entry.magnitude() >= limit);
             }
             for &lane in &lanes[..count] {
                 out.push(first + (start + lane) as u32, entries[lane % GROUP]);
@@ -50,12 +48,12 @@ pub(super) fn sweep<P: Pass>(
     for index in start..source.len() {
         let entry = if P::ADD { residual[index] + source[index] } else { source[index] };
         if P::STORE {
-            if magnitude(entry) >= INFINITE {
+            if !entry.is_finite() {
                 return Err(NonFinite { index });
             }
             residual[index] = entry;
         }
-        if magnitude(entry) >= limit {
+        if entry.magnitude() >= limit {
             out.push(first + index as u32, entry);
         }
     }
@@ -63,23 +61,20 @@ pub(super) fn sweep<P: Pass>(
 }
 
 /// Appends each entry to `kept` or to `dropped`, without a branch that data decides. Takes off `cut` the ties it has kept.
-pub(super) fn split(
-    cut: &mut Cut,
+pub(super) fn split<T: Element>(
+    cut: &mut Cut<T::Magnitude>,
     indices: &[u32],
-    values: &[f32],
-    kept: &mut Entries,
-    dropped: &mut Entries,
+    values: &[T],
+    kept: &mut Entries<T>,
+    dropped: &mut Entries<T>,
 ) {
     let (mut next_kept, mut next_dropped) = (kept.len(), dropped.len());
     for side in [&mut *kept, &mut *dropped] {
         side.indices.resize(side.indices.len() + indices.len(), 0);
-        side.values.resize(side.values.len() + indices.len(), 0.0);
+        side.values.resize(side.values.len() + indices.len(), T::ZERO);
     }
     for (&index, &value) in indices.iter().zip(values) {
-        let magnitude = magnitude(value);
-        let tie = (magnitude == cut.magnitude) & (cut.ties > 0);
-        let keep = (magnitude > cut.magnitude) | tie;
-        cut.ties -= usize::from(tie);
+        let keep = cut.keeps(value.magnitude());
         kept.indices[next_kept] = index;
         kept.values[next_kept] = value;
         dropped.indices[next_dropped] = index;

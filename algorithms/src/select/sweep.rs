@@ -1,10 +1,14 @@
 //! One pass over a slice that finds the entries that reach a threshold, and accumulates on its way.
 
+use std::any::Any;
+
 use super::{Entries, Simd, limit, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
+use crate::Element;
+use crate::element::Magnitude;
 
-/// A sum that is NaN or infinite, or too large for f32, where a residual met its gradient.
+/// A sum that is NaN or infinite, or too large for its type, where a residual met its gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected finite gradients, found NaN or infinity at entry {index} of the slice once the residual was added: \
@@ -25,14 +29,14 @@ pub struct NonFinite {
 ///
 /// # Panics
 /// If the slices differ in length, or if an index would not fit into u32.
-pub fn accumulate(
-    residual: &mut [f32],
-    gradient: &[f32],
-    threshold: f32,
+pub fn accumulate<T: Element>(
+    residual: &mut [T],
+    gradient: &[T],
+    threshold: T,
     base: u32,
-    out: &mut Entries,
+    out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
-    sweep::<Accumulate>(Simd::current(), residual, gradient, threshold, base, out)
+    sweep::<T, Accumulate>(Simd::current(), residual, gradient, threshold, base, out)
 }
 
 /// What [`accumulate`] does when the residual is known to be zero: `residual[i] = gradient[i]`, and the residual is not
@@ -43,14 +47,14 @@ pub fn accumulate(
 ///
 /// # Panics
 /// If the slices differ in length, or if an index would not fit into u32.
-pub fn replace(
-    residual: &mut [f32],
-    gradient: &[f32],
-    threshold: f32,
+pub fn replace<T: Element>(
+    residual: &mut [T],
+    gradient: &[T],
+    threshold: T,
     base: u32,
-    out: &mut Entries,
+    out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
-    sweep::<Replace>(Simd::current(), residual, gradient, threshold, base, out)
+    sweep::<T, Replace>(Simd::current(), residual, gradient, threshold, base, out)
 }
 
 /// Appends every non-zero entry whose magnitude reaches `threshold` to `out`, at index `base` + its position. A threshold
@@ -58,13 +62,13 @@ pub fn replace(
 ///
 /// # Panics
 /// If an index would not fit into u32.
-pub fn scan(values: &[f32], threshold: f32, base: u32, out: &mut Entries) {
+pub fn scan<T: Element>(values: &[T], threshold: T, base: u32, out: &mut Entries<T>) {
     scan_with(Simd::current(), values, threshold, base, out);
 }
 
 /// [`scan`] with the instructions named.
-pub(super) fn scan_with(simd: Simd, values: &[f32], threshold: f32, base: u32, out: &mut Entries) {
-    let finished = sweep::<Scan>(simd, &mut [], values, threshold, base, out);
+pub(super) fn scan_with<T: Element>(simd: Simd, values: &[T], threshold: T, base: u32, out: &mut Entries<T>) {
+    let finished = sweep::<T, Scan>(simd, &mut [], values, threshold, base, out);
     debug_assert!(finished.is_ok(), "a scan looks for candidates only");
 }
 
@@ -98,45 +102,57 @@ impl Pass for Scan {
 /// Entries per call of a kernel, which first makes room for as many candidates: small enough that the room is small.
 const CHUNK: usize = 4096;
 
-/// A kernel sweeps whole groups of a chunk, and stops before a group whose entries may not be stored. It returns how many
-/// entries it has swept: the portable code does the rest, be it a tail or the way up to the offending entry.
-///
-/// Arguments: residual (empty if the pass does not store), source, limit, index of the first entry, candidates.
-type Kernel = unsafe fn(&mut [f32], &[f32], u32, u32, &mut Entries) -> usize;
-
 /// The pass `P` with the instructions named, which the processor must have.
-pub(super) fn sweep<P: Pass>(
+pub(super) fn sweep<T: Element, P: Pass>(
     simd: Simd,
-    residual: &mut [f32],
-    source: &[f32],
-    threshold: f32,
+    residual: &mut [T],
+    source: &[T],
+    threshold: T,
     base: u32,
-    out: &mut Entries,
+    out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
     assert!(!P::STORE || residual.len() == source.len(), "residual and gradient differ in length");
     assert!(source.len() as u64 + u64::from(base) <= 1 << 32, "an index would not fit into u32");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
     let limit = limit(threshold);
-    let kernel: Kernel = match simd {
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx512 => avx512::sweep::<P>,
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx2 => avx2::sweep::<P>,
-        _ => |_, _, _, _, _| 0,
-    };
     for (number, source) in source.chunks(CHUNK).enumerate() {
         let start = number * CHUNK;
         let residual = if P::STORE { &mut residual[start..][..source.len()] } else { &mut [] };
         // `start` is below the slice's length, and base + that length fits.
         let first = base + start as u32;
-        // SAFETY: the processor has the kernel's instructions (asserted above), the two slices are equally long if `P`
-        // stores, and first + source.len() fits into u32 or is just beyond.
-        let swept = unsafe { kernel(residual, source, limit, first, out) };
+        let swept = sweep_groups::<T, P>(simd, residual, source, limit, first, out);
         if swept < source.len() {
             let residual = if P::STORE { &mut residual[swept..] } else { &mut [] };
-            portable::sweep::<P>(residual, &source[swept..], limit, first + swept as u32, out)
+            portable::sweep::<T, P>(residual, &source[swept..], limit, first + swept as u32, out)
                 .map_err(|NonFinite { index }| NonFinite { index: start + swept + index })?;
         }
     }
     Ok(())
+}
+
+/// Sweeps whole groups of a chunk, if there is a kernel for the type, and stops before a group whose entries may not be
+/// stored. Returns how many entries it has swept: the portable code does the rest, be it a tail or the way up to the
+/// offending entry. The processor must have the instructions named, and the slices be equally long if `P` stores.
+fn sweep_groups<T: Element, P: Pass>(
+    simd: Simd,
+    residual: &mut [T],
+    source: &[T],
+    limit: T::Magnitude,
+    first: u32,
+    out: &mut Entries<T>,
+) -> usize {
+    let Some(out) = (out as &mut dyn Any).downcast_mut::<Entries>() else { return 0 };
+    // So T is f32, and these casts change nothing.
+    let (residual, source) = (bytemuck::cast_slice_mut(residual), bytemuck::cast_slice(source));
+    let limit = limit.low();
+    match simd {
+        // SAFETY: the processor has the kernel's instructions, the two slices are equally long if `P` stores, and
+        // first + source.len() fits into u32 or is just beyond: the caller asserts all that.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx512 => unsafe { avx512::sweep::<P>(residual, source, limit, first, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 => unsafe { avx2::sweep::<P>(residual, source, limit, first, out) },
+        _ => 0,
+    }
 }

@@ -1,10 +1,14 @@
 //! Exact top-k by magnitude.
 
+use std::any::Any;
+
 use super::narrow::narrow;
 use super::sweep::scan_with;
-use super::{Entries, Simd, estimate_threshold, magnitude, portable};
+use super::{Entries, Simd, estimate_threshold, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
+use crate::Element;
+use crate::element::Magnitude;
 
 /// Splits entries into the `k` of largest magnitude and the others: appends them to `kept` and to `dropped`, each in the
 /// order given. Among equal magnitudes the first come first, which is the lower index where indices ascend. Zeros are
@@ -14,34 +18,61 @@ use super::{avx2, avx512};
 ///
 /// # Panics
 /// If `indices` and `values` differ in length.
-pub fn top_k(indices: &[u32], values: &[f32], k: usize, kept: &mut Entries, dropped: &mut Entries) -> f32 {
+pub fn top_k<T: Element>(
+    indices: &[u32],
+    values: &[T],
+    k: usize,
+    kept: &mut Entries<T>,
+    dropped: &mut Entries<T>,
+) -> T {
     top_k_with(Simd::current(), indices, values, k, kept, dropped)
 }
 
 /// [`top_k`] with the instructions named.
-pub(super) fn top_k_with(
+pub(super) fn top_k_with<T: Element>(
     simd: Simd,
     indices: &[u32],
-    values: &[f32],
+    values: &[T],
     k: usize,
-    kept: &mut Entries,
-    dropped: &mut Entries,
-) -> f32 {
+    kept: &mut Entries<T>,
+    dropped: &mut Entries<T>,
+) -> T {
     assert_eq!(indices.len(), values.len(), "every entry has one index and one value");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
     let cut = cut(simd, values, k);
     let mut rest = cut;
-    let split = match simd {
-        // SAFETY: the processor has these instructions, and the slices are equally long: both asserted above.
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx512 => unsafe { avx512::split(&mut rest, indices, values, kept, dropped) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx2 => unsafe { avx2::split(&mut rest, indices, values, kept, dropped) },
-        _ => 0,
-    };
+    let split = split_vectors(simd, &mut rest, indices, values, kept, dropped);
     portable::split(&mut rest, &indices[split..], &values[split..], kept, dropped);
     cut.smallest_kept(values)
+}
+
+/// Splits whole vectors, if there is a kernel for the type; returns how many entries that were. The processor must have the
+/// instructions named, and the slices be equally long.
+fn split_vectors<T: Element>(
+    simd: Simd,
+    rest: &mut Cut<T::Magnitude>,
+    indices: &[u32],
+    values: &[T],
+    kept: &mut Entries<T>,
+    dropped: &mut Entries<T>,
+) -> usize {
+    let [rest, kept, dropped]: [&mut dyn Any; 3] = [rest, kept, dropped];
+    let (Some(rest), Some(kept), Some(dropped)) =
+        (rest.downcast_mut(), kept.downcast_mut::<Entries>(), dropped.downcast_mut::<Entries>())
+    else {
+        return 0;
+    };
+    // So T is f32, and this cast changes nothing.
+    let values = bytemuck::cast_slice(values);
+    match simd {
+        // SAFETY: the processor has these instructions, and the slices are equally long: the caller asserts both.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx512 => unsafe { avx512::split(rest, indices, values, kept, dropped) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 => unsafe { avx2::split(rest, indices, values, kept, dropped) },
+        _ => 0,
+    }
 }
 
 /// The `k` non-zero entries of largest magnitude in `values`, indices ascending, the lower index first among equal
@@ -50,21 +81,22 @@ pub(super) fn top_k_with(
 ///
 /// # Panics
 /// If an index would not fit into u32.
-pub fn top_k_dense(values: &[f32], k: usize) -> Entries {
+pub fn top_k_dense<T: Element>(values: &[T], k: usize) -> Entries<T> {
     top_k_dense_with(Simd::current(), values, k)
 }
 
 /// [`top_k_dense`] with the instructions named.
-pub(super) fn top_k_dense_with(simd: Simd, values: &[f32], k: usize) -> Entries {
+pub(super) fn top_k_dense_with<T: Element>(simd: Simd, values: &[T], k: usize) -> Entries<T> {
     let mut kept = Entries::default();
     if k == 0 {
         return kept;
     }
     let mut found = Entries::default();
-    for threshold in [estimate_threshold(values, k), estimate_threshold(values, k.saturating_mul(4)), 0.0] {
+    for threshold in [estimate_threshold(values, k), estimate_threshold(values, k.saturating_mul(4)), T::ZERO]
+    {
         found.clear();
         scan_with(simd, values, threshold, 0, &mut found);
-        if found.len() >= k || threshold == 0.0 {
+        if found.len() >= k || threshold == T::ZERO {
             break;
         }
     }
@@ -75,23 +107,23 @@ pub(super) fn top_k_dense_with(simd: Simd, values: &[f32], k: usize) -> Entries 
 
 /// Where a top-k cuts: larger magnitudes are kept, and of those equal to it the first few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// The magnitude of the last one kept, as bits.
-    pub(super) magnitude: u32,
+pub(super) struct Cut<M> {
+    /// The magnitude of the last one kept.
+    pub(super) magnitude: M,
     /// How many entries of exactly that magnitude are kept.
     pub(super) ties: usize,
 }
 
 /// Where the top `k` of `values` cuts. The processor must have the instructions named.
-fn cut(simd: Simd, values: &[f32], k: usize) -> Cut {
+fn cut<T: Element>(simd: Simd, values: &[T], k: usize) -> Cut<T::Magnitude> {
     // Nothing is larger than every magnitude; everything but zero is larger than 0.
-    const NOTHING: Cut = Cut { magnitude: u32::MAX >> 1, ties: 0 };
-    const NON_ZERO: Cut = Cut { magnitude: 0, ties: 0 };
+    let nothing = Cut { magnitude: T::Magnitude::MAX, ties: 0 };
+    let non_zero = Cut { magnitude: T::Magnitude::default(), ties: 0 };
     if k == 0 {
-        return NOTHING;
+        return nothing;
     }
     if k >= values.len() {
-        return NON_ZERO;
+        return non_zero;
     }
     let (mut survivors, above) = match simd {
         // SAFETY: the processor has AVX2, or more: asserted by the caller.
@@ -100,19 +132,27 @@ fn cut(simd: Simd, values: &[f32], k: usize) -> Cut {
         _ => narrow(values, k),
     };
     let (larger, &mut last, _) = survivors.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a));
-    if last == 0 {
-        return NON_ZERO;
+    if last == non_zero.magnitude {
+        return non_zero;
     }
     Cut { magnitude: last, ties: k - above - larger.iter().filter(|&&size| size > last).count() }
 }
 
-impl Cut {
+impl<M: Magnitude> Cut<M> {
+    /// Whether the next entry, of this magnitude, is kept; takes off a tie that is.
+    #[inline(always)]
+    pub(super) fn keeps(&mut self, magnitude: M) -> bool {
+        let tie = (magnitude == self.magnitude) & (self.ties > 0);
+        self.ties -= usize::from(tie);
+        (magnitude > self.magnitude) | tie
+    }
+
     /// The smallest magnitude that this cut keeps of `values`, 0 if it keeps none.
-    fn smallest_kept(self, values: &[f32]) -> f32 {
+    fn smallest_kept<T: Element<Magnitude = M>>(self, values: &[T]) -> T {
         if self.ties > 0 {
-            return f32::from_bits(self.magnitude);
+            return T::from_magnitude(self.magnitude);
         }
-        let kept = values.iter().map(|&value| magnitude(value)).filter(|&size| size > self.magnitude);
-        f32::from_bits(kept.min().unwrap_or(0))
+        let kept = values.iter().map(|value| value.magnitude()).filter(|&size| size > self.magnitude);
+        T::from_magnitude(kept.min().unwrap_or_default())
     }
 }

@@ -6,6 +6,8 @@ use super::sweep::{Accumulate, Replace, scan_with, sweep};
 use super::top::{top_k_dense_with, top_k_with};
 use super::*;
 
+mod types;
+
 /// What this processor can run.
 fn paths() -> impl Iterator<Item = Simd> {
     [Simd::Portable, Simd::Avx2, Simd::Avx512].into_iter().filter(|&simd| simd <= Simd::best())
@@ -65,7 +67,7 @@ fn scan_plainly(values: &[f32], threshold: f32, base: u32) -> Entries {
 /// The top k by sorting everything: magnitude descending, then index ascending.
 fn top_k_by_sorting(values: &[f32], k: usize) -> Entries {
     let mut order: Vec<usize> = (0..values.len()).filter(|&i| values[i] != 0.0).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(magnitude(values[i])));
+    order.sort_by_key(|&i| std::cmp::Reverse(values[i].magnitude()));
     order.truncate(k);
     order.sort_unstable();
     let mut out = Entries::default();
@@ -94,9 +96,9 @@ fn check_storing(residual: &[f32], gradient: &[f32], threshold: f32, base: u32) 
 
             let (mut swept, mut out) = (residual.to_vec(), there.clone());
             let result = if add {
-                sweep::<Accumulate>(simd, &mut swept, gradient, threshold, base, &mut out)
+                sweep::<f32, Accumulate>(simd, &mut swept, gradient, threshold, base, &mut out)
             } else {
-                sweep::<Replace>(simd, &mut swept, gradient, threshold, base, &mut out)
+                sweep::<f32, Replace>(simd, &mut swept, gradient, threshold, base, &mut out)
             };
             assert_eq!(result.map_err(|error| error.index), bad.map_or(Ok(()), Err), "{simd:?}");
             assert_eq!(bits(&swept[..good]), bits(&sums[..good]), "{simd:?}");
@@ -124,8 +126,8 @@ fn check_top_k(values: &[f32], k: usize) {
         let (mut kept, mut dropped) = (Entries::default(), Entries::default());
         let smallest = top_k_with(simd, &indices, values, k, &mut kept, &mut dropped);
         assert_same(&kept, &expected);
-        let least = kept.values.iter().map(|&value| magnitude(value)).min().unwrap_or(0);
-        assert_eq!(smallest.to_bits(), least, "{simd:?}");
+        let least = kept.values.iter().map(|value| value.magnitude()).min().unwrap_or(0);
+        assert_eq!(smallest.magnitude(), least, "{simd:?}");
         let mut others = Entries::default();
         for (&index, &value) in indices.iter().zip(values) {
             if kept.indices.binary_search(&index).is_err() {
@@ -259,7 +261,7 @@ fn estimates_err_on_the_low_side_but_not_far() {
     }
     assert_eq!(estimate_threshold(&values, values.len()), 0.0);
     assert_eq!(estimate_threshold(&values, 0), f32::INFINITY);
-    assert_eq!(estimate_threshold(&[], 0), f32::INFINITY);
+    assert_eq!(estimate_threshold::<f32>(&[], 0), f32::INFINITY);
     assert_eq!(estimate_threshold(&[f32::NAN; 9], 3), f32::INFINITY);
 }
 
