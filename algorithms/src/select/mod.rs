@@ -50,12 +50,3 @@ const INFINITE: u32 = f32::INFINITY.to_bits();
 fn limit<T: Element>(threshold: T) -> T::Magnitude {
     if threshold > T::ZERO { threshold.magnitude() } else { T::Magnitude::ONE }
 }
-
-/// Placeholder.
-pub fn bucketed(values: &[f32], bucket: usize, k: usize) -> Entries {
-    let mut all = Entries::default();
-    for (i, part) in values.chunks(bucket).enumerate() {
-        top_k_dense(part, k).iter().for_each(|(j, v)| all.push((i * bucket) as u32 + j, v));
-    }
-    all
-}
