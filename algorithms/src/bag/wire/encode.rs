@@ -7,7 +7,7 @@ use super::indices::{self, Choice};
 use super::{Form, Header, PIECE, values};
 
 /// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
-const LEND: usize = 4 << 10;
+const LEND: u32 = 4 << 10;
 
 /// What is sent of one block.
 #[derive(Clone, Debug)]
@@ -36,7 +36,9 @@ pub enum Body {
 /// If an index is not below the length of its block.
 pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
     let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
+    let copied = |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
     let mut stream = Stream::default();
+    stream.open.reserve(plans.iter().map(copied).sum::<usize>() + indices::SLACK);
     for ((header, _), body) in plans.iter().zip(bodies) {
         header.write(body.len() as u64, &mut stream.open);
     }
@@ -49,12 +51,12 @@ pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
                 indices::write(*choice, &entries.indices, &mut stream.open);
                 values::write_sparse(*rounded, &entries.indices, &entries.values, &mut stream.open);
             }
-            Body::Dense { values, rounded } if rounded.coding() != Coding::Exact => {
-                values::write_dense(*rounded, &values.to_vec(), &mut stream.open);
-            }
-            Body::Dense { values, .. } if values.len() >= LEND => {
+            Body::Dense { values, .. } if is_lent(header) => {
                 stream.flush();
                 stream.payloads.extend(values.pieces().iter().flat_map(pieces));
+            }
+            Body::Dense { values, rounded } if rounded.coding() != Coding::Exact => {
+                values::write_dense(*rounded, &values.to_vec(), &mut stream.open);
             }
             Body::Dense { values, .. } => {
                 values.pieces().iter().for_each(|piece| stream.open.extend_from_slice(piece));
@@ -73,9 +75,10 @@ pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
 /// The payload that announces one dense block, for a sender that has not all of its values yet; None for a block so
 /// short that [`encode`] would not send its values apart.
 pub(crate) fn announce_dense(len: usize) -> Option<Bytes> {
+    let header = Header::dense(len, Rounded::EXACT);
     let mut bytes = Vec::with_capacity(Header::BYTES);
-    Header::dense(len, Rounded::EXACT).write(len as u64, &mut bytes);
-    (len >= LEND).then(|| bytes.into())
+    header.write(len as u64, &mut bytes);
+    is_lent(&header).then(|| bytes.into())
 }
 
 /// The smallest body, and within it how the indices are written.
@@ -101,6 +104,11 @@ fn plan(body: &Body) -> (Header, Choice) {
     }
     let Choice { form, parameter, .. } = choice;
     (Header { form, parameter, rounded, count: count as u32, words }, choice)
+}
+
+/// Whether a body travels in payloads of its own.
+fn is_lent(header: &Header) -> bool {
+    header.form == Form::Dense && header.rounded == Rounded::EXACT && header.count >= LEND
 }
 
 impl Body {

@@ -74,17 +74,14 @@ pub(super) fn read_sparse(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Re
     } else {
         read_plain(rounded, indices.len(), bytes)?
     };
-    match values.iter().fold(false, |any, v| any | (*v == 0.0)) {
-        true => Err(Wrong::Value(0.0)),
-        false => Ok(values),
-    }
+    check(values, false)
 }
 
 /// Reads `count` consecutive values of a dense block: whole buckets, or the end of the block.
 pub(super) fn read_dense(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
     let coding = rounded.coding();
     if !coding.has_buckets() {
-        return read_plain(rounded, count, bytes);
+        return check(read_plain(rounded, count, bytes)?, true);
     }
     let mut values = Vec::with_capacity(count);
     let mut rest = bytes;
@@ -132,13 +129,16 @@ fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) 
 }
 
 fn write_plain(coding: Coding, values: &[f32], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + 4 * words(values.len() as u64 * u64::from(coding.bits()) / 8) as usize, 0);
+    let (pairs, _) = out[start..].as_chunks_mut();
     match coding {
-        Coding::Bf16 => out.extend(values.iter().flat_map(|&v| bf16_from(v).to_le_bytes())),
-        Coding::F16 => out.extend(values.iter().flat_map(|&v| f16_from(v).to_le_bytes())),
-        _ => out.extend(values.iter().flat_map(|v| v.to_le_bytes())),
-    }
-    if coding != Coding::Exact && values.len() % 2 == 1 {
-        out.extend_from_slice(&[0; 2]);
+        Coding::Bf16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = bf16_from(v).to_le_bytes()),
+        Coding::F16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = f16_from(v).to_le_bytes()),
+        _ => {
+            let (quads, _) = out[start..].as_chunks_mut();
+            quads.iter_mut().zip(values).for_each(|(quad, v)| *quad = v.to_le_bytes());
+        }
     }
 }
 
@@ -151,16 +151,25 @@ fn read_plain(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, 
     if padding.iter().any(|&byte| byte != 0) {
         return Err(Wrong::Padding);
     }
-    let pairs = || bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-    let values: Vec<f32> = match coding {
-        Coding::Bf16 => pairs().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        Coding::F16 => pairs().map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
+    let pairs = bytes.as_chunks().0.iter();
+    Ok(match coding {
+        Coding::Bf16 => pairs.map(|&pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        Coding::F16 => pairs.map(|&pair| f16::from_le_bytes(pair).to_f32()).collect(),
         _ => floats(bytes).collect(),
-    };
-    match values.iter().fold(true, |all, v| all & v.is_finite()) {
-        true => Ok(values),
-        false => Err(Wrong::Value(values.into_iter().find(|v| !v.is_finite()).unwrap_or(f32::NAN))),
+    })
+}
+
+/// Refuses values that are not finite, and zeros unless they are welcome.
+fn check(values: Vec<f32>, zeros: bool) -> Result<Vec<f32>, Wrong> {
+    let magnitude = |v: f32| v.to_bits() & 0x7fff_ffff;
+    // Adding one to an exponent of all ones carries into the sign's place, which was cleared, and taking one off a
+    // magnitude of zero borrows from there: no branch, one pass.
+    let zero = u32::from(!zeros);
+    let signs = |v| (magnitude(v) + 0x0080_0000) | magnitude(v).wrapping_sub(zero);
+    if values.iter().fold(0, |any, &v| any | signs(v)) >> 31 == 0 {
+        return Ok(values);
     }
+    Err(Wrong::Value(values.into_iter().find(|&v| signs(v) >> 31 > 0).unwrap_or(f32::NAN)))
 }
 
 /// Appends codes, a few bits each, and zeros up to a whole word.

@@ -1,9 +1,9 @@
 //! Fields of equal width, the first in the lowest bits: eight of them are as many bytes as each has bits.
 
-/// How many bytes beyond the last field may be written.
-pub(super) const SLACK: usize = 32;
+use super::write::GROUP;
 
-const GROUP: usize = 8;
+/// How many bytes beyond the last field may be written.
+pub(in super::super) const SLACK: usize = 32;
 
 /// Writes fields of a width from 0 to 32 from the start of `bytes` on.
 pub(super) struct Writer<'a> {

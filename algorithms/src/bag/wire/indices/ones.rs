@@ -1,25 +1,60 @@
 //! Ascending numbers as the positions of ones in a stream of bits.
 
 use super::super::error::Wrong;
+use super::write::GROUP;
 
-/// Sets the bits at ascending positions; `bytes` must have 8 more than those take.
-pub(super) fn write(bytes: &mut [u8], positions: impl Iterator<Item = u64>) {
-    let mut open = (0, 0);
-    for position in positions {
-        let at = position / 64;
-        if at != open.0 {
-            put(bytes, open);
-            open = (at, 0);
-        }
-        open.1 |= 1 << (position % 64);
-    }
-    put(bytes, open);
+/// Writes zeros and ones behind what stands in `bytes` before.
+pub(super) struct Writer<'a> {
+    bytes: &'a mut [u8],
+    /// The byte that the next bit belongs to, its bits so far, and how many these are.
+    at: usize,
+    open: u64,
+    fill: u32,
 }
 
-fn put(bytes: &mut [u8], (at, bits): (u64, u64)) {
-    let at = 8 * at as usize;
-    for (byte, bits) in bytes[at..at + 8].iter_mut().zip(bits.to_le_bytes()) {
-        *byte |= bits;
+impl<'a> Writer<'a> {
+    /// Starts at a bit. `bytes` must have 8 more than all bits take, and the bits must be zero.
+    pub(super) fn new(bytes: &'a mut [u8], first: u64) -> Self {
+        let at = (first / 8) as usize;
+        let open = bytes[at].into();
+        Self { bytes, at, open, fill: (first % 8) as u32 }
+    }
+
+    /// For each count so many zeros and a one.
+    #[inline(always)]
+    pub(super) fn push(&mut self, zeros: [u32; GROUP]) {
+        // At most seven bits are open, and so all of these fit beside them, with one to spare.
+        if zeros.iter().sum::<u32>() > 56 - GROUP as u32 {
+            zeros.into_iter().for_each(|zeros| self.push_one(zeros));
+            return;
+        }
+        let (mut bits, mut end) = (self.open, self.fill);
+        for zeros in zeros {
+            end += zeros;
+            bits |= 1 << end;
+            end += 1;
+        }
+        self.put(bits, end);
+    }
+
+    /// So many zeros and a one.
+    pub(super) fn push_one(&mut self, zeros: u32) {
+        let end = u64::from(self.fill) + u64::from(zeros);
+        if end < 63 {
+            return self.put(self.open | 1 << end, end as u32 + 1);
+        }
+        self.put(self.open, self.fill);
+        self.at += (end / 8) as usize;
+        self.put(1 << (end % 8), (end % 8) as u32 + 1);
+    }
+
+    /// Writes the open bits, fewer than 64; whole bytes of them are done.
+    #[inline(always)]
+    fn put(&mut self, bits: u64, fill: u32) {
+        self.bytes[self.at..self.at + 8].copy_from_slice(&bits.to_le_bytes());
+        self.at += (fill / 8) as usize;
+        self.open = bits >> (fill & !7);
+        self.fill = fill % 8;
     }
 }
 

@@ -54,10 +54,10 @@ impl Reader<'_> {
     }
 
     fn packed(self) -> Result<u64, Wrong> {
-        let mut next = 0;
+        let mut next = 0u64;
         fields::read(self.section, self.width, self.indices, |slot, gap| {
+            *slot = gap.wrapping_add(next as u32);
             next += u64::from(gap) + 1;
-            *slot = (next - 1) as u32;
         });
         self.below(next - 1)?;
         Ok(u64::from(self.width) * self.indices.len() as u64)
@@ -70,7 +70,7 @@ impl Reader<'_> {
     }
 
     fn elias_fano(mut self) -> Result<u64, Wrong> {
-        let end = self.highs()?;
+        let (end, _) = self.highs()?;
         let width = self.width;
         fields::read(self.section, width, self.indices, |slot, low| *slot = *slot << width | low);
         self.ascending()?;
@@ -78,31 +78,31 @@ impl Reader<'_> {
     }
 
     fn rice(mut self) -> Result<u64, Wrong> {
-        let end = self.highs()?;
-        // The sum of all higher parts stands in the slot; the lower ones, and a one for each entry before, are added.
-        let (mut next, mut last) = (0, 0);
+        let (end, zeros) = self.highs()?;
+        // The sum of all higher parts stands in the slot. The lower ones are added, and a one for each entry before.
+        let mut next = 0u64;
         let width = self.width;
         fields::read(self.section, width, self.indices, |slot, low| {
-            last = (u64::from(*slot) << width) + u64::from(low) + next;
+            *slot = (*slot << width).wrapping_add(low).wrapping_add(next as u32);
             next += u64::from(low) + 1;
-            *slot = last as u32;
         });
-        self.below(last)?;
+        // The last index, in 64 bits; if it is below the block's length, then no sum before it has wrapped.
+        self.below((zeros << width) + next - 1)?;
         Ok(end)
     }
 
-    /// Sets each slot to the number of zeros before its one, behind the fields.
-    fn highs(&mut self) -> Result<u64, Wrong> {
+    /// Sets each slot to the number of zeros before its one, behind the fields. Gives the end and the number of all zeros.
+    fn highs(&mut self) -> Result<(u64, u64), Wrong> {
         let first = u64::from(self.width) * self.indices.len() as u64;
         let mut order = 0;
         let end = ones::read(self.section, first, self.indices, |position| {
             order += 1;
             (position + 1 - order) as u32
         })?;
-        // As zeros only become more, none is above the last; and then none exceeds 32 bits when shifted.
+        // As zeros only become more, none is above the last, and if that fits, all do.
         let zeros = end - first - self.indices.len() as u64;
         self.below(zeros.saturating_mul(1 << self.width))?;
-        Ok(end)
+        Ok((end, zeros))
     }
 
     /// Refuses an index beyond the block.

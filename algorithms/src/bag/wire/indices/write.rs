@@ -3,35 +3,35 @@
 use super::super::header::Form;
 use super::{Choice, fields, ones};
 
+/// How many indices are written at a time.
+pub(super) const GROUP: usize = 8;
+
 /// Appends ascending indices in the form that was chosen for them.
 pub(in super::super) fn write(choice: Choice, indices: &[u32], out: &mut Vec<u8>) {
     let (start, bytes) = (out.len(), 4 * choice.words as usize);
     out.resize(start + bytes + fields::SLACK, 0);
     let section = &mut out[start..];
     let width = u32::from(choice.parameter);
-    let first = u64::from(width) * indices.len() as u64;
     match choice.form {
         Form::Raw | Form::Dense | Form::Full => {
             for (word, index) in section.as_chunks_mut().0.iter_mut().zip(indices) {
                 *word = index.to_le_bytes();
             }
         }
-        Form::Packed => write_gaps(section, width, indices),
-        Form::Bitmap => ones::write(section, indices.iter().map(|&index| index.into())),
+        Form::Packed => write_fields(section, width, indices, gap),
+        // The bits of a bitmap are so many zeros before each one as its gap says.
+        Form::Bitmap => write_ones(section, 0, indices, gap),
         Form::EliasFano => {
-            write_fields(section, width, indices);
-            let order = first..;
-            ones::write(section, indices.iter().zip(order).map(|(&i, order)| order + u64::from(i >> width)));
+            write_fields(section, width, indices, |index, _| index);
+            let high = |index: u32| index >> width;
+            write_ones(section, width, indices, |i, before| match before {
+                BEFORE => high(i),
+                before => high(i) - high(before),
+            });
         }
         Form::Rice => {
-            write_gaps(section, width, indices);
-            let (mut next, mut before) = (first, BEFORE);
-            let ends = indices.iter().map(|&index| {
-                let end = next + u64::from(gap(index, before) >> width);
-                (next, before) = (end + 1, index);
-                end
-            });
-            ones::write(section, ends);
+            write_fields(section, width, indices, gap);
+            write_ones(section, width, indices, |i, before| gap(i, before) >> width);
         }
     }
     out.truncate(start + bytes);
@@ -45,30 +45,40 @@ pub(super) fn gap(index: u32, before: u32) -> u32 {
     index.wrapping_sub(before).wrapping_sub(1)
 }
 
-/// Writes the low bits of indices.
-fn write_fields(section: &mut [u8], width: u32, indices: &[u32]) {
+/// Writes the low bits of `of` each index and the one before.
+pub(super) fn write_fields(section: &mut [u8], width: u32, indices: &[u32], of: impl Fn(u32, u32) -> u32) {
     let mut writer = fields::Writer::new(section, width);
-    let (groups, rest) = indices.as_chunks();
-    groups.iter().for_each(|&group| writer.push(group));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    writer.push(last);
-}
-
-/// Writes the low bits of gaps.
-fn write_gaps(section: &mut [u8], width: u32, indices: &[u32]) {
-    let mut writer = fields::Writer::new(section, width);
-    let (groups, rest) = indices.as_chunks::<8>();
     let mut before = BEFORE;
-    for &[a, b, c, d, e, f, g, h] in groups {
-        let pairs = [(a, before), (b, a), (c, b), (d, c), (e, d), (f, e), (g, f), (h, g)];
-        writer.push(pairs.map(|(index, before)| gap(index, before)));
-        before = h;
+    let (groups, rest) = indices.as_chunks();
+    for &group in groups {
+        writer.push(each(group, before, &of));
+        before = group[GROUP - 1];
     }
-    let mut last = [0; 8];
+    let mut last = [0; GROUP];
     for (field, &index) in last.iter_mut().zip(rest) {
-        *field = gap(index, before);
+        *field = of(index, before);
         before = index;
     }
     writer.push(last);
+}
+
+/// Writes as many zeros as is `of` each index and the one before, and a one; behind fields of a width.
+pub(super) fn write_ones(section: &mut [u8], width: u32, indices: &[u32], of: impl Fn(u32, u32) -> u32) {
+    let mut writer = ones::Writer::new(section, u64::from(width) * indices.len() as u64);
+    let mut before = BEFORE;
+    let (groups, rest) = indices.as_chunks();
+    for &group in groups {
+        writer.push(each(group, before, &of));
+        before = group[GROUP - 1];
+    }
+    for &index in rest {
+        writer.push_one(of(index, before));
+        before = index;
+    }
+}
+
+#[inline(always)]
+fn each(group: [u32; GROUP], before: u32, of: impl Fn(u32, u32) -> u32) -> [u32; GROUP] {
+    let [a, b, c, d, e, f, g, h] = group;
+    [of(a, before), of(b, a), of(c, b), of(d, c), of(e, d), of(f, e), of(g, f), of(h, g)]
 }
