@@ -73,8 +73,9 @@ impl Step {
 
     /// Runs it, and leaves the new residuals.
     pub fn all_reduce(&mut self) -> Result<Reduced, ReduceError> {
-        let executions = (0..self.ensemble.residuals.len()).map(|rank| self.ensemble.begin(rank));
-        let step = schedule::lockstep(executions.collect())?;
+        let executions: Result<Vec<_>, _> =
+            (0..self.ensemble.residuals.len()).map(|rank| self.ensemble.begin(rank)).collect();
+        let step = schedule::lockstep(executions?)?;
         let largest = |count: fn(&Run) -> u64| step.runs.iter().map(count).max().unwrap_or(0);
         let mut reduced = Reduced {
             update: Vec::new(),

@@ -115,19 +115,6 @@ pub fn floats(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
     element::values(bytes)
 }
 
-/// sums += values, both little-endian and equally long.
-pub fn add_floats(sums: &mut [u8], values: impl Iterator<Item = f32>) {
-    sums.chunks_exact_mut(4).zip(values).for_each(|(sum, v)| {
-        let value = f32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]) + v;
-        sum.copy_from_slice(&value.to_le_bytes());
-    });
-}
-
-/// The position of the first value that is NaN or infinite.
-pub fn first_non_finite(bytes: &[u8]) -> Option<usize> {
-    element::first_non_finite::<f32>(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,20 +137,5 @@ mod tests {
             let found: Vec<f32> = cut.stretches(range.clone()).flat_map(floats).collect();
             assert_eq!(found, values[range]);
         }
-    }
-
-    #[test]
-    fn what_is_not_finite_is_found() {
-        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-        let mut values = vec![f32::MAX, f32::MIN, -0.0, 1e-45, f32::MIN_POSITIVE];
-        assert_eq!(first_non_finite(&bytes(&values)), None);
-        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            values.insert(3, bad);
-            assert_eq!(first_non_finite(&bytes(&values)), Some(3));
-            values.remove(3);
-        }
-        let mut sums = bytes(&[1.0, 2.0]);
-        add_floats(&mut sums, [0.5, -2.0].into_iter());
-        assert_eq!(sums, bytes(&[1.5, 0.0]));
     }
 }

@@ -9,7 +9,6 @@ pub mod wire;
 
 pub use coding::{Coding, Rounded, UnknownCoding};
 pub use dense::{Dense, floats};
-pub(crate) use dense::{add_floats, first_non_finite};
 pub use entries::Entries;
 
 use crate::{Element, Reduction};

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use super::routine::{fits, seed};
 use super::{Method, RoutineError, Shape, Structure};
 use crate::residual::{Collection, Committed, Residual};
-use crate::schedule::{Cost, Execution, Lockstep, Memory, Proof, RankProof, Run, Schedule, check};
+use crate::schedule::{
+    Cost, Execution, ExecutionError, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
+};
+use crate::{Element, Reduction};
 
 /// The workers of a job, with their residuals and what they have learnt.
 #[derive(Debug)]
-pub struct Ensemble {
+pub struct Ensemble<T: Element = f32> {
     method: Method,
+    reduction: Reduction<T>,
     shape: Shape,
     structure: Structure,
     /// The schedules of the next step, by rank.
@@ -20,12 +24,12 @@ pub struct Ensemble {
     /// What the next step costs at most.
     pub cost: Cost,
     /// By rank.
-    pub residuals: Vec<Residual>,
+    pub residuals: Vec<Residual<T>>,
     /// What each worker has learnt, by rank.
     pub memories: Vec<Memory>,
 }
 
-impl Ensemble {
+impl<T: Element> Ensemble<T> {
     /// Workers before their first step with gradients of n entries.
     ///
     /// # Errors
@@ -53,6 +57,7 @@ impl Ensemble {
             cost,
             memories,
             method,
+            reduction: Reduction::Sum,
             shape,
         })
     }
@@ -62,12 +67,22 @@ impl Ensemble {
         &self.shape
     }
 
+    /// Reduces by something else than the sum.
+    #[must_use]
+    pub fn reducing(self, reduction: Reduction<T>) -> Self {
+        Self { reduction, ..self }
+    }
+
     /// Starts the step of one worker, whose residual has taken its gradient in.
-    pub fn begin(&mut self, rank: usize) -> Execution {
+    ///
+    /// # Errors
+    /// As [`Execution::reducing`].
+    pub fn begin(&mut self, rank: usize) -> Result<Execution<T>, ExecutionError> {
         let (accumulator, candidates) = self.residuals[rank].begin();
         let memory = &self.memories[rank];
         Execution::new(self.schedules[rank].clone(), self.proofs[rank].clone(), accumulator, candidates)
             .with(Arc::new(memory.clone()), seed(0, memory.steps))
+            .reducing(self.reduction)
     }
 
     /// Commits a step of all workers, learns from it, and prepares the next one.
@@ -77,14 +92,18 @@ impl Ensemble {
     ///
     /// # Panics
     /// If the workers have learnt different things where they must agree: the law that every method is tested for.
-    pub fn commit(&mut self, step: Lockstep, collection: Collection) -> Result<Vec<Committed>, RoutineError> {
+    pub fn commit(
+        &mut self,
+        step: Lockstep<T>,
+        collection: Collection,
+    ) -> Result<Vec<Committed<T>>, RoutineError> {
         let collective = self.method.collective();
         let mut committed = Vec::with_capacity(step.runs.len());
         for ((Run { finished, .. }, residual), memory) in
             step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.memories)
         {
             memory.steps += 1;
-            collective.learn(&self.shape, &self.structure, memory, &finished);
+            collective.learn(&self.shape, &self.structure, memory, &finished.observed());
             committed.push(residual.commit(finished, collection));
         }
         for memory in &self.memories {

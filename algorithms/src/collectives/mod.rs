@@ -30,7 +30,7 @@ pub use method::{Method, MethodError};
 pub use routine::{Prepared, Routine, RoutineError};
 
 use crate::bag::Coding;
-use crate::schedule::{Cost, Finished, Memory, Rule, Slots, Step};
+use crate::schedule::{Cost, Memory, Observed, Rule, Slots, Step};
 use crate::{Partition, Rank};
 
 /// What schedules are made for.
@@ -134,7 +134,7 @@ pub trait Collective: Debug + Send + Sync {
 
     /// Learns from a finished step. What it writes to the agreed numbers depends only on the update and its notes,
     /// which are the same on all workers.
-    fn learn(&self, _: &Shape, _: &Structure, _: &mut Memory, _: &Finished) {}
+    fn learn(&self, _: &Shape, _: &Structure, _: &mut Memory, _: &Observed) {}
 
     /// What a step costs, where the index sets are spread evenly. Without a formula it is counted on the first step's
     /// schedules, with bags as full as they may be; that takes long for many workers.
@@ -165,9 +165,10 @@ impl Shape {
     }
 
     /// What a worker selects of its own gradient at the start, in a method that looks at all of it: the k largest, or
-    /// some of every bucket.
+    /// some of every bucket; every entry where k is n.
     fn first_selection(&self, slots: Slots) -> Step {
         let rule = match self.bucket {
+            None if self.k == self.n => Rule::Every,
             None => Rule::Jointly(self.k),
             Some(bucket) => Rule::Bucketed { bucket, k: self.of_bucket(bucket) },
         };

@@ -16,8 +16,7 @@
 //! steps. No selection keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
 use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2, direct};
-use crate::bag::Bag;
-use crate::schedule::{After, Cost, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step};
+use crate::schedule::{After, Cost, How, Memory, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Partition, Rank};
 
 /// See the module.
@@ -122,9 +121,9 @@ impl Collective for OkTopk {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, finished: &Finished) {
+    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
         let kind = Kind::of(structure);
-        let counts: Vec<usize> = finished.update.iter().map(Bag::nonzeros).collect();
+        let counts = &observed.counts;
         let (total, fullest) = (counts.iter().sum::<usize>(), counts.iter().max().copied().unwrap_or(0));
         let nudged = |threshold: f64, count: usize| match 3 * count {
             count if count > 4 * shape.k => threshold * NUDGE,
@@ -132,17 +131,15 @@ impl Collective for OkTopk {
             _ => threshold,
         };
         if kind.exact {
-            let magnitudes = finished.update.iter().flat_map(Bag::iter).map(|(_, v)| v.abs());
-            let smallest = magnitudes.fold(f32::INFINITY, f32::min);
-            memory.agreed[0] = if smallest.is_finite() { f64::from(smallest) } else { 0.0 };
-            memory.own[0] = f64::from(finished.own.smallest);
+            memory.agreed[0] = observed.smallest;
+            memory.own[0] = observed.own.smallest;
         } else {
             memory.agreed[0] = nudged(memory.agreed[0], total);
-            memory.own[0] = nudged(memory.own[0], finished.own.entries);
+            memory.own[0] = nudged(memory.own[0], observed.own.entries);
         }
         let mean = total as f64 / f64::from(shape.workers);
         memory.agreed[BALANCE] = f64::from(u8::from(fullest as f64 > FULL * mean));
-        let notes: Vec<_> = finished.notes.iter().flatten().collect();
+        let notes: Vec<_> = observed.notes.iter().flatten().collect();
         if kind.cut && notes.len() == shape.workers as usize {
             for (j, cut) in memory.agreed[CUTS..].iter_mut().enumerate() {
                 // Sums of whole numbers below 2^53: the same on every worker.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Method, MethodError, Shape, Structure};
-use crate::Rank;
 use crate::schedule::{
     Candidates, CheckError, Cost, Execution, Finished, Memory, RankProof, Schedule, check,
 };
+use crate::{Element, Rank};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
@@ -112,7 +112,11 @@ impl Routine {
     }
 
     /// Starts the next step on an accumulator with its candidates.
-    pub fn begin(&self, accumulator: Arc<Vec<f32>>, candidates: Vec<Candidates>) -> Execution {
+    pub fn begin<T: Element>(
+        &self,
+        accumulator: Arc<Vec<T>>,
+        candidates: Vec<Candidates<T>>,
+    ) -> Execution<T> {
         let Prepared { schedule, proof, .. } = self.prepared();
         Execution::new(schedule.clone(), proof.clone(), accumulator, candidates)
             .with(self.memory.clone(), seed(self.stream, self.memory.steps))
@@ -122,11 +126,14 @@ impl Routine {
     ///
     /// # Errors
     /// Schedules that the checker refuses.
-    pub fn learn(&mut self, finished: &Finished) -> Result<bool, RoutineError> {
+    pub fn learn<T: Element>(&mut self, finished: &Finished<T>) -> Result<bool, RoutineError> {
         let Some((structure, _)) = self.structures.last() else { return Ok(false) };
         let memory = Arc::make_mut(&mut self.memory);
         memory.steps += 1;
-        self.method.collective().learn(&self.shape, structure, memory, finished);
+        if memory.agreed.is_empty() && memory.own.is_empty() {
+            return Ok(false);
+        }
+        self.method.collective().learn(&self.shape, structure, memory, &finished.observed());
         self.prepare()
     }
 

@@ -5,7 +5,7 @@
 
 use super::spardl::Seat;
 use super::{Sag, Shape, Structure, bruck};
-use crate::schedule::{After, Finished, How, Memory, Note, Receive, Register, Rule, Send, Slots, Step};
+use crate::schedule::{After, How, Memory, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Rank};
 
 /// How the teams of a shape come together.
@@ -85,8 +85,8 @@ fn least(shape: &Shape) -> f64 {
 
 /// Algorithm 2, with N and L summed over the blocks: as long as h goes the right way its steps are doubled every other
 /// time; when it has gone too far it turns round at half the step. h stays between k/P and dk/P.
-pub(super) fn learn(shape: &Shape, memory: &mut Memory, finished: &Finished) {
-    let seen: u64 = finished.notes.iter().flatten().filter_map(|note| note.first()).sum();
+pub(super) fn learn(shape: &Shape, memory: &mut Memory, observed: &Observed) {
+    let seen: u64 = observed.notes.iter().flatten().filter_map(|note| note.first()).sum();
     let [h, step, flag] = &mut memory.agreed[..] else { return };
     let too_many = seen > shape.k as u64;
     if too_many != (*step > 0.0) {

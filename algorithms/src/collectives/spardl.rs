@@ -14,7 +14,7 @@
 use super::spar_all_gather::{self, Bridge};
 use super::{Collective, CostRange, MethodError, Sag, Shape, Structure, bruck, ceil_log2, method};
 use crate::Rank;
-use crate::schedule::{After, Cost, Finished, How, Memory, Receive, Rule, Send, Slots, Step};
+use crate::schedule::{After, Cost, How, Memory, Observed, Receive, Rule, Send, Slots, Step};
 
 /// See the module.
 #[derive(Debug)]
@@ -99,9 +99,9 @@ impl Collective for SparDl {
         steps
     }
 
-    fn learn(&self, shape: &Shape, _: &Structure, memory: &mut Memory, finished: &Finished) {
+    fn learn(&self, shape: &Shape, _: &Structure, memory: &mut Memory, observed: &Observed) {
         if Bridge::of(shape) == Bridge::Bruck {
-            spar_all_gather::learn(shape, memory, finished);
+            spar_all_gather::learn(shape, memory, observed);
         }
     }
 

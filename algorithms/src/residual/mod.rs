@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
-use crate::{Block, Partition, select};
+use crate::{Block, Element, Partition, select};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,32 +57,32 @@ pub struct NonFinite {
 
 /// The residual of one gradient on one worker, and within a step the accumulator.
 #[derive(Debug)]
-pub struct Residual {
+pub struct Residual<T: Element = f32> {
     partition: Partition,
-    values: Arc<Vec<f32>>,
+    values: Arc<Vec<T>>,
     /// Whether the residual is zero everywhere, whatever `values` holds.
     zero: bool,
     quotas: Vec<Option<u32>>,
-    thresholds: Vec<Option<f32>>,
+    thresholds: Vec<Option<T>>,
     /// Candidates collected in this step, by block, each piece with its first index.
-    pieces: Vec<Vec<(u32, Entries)>>,
+    pieces: Vec<Vec<(u32, Entries<T>)>>,
 }
 
 /// A committed step.
 #[derive(Debug)]
-pub struct Committed {
+pub struct Committed<T: Element = f32> {
     /// The sum over all workers, block by block.
-    pub update: Vec<Bag>,
+    pub update: Vec<Bag<T>>,
     /// What this worker dropped and did not collect, block by block. Empty bags under global collection.
-    pub lost: Vec<Entries>,
+    pub lost: Vec<Entries<T>>,
 }
 
-impl Residual {
+impl<T: Element> Residual<T> {
     /// A residual of zeros. `quotas` says how many entries the schedule selects from each block, if it does.
     pub fn new(partition: Partition, quotas: Vec<Option<u32>>) -> Self {
         let blocks = partition.blocks();
         Self {
-            values: Arc::new(vec![0.0; partition.entries()]),
+            values: Arc::new(vec![T::ZERO; partition.entries()]),
             zero: true,
             quotas,
             thresholds: vec![None; blocks],
@@ -96,7 +96,7 @@ impl Residual {
     ///
     /// # Errors
     /// A sum that is NaN or infinite; the first such entry is named and stays as it was.
-    pub fn accumulate(&mut self, offset: usize, gradient: &[f32]) -> Result<(), NonFinite> {
+    pub fn accumulate(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
         let values = Arc::make_mut(&mut self.values);
         let mut from = offset;
         let end = offset + gradient.len();
@@ -107,7 +107,7 @@ impl Residual {
             let start = (from - range.start) as u32;
             let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
             // With nothing to select or nothing predicted, no candidates are collected.
-            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(f32::INFINITY);
+            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
             let mut found = Entries::default();
             let kernel = if self.zero { select::replace } else { select::accumulate };
             kernel(&mut values[from..to], part, threshold, start, &mut found)
@@ -119,7 +119,7 @@ impl Residual {
     }
 
     /// Lends the accumulator and its candidates to an execution.
-    pub fn begin(&mut self) -> (Arc<Vec<f32>>, Vec<Candidates>) {
+    pub fn begin(&mut self) -> (Arc<Vec<T>>, Vec<Candidates<T>>) {
         let candidates = self
             .pieces
             .iter_mut()
@@ -141,7 +141,7 @@ impl Residual {
 
     /// Takes the accumulator back and makes it the residual for the next step: writes at the indices of the
     /// final update only, or nothing at all where everything was delivered.
-    pub fn commit(&mut self, finished: Finished, collection: Collection) -> Committed {
+    pub fn commit(&mut self, finished: Finished<T>, collection: Collection) -> Committed<T> {
         let Finished { update, mut accumulator, fates, drops, thresholds, whole, .. } = finished;
         self.zero = whole.iter().all(|&whole| whole);
         self.thresholds = thresholds;
@@ -153,7 +153,7 @@ impl Residual {
                 lost[b] = match fate {
                     Fate::Whole if whole[b] => {
                         // Every entry is delivered, also those that cancel to zero.
-                        residual.fill(0.0);
+                        residual.fill(T::ZERO);
                         Entries::default()
                     }
                     Fate::Whole => commit_sent(residual, bag, dropped, collection),
@@ -169,15 +169,15 @@ impl Residual {
     }
 
     /// The residual at some positions.
-    pub fn read(&self, range: Range<usize>) -> Vec<f32> {
-        if self.zero { vec![0.0; range.len()] } else { self.values[range].to_vec() }
+    pub fn read(&self, range: Range<usize>) -> Vec<T> {
+        if self.zero { vec![T::ZERO; range.len()] } else { self.values[range].to_vec() }
     }
 
     /// Puts a residual back that was [read](Self::read) before, from position `offset` on.
-    pub fn restore(&mut self, offset: usize, residual: &[f32]) {
+    pub fn restore(&mut self, offset: usize, residual: &[T]) {
         let values = Arc::make_mut(&mut self.values);
         if self.zero {
-            values.fill(0.0);
+            values.fill(T::ZERO);
             self.zero = false;
         }
         values[offset..offset + residual.len()].copy_from_slice(residual);
@@ -185,12 +185,12 @@ impl Residual {
 
     /// From which magnitude on candidates are collected, by block: a prediction that makes selection fast
     /// and never changes what is selected.
-    pub fn thresholds(&self) -> &[Option<f32>] {
+    pub fn thresholds(&self) -> &[Option<T>] {
         &self.thresholds
     }
 
     /// Puts back what [`thresholds`](Self::thresholds) gave.
-    pub fn restore_thresholds(&mut self, thresholds: Vec<Option<f32>>) {
+    pub fn restore_thresholds(&mut self, thresholds: Vec<Option<T>>) {
         self.thresholds = thresholds;
     }
 
@@ -215,41 +215,47 @@ impl Residual {
 }
 
 /// The worker's whole contribution went into the sum, from which somebody selected.
-fn commit_sent(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
+fn commit_sent<T: Element>(
+    residual: &mut [T],
+    bag: &Bag<T>,
+    dropped: Entries<T>,
+    collection: Collection,
+) -> Entries<T> {
     if collection == Collection::Local {
         // Nothing was dropped before it was sent.
-        residual.fill(0.0);
+        residual.fill(T::ZERO);
         return dropped;
     }
-    bag.iter().for_each(|(i, _)| residual[i as usize] = 0.0);
+    bag.iter().for_each(|(i, _)| residual[i as usize] = T::ZERO);
     collect(residual, bag, dropped, collection)
 }
 
 /// What was selected of a worker's contribution, and what remains of the rest.
-struct Chosen<'a> {
+struct Chosen<'a, T: Element> {
     indices: &'a [u32],
     /// What rounding took away at some of the indices.
-    errors: &'a Entries,
+    errors: &'a Entries<T>,
     /// Sums at entries that others contributed to and that were not selected.
-    settled: &'a Entries,
+    settled: &'a Entries<T>,
 }
 
 /// Only some of the worker's contribution was selected.
-fn commit_selected(
-    residual: &mut [f32],
-    bag: &Bag,
-    chosen: &Chosen<'_>,
-    dropped: Entries,
+fn commit_selected<T: Element>(
+    residual: &mut [T],
+    bag: &Bag<T>,
+    chosen: &Chosen<'_, T>,
+    dropped: Entries<T>,
     collection: Collection,
-) -> Entries {
+) -> Entries<T> {
     let mut errors = chosen.errors.iter().peekable();
     let mut error = |i: u32| {
         while errors.next_if(|&(e, _)| e < i).is_some() {}
-        errors.next_if(|&(e, _)| e == i).map_or(0.0, |(_, error)| error)
+        errors.next_if(|&(e, _)| e == i).map_or(T::ZERO, |(_, error)| error)
     };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost: Entries = chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
+        let lost: Entries<T> =
+            chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
         chosen.indices.iter().for_each(|&i| residual[i as usize] = error(i));
         return lost.merge(&dropped);
     }
@@ -272,7 +278,12 @@ fn commit_selected(
 }
 
 /// Adds this worker's share of later drops at the indices of the final update, or reports it as lost.
-fn collect(residual: &mut [f32], bag: &Bag, dropped: Entries, collection: Collection) -> Entries {
+fn collect<T: Element>(
+    residual: &mut [T],
+    bag: &Bag<T>,
+    dropped: Entries<T>,
+    collection: Collection,
+) -> Entries<T> {
     let mut lost = Entries::default();
     let mut dropped = dropped.iter().peekable();
     for (i, _) in bag.iter() {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::keep::Candidates;
-use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step};
+use super::{After, Memory, Note, Place, RankProof, Rule, Schedule, Slots, Step};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
-use crate::bag::{Bag, Dense, Entries, Rounded};
-use crate::{Block, Rank};
+use crate::bag::{Bag, Coding, Dense, Entries, Rounded};
+use crate::{Block, Element, Rank, Reduction};
 
 /// A message to a peer: one of the payloads of a slot.
 #[derive(Clone, Debug)]
@@ -63,6 +63,14 @@ pub enum ExecutionError {
         /// Position in the flat gradient.
         entry: usize,
     },
+    /// A reduction that selection would falsify.
+    #[error(
+        "a {reduction} has no residual, so nothing may be left out of it, and this method selects or rounds entries; choose a dense method such as ring, or the sum"
+    )]
+    NotASum {
+        /// Its name.
+        reduction: &'static str,
+    },
     /// A sum over several workers left the range of the number type.
     #[error(
         "the sum over the workers is not finite at entry {entry} of the gradient: lower the learning rate or clip the gradients"
@@ -75,17 +83,17 @@ pub enum ExecutionError {
 
 /// What a worker holds in one slot.
 #[derive(Debug)]
-enum Held {
+enum Held<T: Element> {
     /// Its own accumulator, and the sums of it with received entries where there are any.
-    Own(Entries),
+    Own(Entries<T>),
     /// A bag.
-    Bag(Carried),
+    Bag(Carried<T>),
 }
 
 /// A bag, and what travels with it.
 #[derive(Clone, Debug)]
-struct Carried {
-    bag: Bag,
+struct Carried<T: Element> {
+    bag: Bag<T>,
     /// How its values were rounded.
     rounded: Rounded,
     note: Option<Arc<[u64]>>,
@@ -93,30 +101,30 @@ struct Carried {
     seen: usize,
 }
 
-impl From<Bag> for Carried {
-    fn from(bag: Bag) -> Self {
+impl<T: Element> From<Bag<T>> for Carried<T> {
+    fn from(bag: Bag<T>) -> Self {
         Self { bag, rounded: Rounded::EXACT, note: None, seen: 0 }
     }
 }
 
-impl Held {
-    fn bag(bag: Bag) -> Self {
+impl<T: Element> Held<T> {
+    fn bag(bag: Bag<T>) -> Self {
         Held::Bag(bag.into())
     }
 }
 
 /// What became of a worker's own contribution to a block.
 #[derive(Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Fate<T: Element = f32> {
     /// All of it went into the sum.
     Whole,
     /// Only these indices were selected.
     Selected {
         indices: Vec<u32>,
         /// What rounding took away at some of them.
-        errors: Entries,
+        errors: Entries<T>,
         /// At the others that received something, this sum remains.
-        settled: Entries,
+        settled: Entries<T>,
     },
 }
 
@@ -126,30 +134,52 @@ pub struct OwnChoice {
     /// How many entries.
     pub entries: usize,
     /// The smallest magnitude among them, 0 if there are none.
-    pub smallest: f32,
+    pub smallest: f64,
 }
 
 /// A finished run: the update, and what the residual needs to know.
 #[derive(Debug)]
-pub struct Finished {
+pub struct Finished<T: Element = f32> {
     /// The sum over all workers, block by block: the same bits on every worker.
-    pub update: Vec<Bag>,
-    pub(crate) accumulator: Arc<Vec<f32>>,
-    pub(crate) fates: Vec<Fate>,
+    pub update: Vec<Bag<T>>,
+    pub(crate) accumulator: Arc<Vec<T>>,
+    pub(crate) fates: Vec<Fate<T>>,
     /// This worker's share of what was dropped later on, by block.
-    pub(crate) drops: Vec<Entries>,
-    pub(crate) thresholds: Vec<Option<f32>>,
+    pub(crate) drops: Vec<Entries<T>>,
+    pub(crate) thresholds: Vec<Option<T>>,
     /// Whether nothing was selected from any worker's contribution, by block.
     pub(crate) whole: Vec<bool>,
-    /// The notes that came with the update, by block: the same on every worker.
-    pub notes: Vec<Option<Arc<[u64]>>>,
-    /// What this worker chose from its own gradient.
-    pub own: OwnChoice,
+    pub(crate) notes: Vec<Option<Arc<[u64]>>>,
+    pub(crate) own: OwnChoice,
     /// Entries that this worker received over all messages; a dense value counts as one.
     pub entries_received: u64,
 }
 
-impl Finished {
+/// What a method may learn from a finished run, whatever type its values have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The non-zero entries of the update, by block.
+    pub counts: Vec<usize>,
+    /// The smallest magnitude among them, 0 if there are none.
+    pub smallest: f64,
+    /// The notes that came with the update, by block.
+    pub notes: Vec<Option<Arc<[u64]>>>,
+    /// What this worker chose from its own gradient. All else is the same on every worker.
+    pub own: OwnChoice,
+}
+
+impl<T: Element> Finished<T> {
+    /// What may be learnt from it.
+    pub fn observed(&self) -> Observed {
+        let magnitudes = self.update.iter().flat_map(|bag| bag.iter().map(|(_, v)| v.magnitude()));
+        Observed {
+            counts: self.update.iter().map(Bag::nonzeros).collect(),
+            smallest: magnitudes.min().map_or(0.0, |smallest| T::from_magnitude(smallest).to_f64()),
+            notes: self.notes.clone(),
+            own: self.own,
+        }
+    }
+
     /// The number of non-zero entries of the update.
     pub fn entries(&self) -> usize {
         self.update.iter().map(Bag::nonzeros).sum()
@@ -158,45 +188,46 @@ impl Finished {
 
 /// A run of one schedule.
 #[derive(Debug)]
-pub struct Execution {
+pub struct Execution<T: Element = f32> {
     schedule: Arc<Schedule>,
     proof: Arc<RankProof>,
-    accumulator: Arc<Vec<f32>>,
-    candidates: Vec<Candidates>,
+    accumulator: Arc<Vec<T>>,
+    candidates: Vec<Candidates<T>>,
+    reduction: Reduction<T>,
     memory: Arc<Memory>,
     seed: u64,
     /// By place.
-    held: Vec<Option<Held>>,
+    held: Vec<Option<Held<T>>>,
     /// Whether a block holds the worker's own contribution and nothing was selected from it or sent away yet.
     intact: Vec<bool>,
-    fates: Vec<Fate>,
-    drops: Vec<Entries>,
+    fates: Vec<Fate<T>>,
+    drops: Vec<Entries<T>>,
     own: OwnChoice,
     step: usize,
     sent: bool,
     received: usize,
-    decoder: Option<Decoder>,
+    decoder: Option<Decoder<T>>,
     /// The notes of the message that is being received, by slot.
     notes: Vec<Option<Arc<[u64]>>>,
     entries_received: u64,
     words_received: u64,
     exchanges: u64,
     /// The dense block that is being received, if one is.
-    arriving: Dense,
+    arriving: Dense<T>,
     /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
     passing_on: Option<Rank>,
 }
 
-impl Execution {
+impl<T: Element> Execution<T> {
     /// Starts a run of a checked schedule on an accumulator of the partition's length, with candidates by block.
     pub fn new(
         schedule: Arc<Schedule>,
         proof: Arc<RankProof>,
-        accumulator: Arc<Vec<f32>>,
-        candidates: Vec<Candidates>,
+        accumulator: Arc<Vec<T>>,
+        candidates: Vec<Candidates<T>>,
     ) -> Self {
         let blocks = schedule.partition.blocks();
-        let mut held: Vec<Option<Held>> = (0..blocks * schedule.lanes as usize).map(|_| None).collect();
+        let mut held: Vec<Option<Held<T>>> = (0..blocks * schedule.lanes as usize).map(|_| None).collect();
         for block in (0..blocks as u32).map(Block) {
             let place = Place { block, lane: schedule.lane };
             held[place.index(blocks)] = Some(Held::Own(Entries::default()));
@@ -204,6 +235,7 @@ impl Execution {
         Self {
             accumulator,
             candidates,
+            reduction: Reduction::Sum,
             memory: Arc::default(),
             seed: 0,
             held,
@@ -231,6 +263,22 @@ impl Execution {
     #[must_use]
     pub fn with(self, memory: Arc<Memory>, seed: u64) -> Self {
         Self { memory, seed, ..self }
+    }
+
+    /// Reduces by something else than the sum.
+    ///
+    /// # Errors
+    /// A reduction that has no residual, with a schedule that does not keep every entry exactly.
+    pub fn reducing(self, reduction: Reduction<T>) -> Result<Self, ExecutionError> {
+        let whole = self.schedule.steps.iter().all(|step| match step {
+            Step::Keep { rule: Rule::Every | Rule::Dense, coding: Coding::Exact, .. } => true,
+            Step::Keep { .. } => false,
+            _ => true,
+        });
+        if !whole && !reduction.has_residual() {
+            return Err(ExecutionError::NotASum { reduction: reduction.name() });
+        }
+        Ok(Self { reduction, ..self })
     }
 
     /// How many exchanges have begun.
@@ -283,7 +331,7 @@ impl Execution {
     }
 
     /// Ends a run whose `advance` said that it is finished.
-    pub fn finish(mut self) -> Finished {
+    pub fn finish(mut self) -> Finished<T> {
         let (mut update, mut notes) = (Vec::new(), Vec::new());
         for block in (0..self.blocks() as u32).map(Block) {
             let place = Place { block, lane: 0 };
@@ -312,7 +360,7 @@ impl Execution {
         self.schedule.partition.blocks()
     }
 
-    fn slot(&mut self, place: Place) -> &mut Option<Held> {
+    fn slot(&mut self, place: Place) -> &mut Option<Held<T>> {
         let index = place.index(self.schedule.partition.blocks());
         &mut self.held[index]
     }
@@ -324,7 +372,7 @@ impl Execution {
         Place { block: Block(block as u32), lane: lane as u32 }
     }
 
-    fn own(&self, block: Block) -> &[f32] {
+    fn own(&self, block: Block) -> &[T] {
         &self.accumulator[self.schedule.partition.range(block)]
     }
 
@@ -332,14 +380,14 @@ impl Execution {
         self.schedule.partition.block_len(block)
     }
 
-    fn materialise(&self, block: Block, overlay: &Entries) -> Bag {
+    fn materialise(&self, block: Block, overlay: &Entries<T>) -> Bag<T> {
         let mut values = self.own(block).to_vec();
         overlay.iter().for_each(|(i, v)| values[i as usize] = v);
         Bag::Dense(values.into())
     }
 
     /// What is sent of some slots, and the notes tied to them.
-    fn bodies(&mut self, send: &super::Send) -> (Vec<Body>, Vec<u64>) {
+    fn bodies(&mut self, send: &super::Send) -> (Vec<Body<T>>, Vec<u64>) {
         let mut notes = Vec::new();
         let mut bodies = Vec::new();
         for place in send.slots.places(self.blocks(), self.schedule.lanes) {
@@ -381,7 +429,7 @@ impl Execution {
         }
         self.intact[block.index()] = false;
         // As a balanced tree: what the checker proves about the order is about that one.
-        let sum = Bag::sum_of(bags, len);
+        let sum = Bag::reduce(bags, len, &self.reduction);
         if let Some(index) = sum.first_non_finite() {
             let entry = self.schedule.partition.range(block).start + index;
             return Err(ExecutionError::Sum { entry });
@@ -432,7 +480,7 @@ impl Execution {
 
     /// Where this worker's own selection is cut into parts of equal counts.
     fn cuts(&self, parts: u32) -> Arc<[u64]> {
-        let chosen = |fate: &Fate| match fate {
+        let chosen = |fate: &Fate<T>| match fate {
             Fate::Selected { indices, .. } => indices.len(),
             Fate::Whole => 0,
         };
@@ -463,7 +511,7 @@ impl Execution {
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both.
-fn told(carried: Carried, len: usize) -> (Body, Held) {
+fn told<T: Element>(carried: Carried<T>, len: usize) -> (Body<T>, Held<T>) {
     let rounded = carried.rounded;
     let body = match &carried.bag {
         Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },

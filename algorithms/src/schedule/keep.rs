@@ -1,38 +1,43 @@
 //! The exact top-k of a worker's own block, which is held as an untouched accumulator and a sparse overlay.
 
 use crate::bag::Entries;
-use crate::select;
+use crate::{Element, select};
 
 /// Entries of a block that may be among its largest.
 #[derive(Clone, Debug, Default)]
-pub struct Candidates {
+pub struct Candidates<T: Element = f32> {
     /// Every entry of at least this magnitude is here; None when nothing was collected.
-    pub threshold: Option<f32>,
+    pub threshold: Option<T>,
     /// They.
-    pub entries: Entries,
+    pub entries: Entries<T>,
 }
 
 /// What a selection from a worker's own block leaves.
 #[derive(Debug)]
-pub(super) struct OwnTop {
+pub(super) struct OwnTop<T: Element> {
     /// The k largest.
-    pub(super) kept: Entries,
+    pub(super) kept: Entries<T>,
     /// The entries that others contributed to and that were not kept, with their whole sums (zeros included).
-    pub(super) settled: Entries,
+    pub(super) settled: Entries<T>,
     /// From which magnitude on to collect candidates in the next step.
-    pub(super) threshold: Option<f32>,
+    pub(super) threshold: Option<T>,
 }
 
 /// The k largest entries of `own` overlaid with `overlay` (sums with what was received, by index).
 ///
 /// If at least k candidates reach the threshold above which all were collected, no other entry can
 /// be among the k largest. Otherwise the block is read again with lower thresholds.
-pub(super) fn own_top(own: &[f32], overlay: &Entries, candidates: &Candidates, k: u32) -> OwnTop {
+pub(super) fn own_top<T: Element>(
+    own: &[T],
+    overlay: &Entries<T>,
+    candidates: &Candidates<T>,
+    k: u32,
+) -> OwnTop<T> {
     let k = k as usize;
     let mut found = candidates.threshold.and_then(|t| enough(&candidates.entries, overlay, t, k));
     if found.is_none() && k > 0 {
         let estimate = select::estimate_threshold(own, k);
-        for threshold in [estimate, estimate * 0.25, 0.0] {
+        for threshold in [estimate, quarter(estimate), T::ZERO] {
             let mut scanned = Entries::default();
             select::scan(own, threshold, 0, &mut scanned);
             found = enough(&scanned, overlay, threshold, k);
@@ -52,35 +57,35 @@ pub(super) fn own_top(own: &[f32], overlay: &Entries, candidates: &Candidates, k
 
 /// What a selection from several slots together is made of: of each slot the entries that may be chosen.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct Pool<T: Element> {
     /// By slot.
-    pub(super) entries: Vec<Entries>,
+    pub(super) entries: Vec<Entries<T>>,
     /// Every entry of at least this magnitude is in there.
-    pub(super) threshold: f32,
+    pub(super) threshold: T,
 }
 
 /// What was kept of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Chosen {
+pub(super) struct Chosen<T: Element> {
     /// By slot.
-    pub(super) kept: Vec<Entries>,
+    pub(super) kept: Vec<Entries<T>>,
     /// The smallest magnitude kept, 0 if nothing was.
-    pub(super) smallest: f32,
+    pub(super) smallest: T,
     /// How many entries reached the threshold of the pool.
     pub(super) reached: usize,
 }
 
 /// A place to choose from.
-pub(super) enum Source<'a> {
+pub(super) enum Source<'a, T: Element> {
     /// The worker's own block, the sums of it with what was received, and the candidates that were collected.
-    Own(&'a [f32], &'a Entries, &'a Candidates),
+    Own(&'a [T], &'a Entries<T>, &'a Candidates<T>),
     /// All that there is.
-    Bag(&'a Entries),
+    Bag(&'a Entries<T>),
 }
 
-impl Source<'_> {
+impl<T: Element> Source<'_, T> {
     /// Its entries of at least a magnitude, read off the candidates where they suffice.
-    fn reaching(&self, threshold: f32) -> Entries {
+    fn reaching(&self, threshold: T) -> Entries<T> {
         match self {
             Source::Bag(entries) => (*entries).clone(),
             Source::Own(own, overlay, candidates) => {
@@ -98,42 +103,54 @@ impl Source<'_> {
     }
 
     /// From which magnitude on its candidates are complete.
-    fn collected(&self) -> Option<f32> {
+    fn collected(&self) -> Option<T> {
         match self {
-            Source::Bag(_) => Some(0.0),
+            Source::Bag(_) => Some(T::ZERO),
             Source::Own(_, _, candidates) => candidates.threshold,
         }
     }
 }
 
-/// The k largest of all sources together; of equal magnitudes the earlier source, and in it the lower index.
-pub(super) fn jointly(sources: &[Source<'_>], k: usize) -> (Chosen, f32) {
+/// A quarter of a threshold: the next guess where one was too high.
+fn quarter<T: Element>(threshold: T) -> T {
+    threshold * T::from_f64(0.25)
+}
+
+/// The k largest of all sources together; of equal magnitudes the earlier source, and in it the lower index. With it
+/// the threshold that all sources were searched with.
+pub(super) fn jointly<T: Element>(sources: &[Source<'_, T>], k: usize) -> (Chosen<T>, T) {
     let owned: usize = sources.iter().map(|s| if let Source::Own(own, ..) = s { own.len() } else { 0 }).sum();
+    let lower = |a: T, b: T| if b < a { b } else { a };
     // Each block guesses the threshold for its share of k; the lowest is safe for all.
     let estimate = || {
-        let of = |s: &Source<'_>| match s {
+        let of = |s: &Source<'_, T>| match s {
             Source::Own(own, ..) if !own.is_empty() => {
                 let share = (k as f64 * own.len() as f64 / owned as f64).ceil() as usize;
-                select::estimate_threshold(own, share)
+                Some(select::estimate_threshold(own, share)).filter(|t| t.is_finite())
             }
-            _ => f32::INFINITY,
+            _ => None,
         };
-        sources.iter().map(of).fold(f32::INFINITY, f32::min)
+        sources.iter().filter_map(of).reduce(lower).unwrap_or(T::ZERO)
     };
-    let collected = sources.iter().map(Source::collected).try_fold(0.0f32, |most, c| Some(most.max(c?)));
-    let guesses = collected.into_iter().map(Some).chain([None]);
+    let predicted = sources.iter().map(Source::collected).try_fold(T::ZERO, |most, collected| {
+        let collected = collected?;
+        Some(if collected > most { collected } else { most })
+    });
+    // The prediction, if there is one; then estimates, each lower than the one before.
+    let guesses = predicted.into_iter().map(Some).chain([None]);
     for guess in guesses {
-        let guess = guess.unwrap_or_else(estimate);
-        let guess = if guess.is_finite() { guess } else { 0.0 };
-        for threshold in [guess, guess * 0.25, 0.0] {
+        let thresholds = match guess {
+            Some(predicted) => vec![predicted],
+            None => {
+                let estimate = estimate();
+                vec![estimate, quarter(estimate), T::ZERO]
+            }
+        };
+        for threshold in thresholds {
             let pool = Pool { entries: sources.iter().map(|s| s.reaching(threshold)).collect(), threshold };
             let chosen = pool.top(k);
-            if chosen.reached >= k || threshold <= 0.0 {
+            if chosen.reached >= k || threshold <= T::ZERO {
                 return (chosen, threshold);
-            }
-            if Some(threshold) == collected {
-                // The prediction failed: an estimate is the better next guess.
-                break;
             }
         }
     }
@@ -141,22 +158,22 @@ pub(super) fn jointly(sources: &[Source<'_>], k: usize) -> (Chosen, f32) {
 }
 
 /// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more.
-pub(super) fn above(sources: &[Source<'_>], threshold: f32, most: usize) -> Chosen {
+pub(super) fn above<T: Element>(sources: &[Source<'_, T>], threshold: T, most: usize) -> Chosen<T> {
     let pool = Pool { entries: sources.iter().map(|s| s.reaching(threshold)).collect(), threshold };
     let reached = pool.reached();
     pool.top(reached.min(most))
 }
 
-impl Pool {
+impl<T: Element> Pool<T> {
     fn reached(&self) -> usize {
-        let reaches = |v: &&f32| **v != 0.0 && v.abs() >= self.threshold;
+        let reaches = |v: &&T| **v != T::ZERO && reaches(**v, self.threshold);
         self.entries.iter().map(|e| e.values.iter().filter(reaches).count()).sum()
     }
 
     /// The k largest.
-    fn top(&self, k: usize) -> Chosen {
+    fn top(&self, k: usize) -> Chosen<T> {
         let reached = self.reached();
-        let values: Vec<f32> = self.entries.iter().flat_map(|e| &e.values).copied().collect();
+        let values: Vec<T> = self.entries.iter().flat_map(|e| &e.values).copied().collect();
         let ordinals: Vec<u32> = (0..values.len() as u32).collect();
         let (mut top, mut rest) = (Entries::default(), Entries::default());
         let smallest = select::top_k(&ordinals, &values, k, &mut top, &mut rest);
@@ -181,14 +198,14 @@ impl Pool {
 }
 
 /// Candidates with the sums laid over them; zeros are left out.
-fn overlaid(candidates: &Entries, overlay: &Entries) -> Entries {
+fn overlaid<T: Element>(candidates: &Entries<T>, overlay: &Entries<T>) -> Entries<T> {
     if overlay.is_empty() {
         return candidates.clone();
     }
     let mut entries = Entries::with_capacity(candidates.len() + overlay.len());
     candidates.visit_union(overlay, |index, own, sum| {
-        let value = sum.or(own).unwrap_or(0.0);
-        if value != 0.0 {
+        let value = sum.or(own).unwrap_or(T::ZERO);
+        if value != T::ZERO {
             entries.push(index, value);
         }
     });
@@ -196,14 +213,14 @@ fn overlaid(candidates: &Entries, overlay: &Entries) -> Entries {
 }
 
 /// All entries of both, which share no index; zeros too.
-pub(super) fn interleave(a: &Entries, b: &Entries) -> Entries {
+pub(super) fn interleave<T: Element>(a: &Entries<T>, b: &Entries<T>) -> Entries<T> {
     let mut all = Entries::with_capacity(a.len() + b.len());
-    a.visit_union(b, |index, a, b| all.push(index, a.or(b).unwrap_or(0.0)));
+    a.visit_union(b, |index, a, b| all.push(index, a.or(b).unwrap_or(T::ZERO)));
     all
 }
 
 /// The entries whose indices are not among `kept`, which ascend.
-pub(super) fn without(entries: impl Iterator<Item = (u32, f32)>, kept: &[u32]) -> Entries {
+pub(super) fn without<T: Element>(entries: impl Iterator<Item = (u32, T)>, kept: &[u32]) -> Entries<T> {
     let mut kept = kept.iter().peekable();
     entries
         .filter(|&(index, _)| {
@@ -215,18 +232,28 @@ pub(super) fn without(entries: impl Iterator<Item = (u32, f32)>, kept: &[u32]) -
 
 /// Entries among which the k largest are.
 #[derive(Default)]
-struct Enough {
-    entries: Entries,
-    threshold: f32,
+struct Enough<T: Element> {
+    entries: Entries<T>,
+    threshold: T,
     /// How many of them reach the threshold.
     reached: usize,
 }
 
+/// Whether a value's magnitude reaches a threshold; nothing reaches NaN.
+fn reaches<T: Element>(value: T, threshold: T) -> bool {
+    T::from_magnitude(value.magnitude()) >= threshold
+}
+
 /// Candidates and overlay as one, if k of them reach the threshold.
-fn enough(candidates: &Entries, overlay: &Entries, threshold: f32, k: usize) -> Option<Enough> {
+fn enough<T: Element>(
+    candidates: &Entries<T>,
+    overlay: &Entries<T>,
+    threshold: T,
+    k: usize,
+) -> Option<Enough<T>> {
     let entries = overlaid(candidates, overlay);
-    let reached = entries.values.iter().filter(|v| v.abs() >= threshold).count();
-    (reached >= k || threshold <= 0.0).then_some(Enough { entries, threshold, reached })
+    let reached = entries.values.iter().filter(|v| reaches(**v, threshold)).count();
+    (reached >= k || threshold <= T::ZERO).then_some(Enough { entries, threshold, reached })
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 
 use super::{Execution, ExecutionError, Finished, Outgoing, Progress};
-use crate::Rank;
+use crate::{Element, Rank};
 
 /// What one worker's run came to.
 #[derive(Debug)]
-pub struct Run {
+pub struct Run<T: Element = f32> {
     /// The update and what the residual needs.
-    pub finished: Finished,
+    pub finished: Finished<T>,
     /// Bytes of all payloads that this worker received.
     pub bytes_received: u64,
     /// Words that this worker received: two for a sparse entry, one for a dense value.
@@ -20,9 +20,9 @@ pub struct Run {
 
 /// The runs of all workers, and what they came to together.
 #[derive(Debug)]
-pub struct Lockstep {
+pub struct Lockstep<T: Element = f32> {
     /// By rank.
-    pub runs: Vec<Run>,
+    pub runs: Vec<Run<T>>,
     /// Words along the critical path: the sum over the rounds of the largest receive, of the bags as they were.
     pub words_critical: u64,
 }
@@ -43,7 +43,7 @@ struct Clock {
 
 impl Clock {
     /// Follows an execution into its present exchange. Those that it passed on the way received nothing.
-    fn follow(&mut self, execution: &Execution, rounds: &mut BTreeMap<u64, u64>) {
+    fn follow<T: Element>(&mut self, execution: &Execution<T>, rounds: &mut BTreeMap<u64, u64>) {
         while (self.began.len() as u64) < execution.exchanges() {
             self.close(execution, rounds);
             self.round = self.finished + 1;
@@ -51,7 +51,7 @@ impl Clock {
         }
     }
 
-    fn close(&mut self, execution: &Execution, rounds: &mut BTreeMap<u64, u64>) {
+    fn close<T: Element>(&mut self, execution: &Execution<T>, rounds: &mut BTreeMap<u64, u64>) {
         let words = execution.words_received() - self.before;
         let largest = rounds.entry(self.round).or_default();
         *largest = words.max(*largest);
@@ -68,7 +68,7 @@ impl Clock {
 ///
 /// # Errors
 /// What the first failing worker reports. Schedules that the checker accepted do not run into a deadlock.
-pub fn lockstep(mut executions: Vec<Execution>) -> Result<Lockstep, ExecutionError> {
+pub fn lockstep<T: Element>(mut executions: Vec<Execution<T>>) -> Result<Lockstep<T>, ExecutionError> {
     let mut queues = Queues::new();
     let mut outbox = Vec::new();
     let mut bytes = vec![0u64; executions.len()];

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub use check::{CheckError, Proof, RankProof, check};
 pub use cost::Cost;
 pub(crate) use execution::Fate;
-pub use execution::{Execution, ExecutionError, Finished, Outgoing, OwnChoice, Progress};
+pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice, Progress};
 pub use keep::Candidates;
 pub use lockstep::{Lockstep, Run, lockstep};
 pub use memory::Memory;

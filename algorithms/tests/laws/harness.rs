@@ -130,7 +130,7 @@ impl Team {
         for (offset, piece) in pieces {
             residual.accumulate(offset, piece).unwrap();
         }
-        self.ensemble.begin(worker)
+        self.ensemble.begin(worker).unwrap()
     }
 }
 

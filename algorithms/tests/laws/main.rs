@@ -19,3 +19,4 @@ mod predictions;
 mod selections;
 mod spardl;
 mod spardl_oracle;
+mod types;

@@ -21,7 +21,7 @@ fn expected(
         .map(|step| {
             let executions = (0..workers as usize).map(|rank| {
                 ensemble.residuals[rank].accumulate(0, &of(rank, step)).unwrap();
-                ensemble.begin(rank)
+                ensemble.begin(rank).unwrap()
             });
             let run = lockstep(executions.collect()).unwrap();
             let partition = ensemble.schedules[0].partition.clone();

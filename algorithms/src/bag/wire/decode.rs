@@ -1,18 +1,21 @@
 //! From payloads to bags.
 
+use std::marker::PhantomData;
+
 use bytes::{Buf, Bytes};
 
-use super::super::{Coding, Entries, Rounded, first_non_finite, floats};
+use super::super::{Coding, Entries, Rounded};
 use super::error::Wrong;
 use super::{DecodeError, Expected, Form, Header, PIECE, indices, values};
+use crate::element::{self, Element};
 
 /// A part of a slot, as the decoder hands it on.
 #[derive(Debug, PartialEq)]
-pub enum Part {
+pub enum Part<T: Element = f32> {
     /// All entries of a block.
     Sparse {
         /// Indices and values.
-        entries: Entries,
+        entries: Entries<T>,
         /// What the values were rounded to.
         rounded: Rounded,
     },
@@ -20,7 +23,7 @@ pub enum Part {
     Dense {
         /// The index of the first of them.
         first: usize,
-        /// Little-endian values of 32 bits.
+        /// Little-endian values.
         values: Bytes,
         /// What they were rounded to.
         rounded: Rounded,
@@ -32,7 +35,7 @@ pub enum Part {
 /// For each block it takes memory for the body of a sparse one or a bucket of a dense one, at most 13 bytes for each entry
 /// that is [expected](Expected), and for the entries that it hands on.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct Decoder<T: Element = f32> {
     expected: Vec<Expected>,
     headers: Vec<Header>,
     /// A header whose body's length is still to come.
@@ -41,9 +44,10 @@ pub struct Decoder {
     block: usize,
     read: usize,
     gathered: Gathered,
+    values: PhantomData<T>,
 }
 
-impl Decoder {
+impl<T: Element> Decoder<T> {
     /// Expects these blocks.
     pub fn new(expected: Vec<Expected>) -> Self {
         Self {
@@ -53,6 +57,7 @@ impl Decoder {
             block: 0,
             read: 0,
             gathered: Gathered::default(),
+            values: PhantomData,
         }
     }
 
@@ -65,8 +70,8 @@ impl Decoder {
     ///
     /// # Errors
     /// Bytes that are no slot as declared; the decoder is of no use afterwards.
-    pub fn feed(&mut self, payload: Bytes, mut part: impl FnMut(usize, Part)) -> Result<(), DecodeError> {
-        if !payload.len().is_multiple_of(4) {
+    pub fn feed(&mut self, payload: Bytes, mut part: impl FnMut(usize, Part<T>)) -> Result<(), DecodeError> {
+        if !payload.len().is_multiple_of(T::WIDTH.min(4)) {
             return Err(DecodeError::Torn(payload.len()));
         }
         let mut rest = payload;
@@ -102,15 +107,15 @@ impl Decoder {
                     self.open = Some(header);
                     return Ok(false);
                 };
-                header.set_words(bytes.get_u32_le().into(), block, expected.len)?;
+                header.set_words::<T>(bytes.get_u32_le().into(), block, expected.len)?;
                 header
             }
             None => {
                 let Some(mut bytes) = self.gathered.take(rest, Header::BYTES) else { return Ok(false) };
                 let mut read = [0; Header::BYTES];
                 bytes.copy_to_slice(&mut read);
-                let header = Header::read(read, block, expected)?;
-                if header.implied_words(expected.len.into()).is_none() {
+                let header = Header::read::<T>(read, block, expected)?;
+                if header.implied_words::<T>(expected.len.into()).is_none() {
                     self.open = Some(header);
                     return Ok(true);
                 }
@@ -126,17 +131,17 @@ impl Decoder {
         &mut self,
         header: Header,
         rest: &mut Bytes,
-        part: &mut impl FnMut(usize, Part),
+        part: &mut impl FnMut(usize, Part<T>),
     ) -> Result<bool, DecodeError> {
         let block = self.block;
         let len = header.count as usize;
-        let values = rest.split_to(rest.len().min(4 * (len - self.read)));
-        if let Some(position) = first_non_finite(&values) {
-            let value = floats(&values).nth(position).unwrap_or(f32::NAN);
+        let values = rest.split_to(rest.len().min(T::WIDTH * (len - self.read)));
+        if let Some(position) = element::first_non_finite::<T>(&values) {
+            let value = element::values::<T>(&values).nth(position).map_or(f64::NAN, |v| v.to_f64());
             return Err(DecodeError::Value { block, value: value.to_string() });
         }
         let first = self.read;
-        self.read += values.len() / 4;
+        self.read += values.len() / T::WIDTH;
         if !values.is_empty() || len == 0 {
             part(block, Part::Dense { first, values, rounded: header.rounded });
         }
@@ -148,7 +153,7 @@ impl Decoder {
         &mut self,
         header: Header,
         rest: &mut Bytes,
-        part: &mut impl FnMut(usize, Part),
+        part: &mut impl FnMut(usize, Part<T>),
     ) -> Result<bool, DecodeError> {
         let block = self.block;
         let Header { rounded, count, .. } = header;
@@ -160,16 +165,16 @@ impl Decoder {
         let unit = if rounded.coding().has_buckets() { 1 << rounded.shift() } else { 2 };
         while self.read < len {
             let left = len - self.read;
-            let one = 4 * values::dense_words(rounded, unit.min(left) as u64) as usize;
+            let one = 4 * values::dense_words::<T>(rounded, unit.min(left) as u64) as usize;
             let units = (rest.len() / one).clamp(1, (PIECE / 4 / unit).max(1));
             let here = (units * unit).min(left);
-            let bytes = 4 * values::dense_words(rounded, here as u64) as usize;
+            let bytes = 4 * values::dense_words::<T>(rounded, here as u64) as usize;
             // The last unit is shorter than the others, so whole ones may not be all that has come.
             let (here, bytes) = if self.gathered.is_empty() { (here, bytes) } else { (unit.min(left), one) };
             let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
-            let values =
-                values::read_dense(rounded, here, &bytes).map_err(|wrong| wrong.at(block, count, count))?;
-            let values = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into();
+            let values = values::read_dense::<T>(rounded, here, &bytes)
+                .map_err(|wrong| wrong.at(block, count, count))?;
+            let values = values.iter().flat_map(|v| v.to_le()).collect::<Vec<u8>>().into();
             part(block, Part::Dense { first: self.read, values, rounded });
             self.read += here;
         }
@@ -181,7 +186,7 @@ impl Decoder {
         &mut self,
         header: Header,
         rest: &mut Bytes,
-        part: &mut impl FnMut(usize, Part),
+        part: &mut impl FnMut(usize, Part<T>),
     ) -> Result<bool, DecodeError> {
         let block = self.block;
         let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
@@ -193,12 +198,12 @@ impl Decoder {
 }
 
 /// The entries of a sparse body.
-fn entries(header: Header, len: u32, body: &[u8]) -> Result<Entries, Wrong> {
+fn entries<T: Element>(header: Header, len: u32, body: &[u8]) -> Result<Entries<T>, Wrong> {
     let count = header.count as usize;
     if header.form == Form::Full {
-        let values = values::read_dense(header.rounded, len as usize, body)?;
-        let negative = (-0.0f32).to_bits();
-        if values.iter().any(|v| v.to_bits() == negative) {
+        let values = values::read_dense::<T>(header.rounded, len as usize, body)?;
+        let negative = (-T::ZERO).bits();
+        if values.iter().any(|v| v.bits() == negative) {
             return Err(Wrong::Value(-0.0));
         }
         let entries = Entries::from_dense(&values);

@@ -5,17 +5,18 @@ use bytes::Bytes;
 use super::super::{Coding, Dense, Entries, Rounded, qsgd};
 use super::indices::{self, Choice};
 use super::{Form, Header, PIECE, values};
+use crate::Element;
 
 /// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
 const LEND: u32 = 4 << 10;
 
 /// What is sent of one block.
 #[derive(Clone, Debug)]
-pub enum Body {
+pub enum Body<T: Element = f32> {
     /// Some entries.
     Sparse {
         /// Their indices and values.
-        entries: Entries,
+        entries: Entries<T>,
         /// How many entries the block has; all indices are below.
         len: usize,
         /// What the values were rounded to. Others than such values lose what the coding cannot say.
@@ -24,7 +25,7 @@ pub enum Body {
     /// All values of the block.
     Dense {
         /// The values.
-        values: Dense,
+        values: Dense<T>,
         /// What they were rounded to, as for sparse ones.
         rounded: Rounded,
     },
@@ -34,13 +35,14 @@ pub enum Body {
 ///
 /// # Panics
 /// If an index is not below the length of its block.
-pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
+pub fn encode<T: Element>(bodies: &[Body<T>]) -> Vec<Bytes> {
     let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
-    let copied = |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
+    let copied =
+        |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
     let mut stream = Stream::default();
     stream.open.reserve(plans.iter().map(copied).sum::<usize>() + indices::SLACK);
     for ((header, _), body) in plans.iter().zip(bodies) {
-        header.write(body.len() as u64, &mut stream.open);
+        header.write::<T>(body.len() as u64, &mut stream.open);
     }
     for ((header, choice), body) in plans.iter().zip(bodies) {
         match body {
@@ -74,20 +76,20 @@ pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
 
 /// The payload that announces one dense block, for a sender that has not all of its values yet; None for a block so
 /// short that [`encode`] would not send its values apart.
-pub(crate) fn announce_dense(len: usize) -> Option<Bytes> {
-    let header = Header::dense(len, Rounded::EXACT);
+pub(crate) fn announce_dense<T: Element>(len: usize) -> Option<Bytes> {
+    let header = Header::dense::<T>(len, Rounded::EXACT);
     let mut bytes = Vec::with_capacity(Header::BYTES);
-    header.write(len as u64, &mut bytes);
+    header.write::<T>(len as u64, &mut bytes);
     is_lent(&header).then(|| bytes.into())
 }
 
 /// The smallest body, and within it how the indices are written.
-fn plan(body: &Body) -> (Header, Choice) {
+fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
     let (entries, len, rounded) = match body {
         Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
         Body::Dense { values, rounded } => {
             let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
-            return (Header::dense(values.len(), *rounded), none);
+            return (Header::dense::<T>(values.len(), *rounded), none);
         }
     };
     let count = entries.len() as u64;
@@ -96,8 +98,8 @@ fn plan(body: &Body) -> (Header, Choice) {
         false => 0,
     };
     let mut choice = indices::choose(&entries.indices, len);
-    let mut words = choice.words + values::sparse_words(rounded, count, buckets);
-    let full = values::dense_words(rounded, len);
+    let mut words = choice.words + values::sparse_words::<T>(rounded, count, buckets);
+    let full = values::dense_words::<T>(rounded, len);
     if full < words {
         choice = Choice { form: Form::Full, parameter: 0, words: 0 };
         words = full;
@@ -111,7 +113,7 @@ fn is_lent(header: &Header) -> bool {
     header.form == Form::Dense && header.rounded == Rounded::EXACT && header.count >= LEND
 }
 
-impl Body {
+impl<T: Element> Body<T> {
     /// How many entries the block has.
     fn len(&self) -> usize {
         match self {

@@ -107,7 +107,7 @@ pub enum DecodeError {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wrong {
     Index(u64),
-    Value(f32),
+    Value(f64),
     Scale(f32),
     End,
     Padding,

@@ -1,7 +1,8 @@
 //! What stands before the bodies: for each block its form, its coding, and how many entries it has.
 
-use super::super::Rounded;
+use super::super::{Coding, Rounded};
 use super::{DecodeError, Expected, indices, values};
+use crate::Element;
 
 /// What the body of a block looks like. Of sparse forms of equal size, the lower number is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,23 +53,23 @@ impl Header {
     pub(super) const BYTES: usize = 8;
 
     /// The header of a dense body.
-    pub(super) fn dense(len: usize, rounded: Rounded) -> Self {
-        let words = values::dense_words(rounded, len as u64);
+    pub(super) fn dense<T: Element>(len: usize, rounded: Rounded) -> Self {
+        let words = values::dense_words::<T>(rounded, len as u64);
         Self { form: Form::Dense, parameter: 0, rounded, count: len as u32, words }
     }
 
     /// Appends the header of a block of `len` entries.
-    pub(super) fn write(&self, len: u64, out: &mut Vec<u8>) {
+    pub(super) fn write<T: Element>(&self, len: u64, out: &mut Vec<u8>) {
         let [coding, shift] = self.rounded.to_bytes();
         out.extend_from_slice(&[self.form as u8, self.parameter, coding, shift]);
         out.extend_from_slice(&self.count.to_le_bytes());
-        if self.implied_words(len).is_none() {
+        if self.implied_words::<T>(len).is_none() {
             out.extend_from_slice(&(self.words as u32).to_le_bytes());
         }
     }
 
     /// Reads a header of block number `block`. The words of the body are 0 if they stand in the next four bytes.
-    pub(super) fn read(
+    pub(super) fn read<T: Element>(
         bytes: [u8; Self::BYTES],
         block: usize,
         expected: Expected,
@@ -83,20 +84,29 @@ impl Header {
         }
         let rounded =
             Rounded::from_bytes([coding, shift]).ok_or(DecodeError::Coding { block, coding, shift })?;
+        // Only floats of 32 bits are ever rounded.
+        if rounded.coding() != Coding::Exact && T::NAME != f32::NAME {
+            return Err(DecodeError::Coding { block, coding, shift });
+        }
         let allowed = if form == Form::Dense { len } else { bound.min(len) };
         if count > allowed || (form == Form::Dense && count != len) {
             return Err(DecodeError::Count { block, count, allowed });
         }
         let mut header = Self { form, parameter, rounded, count, words: 0 };
-        if let Some(words) = header.implied_words(u64::from(len)) {
-            header.set_words(words, block, len)?;
+        if let Some(words) = header.implied_words::<T>(u64::from(len)) {
+            header.set_words::<T>(words, block, len)?;
         }
         Ok(header)
     }
 
     /// Notes how many words the body has, if that is not more than the simplest form would take.
-    pub(super) fn set_words(&mut self, words: u64, block: usize, len: u32) -> Result<(), DecodeError> {
-        let allowed = self.most_words(u64::from(len));
+    pub(super) fn set_words<T: Element>(
+        &mut self,
+        words: u64,
+        block: usize,
+        len: u32,
+    ) -> Result<(), DecodeError> {
+        let allowed = self.most_words::<T>(u64::from(len));
         if words > allowed {
             return Err(DecodeError::Length { block, words, allowed });
         }
@@ -105,28 +115,28 @@ impl Header {
     }
 
     /// The words of the body, where they follow from the rest.
-    pub(super) fn implied_words(&self, len: u64) -> Option<u64> {
+    pub(super) fn implied_words<T: Element>(&self, len: u64) -> Option<u64> {
         let count = u64::from(self.count);
         match self.form {
-            Form::Dense | Form::Full => Some(values::dense_words(self.rounded, len)),
+            Form::Dense | Form::Full => Some(values::dense_words::<T>(self.rounded, len)),
             _ if count == 0 => Some(0),
             // How many buckets have entries is known only with the indices.
             _ if self.rounded.coding().has_buckets() => None,
             form => {
                 let indices = indices::implied_words(form, self.parameter, count, len)?;
-                Some(indices + values::sparse_words(self.rounded, count, 0))
+                Some(indices + values::sparse_words::<T>(self.rounded, count, 0))
             }
         }
     }
 
     /// The words of raw indices and values: nothing larger is ever sent.
-    fn most_words(&self, len: u64) -> u64 {
+    fn most_words<T: Element>(&self, len: u64) -> u64 {
         let count = u64::from(self.count);
         match self.form {
-            Form::Dense => values::dense_words(self.rounded, len),
+            Form::Dense => values::dense_words::<T>(self.rounded, len),
             _ => {
                 let buckets = count.min(values::buckets(self.rounded, len));
-                count + values::sparse_words(self.rounded, count, buckets)
+                count + values::sparse_words::<T>(self.rounded, count, buckets)
             }
         }
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 fn decode(expected: Vec<Expected>, payloads: &[Bytes]) -> Result<Vec<(Vec<f32>, Rounded)>, DecodeError> {
     let mut blocks: Vec<(Vec<f32>, Rounded)> =
         expected.iter().map(|e| (vec![0.0; e.len as usize], Rounded::EXACT)).collect();
-    let mut decoder = Decoder::new(expected);
+    let mut decoder = Decoder::<f32>::new(expected);
     for payload in payloads {
         decoder.feed(payload.clone(), |block, part| match part {
             Part::Sparse { entries, rounded } => {
@@ -66,7 +66,7 @@ proptest! {
         lens in proptest::collection::vec((0u32..20, 0u32..20), 0..4),
         cut in 1usize..60,
     ) {
-        let mut decoder = Decoder::new(lens.iter().map(|&(len, bound)| Expected { len, bound }).collect());
+        let mut decoder = Decoder::<f32>::new(lens.iter().map(|&(len, bound)| Expected { len, bound }).collect());
         for payload in bytes.chunks(cut) {
             let mut broken = false;
             let read = decoder.feed(Bytes::copy_from_slice(payload), |block, part| if let Part::Sparse { entries, .. } = part {

@@ -11,19 +11,26 @@ use super::super::coding::{bf16_from, f16_from};
 use super::super::{Coding, Rounded, floats, qsgd};
 use super::error::Wrong;
 use super::words;
+use crate::element::{self, Element, Magnitude};
+
+/// The bits that a value takes, scales apart.
+pub(super) fn bits<T: Element>(coding: Coding) -> u32 {
+    if coding == Coding::Exact { 8 * T::WIDTH as u32 } else { coding.bits() }
+}
 
 /// The words that the values of a sparse block take, of which so many buckets have entries.
-pub(super) fn sparse_words(rounded: Rounded, count: u64, buckets: u64) -> u64 {
-    buckets + words((count * u64::from(rounded.coding().bits())).div_ceil(8))
+pub(super) fn sparse_words<T: Element>(rounded: Rounded, count: u64, buckets: u64) -> u64 {
+    buckets + words((count * u64::from(bits::<T>(rounded.coding()))).div_ceil(8))
 }
 
 /// The words that all values of a block of `len` entries take.
-pub(super) fn dense_words(rounded: Rounded, len: u64) -> u64 {
+pub(super) fn dense_words<T: Element>(rounded: Rounded, len: u64) -> u64 {
     if !rounded.coding().has_buckets() {
-        return sparse_words(rounded, len, 0);
+        return sparse_words::<T>(rounded, len, 0);
     }
     let (whole, rest) = (len >> rounded.shift(), len & ((1 << rounded.shift()) - 1));
-    whole * sparse_words(rounded, 1 << rounded.shift(), 1) + sparse_words(rounded, rest, u64::from(rest > 0))
+    let of = sparse_words::<T>;
+    whole * of(rounded, 1 << rounded.shift(), 1) + of(rounded, rest, u64::from(rest > 0))
 }
 
 /// How many buckets a block of `len` entries has.
@@ -32,11 +39,11 @@ pub(super) fn buckets(rounded: Rounded, len: u64) -> u64 {
 }
 
 /// Appends the values of sparse entries, which must be rounded as said.
-pub(super) fn write_sparse(rounded: Rounded, indices: &[u32], values: &[f32], out: &mut Vec<u8>) {
+pub(super) fn write_sparse<T: Element>(rounded: Rounded, indices: &[u32], values: &[T], out: &mut Vec<u8>) {
     let coding = rounded.coding();
-    if !coding.has_buckets() {
+    let Some(values) = floats_of(values).filter(|_| coding.has_buckets()) else {
         return write_plain(coding, values, out);
-    }
+    };
     let mut codes = Vec::with_capacity(values.len() + 8);
     for run in qsgd::runs(indices, rounded.shift()) {
         let bucket = &values[run];
@@ -48,11 +55,11 @@ pub(super) fn write_sparse(rounded: Rounded, indices: &[u32], values: &[f32], ou
 }
 
 /// Appends all values of a block, or whole buckets of it and the end.
-pub(super) fn write_dense(rounded: Rounded, values: &[f32], out: &mut Vec<u8>) {
+pub(super) fn write_dense<T: Element>(rounded: Rounded, values: &[T], out: &mut Vec<u8>) {
     let coding = rounded.coding();
-    if !coding.has_buckets() {
+    let Some(values) = floats_of(values).filter(|_| coding.has_buckets()) else {
         return write_plain(coding, values, out);
-    }
+    };
     let mut codes = Vec::new();
     for bucket in values.chunks(1 << rounded.shift()) {
         let scale = qsgd::scale(bucket);
@@ -67,10 +74,14 @@ pub(super) fn write_dense(rounded: Rounded, values: &[f32], out: &mut Vec<u8>) {
 }
 
 /// Reads the values of sparse entries from bytes that end where they do.
-pub(super) fn read_sparse(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
+pub(super) fn read_sparse<T: Element>(
+    rounded: Rounded,
+    indices: &[u32],
+    bytes: &[u8],
+) -> Result<Vec<T>, Wrong> {
     let coding = rounded.coding();
     let values = if coding.has_buckets() {
-        read_buckets(rounded, indices, bytes)?
+        of_floats(read_buckets(rounded, indices, bytes)?)
     } else {
         read_plain(rounded, indices.len(), bytes)?
     };
@@ -78,7 +89,7 @@ pub(super) fn read_sparse(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Re
 }
 
 /// Reads `count` consecutive values of a dense block: whole buckets, or the end of the block.
-pub(super) fn read_dense(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
+pub(super) fn read_dense<T: Element>(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<T>, Wrong> {
     let coding = rounded.coding();
     if !coding.has_buckets() {
         return check(read_plain(rounded, count, bytes)?, true);
@@ -89,13 +100,13 @@ pub(super) fn read_dense(rounded: Rounded, count: usize, bytes: &[u8]) -> Result
         let here = (count - values.len()).min(1 << rounded.shift());
         let (scale, after) = rest.split_first_chunk().ok_or(Wrong::End)?;
         let scale = f32::from_le_bytes(*scale);
-        let bytes = 4 * sparse_words(rounded, here as u64, 0) as usize;
+        let bytes = 4 * sparse_words::<f32>(rounded, here as u64, 0) as usize;
         let (codes, after) = after.split_at_checked(bytes).ok_or(Wrong::End)?;
         let codes = read_codes(coding, here, codes)?;
         read_bucket(coding, &codes, scale, &mut values)?;
         rest = after;
     }
-    if rest.is_empty() { Ok(values) } else { Err(Wrong::End) }
+    if rest.is_empty() { Ok(of_floats(values)) } else { Err(Wrong::End) }
 }
 
 fn read_buckets(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
@@ -128,48 +139,70 @@ fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) 
     Ok(())
 }
 
-fn write_plain(coding: Coding, values: &[f32], out: &mut Vec<u8>) {
+/// Values as what they are, if they are floats of 32 bits: the only ones that are ever rounded to a coding.
+fn floats_of<T: Element>(values: &[T]) -> Option<&[f32]> {
+    (T::NAME == f32::NAME).then(|| bytemuck::cast_slice(values))
+}
+
+/// The other way; values of other types are never asked for.
+fn of_floats<T: Element>(values: Vec<f32>) -> Vec<T> {
+    if T::NAME == f32::NAME {
+        bytemuck::cast_slice(&values).to_vec()
+    } else {
+        values.into_iter().map(|v| T::from_f64(v.into())).collect()
+    }
+}
+
+fn write_plain<T: Element>(coding: Coding, values: &[T], out: &mut Vec<u8>) {
     let start = out.len();
-    out.resize(start + 4 * words(values.len() as u64 * u64::from(coding.bits()) / 8) as usize, 0);
+    out.resize(start + 4 * words(values.len() as u64 * u64::from(bits::<T>(coding)) / 8) as usize, 0);
     let (pairs, _) = out[start..].as_chunks_mut();
-    match coding {
-        Coding::Bf16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = bf16_from(v).to_le_bytes()),
-        Coding::F16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = f16_from(v).to_le_bytes()),
+    match (coding, floats_of(values)) {
+        (Coding::Bf16, Some(values)) => {
+            pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = bf16_from(v).to_le_bytes());
+        }
+        (Coding::F16, Some(values)) => {
+            pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = f16_from(v).to_le_bytes());
+        }
         _ => {
-            let (quads, _) = out[start..].as_chunks_mut();
-            quads.iter_mut().zip(values).for_each(|(quad, v)| *quad = v.to_le_bytes());
+            let places = out[start..].chunks_exact_mut(T::WIDTH);
+            places.zip(values).for_each(|(place, v)| place.copy_from_slice(v.to_le().as_ref()));
         }
     }
 }
 
-fn read_plain(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
+fn read_plain<T: Element>(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<T>, Wrong> {
     let coding = rounded.coding();
-    if bytes.len() as u64 != 4 * sparse_words(rounded, count as u64, 0) {
+    if bytes.len() as u64 != 4 * sparse_words::<T>(rounded, count as u64, 0) {
         return Err(Wrong::End);
     }
-    let (bytes, padding) = bytes.split_at(count * coding.bits() as usize / 8);
+    let (bytes, padding) = bytes.split_at(count * bits::<T>(coding) as usize / 8);
     if padding.iter().any(|&byte| byte != 0) {
         return Err(Wrong::Padding);
     }
     let pairs = bytes.as_chunks().0.iter();
     Ok(match coding {
-        Coding::Bf16 => pairs.map(|&pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        Coding::F16 => pairs.map(|&pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        _ => floats(bytes).collect(),
+        Coding::Bf16 => of_floats(pairs.map(|&pair| bf16::from_le_bytes(pair).to_f32()).collect()),
+        Coding::F16 => of_floats(pairs.map(|&pair| f16::from_le_bytes(pair).to_f32()).collect()),
+        _ => element::values(bytes).collect(),
     })
 }
 
 /// Refuses values that are not finite, and zeros unless they are welcome.
-fn check(values: Vec<f32>, zeros: bool) -> Result<Vec<f32>, Wrong> {
-    let magnitude = |v: f32| v.to_bits() & 0x7fff_ffff;
-    // Adding one to an exponent of all ones carries into the sign's place, which was cleared, and taking one off a
-    // magnitude of zero borrows from there: no branch, one pass.
-    let zero = u32::from(!zeros);
-    let signs = |v| (magnitude(v) + 0x0080_0000) | magnitude(v).wrapping_sub(zero);
-    if values.iter().fold(0, |any, &v| any | signs(v)) >> 31 == 0 {
+fn check<T: Element>(values: Vec<T>, zeros: bool) -> Result<Vec<T>, Wrong> {
+    // Below infinity the first difference is negative, and so is the second for what is too small: no branch, one pass.
+    let (least, none) =
+        (if zeros { T::Magnitude::default() } else { T::Magnitude::ONE }, T::Magnitude::default());
+    let finite = none - T::Magnitude::ONE;
+    let all = values.iter().fold(finite, |all, v| {
+        let magnitude = v.magnitude();
+        all & (magnitude - T::INFINITE) & (least - T::Magnitude::ONE - magnitude)
+    });
+    if all < none {
         return Ok(values);
     }
-    Err(Wrong::Value(values.into_iter().find(|&v| signs(v) >> 31 > 0).unwrap_or(f32::NAN)))
+    let wrong = values.into_iter().find(|v| !v.is_finite() || v.magnitude() < least);
+    Err(Wrong::Value(wrong.map_or(f64::NAN, |v| v.to_f64())))
 }
 
 /// Appends codes, a few bits each, and zeros up to a whole word.

@@ -4,11 +4,12 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::super::{How, Place, Receive, Slots, Step};
 use super::{Carried, Execution, ExecutionError, Held, Outgoing};
-use crate::Rank;
 use crate::bag::wire::{self, DecodeError, Part};
-use crate::bag::{Bag, Entries, Rounded, add_floats, first_non_finite, floats};
+use crate::bag::{Bag, Entries, Rounded};
+use crate::element::first_non_finite;
+use crate::{Element, Rank};
 
-impl Execution {
+impl<T: Element> Execution<T> {
     /// Takes the next message from a peer in; appends what can be sent right away.
     ///
     /// A dense block that the next exchange sends on as it is, as in a ring, leaves piece by piece while it comes.
@@ -39,7 +40,10 @@ impl Execution {
                 let place = self.place_at(receive.slots, position);
                 let (entries, words) = match &part {
                     Part::Sparse { entries, .. } => (entries.len() as u64, 2 * entries.len() as u64),
-                    Part::Dense { values, .. } => (values.len() as u64 / 4, values.len() as u64 / 4),
+                    Part::Dense { values, .. } => {
+                        let count = (values.len() / T::WIDTH) as u64;
+                        (count, count)
+                    }
                 };
                 self.entries_received += entries;
                 self.words_received += words;
@@ -107,17 +111,19 @@ impl Execution {
     fn take_sparse(
         &mut self,
         place: Place,
-        entries: Entries,
+        entries: Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
         let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
                 let own = self.own(place.block);
+                let reduction = self.reduction;
                 let mut sums = Entries::with_capacity(overlay.len() + entries.len());
                 let mut finite = Ok(());
                 overlay.visit_union(&entries, |i, sum, received| {
-                    let sum = sum.unwrap_or(own[i as usize]) + received.unwrap_or(0.0);
+                    let held = sum.unwrap_or(own[i as usize]);
+                    let sum = received.map_or(held, |received| reduction.combine(held, received));
                     if !sum.is_finite() {
                         finite = Err(i as usize);
                     }
@@ -127,14 +133,15 @@ impl Execution {
                 Held::Own(sums)
             }
             (How::Add, Some(Held::Bag(carried))) => {
-                let bag = carried.bag.add(Bag::Sparse(entries), self.block_len(place.block));
+                let bag =
+                    carried.bag.combine(Bag::Sparse(entries), self.block_len(place.block), &self.reduction);
                 if let Some(index) = bag.first_non_finite() {
                     return Err(index);
                 }
                 Held::bag(bag)
             }
             _ => {
-                let bag = Bag::smaller(entries, self.block_len(place.block));
+                let bag = Bag::smaller_with(entries, self.block_len(place.block), &self.reduction);
                 Held::Bag(Carried { rounded, ..bag.into() })
             }
         };
@@ -152,7 +159,7 @@ impl Execution {
         how: How,
     ) -> Result<Bytes, usize> {
         let block = place.block;
-        let range = first..first + values.len() / 4;
+        let range = first..first + values.len() / T::WIDTH;
         if first == 0 && how == How::Add {
             self.make_dense(place);
         }
@@ -166,13 +173,20 @@ impl Execution {
                         let mut rest = &mut sums[..];
                         for stretch in dense.stretches(range) {
                             let (here, after) = rest.split_at_mut(stretch.len());
-                            add_floats(here, floats(stretch));
+                            self.reduction.combine_bytes(here, stretch);
                             rest = after;
                         }
                     }
-                    _ => add_floats(&mut sums, self.own(block)[range].iter().copied()),
+                    _ if cfg!(target_endian = "little") => {
+                        self.reduction
+                            .combine_bytes(&mut sums, bytemuck::cast_slice(&self.own(block)[range]));
+                    }
+                    _ => {
+                        let own: Vec<u8> = self.own(block)[range].iter().flat_map(|v| v.to_le()).collect();
+                        self.reduction.combine_bytes(&mut sums, &own);
+                    }
                 }
-                if let Some(position) = first_non_finite(&sums) {
+                if let Some(position) = first_non_finite::<T>(&sums) {
                     return Err(first + position);
                 }
                 sums.freeze()
@@ -196,8 +210,8 @@ impl Execution {
             }
             Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
                 // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
-                let mut sum = vec![-0.0; self.block_len(place.block)];
-                entries.iter().for_each(|(i, v)| sum[i as usize] = v);
+                let absent = if self.reduction.has_residual() { -T::ZERO } else { self.reduction.neutral() };
+                let sum = entries.to_dense_with(self.block_len(place.block), absent);
                 Some(Held::bag(Bag::Dense(sum.into())))
             }
             held => held,
@@ -223,7 +237,7 @@ impl Execution {
             && let Some(Step::Exchange { sends, .. }) = steps.get(self.step + 1)
             && let [send] = &sends[..]
             && send.slots == receive.slots
-            && let Some(payload) = wire::announce_dense(self.block_len(place.block))
+            && let Some(payload) = wire::announce_dense::<T>(self.block_len(place.block))
         {
             self.passing_on = Some(send.to);
             outbox.push(Outgoing { to: send.to, payload, exchange: self.exchanges + 1 });

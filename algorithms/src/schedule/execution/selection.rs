@@ -6,26 +6,30 @@ use super::super::keep::{Chosen, OwnTop, Source, above, interleave, jointly, own
 use super::super::{Place, Rule, Slots};
 use super::{Carried, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
-use crate::select;
+use crate::{Element, select};
 
 /// What a rule left of one slot.
-struct Selection {
-    kept: Entries,
+struct Selection<T: Element> {
+    kept: Entries<T>,
     /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
-    left: Entries,
+    left: Entries<T>,
     /// How many entries it chose from.
     seen: usize,
     /// Whether this was the worker's own contribution, which nobody else holds.
     own: bool,
 }
 
-impl Execution {
+impl<T: Element> Execution<T> {
     /// Keeps what the rule chooses from each of the slots.
     pub(super) fn keep(&mut self, slots: Slots, rule: &Rule, coding: Coding) {
         let places: Vec<Place> = slots.places(self.blocks(), self.schedule.lanes).collect();
         let (holders, stages) = (self.proof.holders.get(&self.step), self.proof.stages.get(&self.step));
         let of = |numbers: Option<&Vec<u32>>| numbers.cloned().unwrap_or_else(|| vec![1; places.len()]);
         let (holders, stages) = (of(holders), of(stages));
+        if matches!(rule, Rule::Every | Rule::Dense) && coding == Coding::Exact && self.are_bags(&places) {
+            places.iter().for_each(|&place| self.keep_all(place, rule));
+            return;
+        }
         for (&place, &holders) in places.iter().zip(&holders) {
             self.prepare(place, holders);
         }
@@ -39,9 +43,9 @@ impl Execution {
         };
         if untouched {
             self.own.entries += selections.iter().map(|s| s.kept.len()).sum::<usize>();
-            let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.abs());
-            let smallest = smallest.fold(f32::INFINITY, f32::min);
-            let before = if self.own.smallest > 0.0 { self.own.smallest } else { f32::INFINITY };
+            let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.to_f64().abs());
+            let smallest = smallest.fold(f64::INFINITY, f64::min);
+            let before = if self.own.smallest > 0.0 { self.own.smallest } else { f64::INFINITY };
             let smallest = smallest.min(before);
             self.own.smallest = if smallest.is_finite() { smallest } else { 0.0 };
         }
@@ -49,6 +53,22 @@ impl Execution {
             self.settle(place, selection, rule, (coding, stages[i]), holders[i]);
             if let Some(Held::Bag(carried)) = self.slot(place) {
                 carried.note.clone_from(&notes[i]);
+            }
+        }
+    }
+
+    fn are_bags(&mut self, places: &[Place]) -> bool {
+        places.iter().all(|&place| matches!(self.slot(place), Some(Held::Bag(_))))
+    }
+
+    /// Keeps a bag as it is, or makes it dense.
+    fn keep_all(&mut self, place: Place, rule: &Rule) {
+        let len = self.block_len(place.block);
+        let neutral = self.reduction.neutral();
+        if let Some(Held::Bag(carried)) = self.slot(place) {
+            carried.seen = carried.bag.nonzeros();
+            if let (Rule::Dense, Bag::Sparse(entries)) = (rule, &carried.bag) {
+                carried.bag = Bag::Dense(entries.to_dense_with(len, neutral).into());
             }
         }
     }
@@ -73,7 +93,7 @@ impl Execution {
     }
 
     /// Applies a rule that looks at one slot.
-    fn alone(&mut self, place: Place, rule: &Rule) -> Selection {
+    fn alone(&mut self, place: Place, rule: &Rule) -> Selection<T> {
         let block = place.block;
         let b = block.index();
         let intact = place.lane == self.schedule.lane && self.intact[b];
@@ -102,8 +122,12 @@ impl Execution {
                     std::borrow::Cow::Owned(values)
                 };
                 let kept = match *rule {
-                    Rule::Bucketed { bucket, k } => select::bucketed(&values, bucket as usize, k as usize),
-                    _ => Entries::from_dense(&values),
+                    Rule::Bucketed { bucket, k } => bucketed(&values, bucket, k),
+                    _ => {
+                        let neutral = self.reduction.neutral();
+                        let present = values.iter().enumerate().filter(|(_, v)| **v != neutral);
+                        present.map(|(i, &v)| (i as u32, v)).collect()
+                    }
                 };
                 let left = without(overlay.iter(), &kept.indices);
                 Selection { kept, left, seen: self.block_len(block), own: true }
@@ -113,9 +137,7 @@ impl Execution {
                 let values = sums.to_vec();
                 let kept = match (k, rule) {
                     (Some(k), _) => select::top_k_dense(&values, k),
-                    (None, &Rule::Bucketed { bucket, k }) => {
-                        select::bucketed(&values, bucket as usize, k as usize)
-                    }
+                    (None, &Rule::Bucketed { bucket, k }) => bucketed(&values, bucket, k),
                     _ => Entries::from_dense(&values),
                 };
                 let left = without((0u32..).zip(sums.iter()), &kept.indices);
@@ -131,7 +153,7 @@ impl Execution {
                         select::top_k(&entries.indices, &entries.values, k, &mut kept, &mut left);
                     }
                     (None, &Rule::Bucketed { bucket, k }) => {
-                        kept = select::bucketed(&entries.to_dense(len), bucket as usize, k as usize);
+                        kept = bucketed(&entries.to_dense(len), bucket, k);
                         left = without(entries.iter(), &kept.indices);
                     }
                     _ => kept = entries,
@@ -145,12 +167,12 @@ impl Execution {
     }
 
     /// Applies a rule that looks at all slots together.
-    fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection> {
-        enum Input {
-            Own(Entries),
-            Bag(Entries, bool),
+    fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection<T>> {
+        enum Input<T: Element> {
+            Own(Entries<T>),
+            Bag(Entries<T>, bool),
         }
-        let inputs: Vec<Input> = places
+        let inputs: Vec<Input<T>> = places
             .iter()
             .map(|&place| {
                 let intact = place.lane == self.schedule.lane && self.intact[place.block.index()];
@@ -161,7 +183,7 @@ impl Execution {
                 }
             })
             .collect();
-        let sources: Vec<Source<'_>> = places
+        let sources: Vec<Source<'_, T>> = places
             .iter()
             .zip(&inputs)
             .map(|(place, input)| match input {
@@ -173,12 +195,13 @@ impl Execution {
             .collect();
         let (chosen, predicted) = match rule {
             Rule::Above { register, most } => {
-                let threshold = self.memory.read(*register) as f32;
-                (above(&sources, threshold, *most), (threshold > 0.0).then_some(0.8 * threshold))
+                let threshold = T::from_f64(self.memory.read(*register));
+                let predicted = T::from_f64(0.8) * threshold;
+                (above(&sources, threshold, *most), (threshold > T::ZERO).then_some(predicted))
             }
             Rule::Jointly(k) => {
                 let (chosen, threshold) = jointly(&sources, *k);
-                let enough = *k > 0 && chosen.smallest > 0.0;
+                let enough = *k > 0 && chosen.smallest > T::ZERO;
                 let predict = || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
                 let predicted = enough.then(predict);
                 (chosen, predicted)
@@ -208,7 +231,7 @@ impl Execution {
     fn settle(
         &mut self,
         place: Place,
-        selection: Selection,
+        selection: Selection<T>,
         rule: &Rule,
         (coding, stage): (Coding, u32),
         holders: u32,
@@ -216,15 +239,18 @@ impl Execution {
         let Selection { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
-        let (rounded, kept, errors) = match coding {
-            Coding::Exact => (Rounded::EXACT, kept, Entries::default()),
-            _ if *rule == Rule::Dense => {
+        let (rounded, kept, errors) = match (coding, floats(&kept)) {
+            (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
+            (_, Some(kept)) if *rule == Rule::Dense => {
                 let mut values = kept.to_dense(len);
                 let mut errors = vec![0.0; len];
                 let rounded = coding.round_dense(&mut values, &mut errors, self.seed_of(place, stage));
-                (rounded, Entries::from_dense(&values), Entries::from_dense(&errors))
+                (rounded, of_floats(&Entries::from_dense(&values)), of_floats(&Entries::from_dense(&errors)))
             }
-            _ => coding.round(&kept, len, self.seed_of(place, stage)),
+            (_, Some(kept)) => {
+                let (rounded, kept, errors) = coding.round(&kept, len, self.seed_of(place, stage));
+                (rounded, of_floats(&kept), of_floats(&errors))
+            }
         };
         if own && holders == 1 {
             // What was rounded to nothing was not selected; where others had contributed to it, it waits here.
@@ -235,8 +261,8 @@ impl Execution {
             }
             self.fates[b] = Fate::Selected { indices: kept.indices.clone(), errors, settled: left };
         } else {
-            let share = |entries: Entries| -> Entries {
-                entries.iter().map(|(i, v)| (i, v / holders as f32)).collect()
+            let share = |entries: Entries<T>| -> Entries<T> {
+                entries.iter().map(|(i, v)| (i, v.divide(holders))).collect()
             };
             self.drops[b] = self.drops[b].merge(&share(left)).merge(&share(errors));
         }
@@ -244,8 +270,8 @@ impl Execution {
             self.intact[b] = false;
         }
         let bag = match rule {
-            Rule::Dense => Bag::Dense(kept.to_dense(len).into()),
-            _ => Bag::smaller(kept, len),
+            Rule::Dense => Bag::Dense(kept.to_dense_with(len, self.reduction.neutral()).into()),
+            _ => Bag::smaller_with(kept, len, &self.reduction),
         };
         *self.slot(place) = Some(Held::Bag(Carried { bag, rounded, note: None, seen }));
     }
@@ -263,8 +289,25 @@ impl Execution {
     }
 
     /// Of entries of a worker's own block those whose values are not its own alone.
-    fn contributed(&self, place: Place, entries: &Entries) -> Entries {
+    fn contributed(&self, place: Place, entries: &Entries<T>) -> Entries<T> {
         let own = self.own(place.block);
         entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
     }
+}
+
+fn bucketed<T: Element>(values: &[T], bucket: u32, k: u32) -> Entries<T> {
+    let mut kept = Entries::default();
+    select::bucketed(values, bucket as usize, k as usize, &mut kept);
+    kept
+}
+
+/// Entries whose values are floats of 32 bits, the only ones that are rounded to a coding.
+fn floats<T: Element>(entries: &Entries<T>) -> Option<Entries> {
+    let values = (T::NAME == f32::NAME).then(|| bytemuck::cast_slice(&entries.values).to_vec())?;
+    Some(Entries { indices: entries.indices.clone(), values })
+}
+
+/// The other way.
+fn of_floats<T: Element>(entries: &Entries) -> Entries<T> {
+    Entries { indices: entries.indices.clone(), values: bytemuck::cast_slice(&entries.values).to_vec() }
 }

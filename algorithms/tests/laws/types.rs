@@ -1,0 +1,179 @@
+//! Every type of value and every reduction: conservation, equal bits on all workers, and the reduction itself.
+
+use gleaner_algorithms::bag::{Bag, Coding};
+use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::schedule::{ExecutionError, lockstep};
+use gleaner_algorithms::{Block, Element, Method, Reduction};
+use half::{bf16, f16};
+
+use super::harness::{methods, variants};
+use super::inputs::Random;
+
+/// Small numbers with a few bits, so that products stay in range; zeros and both signs among them.
+fn values<T: Element>(n: usize, random: &mut Random) -> Vec<T> {
+    (0..n).map(|_| T::from_f64((random.below(33) as f64 - 16.0) / 8.0)).collect()
+}
+
+/// The update as a vector, absent entries read as the neutral element; the same bits on every worker.
+fn delivered<T: Element>(
+    ensemble: &mut Ensemble<T>,
+    gradients: &[Vec<T>],
+    reduction: Reduction<T>,
+) -> Result<Vec<T>, ExecutionError> {
+    let mut executions = Vec::new();
+    for (rank, gradient) in gradients.iter().enumerate() {
+        ensemble.residuals[rank].accumulate(0, gradient).unwrap();
+        executions.push(ensemble.begin(rank)?);
+    }
+    let partition = ensemble.schedules[0].partition.clone();
+    let step = lockstep(executions)?;
+    let mut all: Vec<Vec<T>> = Vec::new();
+    for committed in ensemble.commit(step, Collection::Global).unwrap() {
+        assert!(committed.lost.iter().all(|lost| lost.is_empty()));
+        let mut update = vec![reduction.neutral(); partition.entries()];
+        for (b, bag) in committed.update.iter().enumerate() {
+            let place = &mut update[partition.range(Block(b as u32))];
+            match bag {
+                Bag::Dense(values) => place.copy_from_slice(&values.to_vec()),
+                Bag::Sparse(entries) => entries.iter().for_each(|(i, v)| place[i as usize] = v),
+            }
+        }
+        all.push(update);
+    }
+    let bits = |update: &[T]| update.iter().map(|v| v.bits()).collect::<Vec<_>>();
+    assert!(all.iter().all(|update| bits(update) == bits(&all[0])), "all workers have the same bits");
+    Ok(all.swap_remove(0))
+}
+
+/// The distance between 1 and the next number.
+fn epsilon<T: Element>() -> f64 {
+    let one = T::ONE.bits();
+    T::from_bits(one + 1).to_f64() - 1.0
+}
+
+/// Gradients + old residuals = delivered + new residuals, within so many roundings of the sum of the absolute values:
+/// 1e-5 for the types of 32 bits and more, as for all methods, and one rounding for each worker and step of the schedule
+/// for the types of 16 bits.
+fn conserves<T: Element>() {
+    for workers in 1..=17usize {
+        let mut random = Random(workers as u64);
+        for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
+            let n = 40 + random.below(60);
+            let mut ensemble = Ensemble::<T>::new(method.density(0.2), workers as u32, n).unwrap();
+            let roundings = 2 * workers + ensemble.schedules[0].steps.len() + 2;
+            let bound = (epsilon::<T>() * roundings as f64).max(1e-5);
+            for _ in 0..3 {
+                let old: Vec<Vec<T>> = ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
+                let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
+                let update = delivered(&mut ensemble, &gradients, Reduction::Sum).unwrap();
+                for i in 0..n {
+                    let brought = gradients.iter().chain(&old).map(|v| v[i].to_f64());
+                    let (sum, size) = brought.fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
+                    let left: f64 = ensemble.residuals.iter().map(|r| r.read(i..i + 1)[0].to_f64()).sum();
+                    let found = update[i].to_f64() + left;
+                    assert!(
+                        (sum - found).abs() <= bound * size,
+                        "{method}, P {workers}, {}: entry {i}: {sum} came in, {found} is delivered or kept",
+                        T::NAME
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_is_conserved() {
+    conserves::<f64>();
+    conserves::<bf16>();
+    conserves::<f16>();
+}
+
+fn larger<T: Element>(a: T, b: T) -> T {
+    if a.magnitude() > b.magnitude() || (a.magnitude() == b.magnitude() && a > b) { a } else { b }
+}
+
+/// What every worker's values reduce to, one after the other in 64 bits.
+fn reduced<T: Element>(reduction: Reduction<T>, column: impl Iterator<Item = T>) -> f64 {
+    let column = column.map(|v| v.to_f64());
+    match reduction {
+        Reduction::Sum => column.sum(),
+        Reduction::Max => column.fold(f64::NEG_INFINITY, f64::max),
+        Reduction::Min => column.fold(f64::INFINITY, f64::min),
+        Reduction::Product => column.product(),
+        Reduction::Custom { .. } => {
+            column.fold(0.0, |a, b| if b.abs() > a.abs() || (b.abs() == a.abs() && b > a) { b } else { a })
+        }
+    }
+}
+
+fn reduces<T: Element>() {
+    let own = Reduction::Custom { name: "larger magnitude", neutral: T::ZERO, combine: larger };
+    for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product, own] {
+        for workers in 1..=17u32 {
+            let mut random = Random(u64::from(workers));
+            for method in methods() {
+                let sparse = method.collective().is_sparse();
+                let n = 1 + random.below(70);
+                let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
+                let ensemble = |m: Method| Ensemble::<T>::new(m, workers, n).unwrap().reducing(reduction);
+                let all = delivered(&mut ensemble(method.density(1.0)), &gradients, reduction);
+                let Ok(found) = all else {
+                    assert!(sparse && !reduction.has_residual(), "{method} refuses {}", reduction.name());
+                    continue;
+                };
+                for i in 0..n {
+                    let expected = reduced(reduction, gradients.iter().map(|g| g[i]));
+                    let size: f64 = match reduction {
+                        Reduction::Sum => gradients.iter().map(|g| g[i].to_f64().abs()).sum(),
+                        Reduction::Product => expected.abs(),
+                        _ => 0.0,
+                    };
+                    let bound = size * epsilon::<T>() * f64::from(2 * workers);
+                    // A product may become too small for its type.
+                    let tiny = if matches!(reduction, Reduction::Product) { 1e-4 } else { 0.0 };
+                    assert!(
+                        (found[i].to_f64() - expected).abs() <= bound + tiny,
+                        "{} of {} by {method}, P {workers}, entry {i}: {}, expected {expected}",
+                        reduction.name(),
+                        T::NAME,
+                        found[i]
+                    );
+                }
+                if sparse && !reduction.has_residual() {
+                    let refused =
+                        delivered(&mut ensemble(method.density(0.5).k(n / 2)), &gradients, reduction);
+                    assert!(n < 2 || matches!(refused, Err(ExecutionError::NotASum { .. })), "{method}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reduction_of_every_type_is_what_its_name_says() {
+    reduces::<f32>();
+    reduces::<f64>();
+    reduces::<bf16>();
+    reduces::<f16>();
+}
+
+/// SparCML's all-reduces take sparse vectors of any reduction, as long as nothing is selected.
+#[test]
+fn sparse_streams_take_any_reduction() {
+    for name in
+        ["topka", "topkdsa", "ssar-recursive-double", "ssar-split-all-gather", "dsar-split-all-gather"]
+    {
+        let method = Method::named(name).unwrap().density(1.0);
+        let mut ensemble = Ensemble::<f32>::new(method, 4, 3).unwrap().reducing(Reduction::Max);
+        let absent = Reduction::<f32>::Max.neutral();
+        let gradients = [[absent, -3.0, absent], [-2.0, -4.0, absent], [absent; 3], [-5.0, 1.0, absent]];
+        let gradients = gradients.map(|g| g.to_vec());
+        assert_eq!(
+            delivered(&mut ensemble, &gradients, Reduction::Max).unwrap(),
+            [-2.0, 1.0, absent],
+            "{name}"
+        );
+    }
+}
