@@ -36,7 +36,8 @@ pub enum Body {
 /// If an index is not below the length of its block.
 pub fn encode(bodies: &[Body]) -> Vec<Bytes> {
     let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
-    let copied = |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
+    let copied =
+        |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
     let mut stream = Stream::default();
     stream.open.reserve(plans.iter().map(copied).sum::<usize>() + indices::SLACK);
     for ((header, _), body) in plans.iter().zip(bodies) {

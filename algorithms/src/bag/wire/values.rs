@@ -133,7 +133,9 @@ fn write_plain(coding: Coding, values: &[f32], out: &mut Vec<u8>) {
     out.resize(start + 4 * words(values.len() as u64 * u64::from(coding.bits()) / 8) as usize, 0);
     let (pairs, _) = out[start..].as_chunks_mut();
     match coding {
-        Coding::Bf16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = bf16_from(v).to_le_bytes()),
+        Coding::Bf16 => {
+            pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = bf16_from(v).to_le_bytes())
+        }
         Coding::F16 => pairs.iter_mut().zip(values).for_each(|(pair, &v)| *pair = f16_from(v).to_le_bytes()),
         _ => {
             let (quads, _) = out[start..].as_chunks_mut();
