@@ -86,6 +86,8 @@ impl Coding {
     /// Rounds the finite entries of a block of `len` positions: gives the entries that are not zero after it, and
     /// the errors, original − rounded, where they are not zero.
     ///
+    /// Rounded and error add up to the original, within 2⁻²⁴ of the error, which has 24 significant bits itself.
+    ///
     /// The random choices of QSGD depend on the seed and on the position of each entry and on nothing else, so all
     /// copies of a bag are rounded to the same bits. Its buckets are as wide as to hold about 512 entries each.
     pub fn round(self, entries: &Entries, len: usize, seed: u64) -> (Rounded, Entries, Entries) {
@@ -193,3 +195,6 @@ impl FromStr for Coding {
         Coding::ALL.into_iter().find(|c| c.name() == name).ok_or_else(|| UnknownCoding(name.into()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,8 +32,11 @@ pub enum Part<T: Element = f32> {
 
 /// Puts a slot together from payloads, a part at a time.
 ///
-/// For each block it takes memory for the body of a sparse one or a bucket of a dense one, at most 13 bytes for each entry
-/// that is [expected](Expected), and for the entries that it hands on.
+/// It takes memory for one block at a time. Of a sparse block it gathers the body, unless that comes in one payload: at
+/// most 12 bytes for each entry within the [bound](Expected::bound). Of a dense block of quantised values it gathers a
+/// bucket. What it hands on takes 8 bytes for each sparse entry; dense values are lent from the payload if they are exact,
+/// and otherwise take [`PIECE`] bytes or a bucket at a time. Only where a sparse block comes with all of its values, which it may
+/// not if that is longer than indices would be, these take 5 bytes for each entry of the block's length.
 #[derive(Debug)]
 pub struct Decoder<T: Element = f32> {
     expected: Vec<Expected>,
@@ -64,6 +67,12 @@ impl<T: Element> Decoder<T> {
     /// Whether the whole slot has been read.
     pub fn is_complete(&self) -> bool {
         self.block == self.expected.len()
+    }
+
+    /// The memory that is taken for what has not come whole, in bytes.
+    #[cfg(test)]
+    pub(super) fn gathered(&self) -> usize {
+        self.gathered.0.capacity()
     }
 
     /// Reads one payload and hands on what it completes, as (position of the block in the slot, part).
@@ -207,7 +216,8 @@ fn entries<T: Element>(header: Header, len: u32, body: &[u8]) -> Result<Entries<
             return Err(Wrong::Value(-0.0));
         }
         let entries = Entries::from_dense(&values);
-        return if entries.len() == count { Ok(entries) } else { Err(Wrong::End) };
+        let found = entries.len();
+        return if found == count { Ok(entries) } else { Err(Wrong::Nonzeros(found)) };
     }
     let (indices, rest) = indices::read(header.form, header.parameter, count, len, body)?;
     let values = values::read_sparse(header.rounded, &indices, rest)?;

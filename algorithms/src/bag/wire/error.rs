@@ -92,6 +92,16 @@ pub enum DecodeError {
         /// Entries announced.
         count: u32,
     },
+    /// All values of a block, of which not as many are other than zero as were announced.
+    #[error("block {block} of the slot announces {count} entries, and {found} of its values are not zero")]
+    Nonzeros {
+        /// Position in the slot.
+        block: usize,
+        /// Entries announced.
+        count: u32,
+        /// Values that are not zero.
+        found: usize,
+    },
     /// Bits that belong to no entry and are not zero.
     #[error("the body of block {block} of the slot is not padded with zeros")]
     Padding {
@@ -110,6 +120,7 @@ pub(super) enum Wrong {
     Value(f64),
     Scale(f32),
     End,
+    Nonzeros(usize),
     Padding,
 }
 
@@ -121,6 +132,7 @@ impl Wrong {
             Wrong::Value(value) => DecodeError::Value { block, value: value.to_string() },
             Wrong::Scale(scale) => DecodeError::Scale { block, scale: scale.to_string() },
             Wrong::End => DecodeError::End { block, count },
+            Wrong::Nonzeros(found) => DecodeError::Nonzeros { block, count, found },
             Wrong::Padding => DecodeError::Padding { block },
         }
     }

@@ -79,7 +79,9 @@ impl Header {
         let Expected { len, bound } = expected;
         let unknown = || DecodeError::Form { block, form, parameter };
         let form = *Form::ALL.iter().find(|f| **f as u8 == form).ok_or_else(unknown)?;
-        if !indices::has_parameter(form, parameter) {
+        // Nothing at all is said in the simplest form.
+        let empty = count == 0 && !matches!(form, Form::Dense | Form::Raw);
+        if empty || !indices::has_parameter(form, parameter) {
             return Err(unknown());
         }
         let rounded =

@@ -40,5 +40,3 @@ pub struct Expected {
 fn words(bytes: u64) -> u64 {
     bytes.div_ceil(4)
 }
-#[cfg(test)]
-mod timing;

@@ -23,6 +23,9 @@ mod ones;
 mod read;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 use super::header::Form;
 
 pub(super) use choice::{Choice, choose};
@@ -50,30 +53,4 @@ pub(super) fn implied_words(form: Form, parameter: u8, count: u64, len: u64) -> 
         Form::Rice | Form::Dense | Form::Full => return None,
     };
     Some(bits.div_ceil(32))
-}
-#[cfg(test)]
-pub(super) fn timing(idx: &[u32], choice: Choice, out: &[u8], time: fn(&str, usize, &mut dyn FnMut())) {
-    let n = idx.len();
-    let w = choice.parameter as u32;
-    let mut buf = vec![0u8; out.len() + 64];
-    time("  write gaps", n, &mut || write::write_fields(std::hint::black_box(&mut buf), w, idx, write::gap));
-    time("  write ends", n, &mut || {
-        write::write_ones(std::hint::black_box(&mut buf), w, idx, |i, b| write::gap(i, b) >> w)
-    });
-    let mut slots = vec![0u32; n];
-    time("  read ones", n, &mut || {
-        let mut j = 0;
-        ones::read(std::hint::black_box(out), (w as u64) * n as u64, &mut slots, |p| {
-            j += 1;
-            (p + 1 - j) as u32
-        })
-        .unwrap();
-    });
-    time("  read fields", n, &mut || {
-        let mut j = 0u64;
-        fields::read(std::hint::black_box(out), w, &mut slots, |s, v| {
-            *s = (((*s as u64) << w) + v as u64 + j) as u32;
-            j += 1 + v as u64;
-        });
-    });
 }
