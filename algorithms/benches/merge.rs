@@ -15,6 +15,8 @@ use half::{bf16, f16};
 
 /// Sets that take turns: more than a second-level cache holds.
 const SETS: usize = 8;
+/// The row whose entries are those of all sets, each of which is merged three times.
+const MANY: &str = "sum of all eight sets";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -57,10 +59,12 @@ impl<T: Element> Bench<T> {
         for round in 0..self.rounds {
             let (a, b) = (&self.sets[round % SETS], &self.sets[(round + 1) % SETS]);
             let near = &self.near[round % SETS];
+            let all: usize = self.sets.iter().map(Entries::len).sum();
             let mut time = |name, work: &mut dyn FnMut()| {
+                let entries = if name == MANY { all } else { a.len() + b.len() };
                 let start = Instant::now();
                 work();
-                let each = start.elapsed().as_secs_f64() / (a.len() + b.len()) as f64;
+                let each = start.elapsed().as_secs_f64() / entries as f64;
                 match rows.iter_mut().find(|row| row.0 == name) {
                     Some(row) => row.1.push(each),
                     None => rows.push((name, vec![each])),
@@ -76,6 +80,9 @@ impl<T: Element> Bench<T> {
             time("max", &mut || black_box(a).merge_into(black_box(b), &Reduction::Max, &mut out));
             time("sum into new memory", &mut || {
                 black_box(black_box(a).merge(black_box(b)));
+            });
+            time(MANY, &mut || {
+                black_box(Entries::sum_of(black_box(&self.sets)));
             });
             time("one after the other", &mut || one_by_one(black_box(a), black_box(b), &mut out));
             let dense = &mut self.dense;

@@ -1,9 +1,6 @@
 //! Sorted indices and the values at them.
 
-use std::borrow::Cow;
-
-use super::in_pairs;
-use super::merge::{Run, merge};
+use super::merge::{Run, merge, reduce};
 use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
@@ -95,8 +92,7 @@ impl<T: Element> Entries<T> {
 
     /// Many vectors as one, in the order of [`sum_of`](Self::sum_of).
     pub fn reduce(sets: &[Self], reduction: &Reduction<T>) -> Self {
-        let sets = sets.iter().map(Cow::Borrowed).collect();
-        in_pairs(sets, |a, b| Cow::Owned(a.merge_with(&b, reduction))).unwrap_or_default().into_owned()
+        reduce(sets, reduction)
     }
 
     /// Calls `visit(index, here, there)` for every index that either side has, ascending.

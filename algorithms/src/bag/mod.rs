@@ -120,6 +120,10 @@ impl<T: Element> Bag<T> {
 
     /// Many bags of a block of `len` entries as one, in the order of [`sum_of`](Self::sum_of).
     pub fn reduce(bags: Vec<Self>, len: usize, reduction: &Reduction<T>) -> Self {
+        if bags.iter().all(|bag| matches!(bag, Bag::Sparse(_))) {
+            let sets: Vec<Entries<T>> = bags.into_iter().map(Bag::into_entries).collect();
+            return Bag::smaller_with(Entries::reduce(&sets, reduction), len, reduction);
+        }
         in_pairs(bags, |a, b| a.combine(b, len, reduction)).unwrap_or_else(Self::empty)
     }
 }

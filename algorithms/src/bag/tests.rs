@@ -115,6 +115,28 @@ proptest! {
     }
 }
 
+/// So many entries that they are combined window by window; the sets differ in length and in where they lie.
+#[test]
+fn many_long_sets_are_combined_as_by_pairs() {
+    fn check<T: Element>() {
+        let set = |number: u32| -> Entries<T> {
+            let there = |i: &u32| i.wrapping_mul(0x9e37_79b9) >> (29 + number % 3) == 0 && i % 5 != number;
+            let lies = number * 10_000..120_000 + number * 40_000;
+            lies.filter(there).map(|i| (i, T::from_f64(f64::from((i + number) % 7) - 3.5))).collect()
+        };
+        let sets: Vec<Entries<T>> = [4, 0, 1, 3, 2, 5, 1].map(set).into();
+        for reduction in all::<T>() {
+            let by_pairs = in_pairs(sets.clone(), |a, b| a.merge_with(&b, &reduction)).unwrap_or_default();
+            assert!(by_pairs.len() > 60_000);
+            assert_eq!(Entries::reduce(&sets, &reduction), by_pairs, "{reduction:?} of {}", T::NAME);
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+    check::<bf16>();
+    check::<f16>();
+}
+
 #[test]
 fn a_bag_turns_dense_where_that_is_smaller() {
     fn most<T: Element>(len: usize) -> usize {

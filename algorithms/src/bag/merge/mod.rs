@@ -3,6 +3,7 @@
 //! First both are interleaved by index, whatever their values are; then neighbours of one index become one entry. Which of
 //! two random indices is the lower cannot be predicted, so nothing here branches on it.
 
+mod many;
 mod portable;
 
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod avx512;
 
 use std::any::Any;
 
+pub(super) use many::reduce;
 use portable::{Progress, join};
 
 use super::Entries;
@@ -40,6 +42,13 @@ impl<'a, T: Element> Run<'a, T> {
     /// Those from `start` on.
     fn after(self, start: usize) -> Self {
         Self { indices: &self.indices[start..], values: &self.values[start..] }
+    }
+
+    /// Takes the first `count` entries away.
+    fn take(&mut self, count: usize) -> Self {
+        let first = self.before(count);
+        *self = self.after(count);
+        first
     }
 
     fn len(self) -> usize {
