@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 use crate::inbox::Reading;
-use crate::post::Post;
-use crate::tag::Topic;
+use crate::post::{Post, UnderWay};
+use crate::tag::{StepId, Topic};
 use crate::worker::WorkerMessage;
 
-/// Executions on gradients of at least so many entries keep a thread busy long enough to give it up for others.
+/// Work on gradients of at least so many entries keeps a thread busy long enough to give it up for others.
 const LONG: usize = 1 << 16;
 
 /// See the module.
@@ -48,13 +48,13 @@ pub(crate) struct RunTimes {
 }
 
 impl Actor for Algorithm {
-    type Msg = Run;
+    type Msg = (Run, UnderWay);
     type State = AlgorithmArguments;
     type Arguments = AlgorithmArguments;
 
     async fn pre_start(
         &self,
-        _: ActorRef<Run>,
+        _: ActorRef<Self::Msg>,
         arguments: AlgorithmArguments,
     ) -> Result<AlgorithmArguments, ActorProcessingErr> {
         Ok(arguments)
@@ -62,19 +62,20 @@ impl Actor for Algorithm {
 
     async fn handle(
         &self,
-        _: ActorRef<Run>,
-        run: Run,
+        _: ActorRef<Self::Msg>,
+        (run, under_way): Self::Msg,
         state: &mut AlgorithmArguments,
     ) -> Result<(), ActorProcessingErr> {
         let (post, worker) = (state.post.clone(), state.worker.clone());
         tokio::spawn(async move {
             let Run { channel, group, step, schedule, execution, done } = run;
-            let topic = Topic::Bags { channel, group, step: step as u32 };
+            let topic = Topic::Bags(StepId { channel, group, step: step as u32 });
             let result = exchange(&post, topic, &schedule, execution).await.map_err(|failure| {
                 let failure = Failure { step: failure.step.or(Some(step)), ..failure };
                 let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
                 failure
             });
+            drop(under_way);
             // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
             let _ = done.send(result);
         });
@@ -91,7 +92,7 @@ async fn exchange(
 ) -> Result<(Finished, RunTimes), Failure> {
     let started = Instant::now();
     let mut times = RunTimes::default();
-    let long = schedule.partition.entries() >= LONG;
+    let entries = schedule.partition.entries();
     let tag = topic.tag();
     let mut readings: Vec<(Rank, Reading<'_>)> =
         schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
@@ -103,8 +104,7 @@ async fn exchange(
     };
     loop {
         let clock = Instant::now();
-        let mut advance = || execution.advance(&mut outbox);
-        let progress = if long { tokio::task::block_in_place(advance) } else { advance() };
+        let progress = at_length(entries, || execution.advance(&mut outbox));
         times.select += clock.elapsed();
         outgoing(&mut outbox);
         let Progress::Waiting(from) = progress else { break };
@@ -120,6 +120,11 @@ async fn exchange(
     let finished = execution.finish();
     times.total = started.elapsed();
     Ok((finished, times))
+}
+
+/// Does work on so many entries within a task; gives the thread up to the other tasks where it takes long.
+pub(crate) fn at_length<T>(entries: usize, work: impl FnOnce() -> T) -> T {
+    if entries >= LONG { tokio::task::block_in_place(work) } else { work() }
 }
 
 fn blame(this: Rank, error: ExecutionError) -> Failure {

@@ -1,20 +1,20 @@
 //! Synchronising a model's gradients step by step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::residual::Residual;
-use gleaner_algorithms::schedule::{self, Execution, Finished, RankProof, Schedule, Step};
+use gleaner_algorithms::schedule::Finished;
 use gleaner_algorithms::{Method, Sparsity};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Run, RunTimes};
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
+use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
-use crate::notes::{self, Purpose};
+use crate::notes::Purpose;
 use crate::session::Inner;
 use crate::update::Update;
 
@@ -28,7 +28,7 @@ pub struct Gradients {
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
-    groups: Vec<Group>,
+    groups: Vec<Gathering>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
@@ -40,11 +40,9 @@ pub struct Gradients {
 
 type Done = oneshot::Receiver<Result<(Finished, RunTimes), Failure>>;
 
-struct Group {
-    schedule: Arc<Schedule>,
-    proof: Arc<RankProof>,
-    rounds: u64,
-    residual: Residual,
+/// A group whose parameters become ready one by one.
+struct Gathering {
+    group: Group,
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
@@ -72,11 +70,10 @@ impl Gradients {
         method: Method,
     ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
-        let (rank, workers) = (session.post.rank, session.post.workers);
         let mut groups = Vec::new();
         let mut before = 0;
-        for group in 0..layout.group_count() {
-            let n = layout.group_entries(group);
+        for number in 0..layout.group_count() {
+            let n = layout.group_entries(number);
             let method = match method.sparsity() {
                 Sparsity::Density(_) => method,
                 // An explicit k is shared out to the groups by their lengths.
@@ -92,28 +89,11 @@ impl Gradients {
                 }
             };
             before += n;
-            let schedules = method.schedules(workers, n)?;
-            let mut proof = schedule::check(&schedules)?;
-            let schedule = schedules[rank.index()].clone();
-            let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
-            let parameters = layout.parameters.iter().filter(|p| p.group == group).count();
-            let proof_of_rank = std::mem::take(&mut proof.ranks[rank.index()]);
-            for (peer, bytes) in largest_receives(&schedule, &proof_of_rank) {
-                // A peer may be one step ahead.
-                session.grant(peer, 2 * bytes);
-            }
-            groups.push(Group {
-                schedule: Arc::new(schedule),
-                proof: Arc::new(proof_of_rank),
-                rounds: proof.cost.rounds,
-                residual,
-                missing: parameters,
-                parameters,
-                running: None,
-            });
+            let group = Group::new(&session, method, n)?;
+            let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
+            groups.push(Gathering { group, missing: parameters, parameters, running: None });
         }
-        let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
-        notes::agree(&notes).map_err(|failure| session.fail(failure))?;
+        session.agree(Purpose::Gradients, &describe(layout, method))?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -154,38 +134,20 @@ impl Gradients {
             self.times = StepTimes::default();
         }
         let clock = Instant::now();
-        let group = &mut self.groups[p.group];
-        if let Err(e) = group.residual.accumulate(p.offset, gradient) {
-            let index = e.entry - p.offset;
-            let reason = format!(
-                "the gradient of '{parameter}' has {} at entry {index}: lower the learning rate, clip the gradients, or look for what \
-                 makes them so",
-                if gradient[index].is_finite() {
-                    "an infinite sum with its residual".into()
-                } else {
-                    gradient[index].to_string()
-                }
-            );
+        let gathering = &mut self.groups[p.group];
+        if let Err(reason) = gathering.group.accumulate(parameter, p.offset, gradient) {
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
         }
         self.ready[position] = true;
         self.given += 1;
-        group.missing -= 1;
-        if group.missing == 0 {
-            let (accumulator, candidates) = group.residual.begin();
-            let execution =
-                Execution::new(group.schedule.clone(), group.proof.clone(), accumulator, candidates);
+        gathering.missing -= 1;
+        if gathering.missing == 0 {
+            let (schedule, execution) = gathering.group.begin();
             let (done, running) = oneshot::channel();
-            group.running = Some(running);
-            self.session.run(Run {
-                channel: self.channel,
-                group: p.group as u16,
-                step: self.step,
-                schedule: group.schedule.clone(),
-                execution,
-                done,
-            });
+            gathering.running = Some(running);
+            let (channel, group) = (self.channel, p.group as u16);
+            self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
         }
         self.times.select += clock.elapsed();
         Ok(())
@@ -206,7 +168,7 @@ impl Gradients {
         }
         let clock = Instant::now();
         let mut finished = Vec::with_capacity(self.groups.len());
-        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|group| group.running.take()).collect();
+        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|g| g.running.take()).collect();
         for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
@@ -222,12 +184,11 @@ impl Gradients {
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
         self.lost = 0.0;
-        for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
-            let committed = group.residual.commit(finished, self.method.collection());
-            self.lost +=
-                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
-            updates.push((group.schedule.partition.clone(), committed.update));
-            group.missing = group.parameters;
+        for (gathering, (finished, times)) in self.groups.iter_mut().zip(finished) {
+            let delivered = gathering.group.commit(finished);
+            self.lost += delivered.lost;
+            updates.push(delivered.sums);
+            gathering.missing = gathering.parameters;
             self.times.select += times.select;
             self.times.merge += times.merge;
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
@@ -258,7 +219,7 @@ impl Gradients {
 
     /// Latency rounds of one step: those of the longest group, since groups overlap.
     pub fn rounds(&self) -> u64 {
-        self.groups.iter().map(|g| g.rounds).max().unwrap_or(0)
+        self.groups.iter().map(|g| g.group.rounds).max().unwrap_or(0)
     }
 
     /// Bytes that this worker received so far, headers of messages included.
@@ -273,18 +234,17 @@ impl Gradients {
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         self.between_steps()?;
-        let residuals = self
-            .layout
-            .parameters
-            .iter()
-            .map(|p| (p.name.clone(), self.groups[p.group].residual.read(p.offset..p.offset + p.len)));
+        let residuals =
+            self.layout.parameters.iter().map(|p| {
+                (p.name.clone(), self.groups[p.group].group.residual.read(p.offset..p.offset + p.len))
+            });
         let state = State {
             step: self.step,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
             method: self.method.to_string(),
             residuals: residuals.collect(),
-            thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
+            thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
         };
         Ok(checkpoint::save(path, &state)?)
     }
@@ -307,13 +267,14 @@ impl Gradients {
         }
         for p in &self.layout.parameters {
             if let Some(residual) = state.residuals.remove(&p.name) {
-                self.groups[p.group].residual.restore(p.offset, &residual);
+                self.groups[p.group].group.residual.restore(p.offset, &residual);
             }
         }
-        for (group, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
+        for (gathering, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
             // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
-            if thresholds.len() == group.residual.partition().blocks() {
-                group.residual.restore_thresholds(thresholds);
+            let residual = &mut gathering.group.residual;
+            if thresholds.len() == residual.partition().blocks() {
+                residual.restore_thresholds(thresholds);
             }
         }
         self.step = state.step;
@@ -354,24 +315,6 @@ impl std::fmt::Display for Found {
             None => write!(f, "missing"),
         }
     }
-}
-
-/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
-fn largest_receives(schedule: &Schedule, proof: &RankProof) -> BTreeMap<u32, u64> {
-    let mut bytes = BTreeMap::new();
-    for (i, step) in schedule.steps.iter().enumerate() {
-        if let Step::Exchange { receives, .. } = step {
-            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
-                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
-                    8 + (8 * u64::from(e.bound)).max(4 * u64::from(e.len))
-                };
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from.0).or_default() +=
-                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
-            }
-        }
-    }
-    bytes
 }
 
 /// What all ranks must agree on, a line each.

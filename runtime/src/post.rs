@@ -33,6 +33,24 @@ pub(crate) struct Post {
     outboxes: Mutex<HashMap<Peer, Outbox>>,
     /// The job has failed: only that is still worth writing.
     given_up: AtomicBool,
+    /// Steps of groups that were begun and are not over.
+    under_way: watch::Sender<usize>,
+}
+
+/// A step of a group is under way as long as this lives.
+pub(crate) struct UnderWay(Arc<Post>);
+
+impl UnderWay {
+    pub(crate) fn new(post: Arc<Post>) -> Self {
+        post.under_way.send_modify(|steps| *steps += 1);
+        Self(post)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.send_modify(|steps| *steps -= 1);
+    }
 }
 
 impl Post {
@@ -53,6 +71,7 @@ impl Post {
             network,
             outboxes: Mutex::default(),
             given_up: AtomicBool::new(false),
+            under_way: watch::Sender::new(0),
         }
     }
 
@@ -107,9 +126,17 @@ impl Post {
         self.failure.borrow().clone()
     }
 
-    /// To wait for a failure.
-    pub(crate) fn failed(&self) -> watch::Receiver<Option<Failure>> {
-        self.failure.clone()
+    /// The failure that the job ends with, once all ranks know: the one given, unless there was one before it.
+    pub(crate) async fn first_failure(&self, failure: Failure) -> Failure {
+        let mut failed = self.failure.clone();
+        let first = tokio::time::timeout(Duration::from_secs(2), failed.wait_for(Option::is_some)).await;
+        first.ok().and_then(Result::ok).and_then(|first| first.clone()).unwrap_or(failure)
+    }
+
+    /// Waits until no step is under way, or for the time-out.
+    pub(crate) async fn settled(&self) {
+        let mut under_way = self.under_way.subscribe();
+        let _ = tokio::time::timeout(self.timeout, under_way.wait_for(|&steps| steps == 0)).await;
     }
 
     /// Bytes and messages so far.

@@ -29,6 +29,17 @@ impl Update {
         self.groups.iter().flat_map(|(_, bags)| bags).map(Bag::nonzeros).sum()
     }
 
+    /// The mean, entry by entry, for one parameter.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn values(&self, parameter: &str) -> Result<Vec<f32>, LayoutError> {
+        let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let mut values = vec![0.0; self.layout.parameters[*position].len];
+        self.add_to(parameter, &mut values, 1.0)?;
+        Ok(values)
+    }
+
     /// `into += scale · mean`, for one parameter's entries.
     ///
     /// # Errors

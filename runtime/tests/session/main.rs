@@ -5,6 +5,7 @@
 mod agreement;
 mod checkpoint;
 mod failures;
+mod handles;
 mod job;
 mod stranger_schedule;
 mod updates;

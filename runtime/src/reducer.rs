@@ -1,0 +1,186 @@
+//! All-reduces that a trainer starts and does not wait for.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+
+use gleaner_algorithms::Method;
+use tokio::sync::oneshot;
+
+use crate::algorithm::{Run, at_length};
+use crate::failure::{Error, Failure};
+use crate::group::Group;
+use crate::layout::{Layout, LayoutError};
+use crate::notes::Purpose;
+use crate::session::{Inner, REDUCERS};
+use crate::update::Update;
+
+/// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
+/// steps of different reducers may be under way at once.
+///
+/// ```
+/// use gleaner_runtime::Session;
+/// use gleaner_algorithms::Method;
+///
+/// let session = Session::join()?;
+/// let mut embedding = session.reducer("embedding", 4, Method::spardl().density(0.5))?;
+/// let mut output = session.reducer("output", 2, Method::ring())?;
+/// let first = embedding.start(&[4.0, 0.2, 0.0, 0.3])?;
+/// let second = output.start(&[1.0, -1.0])?;
+/// assert_eq!(second.wait()?.values("output")?, [1.0, -1.0]);
+/// assert_eq!(first.wait()?.values("embedding")?, [4.0, 0.0, 0.0, 0.3]);
+/// assert_eq!(embedding.residual()?, [0.0, 0.2, 0.0, 0.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reducer {
+    session: Arc<Inner>,
+    number: u16,
+    layout: Arc<Layout>,
+    by_name: Arc<HashMap<String, usize>>,
+    step: u64,
+    /// Where the group comes back to when the step that it is in has been committed.
+    idle: mpsc::Receiver<Group>,
+}
+
+impl Reducer {
+    pub(crate) fn new(
+        session: Arc<Inner>,
+        number: u16,
+        name: &str,
+        n: usize,
+        method: Method,
+    ) -> Result<Self, Error> {
+        let layout = Layout::new().parameter(name, n);
+        let by_name = Arc::new(layout.by_name()?);
+        let group = Group::new(&session, method, n)?;
+        session.agree(Purpose::Reducer, &format!("reducer '{name}' with {n} entries\nmethod {method}\n"))?;
+        Ok(Self { session, number, layout: Arc::new(layout), by_name, step: 0, idle: resting(group) })
+    }
+
+    /// Adds the values to the residual, so that they are free when this returns, and starts the all-reduce of what is there.
+    /// While the step before is under way, this waits until it is committed: an entry belongs to one unfinished step at a
+    /// time.
+    ///
+    /// The step goes on and is committed by itself, whether or not anybody waits for its handle.
+    ///
+    /// # Errors
+    /// Another number of values, NaN or infinite values (the job then fails on all ranks), or a job that has failed.
+    pub fn start(&mut self, values: &[f32]) -> Result<Handle, Error> {
+        let parameter = &self.layout.parameters[0];
+        if values.len() != parameter.len {
+            let (name, expected, found) = (parameter.name.clone(), parameter.len, values.len());
+            return Err(LayoutError::Length { name, expected, found }.into());
+        }
+        let mut group = self.wait_idle()?;
+        let (rank, step) = (self.session.post.rank.0, self.step);
+        if let Err(reason) = group.accumulate(&parameter.name, 0, values) {
+            return Err(self.session.fail(Failure { rank, step: Some(step), reason }));
+        }
+        self.step += 1;
+        let (schedule, execution) = group.begin();
+        let (done, running) = oneshot::channel();
+        let (result, handle) = oneshot::channel();
+        let (back, idle) = mpsc::sync_channel(1);
+        self.idle = idle;
+        let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
+        let post = self.session.post.clone();
+        let workers = post.workers;
+        self.session.run(Run { channel: REDUCERS, group: self.number, step, schedule, execution, done });
+        self.session.spawn(async move {
+            let outcome = match running.await {
+                Ok(Ok((finished, _))) => {
+                    let groups = vec![at_length(layout.entries(), || group.commit(finished)).sums];
+                    // Before the result, so that whoever has the result can start the next step at once.
+                    let _ = back.send(group);
+                    Ok(Update { layout, by_name, groups, workers, step })
+                }
+                Ok(Err(failure)) => Err(Error::Failed(post.first_failure(failure).await)),
+                Err(_) => Err(Error::Failed(post.first_failure(ended(rank, step)).await)),
+            };
+            // Whoever dropped the handle does not want to know.
+            let _ = result.send(outcome);
+        });
+        Ok(Handle { result: handle, rank, step })
+    }
+
+    /// The number of the next step, from 0.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// What waits here for a later step, entry by entry, once the step under way is committed. Whoever goes on in another
+    /// process adds it to the first values there.
+    ///
+    /// # Errors
+    /// A job that has failed.
+    pub fn residual(&mut self) -> Result<Vec<f32>, Error> {
+        let group = self.wait_idle()?;
+        let residual = group.residual.read(0..self.layout.entries());
+        self.idle = resting(group);
+        Ok(residual)
+    }
+
+    fn wait_idle(&self) -> Result<Group, Error> {
+        if let Some(failure) = self.session.post.failure() {
+            return Err(failure.into());
+        }
+        self.idle.recv().map_err(|_| {
+            let failure = ended(self.session.post.rank.0, self.step);
+            self.session.post.failure().unwrap_or(failure).into()
+        })
+    }
+}
+
+/// A channel that holds the group.
+fn resting(group: Group) -> mpsc::Receiver<Group> {
+    let (back, idle) = mpsc::sync_channel(1);
+    let _ = back.send(group);
+    idle
+}
+
+fn ended(rank: u32, step: u64) -> Failure {
+    let reason = "its session ended before the step did".into();
+    Failure { rank, step: Some(step), reason }
+}
+
+/// One step of a [`Reducer`]: a future of its update, for any executor, or [`wait`](Self::wait).
+///
+/// Dropping it, at any time, abandons the result only: the step is completed and committed here as on all other ranks.
+#[must_use = "dropping the handle abandons the update, which the other ranks may apply"]
+#[derive(Debug)]
+pub struct Handle {
+    result: oneshot::Receiver<Result<Update, Error>>,
+    rank: u32,
+    step: u64,
+}
+
+impl Handle {
+    /// The number of its step, from 0.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Waits for the update: the same on every rank.
+    ///
+    /// # Errors
+    /// A job that has failed.
+    ///
+    /// # Panics
+    /// Within a task of a tokio runtime, whose thread must not be blocked. Await the handle there.
+    pub fn wait(self) -> Result<Update, Error> {
+        let Self { result, rank, step } = self;
+        result.blocking_recv().unwrap_or_else(|_| Err(ended(rank, step).into()))
+    }
+}
+
+impl Future for Handle {
+    type Output = Result<Update, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (rank, step) = (self.rank, self.step);
+        let result = Pin::new(&mut self.result).poll(context);
+        result.map(|result| result.unwrap_or_else(|_| Err(ended(rank, step).into())))
+    }
+}
