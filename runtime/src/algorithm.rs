@@ -7,11 +7,12 @@ use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing
 use gleaner_algorithms::{Rank, schedule};
 use gleaner_transport::{Message, Peer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::failure::Failure;
 use crate::inbox::Reading;
 use crate::post::{Post, UnderWay};
+use crate::steps::Stand;
 use crate::tag::{StepId, Topic};
 use crate::worker::WorkerMessage;
 
@@ -33,7 +34,22 @@ pub(crate) struct Run {
     pub(crate) step: u64,
     pub(crate) schedule: Arc<schedule::Schedule>,
     pub(crate) execution: Execution,
-    pub(crate) done: oneshot::Sender<Result<(Finished, RunTimes), Failure>>,
+    pub(crate) done: oneshot::Sender<Result<(Finished, RunTimes), Stopped>>,
+}
+
+impl Run {
+    pub(crate) fn id(&self) -> StepId {
+        StepId { channel: self.channel, group: self.group, step: self.step as u32 }
+    }
+}
+
+/// Why a run did not finish.
+#[derive(Clone, Debug)]
+pub(crate) enum Stopped {
+    /// The job has failed.
+    Failed(Failure),
+    /// A rank asked for it.
+    Cancelled { by: u32 },
 }
 
 /// Where the time of a run went.
@@ -63,23 +79,75 @@ impl Actor for Algorithm {
     async fn handle(
         &self,
         _: ActorRef<Self::Msg>,
-        (run, under_way): Self::Msg,
+        (run, mut under_way): Self::Msg,
         state: &mut AlgorithmArguments,
     ) -> Result<(), ActorProcessingErr> {
         let (post, worker) = (state.post.clone(), state.worker.clone());
         tokio::spawn(async move {
-            let Run { channel, group, step, schedule, execution, done } = run;
-            let topic = Topic::Bags(StepId { channel, group, step: step as u32 });
-            let result = exchange(&post, topic, &schedule, execution).await.map_err(|failure| {
-                let failure = Failure { step: failure.step.or(Some(step)), ..failure };
-                let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
-                failure
-            });
+            let id = run.id();
+            let Run { step, schedule, execution, done, .. } = run;
+            let result =
+                drive(&post, id, &mut under_way.stand, &schedule, execution).await.map_err(|stopped| {
+                    match stopped {
+                        Stopped::Failed(failure) => {
+                            let failure = Failure { step: failure.step.or(Some(step)), ..failure };
+                            let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
+                            Stopped::Failed(failure)
+                        }
+                        cancelled @ Stopped::Cancelled { .. } => cancelled,
+                    }
+                });
             drop(under_way);
             // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
             let _ = done.send(result);
         });
         Ok(())
+    }
+}
+
+/// Exchanges, and finishes when that is allowed.
+async fn drive(
+    post: &Post,
+    id: StepId,
+    stand: &mut watch::Receiver<Stand>,
+    schedule: &schedule::Schedule,
+    execution: Execution,
+) -> Result<(Finished, RunTimes), Stopped> {
+    let exchanged = tokio::select! {
+        biased;
+        by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged.map_err(Stopped::Failed)?,
+    };
+    let mut failed = post.failed();
+    while !post.about_steps(|steps| steps.finish(id)) {
+        let mut thawed = stand.clone();
+        tokio::select! {
+            by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+            _ = thawed.wait_for(|stand| *stand == Stand::Free) => {}
+            failure = failed.wait_for(Option::is_some) => {
+                if let Some(failure) = failure.ok().and_then(|failure| failure.clone()) {
+                    return Err(Stopped::Failed(failure));
+                }
+            }
+        }
+    }
+    Ok(exchanged)
+}
+
+/// Waits until the step is cancelled, and says who asked for it.
+async fn cancelled(stand: &mut watch::Receiver<Stand>) -> u32 {
+    let mut asked = None;
+    let heard = stand.wait_for(|stand| {
+        if let Stand::Cancelled { by } = stand {
+            asked = Some(*by);
+        }
+        asked.is_some()
+    });
+    drop(heard.await);
+    match asked {
+        Some(by) => by,
+        // The step is over otherwise.
+        None => std::future::pending().await,
     }
 }
 

@@ -9,7 +9,7 @@ use gleaner_algorithms::schedule::Finished;
 use gleaner_algorithms::{Method, Sparsity};
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, RunTimes};
+use crate::algorithm::{Run, RunTimes, Stopped};
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::group::Group;
@@ -38,7 +38,7 @@ pub struct Gradients {
     failed: Option<Failure>,
 }
 
-type Done = oneshot::Receiver<Result<(Finished, RunTimes), Failure>>;
+type Done = oneshot::Receiver<Result<(Finished, RunTimes), Stopped>>;
 
 /// A group whose parameters become ready one by one.
 struct Gathering {
@@ -172,8 +172,9 @@ impl Gradients {
         for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
-                Ok(Err(failure)) => return Err(self.fail(failure)),
-                Err(_) => {
+                Ok(Err(Stopped::Failed(failure))) => return Err(self.fail(failure)),
+                // No handle of these steps is given out, so nobody can cancel them.
+                Ok(Err(Stopped::Cancelled { .. })) | Err(_) => {
                     let reason = "its worker's actors ended unexpectedly".into();
                     let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
                     return Err(self.fail(failure));

@@ -78,6 +78,13 @@ impl Group {
         (self.schedule.clone(), execution)
     }
 
+    /// Ends a step of which nothing was delivered: what was accumulated is the residual now.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(accumulator) = self.accumulator.take() {
+            self.residual.give_back(accumulator);
+        }
+    }
+
     /// Ends a step: what was delivered leaves the residual.
     pub(crate) fn commit(&mut self, finished: Finished) -> Delivered {
         // Whoever shares it makes the residual copy it.

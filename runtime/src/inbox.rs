@@ -3,7 +3,7 @@
 //! A group may be ready on one rank before its turn comes on another, so a link is always read and what it brings
 //! waits here, by (peer, tag). How much may wait is bounded: every peer has the credit that the schedules declare.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -45,6 +45,16 @@ struct State {
     waiting: HashMap<Peer, u64>,
     credit: HashMap<Peer, u64>,
     left: Vec<Peer>,
+    /// Conversations of cancelled steps: what still comes is dropped.
+    discarded: HashSet<Tag>,
+}
+
+impl State {
+    /// Payloads of so many bytes wait no longer.
+    fn free(&mut self, peer: Peer, bytes: u64) {
+        let waiting = self.waiting.entry(peer).or_default();
+        *waiting = waiting.saturating_sub(bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -74,15 +84,36 @@ impl Inbox {
     /// Takes a message from a link.
     pub(crate) fn put(&self, peer: Peer, tag: Tag, payload: Bytes) -> Result<(), Overdrawn> {
         let mut state = self.state();
+        if state.discarded.contains(&tag) {
+            return Ok(());
+        }
         let credit = NOTES + state.credit.get(&peer).copied().unwrap_or(0);
         let waiting = state.waiting.entry(peer).or_default();
-        *waiting += payload.len() as u64 + OVERHEAD;
+        *waiting += cost(&payload);
         if *waiting > credit {
             return Err(Overdrawn);
         }
         // Whoever wanted it may be gone already; then nobody misses it.
         let _ = state.queues.entry((peer, tag)).or_default().sender.send(Mail::Payload(payload));
         Ok(())
+    }
+
+    /// Drops what has come with this tag, and what will come.
+    pub(crate) fn discard(&self, tag: Tag) {
+        let mut state = self.state();
+        state.discarded.insert(tag);
+        // Where somebody reads already, it is freed when the reading ends.
+        let unread: Vec<_> = state.queues.extract_if(|(_, t), q| *t == tag && q.receiver.is_some()).collect();
+        for ((peer, _), queue) in unread {
+            if let Some(mut receiver) = queue.receiver {
+                state.free(peer, waiting(&mut receiver));
+            }
+        }
+    }
+
+    /// Nothing more will come with this discarded tag.
+    pub(crate) fn forget(&self, tag: Tag) {
+        self.state().discarded.remove(&tag);
     }
 
     /// A peer said goodbye: whoever waits for it, now or later, is told after the last message.
@@ -143,9 +174,7 @@ impl Reading<'_> {
         };
         match mail {
             Some(Mail::Payload(payload)) => {
-                let mut state = self.inbox.state();
-                let waiting = state.waiting.entry(self.peer).or_default();
-                *waiting = waiting.saturating_sub(payload.len() as u64 + OVERHEAD);
+                self.inbox.state().free(self.peer, cost(&payload));
                 Ok(payload)
             }
             Some(Mail::Left) | None => Err(left()),
@@ -155,6 +184,26 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.inbox.state().queues.remove(&(self.peer, self.tag));
+        let mut state = self.inbox.state();
+        state.queues.remove(&(self.peer, self.tag));
+        if let Some(receiver) = &mut self.receiver {
+            state.free(self.peer, waiting(receiver));
+        }
     }
+}
+
+/// What a payload takes of a peer's credit, in bytes.
+fn cost(payload: &Bytes) -> u64 {
+    payload.len() as u64 + OVERHEAD
+}
+
+/// What the payloads take that nobody has read.
+fn waiting(receiver: &mut UnboundedReceiver<Mail>) -> u64 {
+    let mut bytes = 0;
+    while let Ok(mail) = receiver.try_recv() {
+        if let Mail::Payload(payload) = mail {
+            bytes += cost(&payload);
+        }
+    }
+    bytes
 }

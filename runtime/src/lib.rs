@@ -21,13 +21,14 @@ mod reducer;
 pub mod report;
 mod session;
 pub mod staged;
+mod steps;
 mod tag;
 mod update;
 mod worker;
 
 pub use checkpoint::CheckpointError;
 pub use environment::{Config, ConfigError};
-pub use failure::{Error, Failure};
+pub use failure::{Cancelled, Error, Failure};
 pub use gradients::{Gradients, StepTimes};
 pub use layout::{Layout, LayoutError};
 pub use reducer::{Handle, Reducer};

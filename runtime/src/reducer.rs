@@ -1,6 +1,7 @@
 //! All-reduces that a trainer starts and does not wait for.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -9,12 +10,14 @@ use std::task::{Context, Poll};
 use gleaner_algorithms::Method;
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, at_length};
-use crate::failure::{Error, Failure};
+use crate::algorithm::{Run, Stopped, at_length};
+use crate::failure::{Cancelled, Error, Failure};
 use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
-use crate::session::{Inner, REDUCERS};
+use crate::post::Post;
+use crate::session::Inner;
+use crate::tag::{REDUCERS, StepId};
 use crate::update::Update;
 
 /// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
@@ -86,8 +89,11 @@ impl Reducer {
         self.idle = idle;
         let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
         let post = self.session.post.clone();
-        let workers = post.workers;
-        self.session.run(Run { channel: REDUCERS, group: self.number, step, schedule, execution, done });
+        let (workers, desk) = (post.workers, post.clone());
+        let reducer = parameter.name.clone();
+        let run = Run { channel: REDUCERS, group: self.number, step, schedule, execution, done };
+        let id = run.id();
+        self.session.run(run);
         self.session.spawn(async move {
             let outcome = match running.await {
                 Ok(Ok((finished, _))) => {
@@ -96,13 +102,18 @@ impl Reducer {
                     let _ = back.send(group);
                     Ok(Update { layout, by_name, groups, workers, step })
                 }
-                Ok(Err(failure)) => Err(Error::Failed(post.first_failure(failure).await)),
+                Ok(Err(Stopped::Cancelled { by })) => {
+                    group.give_back();
+                    let _ = back.send(group);
+                    Err(Cancelled { rank: by, step, reducer }.into())
+                }
+                Ok(Err(Stopped::Failed(failure))) => Err(Error::Failed(post.first_failure(failure).await)),
                 Err(_) => Err(Error::Failed(post.first_failure(ended(rank, step)).await)),
             };
             // Whoever dropped the handle does not want to know.
             let _ = result.send(outcome);
         });
-        Ok(Handle { result: handle, rank, step })
+        Ok(Handle { result: handle, post: desk, id, step })
     }
 
     /// The number of the next step, from 0.
@@ -149,10 +160,10 @@ fn ended(rank: u32, step: u64) -> Failure {
 ///
 /// Dropping it, at any time, abandons the result only: the step is completed and committed here as on all other ranks.
 #[must_use = "dropping the handle abandons the update, which the other ranks may apply"]
-#[derive(Debug)]
 pub struct Handle {
     result: oneshot::Receiver<Result<Update, Error>>,
-    rank: u32,
+    post: Arc<Post>,
+    id: StepId,
     step: u64,
 }
 
@@ -162,16 +173,29 @@ impl Handle {
         self.step
     }
 
+    /// Asks all ranks to give this step up, and returns at once. The handle says what came of it, here as on every other
+    /// rank:
+    ///
+    /// - [`Error::Cancelled`], which names the rank that asked: nothing was delivered, and what was accumulated waits in the
+    ///   residuals for the next step;
+    /// - the update, if a rank had finished the step already and may have used it: the request came too late. The step is
+    ///   completed everywhere.
+    ///
+    /// A rank that has not started this step yet learns of it from the handle that it gets when it does.
+    pub fn cancel(&self) {
+        self.post.about_steps(|steps| steps.ask(self.id));
+    }
+
     /// Waits for the update: the same on every rank.
     ///
     /// # Errors
-    /// A job that has failed.
+    /// A step that was cancelled, or a job that has failed.
     ///
     /// # Panics
     /// Within a task of a tokio runtime, whose thread must not be blocked. Await the handle there.
     pub fn wait(self) -> Result<Update, Error> {
-        let Self { result, rank, step } = self;
-        result.blocking_recv().unwrap_or_else(|_| Err(ended(rank, step).into()))
+        let Self { result, post, step, .. } = self;
+        result.blocking_recv().unwrap_or_else(|_| Err(ended(post.rank.0, step).into()))
     }
 }
 
@@ -179,8 +203,13 @@ impl Future for Handle {
     type Output = Result<Update, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (rank, step) = (self.rank, self.step);
         let result = Pin::new(&mut self.result).poll(context);
-        result.map(|result| result.unwrap_or_else(|_| Err(ended(rank, step).into())))
+        result.map(|result| result.unwrap_or_else(|_| Err(ended(self.post.rank.0, self.step).into())))
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("step", &self.step).finish_non_exhaustive()
     }
 }

@@ -21,6 +21,7 @@ use crate::notes::{self, Purpose};
 use crate::post::{Post, UnderWay};
 use crate::reducer::Reducer;
 use crate::report;
+use crate::tag::REDUCERS;
 use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
@@ -46,9 +47,6 @@ pub struct Session {
     channels: AtomicU32,
     reducers: AtomicU32,
 }
-
-/// The channel of all reducers; each is a group of it. The others are numbered from 0.
-pub(crate) const REDUCERS: u8 = u8::MAX;
 
 pub(crate) struct Inner {
     /// Taken when the session ends.
@@ -221,8 +219,9 @@ impl Inner {
     }
 
     pub(crate) fn run(&self, run: Run) {
+        let under_way = UnderWay::new(self.post.clone(), run.id());
         let _ = self.worker.cast(WorkerMessage::Step(run.step));
-        let _ = self.algorithm.cast((run, UnderWay::new(self.post.clone())));
+        let _ = self.algorithm.cast((run, under_way));
     }
 
     pub(crate) fn grant(&self, peer: u32, bytes: u64) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agreement;
+mod cancel;
 mod checkpoint;
 mod failures;
 mod handles;
