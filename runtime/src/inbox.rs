@@ -207,3 +207,58 @@ fn waiting(receiver: &mut UnboundedReceiver<Mail>) -> u64 {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Peer = Peer(3);
+    const CANCELLED: Tag = Tag(7);
+    const OTHER: Tag = Tag(8);
+
+    /// Puts so many kilobytes as one message each, and says how many were taken.
+    fn put(inbox: &Inbox, tag: Tag, messages: usize) -> usize {
+        let payload = Bytes::from(vec![0; 1024]);
+        (0..messages).take_while(|_| inbox.put(PEER, tag, payload.clone()).is_ok()).count()
+    }
+
+    fn full() -> usize {
+        (NOTES / (1024 + OVERHEAD)) as usize
+    }
+
+    fn inbox() -> Inbox {
+        Inbox::new(watch::channel(None).1)
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_the_credit() {
+        assert_eq!(put(&inbox(), OTHER, 2 * full()), full());
+        let granted = inbox();
+        granted.grant(PEER, 10 * (1024 + OVERHEAD));
+        assert_eq!(put(&granted, OTHER, 2 * full()), full() + 10);
+    }
+
+    #[test]
+    fn discarded_messages_take_no_credit_whether_they_come_before_or_after_or_were_being_read() {
+        for (reads, before) in [(false, 0), (false, 100), (true, 0), (true, 100)] {
+            let inbox = inbox();
+            assert_eq!(put(&inbox, CANCELLED, before), before);
+            let reading = reads.then(|| inbox.open(PEER, CANCELLED));
+            assert_eq!(put(&inbox, CANCELLED, before), before);
+            inbox.discard(CANCELLED);
+            assert_eq!(put(&inbox, CANCELLED, 3 * full()), 3 * full(), "nothing of it counts");
+            drop(reading);
+            assert_eq!(put(&inbox, CANCELLED, 3 * full()), 3 * full(), "nor later");
+            assert!(inbox.state().queues.is_empty(), "and nothing waits");
+            assert_eq!(put(&inbox, OTHER, 2 * full()), full(), "the whole credit is there for others");
+        }
+    }
+
+    #[test]
+    fn a_forgotten_conversation_is_like_any_other() {
+        let inbox = inbox();
+        inbox.discard(CANCELLED);
+        inbox.forget(CANCELLED);
+        assert_eq!(put(&inbox, CANCELLED, 2 * full()), full());
+    }
+}
