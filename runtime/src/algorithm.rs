@@ -1,21 +1,23 @@
 //! Runs schedules: an actor that starts a task for each group of each step. It knows no method.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Progress};
-use gleaner_algorithms::{Rank, schedule};
+use gleaner_algorithms::{Element, Rank, schedule};
 use gleaner_transport::{Message, Peer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::failure::Failure;
 use crate::inbox::Reading;
-use crate::post::Post;
-use crate::tag::Topic;
+use crate::post::{Post, UnderWay};
+use crate::steps::Stand;
+use crate::tag::{StepId, Topic};
 use crate::worker::WorkerMessage;
 
-/// Executions on gradients of at least so many entries keep a thread busy long enough to give it up for others.
+/// Work on gradients of at least so many entries keeps a thread busy long enough to give it up for others.
 const LONG: usize = 1 << 16;
 
 /// See the module.
@@ -27,13 +29,28 @@ pub(crate) struct AlgorithmArguments {
 }
 
 /// One group of one step, ready to be exchanged.
-pub(crate) struct Run {
+pub(crate) struct Run<T: Element = f32> {
     pub(crate) channel: u8,
     pub(crate) group: u16,
     pub(crate) step: u64,
     pub(crate) schedule: Arc<schedule::Schedule>,
-    pub(crate) execution: Execution,
-    pub(crate) done: oneshot::Sender<Result<(Finished, RunTimes), Failure>>,
+    pub(crate) execution: Execution<T>,
+    pub(crate) done: oneshot::Sender<Result<(Finished<T>, RunTimes), Stopped>>,
+}
+
+impl<T: Element> Run<T> {
+    pub(crate) fn id(&self) -> StepId {
+        StepId { channel: self.channel, group: self.group, step: self.step as u32 }
+    }
+}
+
+/// Why a run did not finish.
+#[derive(Clone, Debug)]
+pub(crate) enum Stopped {
+    /// The job has failed.
+    Failed(Failure),
+    /// A rank asked for it.
+    Cancelled { by: u32 },
 }
 
 /// Where the time of a run went.
@@ -47,14 +64,43 @@ pub(crate) struct RunTimes {
     pub(crate) total: Duration,
 }
 
+/// A run of values of whatever type, ready to be driven.
+pub(crate) type Job = Box<dyn FnOnce(Arc<Post>, ActorRef<WorkerMessage>) -> JobTask + Send>;
+
+type JobTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<T: Element> Run<T> {
+    /// What the actor is given.
+    pub(crate) fn job(self, mut under_way: UnderWay) -> Job {
+        Box::new(move |post, worker| {
+            Box::pin(async move {
+                let id = self.id();
+                let Run { step, schedule, execution, done, .. } = self;
+                let driven = drive(&post, id, &mut under_way.stand, &schedule, execution).await;
+                let result = driven.map_err(|stopped| match stopped {
+                    Stopped::Failed(failure) => {
+                        let failure = Failure { step: failure.step.or(Some(step)), ..failure };
+                        let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
+                        Stopped::Failed(failure)
+                    }
+                    cancelled @ Stopped::Cancelled { .. } => cancelled,
+                });
+                drop(under_way);
+                // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
+                let _ = done.send(result);
+            })
+        })
+    }
+}
+
 impl Actor for Algorithm {
-    type Msg = Run;
+    type Msg = Job;
     type State = AlgorithmArguments;
     type Arguments = AlgorithmArguments;
 
     async fn pre_start(
         &self,
-        _: ActorRef<Run>,
+        _: ActorRef<Self::Msg>,
         arguments: AlgorithmArguments,
     ) -> Result<AlgorithmArguments, ActorProcessingErr> {
         Ok(arguments)
@@ -62,36 +108,71 @@ impl Actor for Algorithm {
 
     async fn handle(
         &self,
-        _: ActorRef<Run>,
-        run: Run,
+        _: ActorRef<Self::Msg>,
+        job: Self::Msg,
         state: &mut AlgorithmArguments,
     ) -> Result<(), ActorProcessingErr> {
-        let (post, worker) = (state.post.clone(), state.worker.clone());
-        tokio::spawn(async move {
-            let Run { channel, group, step, schedule, execution, done } = run;
-            let topic = Topic::Bags { channel, group, step: step as u32 };
-            let result = exchange(&post, topic, &schedule, execution).await.map_err(|failure| {
-                let failure = Failure { step: failure.step.or(Some(step)), ..failure };
-                let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
-                failure
-            });
-            // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
-            let _ = done.send(result);
-        });
+        tokio::spawn(job(state.post.clone(), state.worker.clone()));
         Ok(())
     }
 }
 
+/// Exchanges, and finishes when that is allowed.
+async fn drive<T: Element>(
+    post: &Post,
+    id: StepId,
+    stand: &mut watch::Receiver<Stand>,
+    schedule: &schedule::Schedule,
+    execution: Execution<T>,
+) -> Result<(Finished<T>, RunTimes), Stopped> {
+    let exchanged = tokio::select! {
+        biased;
+        by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged.map_err(Stopped::Failed)?,
+    };
+    let mut failed = post.failed();
+    while !post.about_steps(|steps| steps.finish(id)) {
+        let mut thawed = stand.clone();
+        tokio::select! {
+            by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+            _ = thawed.wait_for(|stand| *stand == Stand::Free) => {}
+            failure = failed.wait_for(Option::is_some) => {
+                if let Some(failure) = failure.ok().and_then(|failure| failure.clone()) {
+                    return Err(Stopped::Failed(failure));
+                }
+            }
+        }
+    }
+    Ok(exchanged)
+}
+
+/// Waits until the step is cancelled, and says who asked for it.
+async fn cancelled(stand: &mut watch::Receiver<Stand>) -> u32 {
+    let mut asked = None;
+    let heard = stand.wait_for(|stand| {
+        if let Stand::Cancelled { by } = stand {
+            asked = Some(*by);
+        }
+        asked.is_some()
+    });
+    drop(heard.await);
+    match asked {
+        Some(by) => by,
+        // The step is over otherwise.
+        None => std::future::pending().await,
+    }
+}
+
 /// Drives one execution: sends what comes out, feeds what comes in.
-async fn exchange(
+async fn exchange<T: Element>(
     post: &Post,
     topic: Topic,
     schedule: &schedule::Schedule,
-    mut execution: Execution,
-) -> Result<(Finished, RunTimes), Failure> {
+    mut execution: Execution<T>,
+) -> Result<(Finished<T>, RunTimes), Failure> {
     let started = Instant::now();
     let mut times = RunTimes::default();
-    let long = schedule.partition.entries() >= LONG;
+    let entries = schedule.partition.entries();
     let tag = topic.tag();
     let mut readings: Vec<(Rank, Reading<'_>)> =
         schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
@@ -103,8 +184,7 @@ async fn exchange(
     };
     loop {
         let clock = Instant::now();
-        let mut advance = || execution.advance(&mut outbox);
-        let progress = if long { tokio::task::block_in_place(advance) } else { advance() };
+        let progress = at_length(entries, || execution.advance(&mut outbox));
         let progress = progress.map_err(|error| blame(post.rank, error))?;
         times.select += clock.elapsed();
         outgoing(&mut outbox);
@@ -123,10 +203,15 @@ async fn exchange(
     Ok((finished, times))
 }
 
+/// Does work on so many entries within a task; gives the thread up to the other tasks where it takes long.
+pub(crate) fn at_length<T>(entries: usize, work: impl FnOnce() -> T) -> T {
+    if entries >= LONG { tokio::task::block_in_place(work) } else { work() }
+}
+
 fn blame(this: Rank, error: ExecutionError) -> Failure {
     let rank = match &error {
         ExecutionError::Decode { from, .. } | ExecutionError::Unexpected { from } => *from,
-        ExecutionError::Overflow { .. } | ExecutionError::Sum { .. } => this,
+        ExecutionError::Overflow { .. } | ExecutionError::Sum { .. } | ExecutionError::NotASum { .. } => this,
     };
     Failure { rank: rank.0, step: None, reason: error.to_string() }
 }

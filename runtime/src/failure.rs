@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
-use gleaner_algorithms::schedule::CheckError;
+use gleaner_algorithms::schedule::{CheckError, ExecutionError};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointError;
@@ -42,6 +42,21 @@ impl From<RoutineError> for Error {
     }
 }
 
+/// A step of a reducer that all ranks have given up, because one asked for it. Nothing of it was delivered, and nothing is
+/// lost: what was accumulated waits in the residuals for the next step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rank {rank} cancelled step {step} of '{reducer}': its values wait in the residual for the next step"
+)]
+pub struct Cancelled {
+    /// The rank that asked; of several, the one that was heard first.
+    pub rank: u32,
+    /// The step, counted from 0.
+    pub step: u64,
+    /// The reducer's name.
+    pub reducer: String,
+}
+
 /// What a session's calls report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -55,6 +70,9 @@ pub enum Error {
     /// accumulated since the last checkpoint is lost with it.
     #[error(transparent)]
     Failed(#[from] Failure),
+    /// A rank cancelled the step. The session goes on, and so does the reducer.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
     /// The trainer's own calls do not fit its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -70,6 +88,9 @@ pub enum Error {
     /// A checkpoint that cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A reduction that the method cannot do.
+    #[error(transparent)]
+    Reduction(#[from] ExecutionError),
     /// The operating system refused something.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),

@@ -1,21 +1,20 @@
 //! Synchronising a model's gradients step by step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::collectives::{Prepared, Routine};
-use gleaner_algorithms::residual::Residual;
-use gleaner_algorithms::schedule::{Finished, Memory, Step};
-use gleaner_algorithms::{Method, Sparsity};
+use gleaner_algorithms::schedule::Finished;
+use gleaner_algorithms::{Method, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, RunTimes};
+use crate::algorithm::{Run, RunTimes, Stopped};
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
+use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
-use crate::notes::{self, Purpose};
+use crate::notes::Purpose;
 use crate::session::Inner;
 use crate::update::Update;
 
@@ -29,7 +28,7 @@ pub struct Gradients {
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
-    groups: Vec<Group>,
+    groups: Vec<Gathering>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
@@ -39,13 +38,11 @@ pub struct Gradients {
     failed: Option<Failure>,
 }
 
-type Done = oneshot::Receiver<Result<(Finished, RunTimes), Failure>>;
+type Done = oneshot::Receiver<Result<(Finished, RunTimes), Stopped>>;
 
-struct Group {
-    routine: Routine,
-    residual: Residual,
-    /// How many bytes each peer may have waiting here for this group.
-    granted: BTreeMap<u32, u64>,
+/// A group whose parameters become ready one by one.
+struct Gathering {
+    group: Group,
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
@@ -73,11 +70,10 @@ impl Gradients {
         method: Method,
     ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
-        let (rank, workers) = (session.post.rank, session.post.workers);
         let mut groups = Vec::new();
         let mut before = 0;
-        for group in 0..layout.group_count() {
-            let n = layout.group_entries(group);
+        for number in 0..layout.group_count() {
+            let n = layout.group_entries(number);
             let method = match method.sparsity() {
                 Sparsity::Density(_) => method,
                 // An explicit k is shared out to the groups by their lengths.
@@ -93,24 +89,12 @@ impl Gradients {
                 }
             };
             before += n;
-            let stream = u64::from(channel) << 16 | group as u64;
-            let routine = Routine::new(method, rank, workers, n, stream)?;
-            let schedule = &routine.prepared().schedule;
-            let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
-            let parameters = layout.parameters.iter().filter(|p| p.group == group).count();
-            let mut group = Group {
-                routine,
-                residual,
-                granted: BTreeMap::new(),
-                missing: parameters,
-                parameters,
-                running: None,
-            };
-            group.grant(&session);
-            groups.push(group);
+            let stream = u64::from(channel) << 16 | number as u64;
+            let group = Group::new(&session, method, n, stream, Reduction::Sum)?;
+            let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
+            groups.push(Gathering { group, missing: parameters, parameters, running: None });
         }
-        let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
-        notes::agree(&notes).map_err(|failure| session.fail(failure))?;
+        session.agree(Purpose::Gradients, &describe(layout, method))?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -151,39 +135,22 @@ impl Gradients {
             self.times = StepTimes::default();
         }
         let clock = Instant::now();
-        let group = &mut self.groups[p.group];
-        if let Err(e) = group.residual.accumulate(p.offset, gradient) {
-            let index = e.entry - p.offset;
-            let reason = format!(
-                "the gradient of '{parameter}' has {} at entry {index}: lower the learning rate, clip the gradients, or look for what \
-                 makes them so",
-                if gradient[index].is_finite() {
-                    "an infinite sum with its residual".into()
-                } else {
-                    gradient[index].to_string()
-                }
-            );
+        let gathering = &mut self.groups[p.group];
+        if let Err(reason) = gathering.group.accumulate(parameter, p.offset, gradient) {
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
         }
         self.ready[position] = true;
         self.given += 1;
-        group.missing -= 1;
-        if group.missing == 0 {
-            let (accumulator, candidates) = group.residual.begin();
-            let execution = group.routine.begin(accumulator, candidates);
+        gathering.missing -= 1;
+        if gathering.missing == 0 {
+            let (schedule, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
-            group.running = Some(running);
-            // Before the exchange begins: it may be over by the time that this thread goes on.
+            gathering.running = Some(running);
+            let (channel, group) = (self.channel, p.group as u16);
+            // The clock stops first: the exchange may take the processor at once.
             self.times.select += clock.elapsed();
-            self.session.run(Run {
-                channel: self.channel,
-                group: p.group as u16,
-                step: self.step,
-                schedule: group.routine.prepared().schedule.clone(),
-                execution,
-                done,
-            });
+            self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
         } else {
             self.times.select += clock.elapsed();
         }
@@ -205,12 +172,13 @@ impl Gradients {
         }
         let clock = Instant::now();
         let mut finished = Vec::with_capacity(self.groups.len());
-        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|group| group.running.take()).collect();
+        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|g| g.running.take()).collect();
         for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
-                Ok(Err(failure)) => return Err(self.fail(failure)),
-                Err(_) => {
+                Ok(Err(Stopped::Failed(failure))) => return Err(self.fail(failure)),
+                // No handle of these steps is given out, so nobody can cancel them.
+                Ok(Err(Stopped::Cancelled { .. })) | Err(_) => {
                     let reason = "its worker's actors ended unexpectedly".into();
                     let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
                     return Err(self.fail(failure));
@@ -221,17 +189,11 @@ impl Gradients {
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
         self.lost = 0.0;
-        for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
-            let partition = group.residual.partition().clone();
-            let changed = group.routine.learn(&finished)?;
-            let committed = group.residual.commit(finished, self.method.collection());
-            if changed {
-                group.change(&self.session);
-            }
-            self.lost +=
-                committed.lost.iter().flat_map(|l| &l.values).map(|v| f64::from(v.abs())).sum::<f64>();
-            updates.push((partition, committed.update));
-            group.missing = group.parameters;
+        for (gathering, (finished, times)) in self.groups.iter_mut().zip(finished) {
+            let delivered = gathering.group.commit(&self.session.post, finished)?;
+            self.lost += delivered.lost;
+            updates.push(delivered.sums);
+            gathering.missing = gathering.parameters;
             self.times.select += times.select;
             self.times.merge += times.merge;
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
@@ -241,7 +203,14 @@ impl Gradients {
         self.given = 0;
         let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
-        Ok(Update { layout, by_name: self.by_name.clone(), groups: updates, workers, step })
+        Ok(Update {
+            layout,
+            by_name: self.by_name.clone(),
+            groups: updates,
+            workers,
+            step,
+            reduction: Reduction::Sum,
+        })
     }
 
     /// The number of the present step, from 0.
@@ -262,7 +231,7 @@ impl Gradients {
 
     /// Latency rounds of one step: those of the longest group, since groups overlap.
     pub fn rounds(&self) -> u64 {
-        self.groups.iter().map(|g| g.routine.prepared().cost.rounds).max().unwrap_or(0)
+        self.groups.iter().map(|g| g.group.rounds()).max().unwrap_or(0)
     }
 
     /// Bytes that this worker received so far, headers of messages included.
@@ -277,19 +246,18 @@ impl Gradients {
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         self.between_steps()?;
-        let residuals = self
-            .layout
-            .parameters
-            .iter()
-            .map(|p| (p.name.clone(), self.groups[p.group].residual.read(p.offset..p.offset + p.len)));
+        let residuals =
+            self.layout.parameters.iter().map(|p| {
+                (p.name.clone(), self.groups[p.group].group.residual.read(p.offset..p.offset + p.len))
+            });
         let state = State {
             step: self.step,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
             method: self.method.to_string(),
             residuals: residuals.collect(),
-            thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
-            memories: self.groups.iter().map(|g| g.routine.memory().clone()).collect(),
+            thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
+            memories: self.groups.iter().map(|g| g.group.routine.memory().clone()).collect(),
         };
         Ok(checkpoint::save(path, &state)?)
     }
@@ -312,18 +280,19 @@ impl Gradients {
         }
         for p in &self.layout.parameters {
             if let Some(residual) = state.residuals.remove(&p.name) {
-                self.groups[p.group].residual.restore(p.offset, &residual);
+                self.groups[p.group].group.residual.restore(p.offset, &residual);
             }
         }
-        for (group, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
+        for (gathering, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
             // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
-            if thresholds.len() == group.residual.partition().blocks() {
-                group.residual.restore_thresholds(thresholds);
+            let residual = &mut gathering.group.residual;
+            if thresholds.len() == residual.partition().blocks() {
+                residual.restore_thresholds(thresholds);
             }
         }
-        for (group, memory) in self.groups.iter_mut().zip(state.memories) {
-            if group.routine.restore(memory)? {
-                group.change(&self.session);
+        for (gathering, memory) in self.groups.iter_mut().zip(state.memories) {
+            if gathering.group.routine.restore(memory)? {
+                gathering.group.change(&self.session.post);
             }
         }
         self.step = state.step;
@@ -364,50 +333,6 @@ impl std::fmt::Display for Found {
             None => write!(f, "missing"),
         }
     }
-}
-
-impl Group {
-    /// Lets the peers have waiting here what the present schedule lets them send. What was granted before stays: a peer may
-    /// be one step ahead, or behind.
-    fn grant(&mut self, session: &Inner) {
-        // A method that learns may go over to a schedule that this worker does not know yet: no bag is longer than two words
-        // for each entry.
-        let learns =
-            *self.routine.memory() != Memory { steps: self.routine.memory().steps, ..Memory::default() };
-        let any = if learns { 8 * self.routine.shape().n as u64 } else { 0 };
-        for (peer, bytes) in largest_receives(self.routine.prepared()) {
-            let bytes = bytes.max(any);
-            let granted = self.granted.entry(peer).or_default();
-            let more = (2 * bytes).saturating_sub(*granted);
-            *granted += more;
-            session.grant(peer, more);
-        }
-    }
-
-    /// Goes over to another schedule, between two steps.
-    fn change(&mut self, session: &Inner) {
-        let schedule = &self.routine.prepared().schedule;
-        self.residual.recut(schedule.partition.clone(), schedule.quotas());
-        self.grant(session);
-    }
-}
-
-/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
-fn largest_receives(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
-    let mut bytes = BTreeMap::new();
-    for (i, step) in schedule.steps.iter().enumerate() {
-        if let Step::Exchange { receives, .. } = step {
-            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
-                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
-                    8 + (8 * u64::from(e.bound)).max(4 * u64::from(e.len))
-                };
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from.0).or_default() +=
-                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
-            }
-        }
-    }
-    bytes
 }
 
 /// What all ranks must agree on, a line each.

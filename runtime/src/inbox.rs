@@ -3,7 +3,7 @@
 //! A group may be ready on one rank before its turn comes on another, so a link is always read and what it brings
 //! waits here, by (peer, tag). How much may wait is bounded: every peer has the credit that the schedules declare.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -45,6 +45,16 @@ struct State {
     waiting: HashMap<Peer, u64>,
     credit: HashMap<Peer, u64>,
     left: Vec<Peer>,
+    /// Conversations of cancelled steps: what still comes is dropped.
+    discarded: HashSet<Tag>,
+}
+
+impl State {
+    /// Payloads of so many bytes wait no longer.
+    fn free(&mut self, peer: Peer, bytes: u64) {
+        let waiting = self.waiting.entry(peer).or_default();
+        *waiting = waiting.saturating_sub(bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -74,15 +84,36 @@ impl Inbox {
     /// Takes a message from a link.
     pub(crate) fn put(&self, peer: Peer, tag: Tag, payload: Bytes) -> Result<(), Overdrawn> {
         let mut state = self.state();
+        if state.discarded.contains(&tag) {
+            return Ok(());
+        }
         let credit = NOTES + state.credit.get(&peer).copied().unwrap_or(0);
         let waiting = state.waiting.entry(peer).or_default();
-        *waiting += payload.len() as u64 + OVERHEAD;
+        *waiting += cost(&payload);
         if *waiting > credit {
             return Err(Overdrawn);
         }
         // Whoever wanted it may be gone already; then nobody misses it.
         let _ = state.queues.entry((peer, tag)).or_default().sender.send(Mail::Payload(payload));
         Ok(())
+    }
+
+    /// Drops what has come with this tag, and what will come.
+    pub(crate) fn discard(&self, tag: Tag) {
+        let mut state = self.state();
+        state.discarded.insert(tag);
+        // Where somebody reads already, it is freed when the reading ends.
+        let unread: Vec<_> = state.queues.extract_if(|(_, t), q| *t == tag && q.receiver.is_some()).collect();
+        for ((peer, _), queue) in unread {
+            if let Some(mut receiver) = queue.receiver {
+                state.free(peer, waiting(&mut receiver));
+            }
+        }
+    }
+
+    /// Nothing more will come with this discarded tag.
+    pub(crate) fn forget(&self, tag: Tag) {
+        self.state().discarded.remove(&tag);
     }
 
     /// A peer said goodbye: whoever waits for it, now or later, is told after the last message.
@@ -143,9 +174,7 @@ impl Reading<'_> {
         };
         match mail {
             Some(Mail::Payload(payload)) => {
-                let mut state = self.inbox.state();
-                let waiting = state.waiting.entry(self.peer).or_default();
-                *waiting = waiting.saturating_sub(payload.len() as u64 + OVERHEAD);
+                self.inbox.state().free(self.peer, cost(&payload));
                 Ok(payload)
             }
             Some(Mail::Left) | None => Err(left()),
@@ -155,6 +184,81 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.inbox.state().queues.remove(&(self.peer, self.tag));
+        let mut state = self.inbox.state();
+        state.queues.remove(&(self.peer, self.tag));
+        if let Some(receiver) = &mut self.receiver {
+            state.free(self.peer, waiting(receiver));
+        }
+    }
+}
+
+/// What a payload takes of a peer's credit, in bytes.
+fn cost(payload: &Bytes) -> u64 {
+    payload.len() as u64 + OVERHEAD
+}
+
+/// What the payloads take that nobody has read.
+fn waiting(receiver: &mut UnboundedReceiver<Mail>) -> u64 {
+    let mut bytes = 0;
+    while let Ok(mail) = receiver.try_recv() {
+        if let Mail::Payload(payload) = mail {
+            bytes += cost(&payload);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Peer = Peer(3);
+    const CANCELLED: Tag = Tag(7);
+    const OTHER: Tag = Tag(8);
+
+    /// Puts so many kilobytes as one message each, and says how many were taken.
+    fn put(inbox: &Inbox, tag: Tag, messages: usize) -> usize {
+        let payload = Bytes::from(vec![0; 1024]);
+        (0..messages).take_while(|_| inbox.put(PEER, tag, payload.clone()).is_ok()).count()
+    }
+
+    fn full() -> usize {
+        (NOTES / (1024 + OVERHEAD)) as usize
+    }
+
+    fn inbox() -> Inbox {
+        Inbox::new(watch::channel(None).1)
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_the_credit() {
+        assert_eq!(put(&inbox(), OTHER, 2 * full()), full());
+        let granted = inbox();
+        granted.grant(PEER, 10 * (1024 + OVERHEAD));
+        assert_eq!(put(&granted, OTHER, 2 * full()), full() + 10);
+    }
+
+    #[test]
+    fn discarded_messages_take_no_credit_whether_they_come_before_or_after_or_were_being_read() {
+        for (reads, before) in [(false, 0), (false, 100), (true, 0), (true, 100)] {
+            let inbox = inbox();
+            assert_eq!(put(&inbox, CANCELLED, before), before);
+            let reading = reads.then(|| inbox.open(PEER, CANCELLED));
+            assert_eq!(put(&inbox, CANCELLED, before), before);
+            inbox.discard(CANCELLED);
+            assert_eq!(put(&inbox, CANCELLED, 3 * full()), 3 * full(), "nothing of it counts");
+            drop(reading);
+            assert_eq!(put(&inbox, CANCELLED, 3 * full()), 3 * full(), "nor later");
+            assert!(inbox.state().queues.is_empty(), "and nothing waits");
+            assert_eq!(put(&inbox, OTHER, 2 * full()), full(), "the whole credit is there for others");
+        }
+    }
+
+    #[test]
+    fn a_forgotten_conversation_is_like_any_other() {
+        let inbox = inbox();
+        inbox.discard(CANCELLED);
+        inbox.forget(CANCELLED);
+        assert_eq!(put(&inbox, CANCELLED, 2 * full()), full());
     }
 }

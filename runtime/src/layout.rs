@@ -46,11 +46,14 @@ pub enum LayoutError {
         "wait() was called before the gradients of {0} were ready; every parameter needs one in every step"
     )]
     Missing(String),
-    /// More handles than the wire can number.
+    /// More gradient exchanges than the wire can number.
+    #[error("gradients() was called 256 times in one session; call it once, before the training loop")]
+    TooManyGradients,
+    /// More reducers than the wire can number.
     #[error(
-        "gradients() was called 257 times in one session; make the handle once, before the training loop"
+        "reducer() was called 65537 times in one session; make each reducer once, before the training loop"
     )]
-    TooManyHandles,
+    TooManyReducers,
     /// More groups than the wire can number.
     #[error("the layout has {0} groups; at most 65535 are possible")]
     TooManyGroups(usize),

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::failure::Failure;
 use crate::inbox::Overdrawn;
 use crate::post::Post;
+use crate::steps::Word;
 use crate::tag::Topic;
 use crate::worker::WorkerMessage;
 
@@ -197,6 +198,7 @@ async fn read(
             Some(Topic::Alive) => {}
             Some(Topic::Bye) => {
                 post.inbox.left(peer);
+                post.about_steps(|steps| steps.left(peer.0));
                 let _ = worker.cast(WorkerMessage::Left(peer));
             }
             Some(Topic::Abort) => {
@@ -205,9 +207,17 @@ async fn read(
                 let _ = worker.cast(WorkerMessage::Fail(failure));
                 return Gone::Said;
             }
-            Some(Topic::Note { .. } | Topic::Bags { .. }) => {
+            Some(Topic::Note { .. } | Topic::Bags(_)) => {
                 if post.inbox.put(peer, message.tag, message.payload) == Err(Overdrawn) {
                     return Gone::Rules("it sent more than its schedules allow");
+                }
+            }
+            Some(Topic::Cancel(id)) => {
+                let Some(word) = Word::decode(&message.payload) else {
+                    return Gone::Rules("its words about cancelling make no sense");
+                };
+                if let Err(what) = post.about_steps(|steps| steps.heard(peer.0, id, word)) {
+                    return Gone::Rules(what);
                 }
             }
             None => return Gone::Rules("it sent a message of an unknown kind"),

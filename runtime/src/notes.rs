@@ -12,7 +12,8 @@ use crate::tag::Topic;
 pub(crate) enum Purpose {
     Gather = 1,
     Barrier = 2,
-    Agree = 3,
+    Gradients = 3,
+    Reducer = 4,
 }
 
 impl Purpose {
@@ -21,6 +22,7 @@ impl Purpose {
             Some(1) => "all_gather()",
             Some(2) => "barrier()",
             Some(3) => "gradients()",
+            Some(4) => "reducer()",
             _ => "an unknown call",
         }
     }

@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 use crate::failure::Failure;
 use crate::inbox::Inbox;
+use crate::steps::{Deed, Stand, Steps};
+use crate::tag::{StepId, Topic};
 
 /// What waits to be written to one peer. Payloads in it are lent by bags that exist anyway.
 #[derive(Debug)]
@@ -33,6 +35,32 @@ pub(crate) struct Post {
     outboxes: Mutex<HashMap<Peer, Outbox>>,
     /// The job has failed: only that is still worth writing.
     given_up: AtomicBool,
+    steps: Mutex<Steps>,
+    /// Steps of groups that were begun and are not over.
+    under_way: watch::Sender<usize>,
+}
+
+/// A step of a group is under way here as long as this lives.
+pub(crate) struct UnderWay {
+    post: Arc<Post>,
+    id: StepId,
+    /// Whether it may finish.
+    pub(crate) stand: watch::Receiver<Stand>,
+}
+
+impl UnderWay {
+    pub(crate) fn new(post: Arc<Post>, id: StepId) -> Self {
+        let stand = post.about_steps(|steps| steps.begin(id));
+        post.under_way.send_modify(|steps| *steps += 1);
+        Self { post, id, stand }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.post.about_steps(|steps| steps.end(self.id));
+        self.post.under_way.send_modify(|steps| *steps -= 1);
+    }
 }
 
 impl Post {
@@ -50,6 +78,8 @@ impl Post {
             timeout,
             inbox,
             failure,
+            steps: Mutex::new(Steps::new(network.peer().0, network.workers())),
+            under_way: watch::Sender::new(0),
             network,
             outboxes: Mutex::default(),
             given_up: AtomicBool::new(false),
@@ -110,6 +140,37 @@ impl Post {
     /// To wait for a failure.
     pub(crate) fn failed(&self) -> watch::Receiver<Option<Failure>> {
         self.failure.clone()
+    }
+
+    /// The failure that the job ends with, once all ranks know: the one given, unless there was one before it.
+    pub(crate) async fn first_failure(&self, failure: Failure) -> Failure {
+        let mut failed = self.failure.clone();
+        let first = tokio::time::timeout(Duration::from_secs(2), failed.wait_for(Option::is_some)).await;
+        first.ok().and_then(Result::ok).and_then(|first| first.clone()).unwrap_or(failure)
+    }
+
+    /// Asks about, or tells of, the steps that are under way, and does what follows. The deeds of one event come before those
+    /// of the next, so that all ranks hear of them in that order.
+    pub(crate) fn about_steps<T>(&self, event: impl FnOnce(&mut Steps) -> T) -> T {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = event(&mut steps);
+        for deed in steps.deeds() {
+            match deed {
+                Deed::Tell(rank, id, word) => {
+                    let message = Message { tag: Topic::Cancel(id).tag(), payload: word.encode().into() };
+                    self.send(Peer(rank), message);
+                }
+                Deed::Discard(id) => self.inbox.discard(Topic::Bags(id).tag()),
+                Deed::Forget(id) => self.inbox.forget(Topic::Bags(id).tag()),
+            }
+        }
+        answer
+    }
+
+    /// Waits until no step is under way, or for the time-out.
+    pub(crate) async fn settled(&self) {
+        let mut under_way = self.under_way.subscribe();
+        let _ = tokio::time::timeout(self.timeout, under_way.wait_for(|&steps| steps == 0)).await;
     }
 
     /// Bytes and messages so far.

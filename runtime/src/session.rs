@@ -4,29 +4,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gleaner_algorithms::Method;
+use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_transport::tcp::JoinError;
-use gleaner_transport::{LinkEvent, Network, Peer, Traffic, memory, tcp};
+use gleaner_transport::{LinkEvent, Network, Traffic, memory, tcp};
 use ractor::{Actor, ActorRef};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{oneshot, watch};
 
-use crate::algorithm::{Algorithm, AlgorithmArguments, Run};
+use crate::algorithm::{Algorithm, AlgorithmArguments, Job, Run};
 use crate::environment::Config;
 use crate::failure::{Error, Failure};
 use crate::gradients::Gradients;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::{self, Purpose};
-use crate::post::Post;
+use crate::post::{Post, UnderWay};
+use crate::reducer::Reducer;
 use crate::report;
+use crate::tag::REDUCERS;
 use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
 ///
 /// ```
 /// use gleaner_runtime::{Layout, Session};
-/// use gleaner_algorithms::Method;
+/// use gleaner_algorithms::{Element, Method, Reduction};
 ///
 /// // Without a launcher, this is a job of one worker.
 /// let session = Session::join()?;
@@ -43,6 +45,7 @@ use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
     channels: AtomicU32,
+    reducers: AtomicU32,
 }
 
 pub(crate) struct Inner {
@@ -50,7 +53,7 @@ pub(crate) struct Inner {
     runtime: Option<Runtime>,
     pub(crate) post: Arc<Post>,
     worker: ActorRef<WorkerMessage>,
-    algorithm: ActorRef<Run>,
+    algorithm: ActorRef<Job>,
     calls: AtomicU32,
 }
 
@@ -127,7 +130,7 @@ impl Session {
             })
             .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
         let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls: AtomicU32::new(0) };
-        Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0) })
+        Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0), reducers: AtomicU32::new(0) })
     }
 
     /// This worker's number, from 0 to world size − 1.
@@ -150,8 +153,34 @@ impl Session {
     /// # Errors
     /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
-        let channel = u8::try_from(self.channels.fetch_add(1, Ordering::Relaxed));
-        Gradients::new(self.inner.clone(), channel.map_err(|_| LayoutError::TooManyHandles)?, layout, method)
+        let channel = u8::try_from(self.channels.fetch_add(1, Ordering::Relaxed)).ok();
+        let channel = channel.filter(|&channel| channel != REDUCERS).ok_or(LayoutError::TooManyGradients)?;
+        Gradients::new(self.inner.clone(), channel, layout, method)
+    }
+
+    /// Agrees with all ranks on an all-reduce of n entries by a method. Its steps are started without waiting for them, and
+    /// several reducers may be under way at once. The name is for errors and for the update's one parameter.
+    ///
+    /// # Errors
+    /// Ranks whose name, n or method differs; a method that cannot be.
+    pub fn reducer(&self, name: &str, n: usize, method: Method) -> Result<Reducer, Error> {
+        self.reducer_of(name, n, method, Reduction::Sum)
+    }
+
+    /// [`reducer`](Self::reducer) for values of another type, or by another reduction than the sum. All ranks give the same.
+    ///
+    /// # Errors
+    /// As [`reducer`](Self::reducer), and a reduction that has no residual with a method that leaves entries out.
+    pub fn reducer_of<T: Element>(
+        &self,
+        name: &str,
+        n: usize,
+        method: Method,
+        reduction: Reduction<T>,
+    ) -> Result<Reducer<T>, Error> {
+        let number = u16::try_from(self.reducers.fetch_add(1, Ordering::Relaxed));
+        let number = number.map_err(|_| LayoutError::TooManyReducers)?;
+        Reducer::new(self.inner.clone(), number, name, n, method, reduction)
     }
 
     /// Waits until all ranks are here.
@@ -186,30 +215,38 @@ impl Inner {
             .map_err(|failure| self.fail(failure))
     }
 
+    /// Fails unless all ranks wrote the same lines.
+    pub(crate) fn agree(&self, purpose: Purpose, lines: &str) -> Result<(), Error> {
+        let notes = self.gather(purpose, lines.as_bytes())?;
+        notes::agree(&notes).map_err(|failure| self.fail(failure))
+    }
+
     /// Ends the job for all ranks, and says why once they know: the first failure counts.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        let mut failed = self.post.failed();
         let _ = self.worker.cast(WorkerMessage::Fail(failure.clone()));
-        let first = self.block_on(async move {
-            let heard = tokio::time::timeout(Duration::from_secs(2), failed.wait_for(Option::is_some)).await;
-            heard.ok().and_then(Result::ok).and_then(|first| first.clone())
-        });
-        Error::Failed(first.unwrap_or(failure))
+        Error::Failed(self.block_on(self.post.first_failure(failure)))
     }
 
-    pub(crate) fn run(&self, run: Run) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(task);
+        }
+    }
+
+    pub(crate) fn run<T: Element>(&self, run: Run<T>) {
+        let under_way = UnderWay::new(self.post.clone(), run.id());
         let _ = self.worker.cast(WorkerMessage::Step(run.step));
-        let _ = self.algorithm.cast(run);
-    }
-
-    pub(crate) fn grant(&self, peer: u32, bytes: u64) {
-        self.post.inbox.grant(Peer(peer), bytes);
+        let _ = self.algorithm.cast(run.job(under_way));
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
+        if !std::thread::panicking() {
+            // Whoever dropped a handle and leaves has still promised its part of the step to the others.
+            runtime.block_on(self.post.settled());
+        }
         let (done, left) = oneshot::channel();
         if self.worker.cast(WorkerMessage::Leave(done)).is_ok() {
             let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(3), left).await });

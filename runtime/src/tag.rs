@@ -2,6 +2,25 @@
 
 use gleaner_transport::Tag;
 
+/// One step of one gradient that is exchanged by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StepId {
+    pub(crate) channel: u8,
+    pub(crate) group: u16,
+    /// The lowest bits of the step's number.
+    pub(crate) step: u32,
+}
+
+/// The channel of all reducers, each of which is a group of it. The others are numbered from 0.
+pub(crate) const REDUCERS: u8 = u8::MAX;
+
+impl StepId {
+    /// Which gradient it is a step of: channel and group.
+    pub(crate) fn gradient(self) -> (u8, u16) {
+        (self.channel, self.group)
+    }
+}
+
 /// What a message is about. On the wire 8 bits kind, 8 bits channel, 16 bits group, 32 bits step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
@@ -13,8 +32,10 @@ pub(crate) enum Topic {
     Bye,
     /// Small control data, numbered in the order of the calls.
     Note { call: u32 },
-    /// Bags of one group in one step of one gradient exchange.
-    Bags { channel: u8, group: u16, step: u32 },
+    /// Bags of one step.
+    Bags(StepId),
+    /// Whether one step is to be given up.
+    Cancel(StepId),
 }
 
 impl Topic {
@@ -27,7 +48,8 @@ impl Topic {
             Topic::Abort => pack(1, 0, 0, 0),
             Topic::Bye => pack(2, 0, 0, 0),
             Topic::Note { call } => pack(3, 0, 0, call),
-            Topic::Bags { channel, group, step } => pack(4, channel, group, step),
+            Topic::Bags(StepId { channel, group, step }) => pack(4, channel, group, step),
+            Topic::Cancel(StepId { channel, group, step }) => pack(5, channel, group, step),
         }
     }
 
@@ -39,7 +61,8 @@ impl Topic {
             1 => Topic::Abort,
             2 => Topic::Bye,
             3 => Topic::Note { call: step },
-            4 => Topic::Bags { channel, group, step },
+            4 => Topic::Bags(StepId { channel, group, step }),
+            5 => Topic::Cancel(StepId { channel, group, step }),
             _ => return None,
         };
         (topic.tag() == tag).then_some(topic)
@@ -57,11 +80,12 @@ mod tests {
             Topic::Abort,
             Topic::Bye,
             Topic::Note { call: u32::MAX },
-            Topic::Bags { channel: 255, group: 65535, step: u32::MAX },
-            Topic::Bags { channel: 1, group: 2, step: 3 },
+            Topic::Bags(StepId { channel: 255, group: 65535, step: u32::MAX }),
+            Topic::Bags(StepId { channel: 1, group: 2, step: 3 }),
+            Topic::Cancel(StepId { channel: 1, group: 2, step: 3 }),
         ];
         topics.into_iter().for_each(|topic| assert_eq!(Topic::of(topic.tag()), Some(topic)));
-        assert_eq!(Topic::of(Tag(5 << 56)), None);
+        assert_eq!(Topic::of(Tag(6 << 56)), None);
         assert_eq!(Topic::of(Tag(1)), None);
     }
 }

@@ -3,22 +3,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::{Bag, floats};
-use gleaner_algorithms::{Block, Partition};
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::{Block, Element, Partition, Reduction, element};
 
-use crate::layout::{Layout, LayoutError};
+use crate::layout::{Layout, LayoutError, Parameter};
 
 /// The same sparse update on every worker: the mean over the workers of what was selected.
 #[derive(Debug)]
-pub struct Update {
+pub struct Update<T: Element = f32> {
     pub(crate) layout: Arc<Layout>,
     pub(crate) by_name: Arc<HashMap<String, usize>>,
-    pub(crate) groups: Vec<(Partition, Vec<Bag>)>,
+    pub(crate) groups: Vec<(Partition, Vec<Bag<T>>)>,
     pub(crate) workers: u32,
     pub(crate) step: u64,
+    pub(crate) reduction: Reduction<T>,
 }
 
-impl Update {
+impl<T: Element> Update<T> {
     /// The step that it belongs to, counted from 0.
     pub fn step(&self) -> u64 {
         self.step
@@ -29,17 +30,37 @@ impl Update {
         self.groups.iter().flat_map(|(_, bags)| bags).map(Bag::nonzeros).sum()
     }
 
-    /// `into += scale · mean`, for one parameter's entries.
+    /// The mean, entry by entry, for one parameter; of another reduction than the sum, what it gives.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn values(&self, parameter: &str) -> Result<Vec<T>, LayoutError> {
+        let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let p = &self.layout.parameters[*position];
+        let absent = self.reduction.neutral();
+        let mut values = vec![absent; p.len];
+        let mean = |sum: T| if self.reduction.has_residual() { sum.divide(self.workers) } else { sum };
+        self.visit(p, |i, value| values[i] = mean(value));
+        Ok(values)
+    }
+
+    /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.
     ///
     /// # Errors
     /// An unknown name, or a slice of another length than the parameter.
-    pub fn add_to(&self, parameter: &str, into: &mut [f32], scale: f32) -> Result<(), LayoutError> {
+    pub fn add_to(&self, parameter: &str, into: &mut [T], scale: T) -> Result<(), LayoutError> {
         let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
         let p = &self.layout.parameters[*position];
         if into.len() != p.len {
             return Err(LayoutError::Length { name: p.name.clone(), expected: p.len, found: into.len() });
         }
-        let scale = scale / self.workers as f32;
+        let scale = if self.reduction.has_residual() { scale.divide(self.workers) } else { scale };
+        self.visit(p, |i, value| into[i] += scale * value);
+        Ok(())
+    }
+
+    /// Calls `visit` with the position in a parameter and the value of each of its entries that are here.
+    fn visit(&self, p: &Parameter, mut visit: impl FnMut(usize, T)) {
         let (partition, bags) = &self.groups[p.group];
         let (start, end) = (p.offset, p.offset + p.len);
         for (b, bag) in bags.iter().enumerate() {
@@ -51,21 +72,21 @@ impl Update {
             let (first, last) = ((from - block.start) as u32, (to - block.start) as u32);
             match bag {
                 Bag::Dense(values) => {
-                    let values = values.stretches(first as usize..last as usize).flat_map(floats);
-                    into[from - start..to - start].iter_mut().zip(values).for_each(|(x, v)| *x += scale * v);
+                    let stretches = values.stretches(first as usize..last as usize);
+                    let values = stretches.flat_map(element::values::<T>);
+                    values.enumerate().for_each(|(i, value)| visit(from - start + i, value));
                 }
                 Bag::Sparse(entries) => {
                     let here = entries.indices.partition_point(|&i| i < first);
-                    for (&i, v) in entries.indices[here..].iter().zip(&entries.values[here..]) {
+                    for (&i, &value) in entries.indices[here..].iter().zip(&entries.values[here..]) {
                         if i >= last {
                             break;
                         }
-                        into[block.start + i as usize - start] += scale * v;
+                        visit(block.start + i as usize - start, value);
                     }
                 }
             }
         }
-        Ok(())
     }
 
     /// Feeds every delivered entry, as little-endian (group, position, bits of the sum), to a digest: equal on all
@@ -78,7 +99,7 @@ impl Update {
                 for (i, value) in bag.iter() {
                     bytes.extend((group as u32).to_le_bytes());
                     bytes.extend((start + u64::from(i)).to_le_bytes());
-                    bytes.extend(value.to_bits().to_le_bytes());
+                    bytes.extend_from_slice(value.to_le().as_ref());
                     if bytes.len() >= 4080 {
                         feed(&bytes);
                         bytes.clear();

@@ -168,6 +168,15 @@ impl<T: Element> Residual<T> {
         Committed { update, lost }
     }
 
+    /// Takes the accumulator back as it was lent: of a step that was given up, everything waits for the next.
+    ///
+    /// # Panics
+    /// If it is of another length.
+    pub fn give_back(&mut self, accumulator: Arc<Vec<T>>) {
+        assert_eq!(accumulator.len(), self.partition.entries(), "the gradient keeps its length");
+        self.values = accumulator;
+    }
+
     /// The residual at some positions.
     pub fn read(&self, range: Range<usize>) -> Vec<T> {
         if self.zero { vec![T::ZERO; range.len()] } else { self.values[range].to_vec() }

@@ -319,7 +319,12 @@ impl<T: Element> Execution<T> {
                     }
                     if let Some(receive) = receives.get(self.received) {
                         let expected = || self.proof.expected[&self.step][self.received].clone();
-                        self.decoder.get_or_insert_with(|| Decoder::new(expected()));
+                        let zeros = !self.reduction.has_residual();
+                        let decoder = || match zeros {
+                            true => Decoder::new(expected()).with_zeros(),
+                            false => Decoder::new(expected()),
+                        };
+                        self.decoder.get_or_insert_with(decoder);
                         return Ok(Progress::Waiting(receive.from));
                     }
                     (self.sent, self.received) = (false, 0);

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod agreement;
+mod cancel;
 mod checkpoint;
 mod failures;
+mod handles;
 mod job;
 mod stranger_schedule;
 mod updates;

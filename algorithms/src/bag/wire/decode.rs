@@ -47,6 +47,8 @@ pub struct Decoder<T: Element = f32> {
     block: usize,
     read: usize,
     gathered: Gathered,
+    /// Whether sparse values may be zero.
+    zeros: bool,
     values: PhantomData<T>,
 }
 
@@ -60,8 +62,15 @@ impl<T: Element> Decoder<T> {
             block: 0,
             read: 0,
             gathered: Gathered::default(),
+            zeros: false,
             values: PhantomData,
         }
+    }
+
+    /// Takes zeros among sparse values too, as reductions other than the sum have them.
+    #[must_use]
+    pub fn with_zeros(self) -> Self {
+        Self { zeros: true, ..self }
     }
 
     /// Whether the whole slot has been read.
@@ -200,14 +209,15 @@ impl<T: Element> Decoder<T> {
         let block = self.block;
         let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
         let len = self.expected[block].len;
-        let entries = entries(header, len, &body).map_err(|wrong| wrong.at(block, header.count, len))?;
+        let entries =
+            entries(header, len, &body, self.zeros).map_err(|wrong| wrong.at(block, header.count, len))?;
         part(block, Part::Sparse { entries, rounded: header.rounded });
         Ok(true)
     }
 }
 
 /// The entries of a sparse body.
-fn entries<T: Element>(header: Header, len: u32, body: &[u8]) -> Result<Entries<T>, Wrong> {
+fn entries<T: Element>(header: Header, len: u32, body: &[u8], zeros: bool) -> Result<Entries<T>, Wrong> {
     let count = header.count as usize;
     if header.form == Form::Full {
         let values = values::read_dense::<T>(header.rounded, len as usize, body)?;
@@ -220,7 +230,7 @@ fn entries<T: Element>(header: Header, len: u32, body: &[u8]) -> Result<Entries<
         return if found == count { Ok(entries) } else { Err(Wrong::Nonzeros(found)) };
     }
     let (indices, rest) = indices::read(header.form, header.parameter, count, len, body)?;
-    let values = values::read_sparse(header.rounded, &indices, rest)?;
+    let values = values::read_sparse(header.rounded, &indices, rest, zeros)?;
     Ok(Entries { indices, values })
 }
 

@@ -100,7 +100,9 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
     let mut choice = indices::choose(&entries.indices, len);
     let mut words = choice.words + values::sparse_words::<T>(rounded, count, buckets);
     let full = values::dense_words::<T>(rounded, len);
-    if full < words {
+    // As full values a zero could not be told from what is absent; only reductions other than the sum have any.
+    let has_zeros = |entries: &Entries<T>| entries.values.contains(&T::ZERO);
+    if full < words && !has_zeros(entries) {
         choice = Choice { form: Form::Full, parameter: 0, words: 0 };
         words = full;
     }

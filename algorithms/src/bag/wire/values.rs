@@ -78,6 +78,7 @@ pub(super) fn read_sparse<T: Element>(
     rounded: Rounded,
     indices: &[u32],
     bytes: &[u8],
+    zeros: bool,
 ) -> Result<Vec<T>, Wrong> {
     let coding = rounded.coding();
     let values = if coding.has_buckets() {
@@ -85,7 +86,7 @@ pub(super) fn read_sparse<T: Element>(
     } else {
         read_plain(rounded, indices.len(), bytes)?
     };
-    check(values, false)
+    check(values, zeros)
 }
 
 /// Reads `count` consecutive values of a dense block: whole buckets, or the end of the block.

@@ -1,0 +1,157 @@
+//! One gradient that travels by itself: its schedule, and its residual between steps and in them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::collectives::{Prepared, Routine};
+use gleaner_algorithms::residual::{NonFinite, Residual};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
+use gleaner_algorithms::{Element, Method, Partition, Reduction};
+
+use gleaner_transport::Peer;
+
+use crate::failure::Error;
+use crate::post::Post;
+use crate::session::Inner;
+
+/// See the module.
+pub(crate) struct Group<T: Element = f32> {
+    pub(crate) routine: Routine,
+    pub(crate) residual: Residual<T>,
+    reduction: Reduction<T>,
+    /// How many bytes each peer may have waiting here for this group.
+    granted: BTreeMap<u32, u64>,
+    /// While a step is under way: gradient plus old residual, as the step began.
+    accumulator: Option<Arc<Vec<T>>>,
+}
+
+/// What a committed step gave.
+pub(crate) struct Delivered<T: Element = f32> {
+    /// The sums over all workers, with the blocks that they are cut into.
+    pub(crate) sums: (Partition, Vec<Bag<T>>),
+    /// The sum of the magnitudes of what this worker dropped and did not collect.
+    pub(crate) lost: f64,
+}
+
+impl<T: Element> Group<T> {
+    /// A gradient of n entries that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
+    /// others of the session. Its peers get credit for it.
+    pub(crate) fn new(
+        session: &Inner,
+        method: Method,
+        n: usize,
+        stream: u64,
+        reduction: Reduction<T>,
+    ) -> Result<Self, Error> {
+        let (rank, workers) = (session.post.rank, session.post.workers);
+        let routine = Routine::new(method, rank, workers, n, stream)?;
+        let schedule = &routine.prepared().schedule;
+        let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
+        let mut group = Self { routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
+        // Refused now rather than in the first step.
+        let nothing = Execution::new(
+            group.routine.prepared().schedule.clone(),
+            group.routine.prepared().proof.clone(),
+            Arc::new(Vec::<T>::new()),
+            Vec::new(),
+        );
+        nothing.reducing(reduction)?;
+        group.grant(&session.post);
+        Ok(group)
+    }
+
+    /// Latency rounds of the next step.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.routine.prepared().cost.rounds
+    }
+
+    /// Adds a part of the gradient to the residual, from position `offset` on. A sum that is not finite is refused in words
+    /// that name the parameter and the entry.
+    pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), String> {
+        self.residual.accumulate(offset, gradient).map_err(|NonFinite { entry }| {
+            let index = entry - offset;
+            let found = if gradient[index].is_finite() {
+                "an infinite sum with its residual".into()
+            } else {
+                gradient[index].to_string()
+            };
+            format!(
+                "the gradient of '{name}' has {found} at entry {index}: lower the learning rate, clip the gradients, or look for what \
+                 makes them so"
+            )
+        })
+    }
+
+    /// Begins a step with what was accumulated.
+    pub(crate) fn begin(&mut self) -> Result<(Arc<Schedule>, Execution<T>), ExecutionError> {
+        let (accumulator, candidates) = self.residual.begin();
+        self.accumulator = Some(accumulator.clone());
+        let execution = self.routine.begin(accumulator, candidates).reducing(self.reduction)?;
+        Ok((self.routine.prepared().schedule.clone(), execution))
+    }
+
+    /// Ends a step of which nothing was delivered: what was accumulated is the residual now.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(accumulator) = self.accumulator.take() {
+            self.residual.give_back(accumulator);
+        }
+    }
+
+    /// Ends a step: what was delivered leaves the residual, and the method learns from it.
+    pub(crate) fn commit(&mut self, post: &Post, finished: Finished<T>) -> Result<Delivered<T>, Error> {
+        // Whoever shares it makes the residual copy it.
+        self.accumulator = None;
+        let partition = self.residual.partition().clone();
+        let changed = self.routine.learn(&finished)?;
+        let committed = self.residual.commit(finished, self.routine.method().collection());
+        if changed {
+            self.change(post);
+        }
+        let lost = committed.lost.iter().flat_map(|l| &l.values).map(|v| v.to_f64().abs()).sum();
+        Ok(Delivered { sums: (partition, committed.update), lost })
+    }
+
+    /// Goes over to another schedule, between two steps.
+    pub(crate) fn change(&mut self, post: &Post) {
+        let schedule = &self.routine.prepared().schedule;
+        self.residual.recut(schedule.partition.clone(), schedule.quotas());
+        self.grant(post);
+    }
+
+    /// Lets the peers have waiting here what the present schedule lets them send. What was granted before stays: a peer may
+    /// be one step ahead, or behind.
+    fn grant(&mut self, post: &Post) {
+        // A method that learns may go over to a schedule that this worker does not know yet: no bag is longer than an index
+        // and a value for each entry.
+        let memory = self.routine.memory();
+        let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
+        let any = if learns { (4 + T::WIDTH as u64) * self.routine.shape().n as u64 } else { 0 };
+        for (peer, bytes) in largest_receives::<T>(self.routine.prepared()) {
+            let granted = self.granted.entry(peer).or_default();
+            // A peer may be one step ahead.
+            let more = (2 * bytes.max(any)).saturating_sub(*granted);
+            *granted += more;
+            post.inbox.grant(Peer(peer), more);
+        }
+    }
+}
+
+/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
+fn largest_receives<T: Element>(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
+    let mut bytes = BTreeMap::new();
+    let width = T::WIDTH as u64;
+    for (i, step) in schedule.steps.iter().enumerate() {
+        if let Step::Exchange { receives, .. } = step {
+            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
+                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
+                    12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len))
+                };
+                // A payload costs a little more than its length; every block may begin one.
+                *bytes.entry(receive.from.0).or_default() +=
+                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,222 @@
+//! Random histories of ranks that begin, ask, finish and leave, with messages that take any time.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+const STEPS: u32 = 6;
+
+fn id(step: u32) -> StepId {
+    StepId { channel: REDUCERS, group: 3, step: (u32::MAX - 2).wrapping_add(step) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Finished,
+    Cancelled { by: u32 },
+}
+
+#[derive(Debug)]
+enum Mail {
+    Word(StepId, Word),
+    Bye,
+}
+
+struct Rank {
+    steps: Steps,
+    running: Option<watch::Receiver<Stand>>,
+    ends: Vec<End>,
+    left: bool,
+}
+
+struct World {
+    ranks: Vec<Rank>,
+    /// By sender and receiver, in order.
+    links: Vec<Vec<VecDeque<Mail>>>,
+    /// Who asked, by step.
+    asked: Vec<HashSet<u32>>,
+    state: u64,
+}
+
+impl World {
+    fn new(workers: u32, seed: u64) -> Self {
+        let rank =
+            |rank| Rank { steps: Steps::new(rank, workers), running: None, ends: Vec::new(), left: false };
+        Self {
+            ranks: (0..workers).map(rank).collect(),
+            links: (0..workers).map(|_| (0..workers).map(|_| VecDeque::new()).collect()).collect(),
+            asked: vec![HashSet::new(); STEPS as usize],
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+        }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 20) as usize % below
+    }
+
+    fn post(&mut self, from: usize) {
+        for deed in self.ranks[from].steps.deeds() {
+            if let Deed::Tell(to, id, word) = deed {
+                assert_eq!(Word::decode(&word.encode()), Some(word));
+                self.links[from][to as usize].push_back(Mail::Word(id, word));
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize) -> bool {
+        match self.links[from][to].pop_front() {
+            None => return false,
+            Some(Mail::Word(id, word)) => self.ranks[to].steps.heard(from as u32, id, word).unwrap(),
+            Some(Mail::Bye) => self.ranks[to].steps.left(from as u32),
+        }
+        self.post(to);
+        true
+    }
+
+    /// Takes note of a cancelled step.
+    fn look(&mut self, rank: usize) -> bool {
+        let rank = &mut self.ranks[rank];
+        let stand = rank.running.as_ref().map(|stand| *stand.borrow());
+        let Some(Stand::Cancelled { by }) = stand else { return false };
+        rank.ends.push(End::Cancelled { by });
+        rank.running = None;
+        true
+    }
+
+    fn begin(&mut self, rank: usize) -> bool {
+        let rank = &mut self.ranks[rank];
+        let next = rank.ends.len() as u32;
+        if rank.running.is_some() || next == STEPS {
+            return false;
+        }
+        rank.running = Some(rank.steps.begin(id(next)));
+        true
+    }
+
+    /// A step can finish once all have begun it.
+    fn finish(&mut self, rank: usize) -> bool {
+        let step = self.ranks[rank].ends.len();
+        let all = self.ranks.iter().all(|r| r.ends.len() + usize::from(r.running.is_some()) > step);
+        let rank = &mut self.ranks[rank];
+        if rank.running.is_none() || !all || !rank.steps.finish(id(step as u32)) {
+            return false;
+        }
+        rank.running = None;
+        rank.ends.push(End::Finished);
+        true
+    }
+
+    fn ask(&mut self, rank: usize) {
+        let step = self.ranks[rank].ends.len();
+        if self.ranks[rank].running.is_some() {
+            self.asked[step].insert(rank as u32);
+            self.ranks[rank].steps.ask(id(step as u32));
+            self.post(rank);
+        }
+    }
+
+    fn leave(&mut self, rank: usize) -> bool {
+        if self.ranks[rank].left || self.ranks[rank].ends.len() < STEPS as usize {
+            return false;
+        }
+        self.ranks[rank].left = true;
+        for to in (0..self.ranks.len()).filter(|&to| to != rank) {
+            self.links[rank][to].push_back(Mail::Bye);
+        }
+        true
+    }
+
+    fn anything(&mut self) {
+        let (a, b) = (self.random(self.ranks.len()), self.random(self.ranks.len()));
+        match self.random(12) {
+            0..4 => {
+                self.deliver(a, b);
+            }
+            4..7 => {
+                self.begin(a);
+            }
+            7..10 => {
+                self.finish(a);
+            }
+            10 => self.ask(a),
+            _ => {
+                self.leave(a);
+            }
+        }
+        self.look(a);
+        self.look(b);
+    }
+
+    /// Lets everything come to its end; says whether anything could still happen.
+    fn settle(&mut self) {
+        let ranks = self.ranks.len();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for a in 0..ranks {
+                moved |= self.look(a) || self.finish(a) || self.begin(a) || self.leave(a);
+                for b in 0..ranks {
+                    moved |= self.deliver(a, b);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_ranks_decide_the_same_whatever_comes_when() {
+    let (mut finished_though_asked, mut cancelled) = (0, 0);
+    for workers in 1..=5 {
+        for seed in 1..=4000 {
+            let mut world = World::new(workers, seed * 10 + u64::from(workers));
+            for _ in 0..world.random(400) {
+                world.anything();
+            }
+            world.settle();
+            for step in 0..STEPS as usize {
+                let ends: Vec<_> = world.ranks.iter().map(|rank| rank.ends.get(step)).collect();
+                assert!(ends[0].is_some(), "step {step} does not end: {workers} workers, seed {seed}");
+                assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}: {workers} workers, seed {seed}");
+                match ends[0] {
+                    Some(End::Cancelled { by }) => {
+                        assert!(world.asked[step].contains(by), "in the name of one that did not ask");
+                        cancelled += 1;
+                    }
+                    _ => finished_though_asked += usize::from(!world.asked[step].is_empty()),
+                }
+            }
+            for rank in &world.ranks {
+                assert!(rank.steps.open.is_empty() && rank.steps.inquiries.is_empty(), "something stays");
+                assert!(rank.left);
+            }
+        }
+    }
+    // Both happen, or nothing is tested.
+    assert!(cancelled > 1000 && finished_though_asked > 1000, "{cancelled} {finished_though_asked}");
+}
+
+#[test]
+fn who_speaks_out_of_turn_breaks_the_rules() {
+    let words =
+        [Word::Ask, Word::Freeze, Word::Unfinished, Word::Finished, Word::TooLate, Word::Cancelled { by: 1 }];
+    for (rank, from) in [(0, 1), (1, 0), (1, 2)] {
+        for word in words {
+            let answer = Steps::new(rank, 3).heard(from, id(0), word);
+            let allowed = match (rank, word) {
+                (0, Word::Ask | Word::Unfinished | Word::Finished) => true,
+                (1, Word::Freeze) => from == 0,
+                // Nothing was frozen.
+                _ => false,
+            };
+            assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank}");
+            let elsewhere = StepId { channel: 0, group: 0, step: 0 };
+            assert!(Steps::new(rank, 3).heard(from, elsewhere, word).is_err());
+        }
+    }
+    assert_eq!(Word::decode(&[]), None);
+    assert_eq!(Word::decode(&[5, 1]), None);
+    assert_eq!(Word::decode(&[6]), None);
+}
