@@ -16,6 +16,7 @@
 pub mod bag;
 pub mod collectives;
 pub mod element;
+pub mod forecast;
 mod partition;
 pub mod residual;
 pub mod schedule;

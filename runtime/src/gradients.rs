@@ -12,6 +12,7 @@ use gleaner_algorithms::{Method, Sparsity};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Run, RunTimes};
+use crate::auto::Auto;
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::layout::{Layout, LayoutError};
@@ -29,6 +30,8 @@ pub struct Gradients {
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
+    /// Chooses the groups' methods, if the method is a choice.
+    auto: Option<Auto>,
     groups: Vec<Group>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
@@ -49,6 +52,8 @@ struct Group {
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
+    /// Accumulating in this step.
+    accumulating: Duration,
     running: Option<Done>,
 }
 
@@ -74,7 +79,11 @@ impl Gradients {
     ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
         let (rank, workers) = (session.post.rank, session.post.workers);
-        let mut groups = Vec::new();
+        let agree = || {
+            let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
+            notes::agree(&notes).map_err(|failure| session.fail(failure))
+        };
+        let mut methods = Vec::new();
         let mut before = 0;
         for group in 0..layout.group_count() {
             let n = layout.group_entries(group);
@@ -93,8 +102,18 @@ impl Gradients {
                 }
             };
             before += n;
-            let stream = u64::from(channel) << 16 | group as u64;
-            let routine = Routine::new(method, rank, workers, n, stream)?;
+            methods.push((method, n));
+        }
+        let mut auto = None;
+        if method.is_auto() {
+            // Before anything is measured for it.
+            agree()?;
+            auto = Some(Auto::new(&session, &methods)?);
+        }
+        let mut groups = Vec::new();
+        for (group, (method, n)) in methods.into_iter().enumerate() {
+            let method = auto.as_ref().map_or(method, |auto| auto.method(group));
+            let routine = Routine::new(method, rank, workers, n, stream(channel, group))?;
             let schedule = &routine.prepared().schedule;
             let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
             let parameters = layout.parameters.iter().filter(|p| p.group == group).count();
@@ -104,13 +123,13 @@ impl Gradients {
                 granted: BTreeMap::new(),
                 missing: parameters,
                 parameters,
+                accumulating: Duration::ZERO,
                 running: None,
             };
             group.grant(&session);
             groups.push(group);
         }
-        let notes = session.gather(Purpose::Agree, describe(layout, method).as_bytes())?;
-        notes::agree(&notes).map_err(|failure| session.fail(failure))?;
+        agree()?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -120,6 +139,7 @@ impl Gradients {
             layout,
             by_name,
             method,
+            auto,
             groups,
             ready,
             given: 0,
@@ -176,6 +196,7 @@ impl Gradients {
             group.running = Some(running);
             // Before the exchange begins: it may be over by the time that this thread goes on.
             self.times.select += clock.elapsed();
+            group.accumulating += clock.elapsed();
             self.session.run(Run {
                 channel: self.channel,
                 group: p.group as u16,
@@ -186,6 +207,7 @@ impl Gradients {
             });
         } else {
             self.times.select += clock.elapsed();
+            group.accumulating += clock.elapsed();
         }
         Ok(())
     }
@@ -221,7 +243,8 @@ impl Gradients {
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
         self.lost = 0.0;
-        for (group, (finished, times)) in self.groups.iter_mut().zip(finished) {
+        for (number, (group, (finished, times))) in self.groups.iter_mut().zip(finished).enumerate() {
+            let committing = Instant::now();
             let partition = group.residual.partition().clone();
             let changed = group.routine.learn(&finished)?;
             let committed = group.residual.commit(finished, self.method.collection());
@@ -235,13 +258,76 @@ impl Gradients {
             self.times.select += times.select;
             self.times.merge += times.merge;
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
+            let accumulating = std::mem::take(&mut group.accumulating);
+            if let Some(auto) = &mut self.auto {
+                auto.record(number, accumulating + times.total + committing.elapsed());
+            }
         }
         self.times.merge += clock.elapsed();
         self.ready.fill(false);
         self.given = 0;
         let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
+        self.revise()?;
         Ok(Update { layout, by_name: self.by_name.clone(), groups: updates, workers, step })
+    }
+
+    /// Goes over to other methods where the choice is revised. What was not delivered stays.
+    fn revise(&mut self) -> Result<(), Error> {
+        let Some(auto) = &mut self.auto else { return Ok(()) };
+        let changed = auto.revise(&self.session)?;
+        self.change_methods(&changed)
+    }
+
+    /// All ranks call it together, between two steps.
+    fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
+        let Some(auto) = &self.auto else { return Ok(()) };
+        for &number in groups {
+            let (rank, workers) = (self.session.post.rank, self.session.post.workers);
+            let group = &mut self.groups[number];
+            let (n, stream) = (group.routine.shape().n, stream(self.channel, number));
+            group.routine = Routine::new(auto.method(number), rank, workers, n, stream)?;
+            group.change(&self.session);
+        }
+        if !groups.is_empty() {
+            // Nobody sends before all have granted.
+            self.session.gather(Purpose::Revise, &[])?;
+        }
+        Ok(())
+    }
+
+    /// The methods of the groups: those that were chosen, if the method was a choice.
+    pub fn methods(&self) -> Vec<Method> {
+        self.groups.iter().map(|group| group.routine.method()).collect()
+    }
+
+    /// What a checkpoint names.
+    fn method_names(&self) -> String {
+        match &self.auto {
+            None => self.method.to_string(),
+            Some(_) => {
+                let mut names: Vec<String> = self.methods().iter().map(Method::to_string).collect();
+                // Groups that all run the same one name it once.
+                if names.iter().all(|name| *name == names[0]) {
+                    names.truncate(1);
+                }
+                names.join(BETWEEN)
+            }
+        }
+    }
+
+    /// Goes over to the methods that a checkpoint names, as far as they are candidates. All ranks call it together.
+    fn resume(&mut self, names: &str) -> Result<(), Error> {
+        let Some(auto) = &mut self.auto else { return Ok(()) };
+        let names: Vec<&str> = names.split(BETWEEN).collect();
+        let mut changed = Vec::new();
+        for number in 0..self.groups.len() {
+            let name = if names.len() == 1 { names.first() } else { names.get(number) };
+            if name.is_some_and(|name| auto.resume(number, name)) {
+                changed.push(number);
+            }
+        }
+        self.change_methods(&changed)
     }
 
     /// The number of the present step, from 0.
@@ -286,7 +372,7 @@ impl Gradients {
             step: self.step,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
-            method: self.method.to_string(),
+            method: self.method_names(),
             residuals: residuals.collect(),
             thresholds: self.groups.iter().map(|g| g.residual.thresholds().to_vec()).collect(),
             memories: self.groups.iter().map(|g| g.routine.memory().clone()).collect(),
@@ -304,7 +390,8 @@ impl Gradients {
         let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
         state.expect(path, "rank", state.rank, rank)?;
         state.expect(path, "world size", state.workers, workers)?;
-        state.expect(path, "method", &state.method, &self.method.to_string())?;
+        self.resume(&state.method)?;
+        state.expect(path, "method", &state.method, &self.method_names())?;
         state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
         for p in &self.layout.parameters {
             let len = state.residuals.get(&p.name).map(Vec::len);
@@ -390,6 +477,14 @@ impl Group {
         self.residual.recut(schedule.partition.clone(), schedule.quotas());
         self.grant(session);
     }
+}
+
+/// Between the names of methods in a checkpoint.
+const BETWEEN: &str = " | ";
+
+/// Tells gradients apart that are exchanged side by side.
+fn stream(channel: u8, group: usize) -> u64 {
+    u64::from(channel) << 16 | group as u64
 }
 
 /// The most bytes that each peer may send in one step, by the bounds that the checker derived.

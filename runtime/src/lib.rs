@@ -6,6 +6,7 @@
 //! The runtime names no method: it runs any schedule that the checker accepts.
 
 mod algorithm;
+mod auto;
 mod checkpoint;
 mod environment;
 mod failure;
@@ -16,6 +17,7 @@ mod layout;
 mod link;
 mod notes;
 mod post;
+mod probe;
 pub mod report;
 mod session;
 pub mod staged;
@@ -28,5 +30,6 @@ pub use environment::{Config, ConfigError};
 pub use failure::{Error, Failure};
 pub use gradients::{Gradients, StepTimes};
 pub use layout::{Layout, LayoutError};
+pub use probe::Probed;
 pub use session::Session;
 pub use update::Update;

@@ -205,7 +205,7 @@ async fn read(
                 let _ = worker.cast(WorkerMessage::Fail(failure));
                 return Gone::Said;
             }
-            Some(Topic::Note { .. } | Topic::Bags { .. }) => {
+            Some(Topic::Note { .. } | Topic::Bags { .. } | Topic::Probe { .. }) => {
                 if post.inbox.put(peer, message.tag, message.payload) == Err(Overdrawn) {
                     return Gone::Rules("it sent more than its schedules allow");
                 }

@@ -13,6 +13,8 @@ pub(crate) enum Purpose {
     Gather = 1,
     Barrier = 2,
     Agree = 3,
+    Probe = 4,
+    Revise = 5,
 }
 
 impl Purpose {
@@ -21,6 +23,8 @@ impl Purpose {
             Some(1) => "all_gather()",
             Some(2) => "barrier()",
             Some(3) => "gradients()",
+            Some(4) => "gradients() with the method auto",
+            Some(5) => "wait() with the method auto",
             _ => "an unknown call",
         }
     }

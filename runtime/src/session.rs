@@ -1,7 +1,7 @@
 //! A worker's membership in a job.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -19,6 +19,7 @@ use crate::gradients::Gradients;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::{self, Purpose};
 use crate::post::Post;
+use crate::probe::Probed;
 use crate::report;
 use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     worker: ActorRef<WorkerMessage>,
     algorithm: ActorRef<Run>,
     calls: AtomicU32,
+    /// What the network and the workers are like, once it was measured.
+    pub(crate) probed: OnceLock<Probed>,
 }
 
 impl Session {
@@ -126,7 +129,8 @@ impl Session {
                 Ok::<_, ractor::SpawnErr>((worker, algorithm))
             })
             .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
-        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls: AtomicU32::new(0) };
+        let (calls, probed) = (AtomicU32::new(0), OnceLock::new());
+        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls, probed };
         Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0) })
     }
 

@@ -15,6 +15,8 @@ pub(crate) enum Topic {
     Note { call: u32 },
     /// Bags of one group in one step of one gradient exchange.
     Bags { channel: u8, group: u16, step: u32 },
+    /// Measuring the network, numbered in the order of the measurements.
+    Probe { round: u32 },
 }
 
 impl Topic {
@@ -28,6 +30,7 @@ impl Topic {
             Topic::Bye => pack(2, 0, 0, 0),
             Topic::Note { call } => pack(3, 0, 0, call),
             Topic::Bags { channel, group, step } => pack(4, channel, group, step),
+            Topic::Probe { round } => pack(5, 0, 0, round),
         }
     }
 
@@ -40,6 +43,7 @@ impl Topic {
             2 => Topic::Bye,
             3 => Topic::Note { call: step },
             4 => Topic::Bags { channel, group, step },
+            5 => Topic::Probe { round: step },
             _ => return None,
         };
         (topic.tag() == tag).then_some(topic)
@@ -59,9 +63,10 @@ mod tests {
             Topic::Note { call: u32::MAX },
             Topic::Bags { channel: 255, group: 65535, step: u32::MAX },
             Topic::Bags { channel: 1, group: 2, step: 3 },
+            Topic::Probe { round: u32::MAX },
         ];
         topics.into_iter().for_each(|topic| assert_eq!(Topic::of(topic.tag()), Some(topic)));
-        assert_eq!(Topic::of(Tag(5 << 56)), None);
+        assert_eq!(Topic::of(Tag(6 << 56)), None);
         assert_eq!(Topic::of(Tag(1)), None);
     }
 }

@@ -1,0 +1,239 @@
+//! How long a step of a method will take, and which method will take the least.
+//!
+//! The α-β model of the papers (SparCML, §5; SparDL, §3), with what they leave out: the processor. A step takes
+//!
+//! > n·select + s·encode + rounds·α + messages·o + bytes/β + s·merge + e·add
+//!
+//! with s the sparse and e the dense entries along the critical path ([`Collective::cost`](crate::collectives::Collective::cost)), α the latency of a
+//! round, o the work of a message (LogP's overhead) and β the bytes per second. Everything adds up: that exchanges of
+//! long bags overlap with merging them is left out, for all methods alike.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::collectives::{MethodError, Routine, RoutineError, Sag};
+use crate::residual::Residual;
+use crate::schedule::lockstep;
+use crate::{Method, Rank};
+
+/// What a network does to a round of messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network {
+    /// How long a round of small messages takes, α.
+    pub latency: Duration,
+    /// What a worker receives in a second while it sends as much.
+    pub bytes_per_second: f64,
+}
+
+/// What a worker's processor takes, with the cores shared as they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Nanoseconds per entry of the gradient: added to the residual and compared with a threshold.
+    pub select: f64,
+    /// Nanoseconds per sparse entry sent: chosen among the candidates and encoded.
+    pub encode: f64,
+    /// Nanoseconds per sparse entry received: decoded, added, and committed.
+    pub merge: f64,
+    /// Nanoseconds per dense entry received.
+    pub add: f64,
+    /// Nanoseconds per message.
+    pub message: f64,
+}
+
+/// The parts of a [`Speed`] by name, in the order in which they are told.
+pub const PARTS: [&str; 5] = ["select", "encode", "merge", "add", "message"];
+
+impl Speed {
+    /// In the order of [`PARTS`].
+    pub fn parts(&self) -> [f64; 5] {
+        [self.select, self.encode, self.merge, self.add, self.message]
+    }
+
+    /// From what [`parts`](Self::parts) gave.
+    pub fn of([select, encode, merge, add, message]: [f64; 5]) -> Self {
+        Self { select, encode, merge, add, message }
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = PARTS.iter().zip(self.parts()).map(|(n, v)| format!("{n}={v}")).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// Half-way between workers that all choose the same entries and workers of which no two do. Gradients lie between, and
+/// where they lie is not known before a step.
+pub const OVERLAP: f64 = 0.5;
+
+/// Everything that a forecast depends on besides the method and the sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// The network.
+    pub network: Network,
+    /// The processor.
+    pub speed: Speed,
+    /// From 0, where no two workers choose the same entries, to 1, where all do.
+    pub overlap: f64,
+    /// What an entry of a sparse bag takes on the wire; see [`bytes_per_entry`].
+    pub bytes_per_entry: f64,
+}
+
+/// What a step of a method is expected to cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Forecast {
+    /// The method, resolved.
+    pub method: Method,
+    /// How many teams it has.
+    pub teams: u32,
+    /// How they come together.
+    pub sag: Sag,
+    /// The whole step, in seconds: the sum of the three parts.
+    pub seconds: f64,
+    /// Accumulating, choosing and encoding, in seconds.
+    pub select: f64,
+    /// On the network, in seconds.
+    pub exchange: f64,
+    /// Taking in what was received, in seconds.
+    pub merge: f64,
+    /// Latency rounds.
+    pub rounds: u64,
+    /// Messages of the busiest worker.
+    pub messages: u64,
+    /// 32-bit words along the critical path.
+    pub words: u64,
+    /// Bytes that the busiest worker receives.
+    pub bytes_received: u64,
+    /// Entries delivered: where all workers choose the same ones, and where no two do.
+    pub delivered: (u64, u64),
+}
+
+impl Model {
+    /// The model for this method's density and values, with [`OVERLAP`].
+    ///
+    /// # Errors
+    /// As [`bytes_per_entry`].
+    pub fn new(network: Network, speed: Speed, method: Method, n: usize) -> Result<Self, RoutineError> {
+        let bytes_per_entry = bytes_per_entry(method, n)?;
+        Ok(Self { network, speed, overlap: OVERLAP, bytes_per_entry })
+    }
+
+    /// What a step of this method costs among so many workers.
+    ///
+    /// # Errors
+    /// As [`Method::shape`].
+    pub fn forecast(&self, method: Method, workers: u32, n: usize) -> Result<Forecast, MethodError> {
+        let shape = method.shape(workers, n)?;
+        let range = method.collective().cost(&shape);
+        let between = |low: u64, high: u64| {
+            let (low, high) = (low as f64, high as f64);
+            high - self.overlap * (high - low)
+        };
+        let words = between(range.low.words_critical, range.high.words_critical);
+        let received = between(range.low.words_received, range.high.words_received);
+        let rounds = range.low.rounds.max(range.high.rounds);
+        let messages = range.low.messages.max(range.high.messages);
+        let all_dense = method.collective().dense_words(&shape) as f64;
+        let (dense, sparse) = self.entries(words, all_dense);
+        let (dense_received, sparse_received) = self.entries(received, all_dense);
+        let bytes = |dense: f64, sparse: f64| 4.0 * dense + self.bytes_per_entry * sparse;
+        let Speed { select, encode, merge, add, message } = self.speed;
+        let select = (n as f64 * select + sparse * encode) * 1e-9;
+        let exchange = rounds as f64 * self.network.latency.as_secs_f64()
+            + messages as f64 * message * 1e-9
+            + bytes(dense, sparse) / self.network.bytes_per_second;
+        let merge = (sparse * merge + dense * add) * 1e-9;
+        Ok(Forecast {
+            method,
+            teams: shape.teams,
+            sag: shape.sag,
+            seconds: select + exchange + merge,
+            select,
+            exchange,
+            merge,
+            rounds,
+            messages,
+            words: words.round() as u64,
+            bytes_received: bytes(dense_received, sparse_received).round() as u64,
+            delivered: method.collective().delivers(&shape),
+        })
+    }
+
+    /// How many dense and how many sparse entries so many words are.
+    fn entries(&self, words: f64, dense: f64) -> (f64, f64) {
+        let dense = dense.min(words);
+        (dense, (words - dense) / 2.0)
+    }
+
+    /// What each of a choice's [candidates](Method::candidates) costs, the cheapest first; equal ones in the order in which
+    /// they are listed. At least one. Equal models give equal rankings on every worker.
+    ///
+    /// # Errors
+    /// As [`Method::candidates`].
+    pub fn rank(&self, choice: Method, workers: u32, n: usize) -> Result<Vec<Forecast>, MethodError> {
+        let candidates = choice.candidates(workers, n)?.into_iter();
+        let mut ranking =
+            candidates.map(|method| self.forecast(method, workers, n)).collect::<Result<Vec<_>, _>>()?;
+        ranking.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Ok(ranking)
+    }
+}
+
+/// The method and its teams, without what all candidates of a choice have in common.
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.method.collective().name())?;
+        if self.teams > 1 {
+            write!(f, " with {} teams", self.teams)?;
+        }
+        match self.sag {
+            Sag::Auto => Ok(()),
+            Sag::Recursive => write!(f, " by R-SAG"),
+            Sag::Bruck => write!(f, " by B-SAG"),
+        }
+    }
+}
+
+/// Entries that are encoded to see how many bytes they take, where the gradient has as many.
+const SAMPLE: f64 = 1024.0;
+
+/// The longest gradient that they are selected from.
+const LONGEST: f64 = (1 << 20) as f64;
+
+/// The bytes on the wire of an entry of a sparse bag, header included, where entries are spread evenly at this method's
+/// density and told by its coding: two workers exchange a bag, and what they receive is counted.
+///
+/// # Errors
+/// A sparsity that n entries do not have, or a coding that is not known.
+pub fn bytes_per_entry(method: Method, n: usize) -> Result<f64, RoutineError> {
+    let k = method.sparsity().k(n).map_err(MethodError::from)?;
+    if k == 0 {
+        return Ok(0.0);
+    }
+    let density = k as f64 / n as f64;
+    let len = (SAMPLE / density).clamp(1.0, LONGEST.min(n as f64).max(1.0)).ceil();
+    let method = Method::named("topka")?.coding(method.values()).k((len * density).ceil() as usize);
+    let executions = (0..2u32).map(|rank| {
+        let routine = Routine::new(method, Rank(rank), 2, len as usize, 0)?;
+        let gradient = (0..len as u64).map(|i| noise(i * 2 + u64::from(rank))).collect();
+        let residual = Residual::new(routine.prepared().schedule.partition.clone(), Vec::new());
+        let blocks = residual.partition().blocks();
+        Ok(routine.begin(Arc::new(gradient), vec![Default::default(); blocks]))
+    });
+    let executions = executions.collect::<Result<Vec<_>, RoutineError>>()?;
+    let Ok(done) = lockstep(executions) else {
+        unreachable!("numbers between 0 and 1 do not overflow, and a worker decodes what its like encoded")
+    };
+    let (bytes, words) =
+        done.runs.iter().fold((0, 0), |(b, w), r| (b + r.bytes_received, w + r.words_received));
+    Ok(2.0 * bytes as f64 / words.max(1) as f64)
+}
+
+/// A number in (0, 1] that looks like chance (SplitMix64).
+fn noise(i: u64) -> f32 {
+    let mut x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (((x ^ (x >> 31)) >> 40) as f32 + 1.0) / (1 << 24) as f32
+}
