@@ -237,3 +237,100 @@ fn noise(i: u64) -> f32 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (((x ^ (x >> 31)) >> 40) as f32 + 1.0) / (1 << 24) as f32
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SPEED: Speed = Speed { select: 0.8, encode: 10.0, merge: 20.0, add: 1.5, message: 4000.0 };
+
+    fn model(latency: f64, bytes_per_second: f64) -> Model {
+        let network = Network { latency: Duration::from_secs_f64(latency), bytes_per_second };
+        Model { network, speed: SPEED, overlap: OVERLAP, bytes_per_entry: 8.0 }
+    }
+
+    fn of(model: &Model, name: &str, workers: u32, n: usize) -> Forecast {
+        model.forecast(Method::named(name).unwrap(), workers, n).unwrap()
+    }
+
+    proptest! {
+        /// No network makes any method faster by being worse; the parts are the whole.
+        #[test]
+        fn worse_is_slower(workers in 1u32..70, n in 1000usize..1_000_000, latency in 1e-6..0.1, rate in 1e5..1e10) {
+            let (better, slow, narrow) =
+                (model(latency, rate), model(2.0 * latency, rate), model(latency, rate / 2.0));
+            for method in Method::auto().candidates(workers, n).unwrap() {
+                let of = |model: &Model| model.forecast(method, workers, n).unwrap();
+                let best = of(&better);
+                prop_assert!(best.seconds <= of(&slow).seconds && best.seconds <= of(&narrow).seconds);
+                prop_assert!((best.seconds - best.select - best.exchange - best.merge).abs() <= 1e-9 * best.seconds);
+                prop_assert!(best.delivered.0 <= best.delivered.1 && best.delivered.1 <= n as u64);
+                let more = better.forecast(method, workers, 2 * n).unwrap();
+                prop_assert!(best.seconds <= more.seconds, "{best} of {n} entries");
+            }
+        }
+
+        /// A ranking holds every candidate once, in order, and is the same for equal models.
+        #[test]
+        fn a_ranking_is_sorted_and_repeats(workers in 1u32..70, n in 1000usize..100_000) {
+            let model = model(1e-4, 1e8);
+            let names = |ranking: &[Forecast]| ranking.iter().map(Forecast::to_string).collect::<Vec<_>>();
+            let ranking = model.rank(Method::auto(), workers, n).unwrap();
+            prop_assert!(ranking.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+            prop_assert_eq!(names(&ranking), names(&model.rank(Method::auto(), workers, n).unwrap()));
+            let mut once = names(&ranking);
+            once.sort();
+            once.dedup();
+            prop_assert_eq!(once.len(), ranking.len());
+            prop_assert_eq!(ranking.len(), Method::auto().candidates(workers, n).unwrap().len());
+        }
+
+        /// What bags take on the wire: never more than an index and a value, never less than a value.
+        #[test]
+        fn an_entry_takes_a_value_and_at_most_an_index(k in 1000usize..20_000, n in 100_000usize..10_000_000) {
+            let bytes = bytes_per_entry(Method::auto().k(k), n).unwrap();
+            prop_assert!((4.0..8.1).contains(&bytes), "{bytes} bytes for {k} of {n}");
+        }
+    }
+
+    /// SparDL, equation 3, and the dense ring, with the processor's part written out.
+    #[test]
+    fn forecasts_are_the_papers_formulas() {
+        let (p, n, k) = (8.0, 800_000.0, 8000.0);
+        let model = model(1e-3, 1e7);
+        let sparse = of(&model, "spardl", 8, 800_000);
+        let entries = 2.0 * k * (p - 1.0) / p;
+        let close = |a: f64, b: f64| assert!((a - b).abs() <= 1e-9 * b, "{a} against {b}");
+        close(sparse.exchange, 6.0 * (1e-3 + 4e-6) + 8.0 * entries / 1e7);
+        close(sparse.select, (0.8 * n + 10.0 * entries) * 1e-9);
+        close(sparse.merge, 20.0 * entries * 1e-9);
+        let words = 2.0 * n * (p - 1.0) / p;
+        let dense = of(&model, "ring", 8, 800_000);
+        close(dense.exchange, 14.0 * (1e-3 + 4e-6) + 4.0 * words / 1e7);
+        close(dense.merge, 1.5 * words * 1e-9);
+    }
+
+    /// A narrow network wants few bytes, a fast one few entries handled, a far one few rounds.
+    #[test]
+    fn networks_decide() {
+        let best = |model: Model, method: Method| model.rank(method, 16, 1_000_000).unwrap()[0];
+        let is_dense = |forecast: &Forecast| !forecast.method.collective().is_sparse();
+        assert!(!is_dense(&best(model(5e-5, 1e6), Method::auto())));
+        // Nearly everything selected, on a network faster than any processor: dense.
+        assert!(is_dense(&best(model(1e-6, 1e12), Method::auto().density(0.4))));
+        let far = best(model(1.0, 1e9), Method::auto());
+        let rounds = model(1.0, 1e9).rank(Method::auto(), 16, 1_000_000).unwrap();
+        assert_eq!(Some(far.rounds), rounds.iter().map(|forecast| forecast.rounds).min());
+    }
+
+    #[test]
+    fn options_are_kept_to() {
+        let teams = Method::auto().teams(3).candidates(6, 1000).unwrap();
+        let sparse = teams.iter().filter(|m| m.collective().is_sparse());
+        assert!(sparse.clone().count() > 0 && sparse.clone().all(|m| m.shape(6, 1000).unwrap().teams == 3));
+        assert!(Method::auto().density(2.0).candidates(6, 1000).is_err());
+        assert!(Method::auto().shape(6, 1000).is_err());
+    }
+}

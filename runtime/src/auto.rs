@@ -20,11 +20,15 @@ const SETTLING: usize = 3;
 /// Steps of a try whose median counts.
 const COUNTED: usize = 5;
 
-/// A forecast may be too high by this factor: methods whose forecasts lie above the best time measured by less are tried.
-const DOUBT: f64 = 1.25;
+/// By this factor the forecast of an all-reduce that was not tried yet may be too high: one whose workers take turns, for
+/// instance, gains where they share cores.
+const DOUBT: f64 = 2.0;
+
+/// And that of one which was tried with other teams: those resemble each other.
+const DOUBT_OF_TEAMS: f64 = 1.25;
 
 /// What is tried after the first choice, at most.
-const TRIES: usize = 5;
+const TRIES: usize = 8;
 
 /// The choices of all groups of one gradient exchange.
 pub(crate) struct Auto {
@@ -148,11 +152,20 @@ impl Course {
             }
         }
         let tries = self.measured.iter().flatten().count() - 1;
-        let next = (0..self.ranking.len())
-            .find(|&i| self.measured[i].is_none() && self.ranking[i].seconds < DOUBT * best)
+        let untried = || (0..self.ranking.len()).filter(|&i| self.measured[i].is_none());
+        let is_near = |i: &usize, doubt: f64| self.ranking[*i].seconds < doubt * best;
+        let next = untried()
+            .find(|i| is_near(i, DOUBT) && !self.knows(*i))
+            .or_else(|| untried().find(|i| is_near(i, DOUBT_OF_TEAMS)))
             .filter(|_| tries < TRIES);
         self.settled = next.is_none();
         self.run(next.unwrap_or(fastest));
+    }
+
+    /// Whether the same all-reduce was tried, be it with other teams.
+    fn knows(&self, place: usize) -> bool {
+        let name = |i: usize| self.ranking[i].method.collective().name();
+        (0..self.ranking.len()).any(|i| self.measured[i].is_some() && name(i) == name(place))
     }
 
     /// What is taken, and why.

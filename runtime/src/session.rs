@@ -19,7 +19,7 @@ use crate::gradients::Gradients;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::{self, Purpose};
 use crate::post::Post;
-use crate::probe::Probed;
+use crate::probe::{self, Probed};
 use crate::report;
 use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 
@@ -156,6 +156,15 @@ impl Session {
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
         let channel = u8::try_from(self.channels.fetch_add(1, Ordering::Relaxed));
         Gradients::new(self.inner.clone(), channel.map_err(|_| LayoutError::TooManyHandles)?, layout, method)
+    }
+
+    /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks
+    /// together, in less than two seconds. What the method `auto` reckons with.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn probe(&self, n: usize) -> Result<Probed, Error> {
+        probe::probe(&self.inner, n)
     }
 
     /// Waits until all ranks are here.
