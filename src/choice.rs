@@ -104,6 +104,11 @@ impl Choice {
         })
     }
 
+    /// The choice among all methods, with the same options.
+    pub fn auto(&self) -> Result<Method, ChoiceError> {
+        Self { method: "auto".into(), ..self.clone() }.method()
+    }
+
     /// Whether all methods are asked for: then one that does not fit is passed over.
     pub fn is_all(&self) -> bool {
         self.method == "all"

@@ -166,8 +166,8 @@ impl Model {
         (dense, (words - dense) / 2.0)
     }
 
-    /// What each of a choice's [candidates](Method::candidates) costs, the cheapest first; equal ones in the order in which
-    /// they are listed. At least one. Equal models give equal rankings on every worker.
+    /// What each of a choice's [candidates](Method::candidates) costs, the cheapest first; of equal ones that which
+    /// delivers more, and then in the order in which they are listed. At least one. Equal models give equal rankings on every worker.
     ///
     /// # Errors
     /// As [`Method::candidates`].
@@ -175,7 +175,8 @@ impl Model {
         let candidates = choice.candidates(workers, n)?.into_iter();
         let mut ranking =
             candidates.map(|method| self.forecast(method, workers, n)).collect::<Result<Vec<_>, _>>()?;
-        ranking.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        // For the same time, more is better.
+        ranking.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(b.delivered.0.cmp(&a.delivered.0)));
         Ok(ranking)
     }
 }

@@ -153,13 +153,21 @@ impl Course {
         }
         let tries = self.measured.iter().flatten().count() - 1;
         let untried = || (0..self.ranking.len()).filter(|&i| self.measured[i].is_none());
-        let is_near = |i: &usize, doubt: f64| self.ranking[*i].seconds < doubt * best;
+        let factor = self.correction();
+        let is_near = |i: &usize, doubt: f64| factor * self.ranking[*i].seconds < doubt * best;
         let next = untried()
             .find(|i| is_near(i, DOUBT) && !self.knows(*i))
             .or_else(|| untried().find(|i| is_near(i, DOUBT_OF_TEAMS)))
             .filter(|_| tries < TRIES);
         self.settled = next.is_none();
         self.run(next.unwrap_or(fastest));
+    }
+
+    /// What forecasts have to be multiplied by, where all that were tried were too high: the smallest of measured by
+    /// expected time, and at most 1. One that was too low says nothing about the others.
+    fn correction(&self) -> f64 {
+        let factors = self.ranking.iter().zip(&self.measured).filter_map(|(f, m)| m.map(|m| m / f.seconds));
+        factors.filter(|factor| factor.is_finite()).fold(1.0, f64::min)
     }
 
     /// Whether the same all-reduce was tried, be it with other teams.

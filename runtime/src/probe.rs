@@ -26,7 +26,7 @@ use crate::tag::Topic;
 pub struct Probed {
     /// The slowest distance.
     pub network: Network,
-    /// The median worker, with all of them at work.
+    /// The median of the workers, with all of them at work.
     pub speed: Speed,
     /// How long measuring took on this rank.
     pub took: Duration,
@@ -53,14 +53,17 @@ const LAST: usize = 32 << 20;
 /// Payloads of a burst, as large as those of a bag.
 const PIECE: usize = gleaner_algorithms::bag::wire::PIECE;
 
+/// In less time than this a reader may not even have had its turn: such a burst shows nothing.
+const SHORT: Duration = Duration::from_millis(5);
+
 /// A burst that took so long needs no longer one.
 const LONG: Duration = Duration::from_millis(80);
 
 /// Two rates that differ by less than this share agree.
 const AGREE: f64 = 0.05;
 
-/// Entries that kernels are measured on, at most and at least.
-const ENTRIES: (usize, usize) = (1 << 16, 1 << 21);
+/// Entries that kernels are measured on, at least and at most.
+const ENTRIES: (usize, usize) = (1 << 16, 1 << 20);
 
 /// Measures once in a session; all ranks call it together. `n` is the length of the gradient that it is for.
 pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
@@ -127,7 +130,7 @@ impl Prober<'_> {
             let long = whole >= LONG.as_secs_f64();
             // The next one takes twice as long as this one.
             let late = spent + 2.0 * whole > budget.as_secs_f64();
-            if (agrees && size >= 4 * FIRST) || long || late || size >= LAST {
+            if (agrees && whole >= SHORT.as_secs_f64()) || long || late || size >= LAST {
                 return Ok(rate);
             }
             (before, size) = (Some(rate), 2 * size);
@@ -237,7 +240,7 @@ fn kernels(n: usize) -> Result<[f64; 4], KernelError> {
     ])
 }
 
-/// The fastest of a few steps of two workers; the first of them knows no thresholds.
+/// The middle one of three steps of two workers, after one that knows no thresholds.
 fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
     let mut routines = Vec::new();
     for rank in 0..2u32 {
@@ -246,14 +249,15 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         routines.push((routine, residual));
     }
-    let gradient: Vec<f32> = (0..n as u32).map(tailed).collect();
-    let mut best: Option<Work> = None;
-    for step in 0..3 {
+    // Every step takes another part of it: repeated, a gradient would drive up what waits in the residual.
+    let gradient: Vec<f32> = (0..(n + 3 * SHIFT) as u32).map(tailed).collect();
+    let mut steps = Vec::new();
+    for step in 0..4 {
         let mut work = Work::default();
         let mut executions = Vec::new();
         for (routine, residual) in &mut routines {
             let clock = Instant::now();
-            residual.accumulate(0, &gradient)?;
+            residual.accumulate(0, &gradient[step * SHIFT..][..n])?;
             work.accumulate += clock.elapsed();
             let (accumulator, candidates) = residual.begin();
             executions.push(routine.begin(accumulator, candidates));
@@ -264,13 +268,16 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
             residual.commit(execution.finish(), Collection::Global);
             work.receive += clock.elapsed();
         }
-        let total = |work: &Work| work.accumulate + work.advance + work.receive;
-        if step > 0 && best.as_ref().is_none_or(|best| total(&work) < total(best)) {
-            best = Some(work);
+        if step > 0 {
+            steps.push(work);
         }
     }
-    Ok(best.unwrap_or_default())
+    steps.sort_by_key(|work| work.accumulate + work.advance + work.receive);
+    Ok(steps[steps.len() / 2])
 }
+
+/// By how much the gradient is shifted from step to step.
+const SHIFT: usize = 997;
 
 /// Lets two executions run to their ends.
 fn converse(executions: &mut [Execution], work: &mut Work) -> Result<(), KernelError> {
