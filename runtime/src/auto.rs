@@ -22,7 +22,7 @@ const COUNTED: usize = 5;
 
 /// By this factor the forecast of an all-reduce that was not tried yet may be too high: one whose workers take turns, for
 /// instance, gains where they share cores.
-const DOUBT: f64 = 2.0;
+const DOUBT: f64 = 3.0;
 
 /// And that of one which was tried with other teams: those resemble each other.
 const DOUBT_OF_TEAMS: f64 = 1.25;
