@@ -18,7 +18,7 @@ use crate::session::Inner;
 const SETTLING: usize = 3;
 
 /// Steps of a try whose median counts.
-const COUNTED: usize = 5;
+const COUNTED: usize = 7;
 
 /// By this factor the forecast of an all-reduce that was not tried yet may be too high: one whose workers take turns, for
 /// instance, gains where they share cores.
@@ -94,13 +94,20 @@ impl Auto {
         if !self.courses.iter().any(is_due) {
             return Ok(Vec::new());
         }
-        let own: Vec<f64> =
-            self.courses.iter().map(|course| median(course.steps.iter().skip(SETTLING))).collect();
+        // A group that is not due has fewer, and nobody looks at what fills the rest.
+        let counted = |course: &Course| {
+            (SETTLING..SETTLING + COUNTED)
+                .map(|i| course.steps.get(i).copied().unwrap_or(f64::INFINITY))
+                .collect::<Vec<f64>>()
+        };
+        let own: Vec<f64> = self.courses.iter().flat_map(counted).collect();
         let ranks = probe::numbers(&session.gather(Purpose::Revise, &probe::bytes(&own))?, own.len());
         let mut changed = Vec::new();
         for (group, course) in self.courses.iter_mut().enumerate().filter(|(_, course)| is_due(course)) {
-            // Whoever was ready last waited for nobody: its time is that of the exchange.
-            let seconds = ranks.iter().map(|row| row[group]).fold(f64::INFINITY, f64::min);
+            // A job goes on when its slowest worker does.
+            let slowest =
+                |step: usize| ranks.iter().map(|row| row[group * COUNTED + step]).fold(0.0, f64::max);
+            let seconds = probe::median((0..COUNTED).map(slowest));
             let before = course.running;
             course.decide(seconds);
             if course.running != before {
@@ -226,8 +233,4 @@ fn milliseconds(seconds: f64) -> String {
     } else {
         format!("{ms:.0} ms")
     }
-}
-
-fn median<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
-    probe::median(values.copied())
 }

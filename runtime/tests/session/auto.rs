@@ -26,7 +26,7 @@ fn all_ranks_measure_the_same_in_less_than_two_seconds() {
 #[test]
 fn changing_methods_loses_nothing() {
     const N: usize = 3000;
-    const STEPS: u64 = 80;
+    const STEPS: u64 = 100;
     for (over, workers) in [(Over::Memory, 4), (Over::Tcp, 3)] {
         let layout = Layout::new().parameter("a", N);
         let ranks = run(over, workers, |session| {
@@ -81,7 +81,7 @@ fn a_checkpoint_brings_its_method_along() {
     run(Over::Memory, 2, |session| {
         let mut gradients = session.gradients(&layout, Method::auto().density(0.1)).unwrap();
         // In the middle of a try, probably of another method than the first.
-        for step in 0..11 {
+        for step in 0..13 {
             gradients.ready("a", &gradient(500, session.rank(), step)).unwrap();
             gradients.wait().unwrap();
         }
