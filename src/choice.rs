@@ -54,11 +54,13 @@ impl From<Way> for Sag {
 
 fn names() -> String {
     let names: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
-    format!("The all-reduce: {}", names.join(", "))
+    format!("The all-reduce: {}, or auto for the one that is expected to be fastest", names.join(", "))
 }
 
 fn summaries() -> String {
-    let lines = COLLECTIVES.iter().map(|c| format!("\n  {:20}{}", c.name(), c.summary()));
+    let auto = Method::auto().collective();
+    let all = COLLECTIVES.iter().copied().chain([auto]);
+    let lines = all.map(|c| format!("\n  {:20}{}", c.name(), c.summary()));
     format!("The all-reduce:{}", lines.collect::<String>())
 }
 
@@ -102,6 +104,11 @@ impl Choice {
         })
     }
 
+    /// The choice among all methods, with the same options.
+    pub fn auto(&self) -> Result<Method, ChoiceError> {
+        Self { method: "auto".into(), ..self.clone() }.method()
+    }
+
     /// Whether all methods are asked for: then one that does not fit is passed over.
     pub fn is_all(&self) -> bool {
         self.method == "all"
@@ -123,6 +130,8 @@ impl Choice {
 pub fn k(method: &Method, workers: u32, n: usize) -> Result<usize, ChoiceError> {
     match method.sparsity() {
         Sparsity::K(k) if k == 0 || k > n => Err(ChoiceError::K { k, n }),
+        // What the choice will be is not known yet.
+        sparsity if method.is_auto() => Ok(sparsity.k(n).map_err(MethodError::from)?),
         _ => Ok(method.delivered(workers, n)?),
     }
 }

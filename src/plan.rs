@@ -1,15 +1,17 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
+mod compare;
 mod describe;
 pub mod draw;
 mod timeline;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::collectives::{MethodError, RoutineError};
+use gleaner_algorithms::forecast::Speed;
 use gleaner_algorithms::schedule::{self, CheckError, Cost};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::{Staged, StagedError};
@@ -17,6 +19,7 @@ use gleaner_runtime::staged::{Staged, StagedError};
 use crate::choice::{self, Choice, ChoiceError};
 use crate::quantity::{self, Rate, grouped};
 use crate::report;
+use compare::Comparison;
 use draw::{DrawError, MOST_RANKS, Title};
 use timeline::Timeline;
 
@@ -36,10 +39,18 @@ const ALL_PROGRAMS: u32 = 8;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     gleaner plan --method spardl --workers 14 --params 14_728_266 --density 0.01\n  \
-    gleaner plan --method rabenseifner --workers 8 --params 1_000_000 --latency 1ms --bandwidth 100mbit --svg plan.svg")]
+    gleaner plan --method rabenseifner --workers 8 --params 1_000_000 --latency 1ms --bandwidth 100mbit --svg plan.svg\n  \
+    gleaner plan --compare --workers 4096 --params 14_728_266 --density 0.01 --bandwidth 10gbit")]
 pub struct Plan {
     #[command(flatten)]
     choice: Choice,
+    /// Rank all methods by the time that a step is expected to take on this network, instead of showing one
+    #[arg(long, conflicts_with = "rank")]
+    compare: bool,
+    /// What a worker takes, with --compare and auto: nanoseconds per entry selected from, encoded, merged and (dense) added,
+    /// and per message
+    #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed)]
+    speed: Speed,
     /// The number of workers, P
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
@@ -55,7 +66,7 @@ pub struct Plan {
     /// Print the program of this rank only, and let it stand out in the picture
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
-    /// Draw the schedule of at most 64 workers into this file
+    /// Draw the schedule of at most 64 workers into this file; with --compare, time against workers
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object instead of the schedule
@@ -75,6 +86,9 @@ pub enum PlanError {
     /// Nothing to reduce.
     #[error("there are 0 parameters; expected at least one")]
     NoParameters,
+    /// A choice that cannot be reckoned with.
+    #[error(transparent)]
+    Routine(#[from] RoutineError),
     /// More than the checker should be given.
     #[error(
         "{method} among {workers} workers has {steps} steps or more and {slots} slots over all ranks; \
@@ -120,14 +134,26 @@ struct Report {
 /// Runs the command.
 pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     let (workers, n) = (arguments.workers, arguments.params);
-    let method = arguments.choice.method()?;
+    let mut method = arguments.choice.method()?;
     if n == 0 {
         return Err(PlanError::NoParameters);
+    }
+    let mut resolved = String::new();
+    if arguments.compare || method.is_auto() {
+        let choice = if arguments.compare { arguments.choice.auto()? } else { method };
+        choice::k(&choice, workers, n)?;
+        let network = (arguments.latency, arguments.bandwidth);
+        let comparison = Comparison::new(choice, (workers, n), network, arguments.speed)?;
+        if arguments.compare {
+            return compare(arguments, &comparison);
+        }
+        method = comparison.best().method;
+        resolved = format!("auto takes {}\n", comparison.best());
     }
     if let Some(rank) = arguments.rank.filter(|&r| r >= workers) {
         return Err(PlanError::NoSuchRank { rank, workers });
     }
-    if arguments.svg.is_some() && workers > MOST_RANKS {
+    if arguments.svg.is_some() && !arguments.compare && workers > MOST_RANKS {
         return Err(PlanError::TooManyRanks { workers });
     }
     let k = choice::k(&method, workers, n)?;
@@ -148,7 +174,7 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         let blocks = schedules[0].partition.blocks();
         as_json(arguments, &method, k, blocks, &proof.cost)
     } else {
-        format!("{heading}\n{}\n\n", method.collective().summary())
+        format!("{resolved}{heading}\n{}\n\n", method.collective().summary())
             + &programs(arguments.rank, &schedules, &timeline, proof.cost.rounds)
             + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
             + &costs(arguments, &method, proof.cost)
@@ -157,14 +183,29 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         let title = Title { heading, subtitle: method.collective().summary().into() };
         let picture =
             draw::svg(&title, &schedules, &timeline, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
-        let mut staged = Staged::default();
-        staged.write(path, |file| file.write_all(picture.as_bytes()))?;
-        staged.publish()?;
+        save(path, &picture)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
         }
     }
     report::print(&text).map_err(PlanError::Print)
+}
+
+fn compare(arguments: &Plan, comparison: &Comparison) -> Result<(), PlanError> {
+    let mut text = if arguments.json { comparison.json() } else { comparison.table() };
+    if let Some(path) = &arguments.svg {
+        save(path, &comparison.svg()?)?;
+        if !arguments.json {
+            let _ = writeln!(text, "\nThe picture is in {}.", path.display());
+        }
+    }
+    report::print(&text).map_err(PlanError::Print)
+}
+
+fn save(path: &Path, picture: &str) -> Result<(), StagedError> {
+    let mut staged = Staged::default();
+    staged.write(path, |file| file.write_all(picture.as_bytes()))?;
+    staged.publish()
 }
 
 /// Refuses what would fill the memory before any of it is made.

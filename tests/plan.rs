@@ -192,3 +192,45 @@ fn bad_choices_are_refused_with_a_sentence() {
         assert!(sentence.contains(part), "{usage}: {sentence}");
     }
 }
+
+/// A narrow network wants few bytes, and whatever is compared is sorted; thousands of workers are no more work.
+#[test]
+fn methods_are_ranked_for_a_network() {
+    let clock = std::time::Instant::now();
+    let report = json("--compare --workers 4096 --params 14_728_266 --bandwidth 10gbit");
+    assert!(clock.elapsed().as_secs_f64() < 2.0, "{:?}", clock.elapsed());
+    let rows = report["methods"].as_array().unwrap();
+    let seconds: Vec<f64> = rows.iter().map(|row| row["seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.is_sorted() && rows[0]["ratio"] == 1.0);
+    // Every divisor of 4096 above 1 is a number of teams, in both ways.
+    assert_eq!(rows.iter().filter(|row| row["method"] == "spardl").count(), 1 + 2 * 12);
+    for name in ["ring", "topka", "oktopk", "gtopk"] {
+        assert_eq!(rows.iter().filter(|row| row["method"] == name).count(), 1, "{name}");
+    }
+    let slow = json("--compare --workers 8 --params 1_000_000 --bandwidth 10mbit");
+    assert_eq!(slow["methods"][0]["method"], "spardl");
+    // Nearly everything is selected, and sparse entries are dear.
+    let dense = json(
+        "--compare --workers 8 --params 1_000_000 --density 0.45 --bandwidth 100gbit --speed encode=100,merge=100",
+    );
+    assert!(
+        ["ring", "rabenseifner", "recursive-doubling"]
+            .contains(&dense["methods"][0]["method"].as_str().unwrap())
+    );
+}
+
+#[test]
+fn a_comparison_is_printed_and_drawn() {
+    let folder = TempDir::new().unwrap();
+    let output = plan(folder.path(), "--compare --workers 6 --params 269_722 --svg compare.svg");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("spardl with 3 teams by B-SAG") && text.contains("compare.svg"), "{text}");
+    let svg = fs::read_to_string(folder.path().join("compare.svg")).unwrap();
+    for label in ["spardl", "ring", "gtopk", "4096", "workers, P"] {
+        assert!(svg.contains(label), "{label}");
+    }
+    let resolved = self::text("--method auto --workers 6 --params 269_722");
+    assert!(resolved.starts_with("auto takes spardl"), "{resolved}");
+    assert!(refused("--compare --workers 6 --params 10 --speed merge=fast", 2).contains("merge=12"));
+    assert!(refused("--compare --workers 6 --params 10 --k 11", 1).contains("k is 11"));
+}

@@ -16,6 +16,7 @@
 pub mod bag;
 pub mod collectives;
 pub mod element;
+pub mod forecast;
 mod partition;
 mod reduction;
 pub mod residual;

@@ -10,6 +10,7 @@ use gleaner_algorithms::{Method, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Run, RunTimes, Stopped};
+use crate::auto::Auto;
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::group::Group;
@@ -28,6 +29,8 @@ pub struct Gradients {
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
+    /// Chooses the groups' methods, if the method is a choice.
+    auto: Option<Auto>,
     groups: Vec<Gathering>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
@@ -46,6 +49,10 @@ struct Gathering {
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
+    /// Accumulating in this step.
+    accumulating: Duration,
+    /// When its exchange began.
+    began: Option<Instant>,
     running: Option<Done>,
 }
 
@@ -70,7 +77,8 @@ impl Gradients {
         method: Method,
     ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
-        let mut groups = Vec::new();
+        let agree = || session.agree(Purpose::Gradients, &describe(layout, method));
+        let mut methods = Vec::new();
         let mut before = 0;
         for number in 0..layout.group_count() {
             let n = layout.group_entries(number);
@@ -89,12 +97,29 @@ impl Gradients {
                 }
             };
             before += n;
-            let stream = u64::from(channel) << 16 | number as u64;
-            let group = Group::new(&session, method, n, stream, Reduction::Sum)?;
-            let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
-            groups.push(Gathering { group, missing: parameters, parameters, running: None });
+            methods.push((method, n));
         }
-        session.agree(Purpose::Gradients, &describe(layout, method))?;
+        let mut auto = None;
+        if method.is_auto() {
+            // Before anything is measured for it.
+            agree()?;
+            auto = Some(Auto::new(&session, &methods)?);
+        }
+        let mut groups = Vec::new();
+        for (number, (method, n)) in methods.into_iter().enumerate() {
+            let method = auto.as_ref().map_or(method, |auto| auto.method(number));
+            let group = Group::new(&session, method, n, stream(channel, number), Reduction::Sum)?;
+            let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
+            groups.push(Gathering {
+                group,
+                missing: parameters,
+                parameters,
+                accumulating: Duration::ZERO,
+                began: None,
+                running: None,
+            });
+        }
+        agree()?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -104,6 +129,7 @@ impl Gradients {
             layout,
             by_name,
             method,
+            auto,
             groups,
             ready,
             given: 0,
@@ -150,9 +176,12 @@ impl Gradients {
             let (channel, group) = (self.channel, p.group as u16);
             // The clock stops first: the exchange may take the processor at once.
             self.times.select += clock.elapsed();
+            gathering.accumulating += clock.elapsed();
+            gathering.began = Some(Instant::now());
             self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
         } else {
             self.times.select += clock.elapsed();
+            gathering.accumulating += clock.elapsed();
         }
         Ok(())
     }
@@ -189,11 +218,20 @@ impl Gradients {
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
         self.lost = 0.0;
-        for (gathering, (finished, times)) in self.groups.iter_mut().zip(finished) {
+        // Whoever was kept waiting until the end also waited for being woken.
+        let awaited = self.times.waiting > AWAITED;
+        for (number, (gathering, (finished, times))) in self.groups.iter_mut().zip(finished).enumerate() {
+            let committing = Instant::now();
             let delivered = gathering.group.commit(&self.session.post, finished)?;
             self.lost += delivered.lost;
             updates.push(delivered.sums);
             gathering.missing = gathering.parameters;
+            let accumulating = std::mem::take(&mut gathering.accumulating);
+            let since = gathering.began.take().filter(|_| awaited);
+            let rest = since.map_or(times.total + committing.elapsed(), |began| began.elapsed());
+            if let Some(auto) = &mut self.auto {
+                auto.record(number, accumulating + rest);
+            }
             self.times.select += times.select;
             self.times.merge += times.merge;
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
@@ -203,6 +241,7 @@ impl Gradients {
         self.given = 0;
         let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
+        self.revise()?;
         Ok(Update {
             layout,
             by_name: self.by_name.clone(),
@@ -211,6 +250,61 @@ impl Gradients {
             step,
             reduction: Reduction::Sum,
         })
+    }
+
+    /// Goes over to other methods where the choice is revised. What was not delivered stays.
+    fn revise(&mut self) -> Result<(), Error> {
+        let Some(auto) = &mut self.auto else { return Ok(()) };
+        let changed = auto.revise(&self.session)?;
+        self.change_methods(&changed)
+    }
+
+    /// All ranks call it together, between two steps.
+    fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
+        let Some(auto) = &self.auto else { return Ok(()) };
+        for &number in groups {
+            let stream = stream(self.channel, number);
+            self.groups[number].group.take_up(&self.session, auto.method(number), stream)?;
+        }
+        if !groups.is_empty() {
+            // Nobody sends before all have granted.
+            self.session.gather(Purpose::Revise, &[])?;
+        }
+        Ok(())
+    }
+
+    /// The methods of the groups: those that were chosen, if the method was a choice.
+    pub fn methods(&self) -> Vec<Method> {
+        self.groups.iter().map(|g| g.group.routine.method()).collect()
+    }
+
+    /// What a checkpoint names.
+    fn method_names(&self) -> String {
+        match &self.auto {
+            None => self.method.to_string(),
+            Some(_) => {
+                let mut names: Vec<String> = self.methods().iter().map(Method::to_string).collect();
+                // Groups that all run the same one name it once.
+                if names.iter().all(|name| *name == names[0]) {
+                    names.truncate(1);
+                }
+                names.join(BETWEEN)
+            }
+        }
+    }
+
+    /// Goes over to the methods that a checkpoint names, as far as they are candidates. All ranks call it together.
+    fn resume(&mut self, names: &str) -> Result<(), Error> {
+        let Some(auto) = &mut self.auto else { return Ok(()) };
+        let names: Vec<&str> = names.split(BETWEEN).collect();
+        let mut changed = Vec::new();
+        for number in 0..self.groups.len() {
+            let name = if names.len() == 1 { names.first() } else { names.get(number) };
+            if name.is_some_and(|name| auto.resume(number, name)) {
+                changed.push(number);
+            }
+        }
+        self.change_methods(&changed)
     }
 
     /// The number of the present step, from 0.
@@ -254,7 +348,7 @@ impl Gradients {
             step: self.step,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
-            method: self.method.to_string(),
+            method: self.method_names(),
             residuals: residuals.collect(),
             thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
             memories: self.groups.iter().map(|g| g.group.routine.memory().clone()).collect(),
@@ -272,7 +366,8 @@ impl Gradients {
         let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
         state.expect(path, "rank", state.rank, rank)?;
         state.expect(path, "world size", state.workers, workers)?;
-        state.expect(path, "method", &state.method, &self.method.to_string())?;
+        self.resume(&state.method)?;
+        state.expect(path, "method", &state.method, &self.method_names())?;
         state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
         for p in &self.layout.parameters {
             let len = state.residuals.get(&p.name).map(Vec::len);
@@ -333,6 +428,17 @@ impl std::fmt::Display for Found {
             None => write!(f, "missing"),
         }
     }
+}
+
+/// A trainer that waits longer than this is taken to wait for the exchange.
+const AWAITED: Duration = Duration::from_micros(100);
+
+/// Between the names of methods in a checkpoint.
+const BETWEEN: &str = " | ";
+
+/// Tells gradients apart that are exchanged side by side.
+fn stream(channel: u8, group: usize) -> u64 {
+    u64::from(channel) << 16 | group as u64
 }
 
 /// What all ranks must agree on, a line each.

@@ -112,6 +112,14 @@ impl<T: Element> Group<T> {
         Ok(Delivered { sums: (partition, committed.update), lost })
     }
 
+    /// Goes over to another method, between two steps. What was not delivered stays.
+    pub(crate) fn take_up(&mut self, session: &Inner, method: Method, stream: u64) -> Result<(), Error> {
+        let (rank, workers) = (session.post.rank, session.post.workers);
+        self.routine = Routine::new(method, rank, workers, self.routine.shape().n, stream)?;
+        self.change(&session.post);
+        Ok(())
+    }
+
     /// Goes over to another schedule, between two steps.
     pub(crate) fn change(&mut self, post: &Post) {
         let schedule = &self.routine.prepared().schedule;

@@ -6,6 +6,7 @@
 //! The runtime names no method: it runs any schedule that the checker accepts.
 
 mod algorithm;
+mod auto;
 mod checkpoint;
 mod environment;
 mod failure;
@@ -17,6 +18,7 @@ mod layout;
 mod link;
 mod notes;
 mod post;
+mod probe;
 mod reducer;
 pub mod report;
 mod session;
@@ -31,6 +33,7 @@ pub use environment::{Config, ConfigError};
 pub use failure::{Cancelled, Error, Failure};
 pub use gradients::{Gradients, StepTimes};
 pub use layout::{Layout, LayoutError};
+pub use probe::Probed;
 pub use reducer::{Handle, Reducer};
 pub use session::Session;
 pub use update::Update;

@@ -207,7 +207,7 @@ async fn read(
                 let _ = worker.cast(WorkerMessage::Fail(failure));
                 return Gone::Said;
             }
-            Some(Topic::Note { .. } | Topic::Bags(_)) => {
+            Some(Topic::Note { .. } | Topic::Bags(_) | Topic::Probe { .. }) => {
                 if post.inbox.put(peer, message.tag, message.payload) == Err(Overdrawn) {
                     return Gone::Rules("it sent more than its schedules allow");
                 }

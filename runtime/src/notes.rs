@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     Barrier = 2,
     Gradients = 3,
     Reducer = 4,
+    Probe = 5,
+    Revise = 6,
 }
 
 impl Purpose {
@@ -23,6 +25,8 @@ impl Purpose {
             Some(2) => "barrier()",
             Some(3) => "gradients()",
             Some(4) => "reducer()",
+            Some(5) => "gradients() with the method auto",
+            Some(6) => "wait() with the method auto",
             _ => "an unknown call",
         }
     }

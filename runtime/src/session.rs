@@ -1,7 +1,7 @@
 //! A worker's membership in a job.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gleaner_algorithms::{Element, Method, Reduction};
@@ -19,6 +19,7 @@ use crate::gradients::Gradients;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::{self, Purpose};
 use crate::post::{Post, UnderWay};
+use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
 use crate::report;
 use crate::tag::REDUCERS;
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     worker: ActorRef<WorkerMessage>,
     algorithm: ActorRef<Job>,
     calls: AtomicU32,
+    /// What the network and the workers are like, once it was measured.
+    pub(crate) probed: OnceLock<Probed>,
 }
 
 impl Session {
@@ -129,7 +132,8 @@ impl Session {
                 Ok::<_, ractor::SpawnErr>((worker, algorithm))
             })
             .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
-        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls: AtomicU32::new(0) };
+        let (calls, probed) = (AtomicU32::new(0), OnceLock::new());
+        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls, probed };
         Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0), reducers: AtomicU32::new(0) })
     }
 
@@ -181,6 +185,15 @@ impl Session {
         let number = u16::try_from(self.reducers.fetch_add(1, Ordering::Relaxed));
         let number = number.map_err(|_| LayoutError::TooManyReducers)?;
         Reducer::new(self.inner.clone(), number, name, n, method, reduction)
+    }
+
+    /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks
+    /// together, in less than two seconds. What the method `auto` reckons with.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn probe(&self, n: usize) -> Result<Probed, Error> {
+        probe::probe(&self.inner, n)
     }
 
     /// Waits until all ranks are here.

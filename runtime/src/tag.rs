@@ -36,6 +36,8 @@ pub(crate) enum Topic {
     Bags(StepId),
     /// Whether one step is to be given up.
     Cancel(StepId),
+    /// Measuring the network, numbered in the order of the measurements.
+    Probe { round: u32 },
 }
 
 impl Topic {
@@ -50,6 +52,7 @@ impl Topic {
             Topic::Note { call } => pack(3, 0, 0, call),
             Topic::Bags(StepId { channel, group, step }) => pack(4, channel, group, step),
             Topic::Cancel(StepId { channel, group, step }) => pack(5, channel, group, step),
+            Topic::Probe { round } => pack(6, 0, 0, round),
         }
     }
 
@@ -63,6 +66,7 @@ impl Topic {
             3 => Topic::Note { call: step },
             4 => Topic::Bags(StepId { channel, group, step }),
             5 => Topic::Cancel(StepId { channel, group, step }),
+            6 => Topic::Probe { round: step },
             _ => return None,
         };
         (topic.tag() == tag).then_some(topic)
@@ -83,9 +87,10 @@ mod tests {
             Topic::Bags(StepId { channel: 255, group: 65535, step: u32::MAX }),
             Topic::Bags(StepId { channel: 1, group: 2, step: 3 }),
             Topic::Cancel(StepId { channel: 1, group: 2, step: 3 }),
+            Topic::Probe { round: u32::MAX },
         ];
         topics.into_iter().for_each(|topic| assert_eq!(Topic::of(topic.tag()), Some(topic)));
-        assert_eq!(Topic::of(Tag(6 << 56)), None);
+        assert_eq!(Topic::of(Tag(7 << 56)), None);
         assert_eq!(Topic::of(Tag(1)), None);
     }
 }

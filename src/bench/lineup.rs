@@ -60,7 +60,11 @@ pub fn enlist(
 
 fn judge(method: Method, workers: u32, n: usize) -> Result<Entrant, ChoiceError> {
     let k = choice::k(&method, workers, n)?;
-    method.schedule(Rank(0), workers, n)?;
+    if method.is_auto() {
+        method.candidates(workers, n)?;
+    } else {
+        method.schedule(Rank(0), workers, n)?;
+    }
     Ok(Entrant { method, k })
 }
 

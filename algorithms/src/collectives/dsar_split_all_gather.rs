@@ -39,6 +39,14 @@ impl Collective for DsarSplitAllGather {
         split(rank, shape, shape.workers, Some(dense))
     }
 
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        shape.union()
+    }
+
+    fn dense_words(&self, shape: &Shape) -> u64 {
+        u64::from(shape.workers - 1) * (shape.n as u64).div_ceil(u64::from(shape.workers))
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let low = split_cost(shape, 1).low;
         let others = u64::from(shape.workers - 1);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{COLLECTIVES, Collective, Sag, Shape, Structure, ring, spardl};
+use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
 use crate::bag::Coding;
 use crate::residual::Collection;
 use crate::schedule::{Cost, Memory, Schedule, check};
@@ -34,6 +34,12 @@ pub enum MethodError {
     /// No such number of entries.
     #[error(transparent)]
     Sparsity(#[from] SparsityError),
+    /// A choice that has not been made.
+    #[error(
+        "auto is a choice among methods for the network of a job: expected one of them where no job measures its network; \
+         name a method, or see `gleaner plan --compare` for what suits a network"
+    )]
+    Unresolved,
     /// Nobody takes part.
     #[error("a job of 0 workers; expected at least one")]
     NoWorkers,
@@ -182,12 +188,15 @@ impl Method {
     /// The method of this name, at density 1% with global residual collection.
     ///
     /// # Errors
-    /// A name that is not in [`COLLECTIVES`].
+    /// A name that is neither `auto` nor in [`COLLECTIVES`].
     pub fn named(name: &str) -> Result<Self, MethodError> {
+        if name == auto::NAME {
+            return Ok(Self::auto());
+        }
         let found = COLLECTIVES.iter().find(|c| c.name() == name);
         let collective = *found.ok_or_else(|| MethodError::Unknown {
             name: name.into(),
-            known: COLLECTIVES.iter().map(|c| c.name()).collect::<Vec<_>>().join(", "),
+            known: COLLECTIVES.iter().map(|c| c.name()).chain([auto::NAME]).collect::<Vec<_>>().join(", "),
         })?;
         Ok(Self::of(collective))
     }
@@ -195,6 +204,54 @@ impl Method {
     /// SparDL: Spar-Reduce-Scatter, Spar-All-Gather between teams, and Bruck's all-gather; one team, at density 1%.
     pub fn spardl() -> Self {
         Self::of(&spardl::SparDl)
+    }
+
+    /// Whichever method is cheapest for the network and the machines of a job, which measures them; at density 1%. No
+    /// schedule is made for it until it is resolved to one of its [`candidates`](Self::candidates).
+    pub fn auto() -> Self {
+        Self::of(&auto::Auto)
+    }
+
+    /// Whether this is a choice that is still to be made.
+    pub fn is_auto(&self) -> bool {
+        self.collective.name() == auto::NAME
+    }
+
+    /// What this choice may be resolved to among so many workers, with its options: every listed method, those with
+    /// teams in every number of teams and every way of bringing them together. A number of teams or a way that was asked
+    /// for is kept to. Dense methods come without the options that only sparse ones have. A method that is no choice
+    /// is its own only candidate.
+    ///
+    /// # Errors
+    /// As [`shape`](Self::shape), where no method accepts these options.
+    pub fn candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
+        if !self.is_auto() {
+            self.shape(workers, n)?;
+            return Ok(vec![*self]);
+        }
+        let mut candidates = Vec::new();
+        for &collective in COLLECTIVES {
+            let alone = match collective.is_sparse() {
+                true => Self { collective, ..*self },
+                false => Self { collective, coding: Coding::Exact, bucket: None, ..*self },
+            };
+            if self.teams == 1 || !collective.is_sparse() {
+                candidates.push(Self { teams: 1, sag: Sag::Auto, ..alone });
+            }
+            for teams in (2..=workers).filter(|d| workers.is_multiple_of(*d)) {
+                for sag in [Sag::Recursive, Sag::Bruck] {
+                    if [1, teams].contains(&self.teams) && [Sag::Auto, sag].contains(&self.sag) {
+                        candidates.push(Self { teams, sag, ..alone });
+                    }
+                }
+            }
+        }
+        let reason = candidates.first().map(|first| first.shape(workers, n));
+        candidates.retain(|candidate| candidate.shape(workers, n).is_ok());
+        match reason {
+            Some(Err(reason)) if candidates.is_empty() => Err(reason),
+            _ => Ok(candidates),
+        }
     }
 
     /// The dense ring all-reduce.

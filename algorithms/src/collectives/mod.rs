@@ -3,6 +3,7 @@
 //! A new method is one new file here and one line in [`COLLECTIVES`]; every law is tested for every method
 //! that stands in that list.
 
+mod auto;
 mod bruck;
 mod direct;
 mod dsar_split_all_gather;
@@ -136,6 +137,17 @@ pub trait Collective: Debug + Send + Sync {
     /// which are the same on all workers.
     fn learn(&self, _: &Shape, _: &Structure, _: &mut Memory, _: &Observed) {}
 
+    /// How many entries it delivers: where all workers choose the same ones, and where no two do.
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        let entries = if self.is_sparse() { shape.k } else { shape.n };
+        (entries as u64, entries as u64)
+    }
+
+    /// How many of the words on the critical path are dense whatever was selected.
+    fn dense_words(&self, shape: &Shape) -> u64 {
+        if self.is_sparse() { 0 } else { self.cost(shape).high.words_critical }
+    }
+
     /// What a step costs, where the index sets are spread evenly. Without a formula it is counted on the first step's
     /// schedules, with bags as full as they may be; that takes long for many workers.
     fn cost(&self, shape: &Shape) -> CostRange {
@@ -159,6 +171,12 @@ pub static COLLECTIVES: &[&dyn Collective] = &[
 ];
 
 impl Shape {
+    /// What is delivered where nothing is dropped after the first selections: between k entries and k of every worker.
+    fn union(&self) -> (u64, u64) {
+        let k = self.k as u64;
+        (k, (k * u64::from(self.workers)).min(self.n as u64))
+    }
+
     /// A selection by a rule, rounded as this shape says.
     fn keep(&self, slots: Slots, rule: Rule) -> Step {
         Step::Keep { slots, rule, coding: self.coding }

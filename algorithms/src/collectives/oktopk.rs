@@ -149,6 +149,12 @@ impl Collective for OkTopk {
         }
     }
 
+    /// Thresholds are nudged where the count leaves [2k/3, 4k/3].
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        let k = shape.k as u64;
+        (2 * k / 3, (4 * k).div_ceil(3).min(shape.n as u64))
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let others = u64::from(shape.workers - 1);
         let l = u64::from(ceil_log2(shape.workers));

@@ -105,6 +105,12 @@ impl Collective for SparDl {
         }
     }
 
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        let k = shape.k as u64;
+        // B-SAG starts with h = k/P, which is all that is left of a block where the teams choose the same.
+        if Bridge::of(shape) == Bridge::Bruck { (k.div_ceil(u64::from(shape.teams)), k) } else { (k, k) }
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let (d, m) = (u64::from(shape.teams), u64::from(shape.workers / shape.teams));
         let l = u64::from(ceil_log2(m as u32));

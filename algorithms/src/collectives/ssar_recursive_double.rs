@@ -51,6 +51,10 @@ impl Collective for SsarRecursiveDouble {
         steps
     }
 
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        shape.union()
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let (n, k) = (shape.n as u64, shape.k as u64);
         let core = u64::from(fold::core(shape.workers));

@@ -38,6 +38,10 @@ impl Collective for SsarSplitAllGather {
         split(rank, shape, shape.workers, shape.round(Slots::one(Block(rank.0))))
     }
 
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        shape.union()
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         split_cost(shape, 1)
     }

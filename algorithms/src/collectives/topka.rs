@@ -50,6 +50,10 @@ impl Collective for TopkA {
         steps
     }
 
+    fn delivers(&self, shape: &Shape) -> (u64, u64) {
+        shape.union()
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let rounds = u64::from(ceil_log2(shape.workers));
         let words = u64::from(shape.workers - 1) * (2 * shape.k as u64).min(shape.n as u64);

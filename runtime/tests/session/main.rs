@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agreement;
+mod auto;
 mod cancel;
 mod checkpoint;
 mod failures;

@@ -1,0 +1,335 @@
+//! What the network and the workers of a job are like, measured before the first step.
+//!
+//! All ranks measure at the same time, as they exchange at the same time: every rank sends to the one at distance 2^i and
+//! receives from the one at the other side, for all i. A link that is shaped by a token bucket carries a burst at the speed of
+//! the machine and shows its true rate only when the bucket is empty. So the rate is that of the second half of a burst,
+//! and bursts grow twofold until two in succession agree.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use gleaner_algorithms::collectives::Routine;
+use gleaner_algorithms::forecast::{Network, Speed};
+use gleaner_algorithms::residual::{Collection, Residual};
+use gleaner_algorithms::schedule::{Execution, Outgoing, Progress};
+use gleaner_algorithms::{Method, Rank};
+use gleaner_transport::{Message, Peer};
+
+use crate::failure::{Error, Failure};
+use crate::notes::Purpose;
+use crate::post::Post;
+use crate::session::Inner;
+use crate::tag::Topic;
+
+/// What was measured: the same on every rank but for the time that it took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Probed {
+    /// The slowest distance.
+    pub network: Network,
+    /// The median of the workers, with all of them at work.
+    pub speed: Speed,
+    /// How long measuring took on this rank.
+    pub took: Duration,
+}
+
+/// How long all bursts together may take.
+const BUDGET: Duration = Duration::from_millis(1200);
+
+/// Rounds of small messages whose mean is the latency.
+const ROUNDS: u32 = 16;
+
+/// Small messages in a row that show what one of them costs.
+const VOLLEY: u32 = 64;
+
+/// Bytes of a small message.
+const SMALL: usize = 64;
+
+/// The first burst: twice what the bucket of a shaped link usually holds.
+const FIRST: usize = 256 << 10;
+
+/// The longest burst.
+const LAST: usize = 32 << 20;
+
+/// Payloads of a burst, as large as those of a bag.
+const PIECE: usize = gleaner_algorithms::bag::wire::PIECE;
+
+/// In less time than this a reader may not even have had its turn: such a burst shows nothing.
+const SHORT: Duration = Duration::from_millis(5);
+
+/// A burst that took so long needs no longer one.
+const LONG: Duration = Duration::from_millis(80);
+
+/// Two rates that differ by less than this share agree.
+const AGREE: f64 = 0.05;
+
+/// Entries that kernels are measured on, at least and at most.
+const ENTRIES: (usize, usize) = (1 << 16, 1 << 20);
+
+/// Measures once in a session; all ranks call it together. `n` is the length of the gradient that it is for.
+pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
+    if let Some(known) = session.probed.get() {
+        return Ok(*known);
+    }
+    let started = Instant::now();
+    let mut prober = Prober { session, round: 0 };
+    let (latency, rate, message) = prober.network()?;
+    session.gather(Purpose::Probe, &[])?;
+    let own = kernels(n.clamp(ENTRIES.0, ENTRIES.1)).map_err(|error| {
+        let rank = session.post.rank.0;
+        session.fail(Failure { rank, step: None, reason: format!("measuring its speed failed: {error}") })
+    })?;
+    let rows = numbers(&session.gather(Purpose::Probe, &bytes(&own))?, own.len());
+    let part = |i: usize| median(rows.iter().map(|row| row[i]));
+    let speed = Speed::of([part(0), part(1), part(2), part(3), message * 1e9]);
+    let network = Network { latency: Duration::from_secs_f64(latency), bytes_per_second: rate };
+    let probed = Probed { network, speed, took: started.elapsed() };
+    Ok(*session.probed.get_or_init(|| probed))
+}
+
+struct Prober<'a> {
+    session: &'a Inner,
+    round: u32,
+}
+
+impl Prober<'_> {
+    /// The latency of a round and the work of a message in seconds, and the bytes per second.
+    fn network(&mut self) -> Result<(f64, f64, f64), Error> {
+        let workers = self.session.post.workers;
+        let distances: Vec<u32> =
+            (0..).map(|i| 1 << i).take_while(|&d: &u32| u64::from(d) < u64::from(workers)).collect();
+        if distances.is_empty() {
+            return Ok((0.0, f64::INFINITY, 0.0));
+        }
+        let budget = BUDGET / distances.len() as u32;
+        let (mut latencies, mut messages, mut slowest) = (Vec::new(), Vec::new(), f64::INFINITY);
+        for distance in distances {
+            // Opens the links.
+            self.beat(distance, 1, SMALL)?;
+            let (latency, _) = self.beat(distance, ROUNDS, SMALL)?;
+            let (volley, _) = self.volley(distance, VOLLEY as usize * SMALL, SMALL)?;
+            let [latency, volley] = self.medians([latency.as_secs_f64(), volley.as_secs_f64()])?;
+            latencies.push(latency / f64::from(ROUNDS));
+            messages.push((volley / f64::from(VOLLEY)).max(0.0));
+            slowest = slowest.min(self.rate(distance, budget)?);
+        }
+        let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
+        Ok((most(latencies), slowest, most(messages)))
+    }
+
+    /// The bytes per second at this distance.
+    fn rate(&mut self, distance: u32, budget: Duration) -> Result<f64, Error> {
+        let started = Instant::now();
+        let (mut size, mut before) = (FIRST, None);
+        loop {
+            let (whole, second_half) = self.volley(distance, size, PIECE.min(size / 4))?;
+            let half = (size / 2) as f64;
+            let rows = [whole.as_secs_f64(), second_half.as_secs_f64(), started.elapsed().as_secs_f64()];
+            let [whole, second_half, spent] = self.medians(rows)?;
+            let rate = half / second_half.max(1e-9);
+            let agrees = before.is_some_and(|before: f64| (rate - before).abs() <= AGREE * before);
+            let long = whole >= LONG.as_secs_f64();
+            // The next one takes twice as long as this one.
+            let late = spent + 2.0 * whole > budget.as_secs_f64();
+            if (agrees && whole >= SHORT.as_secs_f64()) || long || late || size >= LAST {
+                return Ok(rate);
+            }
+            (before, size) = (Some(rate), 2 * size);
+        }
+    }
+
+    /// Sends small messages and receives as many, one after another, each after the one before has come: how long that
+    /// takes, and how long the later half of it.
+    fn beat(&mut self, distance: u32, count: u32, size: usize) -> Result<(Duration, Duration), Error> {
+        self.measure(distance, count as usize * size, size, true)
+    }
+
+    /// Sends so many bytes at once, in pieces, and receives as many.
+    fn volley(&mut self, distance: u32, bytes: usize, piece: usize) -> Result<(Duration, Duration), Error> {
+        self.measure(distance, bytes, piece, false)
+    }
+
+    fn measure(
+        &mut self,
+        distance: u32,
+        bytes: usize,
+        piece: usize,
+        in_turns: bool,
+    ) -> Result<(Duration, Duration), Error> {
+        let Inner { post, .. } = self.session;
+        let workers = post.workers;
+        let from = Peer((post.rank.0 + workers - distance) % workers);
+        let to = Peer((post.rank.0 + distance) % workers);
+        // Messages may come faster than they are read. Nobody sends before all have granted.
+        post.inbox.grant(from, 2 * (bytes + bytes / piece * 64) as u64);
+        self.session.gather(Purpose::Probe, &[])?;
+        let tag = Topic::Probe { round: self.round }.tag();
+        self.round += 1;
+        let measured = self.session.block_on(exchange(post, (from, to), tag, bytes, piece, in_turns));
+        measured.map_err(|failure| self.session.fail(failure))
+    }
+
+    /// The medians over the ranks.
+    fn medians<const N: usize>(&self, own: [f64; N]) -> Result<[f64; N], Error> {
+        let rows = numbers(&self.session.gather(Purpose::Probe, &self::bytes(&own))?, N);
+        Ok(std::array::from_fn(|i| median(rows.iter().map(|row| row[i]))))
+    }
+}
+
+/// How long it takes until all is received, and how long the later half of it.
+async fn exchange(
+    post: &Post,
+    (from, to): (Peer, Peer),
+    tag: gleaner_transport::Tag,
+    bytes: usize,
+    piece: usize,
+    in_turns: bool,
+) -> Result<(Duration, Duration), Failure> {
+    let payload = Bytes::from(vec![0; piece]);
+    let send = || post.send(to, Message { tag, payload: payload.clone() });
+    let mut reading = post.inbox.open(from, tag);
+    let pieces = bytes / piece;
+    let started = Instant::now();
+    let mut middle = started;
+    if !in_turns {
+        (0..pieces).for_each(|_| send());
+    }
+    for i in 0..pieces {
+        if in_turns {
+            send();
+        }
+        reading.next().await?;
+        if i + 1 == pieces / 2 {
+            middle = Instant::now();
+        }
+    }
+    Ok((started.elapsed(), middle.elapsed()))
+}
+
+/// Why kernels could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum KernelError {
+    #[error(transparent)]
+    Routine(#[from] gleaner_algorithms::collectives::RoutineError),
+    #[error(transparent)]
+    Execution(#[from] gleaner_algorithms::schedule::ExecutionError),
+    #[error(transparent)]
+    NonFinite(#[from] gleaner_algorithms::residual::NonFinite),
+}
+
+/// What a pair of workers in this one thread spends: on accumulating, on sending, and on receiving and committing.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    accumulate: Duration,
+    advance: Duration,
+    receive: Duration,
+}
+
+/// Nanoseconds per entry selected from, sparse entry sent, sparse entry received, and dense entry received: the real steps of
+/// two workers, in one thread and without a network.
+fn kernels(n: usize) -> Result<[f64; 4], KernelError> {
+    let k = n / 100;
+    let sparse = pair(Method::spardl().k(k), n)?;
+    let dense = pair(Method::ring(), n)?;
+    let per = |time: Duration, entries: usize| time.as_secs_f64() * 1e9 / entries as f64;
+    // Each of the two sends and receives k entries, or n words.
+    Ok([
+        per(sparse.accumulate, 2 * n),
+        per(sparse.advance, 2 * k),
+        per(sparse.receive, 2 * k),
+        per(dense.advance + dense.receive, 2 * n),
+    ])
+}
+
+/// The middle one of three steps of two workers, after one that knows no thresholds.
+fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
+    let mut routines = Vec::new();
+    for rank in 0..2u32 {
+        let routine = Routine::new(method, Rank(rank), 2, n, 0)?;
+        let schedule = &routine.prepared().schedule;
+        let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
+        routines.push((routine, residual));
+    }
+    // Every step takes another part of it: repeated, a gradient would drive up what waits in the residual.
+    let gradient: Vec<f32> = (0..(n + 3 * SHIFT) as u32).map(tailed).collect();
+    let mut steps = Vec::new();
+    for step in 0..4 {
+        let mut work = Work::default();
+        let mut executions = Vec::new();
+        for (routine, residual) in &mut routines {
+            let clock = Instant::now();
+            residual.accumulate(0, &gradient[step * SHIFT..][..n])?;
+            work.accumulate += clock.elapsed();
+            let (accumulator, candidates) = residual.begin();
+            executions.push(routine.begin(accumulator, candidates));
+        }
+        converse(&mut executions, &mut work)?;
+        for ((_, residual), execution) in routines.iter_mut().zip(executions) {
+            let clock = Instant::now();
+            residual.commit(execution.finish(), Collection::Global);
+            work.receive += clock.elapsed();
+        }
+        if step > 0 {
+            steps.push(work);
+        }
+    }
+    steps.sort_by_key(|work| work.accumulate + work.advance + work.receive);
+    Ok(steps[steps.len() / 2])
+}
+
+/// By how much the gradient is shifted from step to step.
+const SHIFT: usize = 997;
+
+/// Lets two executions run to their ends.
+fn converse(executions: &mut [Execution], work: &mut Work) -> Result<(), KernelError> {
+    let mut mail = [std::collections::VecDeque::new(), std::collections::VecDeque::new()];
+    let mut done = [false; 2];
+    let mut outbox: Vec<Outgoing> = Vec::new();
+    while done != [true; 2] {
+        for (rank, execution) in executions.iter_mut().enumerate() {
+            loop {
+                let clock = Instant::now();
+                let progress = execution.advance(&mut outbox)?;
+                work.advance += clock.elapsed();
+                mail[1 - rank].extend(outbox.drain(..).map(|outgoing| outgoing.payload));
+                done[rank] = matches!(progress, Progress::Finished);
+                let Progress::Waiting(from) = progress else { break };
+                let Some(payload) = mail[rank].pop_front() else { break };
+                let clock = Instant::now();
+                execution.receive(from, payload, &mut outbox)?;
+                work.receive += clock.elapsed();
+                mail[1 - rank].extend(outbox.drain(..).map(|outgoing| outgoing.payload));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Numbers with a heavy tail, as gradients have.
+fn tailed(i: u32) -> f32 {
+    let x = i.wrapping_mul(0x9e37_79b9) ^ (i >> 7);
+    let x = (x ^ (x >> 15)).wrapping_mul(0x85eb_ca6b);
+    let uniform = ((x ^ (x >> 13)) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    uniform * uniform * uniform
+}
+
+/// Numbers as a note.
+pub(crate) fn bytes(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// So many numbers of each rank. One that is missing or none counts as infinite: nobody is believed to be fast who said
+/// nothing.
+pub(crate) fn numbers(notes: &[Bytes], count: usize) -> Vec<Vec<f64>> {
+    let number = |note: &Bytes, i: usize| {
+        let bytes = note.get(8 * i..8 * i + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(f64::from_le_bytes).filter(|number| !number.is_nan()).unwrap_or(f64::INFINITY)
+    };
+    notes.iter().map(|note| (0..count).map(|i| number(note, i)).collect()).collect()
+}
+
+/// The lower median.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}

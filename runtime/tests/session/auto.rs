@@ -1,0 +1,126 @@
+//! The method `auto`: measuring, choosing, and going over to another method.
+
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_runtime::{Gradients, Layout};
+
+use crate::job::{BOTH, Over, gradient, run};
+
+#[test]
+fn all_ranks_measure_the_same_in_less_than_two_seconds() {
+    for over in BOTH {
+        let probed = run(over, 3, |session| session.probe(100_000).unwrap());
+        for other in &probed {
+            assert_eq!((other.network, other.speed), (probed[0].network, probed[0].speed), "{over:?}");
+            assert!(other.took < Duration::from_secs(2), "{over:?}: {:?}", other.took);
+        }
+        let (network, speed) = (probed[0].network, probed[0].speed);
+        assert!(network.bytes_per_second.is_finite() && network.bytes_per_second > 1e6, "{network:?}");
+        assert!(network.latency > Duration::ZERO, "{network:?}");
+        assert!(speed.parts().iter().all(|part| part.is_finite() && *part > 0.0), "{speed:?}");
+    }
+}
+
+/// Whatever is tried in turn, entry by entry all that was given was delivered or is still here, and the updates are equal.
+#[test]
+fn changing_methods_loses_nothing() {
+    const N: usize = 3000;
+    const STEPS: u64 = 100;
+    for (over, workers) in [(Over::Memory, 4), (Over::Tcp, 3)] {
+        let layout = Layout::new().parameter("a", N);
+        let ranks = run(over, workers, |session| {
+            let mut gradients = session.gradients(&layout, Method::auto().density(0.02)).unwrap();
+            let mut methods = vec![gradients.methods()[0].to_string()];
+            let mut sum = vec![0.0f64; N];
+            for step in 0..STEPS {
+                gradients.ready("a", &gradient(N, session.rank(), step)).unwrap();
+                let mut delivered = vec![0.0; N];
+                gradients.wait().unwrap().add_to("a", &mut delivered, workers as f32).unwrap();
+                sum.iter_mut().zip(delivered).for_each(|(sum, d)| *sum += f64::from(d));
+                methods.push(gradients.methods()[0].to_string());
+            }
+            (methods, sum, residual(&gradients))
+        });
+        let (methods, sum, _) = &ranks[0];
+        assert!(methods.windows(2).any(|pair| pair[0] != pair[1]), "nothing was tried beside {}", methods[0]);
+        for (others, theirs, _) in &ranks {
+            assert_eq!((others, theirs), (methods, sum));
+        }
+        let mut given = vec![(0.0, 0.0); N];
+        for (rank, step) in (0..workers as usize).flat_map(|rank| (0..STEPS).map(move |step| (rank, step))) {
+            for ((total, size), g) in given.iter_mut().zip(gradient(N, rank, step)) {
+                *total += f64::from(g);
+                *size += f64::from(g.abs());
+            }
+        }
+        for (i, (total, size)) in given.into_iter().enumerate() {
+            let kept: f64 = ranks.iter().map(|(_, _, residual)| f64::from(residual[i])).sum();
+            let error = (total - sum[i] - kept).abs();
+            assert!(error <= 1e-5 * size, "entry {i}: {total} given, {} delivered, {kept} kept", sum[i]);
+        }
+    }
+}
+
+/// The residual of the parameter "a", as a checkpoint has it.
+fn residual(gradients: &Gradients) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    gradients.save(&path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let name = tensors.names().into_iter().find(|name| name.starts_with("residual")).unwrap();
+    let words = tensors.tensor(name).unwrap().data().chunks_exact(4).map(|b| b.try_into().unwrap());
+    words.map(f32::from_le_bytes).collect()
+}
+
+/// A checkpoint names what was chosen: a session that chooses goes on with it, and so does one that is told to.
+#[test]
+fn a_checkpoint_brings_its_method_along() {
+    let layout = Layout::new().parameter("a", 500);
+    run(Over::Memory, 2, |session| {
+        let mut gradients = session.gradients(&layout, Method::auto().density(0.1)).unwrap();
+        // In the middle of a try, probably of another method than the first.
+        for step in 0..13 {
+            gradients.ready("a", &gradient(500, session.rank(), step)).unwrap();
+            gradients.wait().unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        gradients.save(&path).unwrap();
+        let chosen = gradients.methods()[0];
+        for method in [Method::auto().density(0.1), chosen] {
+            let mut again = session.gradients(&layout, method).unwrap();
+            again.load(&path).unwrap();
+            assert_eq!(again.methods()[0].to_string(), chosen.to_string());
+            assert_eq!(residual(&again), residual(&gradients));
+        }
+        // The others' folders are still needed until all are here.
+        session.barrier().unwrap();
+    });
+}
+
+/// A worker alone has nobody to send to.
+#[test]
+fn one_worker_alone_chooses_too() {
+    let layout = Layout::new().parameter("a", 50);
+    run(Over::Memory, 1, |session| {
+        let mut gradients = session.gradients(&layout, Method::auto()).unwrap();
+        for step in 0..20 {
+            gradients.ready("a", &gradient(50, 0, step)).unwrap();
+            gradients.wait().unwrap();
+        }
+        assert!(!gradients.methods()[0].is_auto());
+    });
+}
+
+/// Ranks that choose and ranks that do not are told apart before anything is measured.
+#[test]
+fn all_ranks_choose_or_none_does() {
+    let layout = Layout::new().parameter("a", 50);
+    run(Over::Memory, 2, |session| {
+        let method = if session.rank() == 0 { Method::auto() } else { Method::ring() };
+        let Err(error) = session.gradients(&layout, method) else { panic!("they agreed") };
+        assert!(error.to_string().contains("rank 1"), "{error}");
+    });
+}

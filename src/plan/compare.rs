@@ -1,0 +1,336 @@
+//! `gleaner plan --compare`: what a step of every method is expected to take, the fastest first.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::{RoutineError, Sag};
+use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
+use plotters::element::{DashedPathElement, PathElement};
+use plotters::prelude::{IntoDrawingArea, SVGBackend};
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, WHITE};
+use serde::Serialize;
+
+use super::draw::{Area, DrawError, GREY, INK, write};
+use crate::quantity::{self, Rate, grouped};
+
+/// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of
+/// 269,722 entries, rounded. A job that chooses by itself measures afresh.
+pub const SPEED: Speed = Speed { select: 0.3, encode: 20.0, merge: 18.0, add: 0.4, message: 5500.0 };
+
+/// Where the picture ends, or at the number of workers asked for if that is larger.
+const MOST_WORKERS: u32 = 4096;
+
+/// A line of the table; the names are those of the JSON object.
+#[derive(Serialize)]
+struct Row {
+    method: &'static str,
+    teams: u32,
+    sag: Option<&'static str>,
+    rounds: u64,
+    messages: u64,
+    words_critical: u64,
+    bytes_received: u64,
+    seconds: f64,
+    select: f64,
+    exchange: f64,
+    merge: f64,
+    delivered: (u64, u64),
+    ratio: f64,
+}
+
+/// Everything that is reported.
+#[derive(Serialize)]
+struct Report {
+    workers: u32,
+    params: usize,
+    latency: f64,
+    bytes_per_second: f64,
+    speed: String,
+    overlap: f64,
+    bytes_per_entry: f64,
+    methods: Vec<Row>,
+}
+
+/// Speeds by their names, such as `select=0.5,merge=12`; what is not named stays as in [`SPEED`].
+pub fn speed(text: &str) -> Result<Speed, String> {
+    let mut parts = SPEED.parts();
+    for pair in text.split(',') {
+        let expected = || {
+            format!(
+                "'{pair}' is no speed; expected one of {} and nanoseconds, such as merge=12",
+                PARTS.join(", ")
+            )
+        };
+        let (name, value) = pair.split_once('=').ok_or_else(expected)?;
+        let place = PARTS.iter().position(|part| *part == name.trim()).ok_or_else(expected)?;
+        let value: f64 = value.trim().parse().map_err(|_| expected())?;
+        parts[place] = Some(value).filter(|v| v.is_finite() && *v >= 0.0).ok_or_else(expected)?;
+    }
+    Ok(Speed::of(parts))
+}
+
+/// A ranking for one number of workers, and what it was reckoned with.
+pub struct Comparison {
+    choice: Method,
+    workers: u32,
+    n: usize,
+    bandwidth: Rate,
+    model: Model,
+    ranking: Vec<Forecast>,
+}
+
+impl Comparison {
+    /// Ranks the candidates of a choice.
+    ///
+    /// # Errors
+    /// Options that no method takes.
+    pub fn new(
+        choice: Method,
+        (workers, n): (u32, usize),
+        (latency, bandwidth): (Duration, Rate),
+        speed: Speed,
+    ) -> Result<Self, RoutineError> {
+        let network = Network { latency, bytes_per_second: bandwidth.bytes_per_second() };
+        let model = Model::new(network, speed, choice, n)?;
+        let ranking = model.rank(choice, workers, n)?;
+        Ok(Self { choice, workers, n, bandwidth, model, ranking })
+    }
+
+    /// The fastest.
+    pub fn best(&self) -> &Forecast {
+        &self.ranking[0]
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let best = self.best().seconds.max(f64::MIN_POSITIVE);
+        let row = |f: &Forecast| Row {
+            method: f.method.collective().name(),
+            teams: f.teams,
+            sag: match f.sag {
+                Sag::Auto => None,
+                Sag::Recursive => Some("recursive"),
+                Sag::Bruck => Some("bruck"),
+            },
+            rounds: f.rounds,
+            messages: f.messages,
+            words_critical: f.words,
+            bytes_received: f.bytes_received,
+            seconds: f.seconds,
+            select: f.select,
+            exchange: f.exchange,
+            merge: f.merge,
+            delivered: f.delivered,
+            ratio: f.seconds / best,
+        };
+        self.ranking.iter().map(row).collect()
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        let report = Report {
+            workers: self.workers,
+            params: self.n,
+            latency: self.model.network.latency.as_secs_f64(),
+            bytes_per_second: self.model.network.bytes_per_second,
+            speed: self.model.speed.to_string(),
+            overlap: self.model.overlap,
+            bytes_per_entry: self.model.bytes_per_entry,
+            methods: self.rows(),
+        };
+        // Numbers and fixed names always serialise.
+        serde_json::to_string(&report).unwrap_or_default() + "\n"
+    }
+
+    /// As a table.
+    pub fn table(&self) -> String {
+        let header = [
+            "method",
+            "rounds",
+            "messages",
+            "words",
+            "received",
+            "select",
+            "exchange",
+            "merge",
+            "step",
+            "entries",
+            "/ fastest",
+        ];
+        let mut cells = vec![header.map(String::from)];
+        for (f, row) in self.ranking.iter().zip(self.rows()) {
+            let (low, high) = f.delivered;
+            let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
+            cells.push([
+                f.to_string(),
+                grouped(f.rounds),
+                grouped(f.messages),
+                grouped(f.words),
+                quantity::bytes(f.bytes_received as f64),
+                ms(f.select),
+                ms(f.exchange),
+                ms(f.merge),
+                ms(f.seconds),
+                if low == high { grouped(low) } else { format!("{}–{}", grouped(low), grouped(high)) },
+                format!("{:.2}", row.ratio),
+            ]);
+        }
+        let widths: Vec<usize> = (0..header.len())
+            .map(|c| cells.iter().map(|r| r[c].chars().count()).max().unwrap_or(0))
+            .collect();
+        let mut text = format!("{}; expected times in ms\n\n", self.heading());
+        for row in cells {
+            let _ = write!(text, "{:<w$}", row[0], w = widths[0]);
+            for (cell, w) in row.iter().zip(&widths).skip(1) {
+                let _ = write!(text, "  {cell:>w$}");
+            }
+            text.push('\n');
+        }
+        let _ = write!(
+            text,
+            "\nReckoned with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
+             entries\nand all different ones. Nanoseconds an entry or message: {} (--speed).\n",
+            self.model.network.latency, self.bandwidth, self.model.bytes_per_entry, self.model.speed
+        );
+        text
+    }
+
+    fn heading(&self) -> String {
+        let among = if self.workers == 1 { "worker" } else { "workers" };
+        let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
+        format!("{} {among}, n = {}, k = {}", self.workers, grouped(self.n as u64), grouped(k as u64))
+    }
+
+    /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
+    fn curves(&self) -> Vec<(&'static str, Vec<(u32, f64)>)> {
+        let most = MOST_WORKERS.max(self.workers);
+        let mut curves: Vec<(&'static str, Vec<(u32, f64)>)> = Vec::new();
+        for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
+            for forecast in self.model.rank(self.choice, workers, self.n).unwrap_or_default() {
+                let name = forecast.method.collective().name();
+                let place = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                    curves.push((name, Vec::new()));
+                    curves.len() - 1
+                });
+                let points = &mut curves[place].1;
+                if points.last().is_none_or(|(last, _)| *last != workers) {
+                    points.push((workers, forecast.seconds));
+                }
+            }
+        }
+        curves
+    }
+
+    /// The time of a step against the number of workers, both on logarithmic axes.
+    ///
+    /// # Errors
+    /// What the plotting library refuses.
+    pub fn svg(&self) -> Result<String, DrawError> {
+        let curves = self.curves();
+        let chart = Chart::over(&curves);
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(
+                &mut text,
+                (LEFT as u32 + WIDTH as u32 + RIGHT as u32, (TOP + HEIGHT + 70) as u32),
+            )
+            .into_drawing_area();
+            area.fill(&WHITE)?;
+            let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
+            let heading = format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64));
+            write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
+            let below = format!(
+                "expected on links of {} with a latency of {:?}; spardl in its fastest number of teams",
+                self.bandwidth, self.model.network.latency
+            );
+            write(&area, &below, (24, 50), 15, HPos::Left, INK)?;
+            chart.axes(&area)?;
+            chart.lines(&area, &curves)?;
+            area.present()?;
+        }
+        Ok(text)
+    }
+}
+
+const LEFT: i32 = 90;
+const WIDTH: i32 = 640;
+const RIGHT: i32 = 230;
+const TOP: i32 = 84;
+const HEIGHT: i32 = 460;
+/// Between two labels at the ends of lines.
+const LABEL: i32 = 17;
+
+/// Lengths of dashes and of the gaps between them, in pixels: no two lines look alike without colours.
+const DASHES: [(i32, i32); 6] = [(1, 0), (12, 5), (3, 4), (22, 6), (7, 12), (2, 9)];
+
+/// Decades of seconds and of workers, as pixels.
+struct Chart {
+    workers: (f64, f64),
+    seconds: (f64, f64),
+}
+
+impl Chart {
+    fn over(curves: &[(&str, Vec<(u32, f64)>)]) -> Self {
+        let points = || curves.iter().flat_map(|(_, points)| points);
+        let most = points().map(|(p, _)| f64::from(*p).log2()).fold(2.0, f64::max);
+        let times = || points().map(|(_, s)| s.max(1e-9).log10());
+        let (low, high) = (times().fold(f64::MAX, f64::min).floor(), times().fold(f64::MIN, f64::max).ceil());
+        Self { workers: (1.0, most), seconds: (low, high.max(low + 1.0)) }
+    }
+
+    fn x(&self, workers: f64) -> i32 {
+        let (from, to) = self.workers;
+        LEFT + ((workers.log2() - from) / (to - from) * f64::from(WIDTH)).round() as i32
+    }
+
+    fn y(&self, seconds: f64) -> i32 {
+        let (from, to) = self.seconds;
+        TOP + ((to - seconds.max(1e-9).log10()) / (to - from) * f64::from(HEIGHT)).round() as i32
+    }
+
+    fn axes(&self, area: &Area<'_>) -> Result<(), DrawError> {
+        for power in self.seconds.0 as i32..=self.seconds.1 as i32 {
+            let y = self.y(10f64.powi(power));
+            area.draw(&PathElement::new(vec![(LEFT, y), (LEFT + WIDTH, y)], GREY.stroke_width(1)))?;
+            let label = format!("{:?}", Duration::from_secs_f64(10f64.powi(power)));
+            write(area, &label, (LEFT - 10, y), 14, HPos::Right, INK)?;
+        }
+        for power in self.workers.0 as i32..=self.workers.1 as i32 {
+            let x = self.x(2f64.powi(power));
+            area.draw(&PathElement::new(vec![(x, TOP), (x, TOP + HEIGHT + 6)], GREY.stroke_width(1)))?;
+            write(area, &format!("{}", 1u64 << power), (x, TOP + HEIGHT + 20), 14, HPos::Center, INK)?;
+        }
+        write(area, "workers, P", (LEFT + WIDTH / 2, TOP + HEIGHT + 46), 14, HPos::Center, INK)
+    }
+
+    fn lines(&self, area: &Area<'_>, curves: &[(&str, Vec<(u32, f64)>)]) -> Result<(), DrawError> {
+        let mut ends: Vec<(i32, &str)> = Vec::new();
+        for (i, (name, points)) in curves.iter().enumerate() {
+            let path: Vec<(i32, i32)> =
+                points.iter().map(|(p, s)| (self.x(f64::from(*p)), self.y(*s))).collect();
+            let (dash, gap) = DASHES[i % DASHES.len()];
+            // With each turn through the dashes, lines become thicker.
+            let style = INK.stroke_width(1 + (i / DASHES.len()) as u32);
+            if gap == 0 {
+                area.draw(&PathElement::new(path.clone(), style))?;
+            } else {
+                area.draw(&DashedPathElement::new(path.clone(), dash, gap, style))?;
+            }
+            if let Some((_, y)) = path.last() {
+                ends.push((*y, name));
+            }
+        }
+        ends.sort_unstable();
+        // Labels make room for each other, and a thin line leads from each to its own end.
+        let mut below = TOP - LABEL;
+        for (y, name) in ends {
+            let at = y.max(below + LABEL);
+            below = at;
+            let from = LEFT + WIDTH;
+            area.draw(&PathElement::new(vec![(from, y), (from + 14, at)], GREY.stroke_width(1)))?;
+            write(area, name, (from + 18, at), 14, HPos::Left, INK)?;
+        }
+        Ok(())
+    }
+}
