@@ -10,8 +10,8 @@
 //! 4. Balance and all-gather: where a region was more than four times as full as the mean in the step before, each
 //!    owner spreads its entries evenly over all workers first.
 //!
-//! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words or 6k(P − 1)/P: within
-//! the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags of
+//! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words,
+//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags of
 //! the all-gather, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
@@ -67,7 +67,7 @@ impl Collective for OkTopk {
     }
 
     fn summary(&self) -> &'static str {
-        "Ok-Topk: P−1 + ⌈log2 P⌉ messages, 4k(P−1)/P words, or 2(P−1) + ⌈log2 P⌉ and 6k(P−1)/P where it balances"
+        "Ok-Topk: P−1 + ⌈log2 P⌉ messages, 4k(P−1)/P words; P−1 and 2k(P−1)/P² more where it balances"
     }
 
     fn is_sparse(&self) -> bool {
@@ -162,7 +162,7 @@ impl Collective for OkTopk {
         let share = (2 * (shape.k as u64).div_ceil(u64::from(shape.workers))).min(len);
         let split = others.div_ceil(u64::from(WINDOW));
         let cost = |balancing: u64| {
-            let words = (2 + balancing) * others * share;
+            let words = others * (2 * share + balancing * 2 * (share / 2).div_ceil(u64::from(shape.workers)));
             let rounds = split + l + balancing * u64::from(others > 0);
             let messages = (1 + balancing) * others + l;
             Cost { rounds, messages, words_received: words, words_critical: words }

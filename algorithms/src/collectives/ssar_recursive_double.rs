@@ -61,18 +61,29 @@ impl Collective for SsarRecursiveDouble {
         let levels = u64::from(core.ilog2());
         let surplus = u64::from(shape.workers) - core;
         let folded = u64::from(surplus > 0);
-        let words = |k: u64| (2 * k).min(n);
-        // What worker 0 holds after the fold and t exchanges: its own, its surplus rank's, and those of its peers'.
+        let words = |contributions: u64| (2 * contributions * k).min(n);
+        // The fullest bag in exchange t: that of the first workers, who took their surplus ranks' in.
         let held = |t: u64| (1 << t) + surplus.min(1 << t);
-        let cost = |exchanged: u64, last: u64| Cost {
+        // They are a round behind; workers far from them are not.
+        let in_time = |t: u64| t < levels && surplus.div_ceil(2 << t) < (core >> (t + 1));
+        let round = |r: u64| {
+            let first = if r == 0 { words(1) } else { words(held(r - 1)) };
+            first.max(if in_time(r) { words(1 << r) } else { 0 })
+        };
+        let cost = |received: u64, critical: u64| Cost {
             rounds: levels + 2 * folded,
             messages: levels + folded,
-            words_received: folded * words(k) + exchanged,
-            words_critical: folded * (words(k) + last) + exchanged,
+            words_received: folded * words(1) + received,
+            words_critical: critical,
+        };
+        let received = (0..levels).map(|t| words(held(t))).sum();
+        let critical = match folded {
+            0 => received,
+            _ => (0..=levels).map(round).sum::<u64>() + words(u64::from(shape.workers)),
         };
         CostRange {
-            low: cost(levels * words(k), words(k)),
-            high: cost((0..levels).map(|t| words(held(t) * k)).sum(), words(u64::from(shape.workers) * k)),
+            low: cost(levels * words(1), (levels + 2 * folded) * words(1)),
+            high: cost(received, critical),
         }
     }
 }

@@ -19,4 +19,5 @@ mod predictions;
 mod selections;
 mod spardl;
 mod spardl_oracle;
+mod tables;
 mod types;

@@ -1,0 +1,281 @@
+//! SparDL's Table 1 and SparCML's bounds, from bags that really travel.
+//!
+//! The papers' bandwidth terms depend on which entries the workers choose. Both ends are tested: all choose the same
+//! entries, or no two choose the same, spread evenly over the gradient.
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::{CostRange, Sag, Shape};
+use gleaner_algorithms::schedule::Cost;
+
+use super::harness::{Team, methods};
+
+/// What a step of P workers with k entries each of n is made for: P divides k, and n is so long that no sum turns dense.
+#[derive(Clone, Copy)]
+struct Case {
+    p: u64,
+    k: u64,
+    n: u64,
+}
+
+impl Case {
+    fn of(p: u64, each: u64) -> Self {
+        // An entry takes two words, and a block may get those of all workers.
+        Self { p, k: each * p, n: each * p * (2 * p + 1) }
+    }
+
+    fn shape(self, method: Method) -> Shape {
+        method.k(self.k as usize).shape(self.p as u32, self.n as usize).unwrap()
+    }
+
+    /// Every worker has k entries, evenly spread: at the same places, or each at its own.
+    fn gradients(self, same: bool) -> Vec<Vec<f32>> {
+        let apart = self.n / self.k;
+        let gradient = |w: u64| {
+            let mut gradient = vec![0.0; self.n as usize];
+            for j in 0..self.k {
+                let place = j * apart + if same { 0 } else { w };
+                gradient[place as usize] = 1.0 + (j * self.p + w) as f32 / (self.k * self.p) as f32;
+            }
+            gradient
+        };
+        (0..self.p).map(gradient).collect()
+    }
+
+    /// Rounds and messages of the schedules, and the words of the bags that travel in the step that comes after so many.
+    fn cost(self, method: Method, same: bool, after: usize) -> Cost {
+        let mut team = Team::of(method.k(self.k as usize), self.p as usize, self.n as usize);
+        let gradients = self.gradients(same);
+        for _ in 0..after {
+            team.step(&gradients);
+        }
+        let Cost { rounds, messages, .. } = team.ensemble.cost;
+        let outcome = team.step(&gradients);
+        let words_received = outcome.words_received.iter().copied().max().unwrap();
+        Cost { rounds, messages, words_received, words_critical: outcome.words_critical }
+    }
+
+    fn range(self, method: Method) -> CostRange {
+        CostRange { low: self.cost(method, true, 0), high: self.cost(method, false, 0) }
+    }
+}
+
+fn named(name: &str) -> Method {
+    Method::named(name).unwrap()
+}
+
+fn powers() -> impl Iterator<Item = (u64, u64)> {
+    (1..=6).map(|log| (1 << log, log))
+}
+
+/// The last round of a schedule, and the messages of its busiest worker: the papers count either.
+fn latency(cost: Cost) -> u64 {
+    cost.rounds.max(cost.messages)
+}
+
+/// "TopkA": log P α + 2(P − 1)k β, whatever is chosen; SparCML's sparse all-gather at its upper end, L1(P) + (P − 1)k β_s.
+#[test]
+fn topka() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        for same in [true, false] {
+            let cost = case.cost(named("topka"), same, 0);
+            assert_eq!((latency(cost), cost.words_critical), (log, 2 * (p - 1) * case.k), "P {p}");
+        }
+    }
+}
+
+/// "TopkDSA": (P + 2 log P) α + [4k(P − 1)/P, (2k + n)(P − 1)/P] β. Ours tells no lengths ahead: P − 1 + log P.
+#[test]
+fn topkdsa() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        let (k, n) = (case.k, case.n);
+        let CostRange { low, high } = case.range(named("topkdsa"));
+        assert!(latency(low) == p - 1 + log && latency(low) <= p + 2 * log, "P {p}");
+        assert_eq!(low.words_critical, 4 * k * (p - 1) / p, "P {p}");
+        assert_eq!(high.words_critical, 2 * k * (p - 1) / p + 2 * k * (p - 1), "P {p}");
+        assert!(high.words_critical <= (2 * k + n) * (p - 1) / p, "P {p}");
+        // Where the sums are dense, the upper end is reached.
+        let dense = Case { p, k: 4 * p, n: 4 * p * p };
+        let words = dense.cost(named("topkdsa"), false, 0).words_critical;
+        assert_eq!(words, (2 * dense.k + dense.n) * (p - 1) / p, "P {p}");
+    }
+}
+
+/// "gTopk": 2 log P α + 4(log P)k β.
+#[test]
+fn gtopk() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        for same in [true, false] {
+            let cost = case.cost(named("gtopk"), same, 0);
+            assert_eq!((latency(cost), cost.words_critical), (2 * log, 4 * log * case.k), "P {p}");
+        }
+    }
+}
+
+/// "Ok-Topk": 2(P + log P) α + [2k(P − 1)/P, 6k(P − 1)/P] β. With exact thresholds (all choose the same in every step, so
+/// that the thresholds of the first are exact in the next) ours is in the middle, also where it balances.
+#[test]
+fn oktopk() {
+    for (p, log) in powers() {
+        // A region's entries are cut into P pieces where they are balanced.
+        let case = Case::of(p, p);
+        let k = case.k;
+        let (lower, upper) = (2 * k * (p - 1) / p, 6 * k * (p - 1) / p);
+        let cost = case.cost(named("oktopk"), true, 1);
+        assert!(latency(cost) == p - 1 + log && latency(cost) <= 2 * (p + log), "P {p}");
+        assert_eq!(cost.words_critical, 4 * k * (p - 1) / p, "P {p}");
+        assert!((lower..=upper).contains(&cost.words_critical), "P {p}");
+        // The same step, balanced: what was learnt says so.
+        let mut team = Team::of(named("oktopk").k(k as usize), p as usize, case.n as usize);
+        let gradients = case.gradients(true);
+        team.step(&gradients);
+        team.ensemble.memories.iter_mut().for_each(|memory| memory.agreed[1] = 1.0);
+        let memories = team.ensemble.memories.clone();
+        let method = named("oktopk").k(k as usize);
+        let shape = method.shape(p as u32, case.n as usize).unwrap();
+        team.ensemble = gleaner_algorithms::collectives::Ensemble::after(method, shape, memories).unwrap();
+        assert_eq!(team.ensemble.cost.messages, 2 * (p - 1) + log, "P {p}");
+        assert!(team.ensemble.cost.messages <= 2 * (p + log), "P {p}");
+        let words = team.step(&gradients).words_critical;
+        assert_eq!(words, 4 * k * (p - 1) / p + 2 * k * (p - 1) / (p * p), "P {p}");
+        assert!((lower..=upper).contains(&words), "P {p}");
+    }
+}
+
+/// "SparDL (R-SAG)": (2⌈log P/d⌉ + log d) α + 2k((2P − 2d)/P + (d/P) log d) β (equation 5).
+#[test]
+fn spardl_with_recursive_teams() {
+    for (p, log) in powers() {
+        for (d, log_d) in (0..=log).map(|log_d| (1 << log_d, log_d)) {
+            let case = Case::of(p, 2);
+            let method = Method::spardl().teams(d as u32).sag(Sag::Recursive);
+            let words = 2 * case.k * (2 * p - 2 * d + d * log_d) / p;
+            for same in [true, false] {
+                let cost = case.cost(method, same, 0);
+                assert_eq!(latency(cost), 2 * (log - log_d) + log_d, "P {p}, d {d}");
+                // Blocks of a team have dk/P entries, and so has a swap, if so many were chosen in it.
+                assert!(cost.words_critical <= words, "P {p}, d {d}");
+            }
+            // Full bags: the bound that the checker derives.
+            let team = Team::of(method.k(case.k as usize), p as usize, case.n as usize);
+            assert_eq!(team.ensemble.cost.words_critical, words, "P {p}, d {d}");
+        }
+    }
+}
+
+/// "SparDL (B-SAG)": (2⌈log P/d⌉ + ⌈log d⌉) α, and from 2k(Pd + P − 2d)/(Pd) (the table's lower end omits the
+/// reduce-scatter) to 2k(d² + 2P − 3d)/P β (equation 7).
+#[test]
+fn spardl_with_teams_by_bruck() {
+    for (p, log) in powers() {
+        for (d, log_d) in (1..=log).map(|log_d| (1 << log_d, log_d)) {
+            let case = Case::of(p, 2);
+            let k = case.k;
+            let method = Method::spardl().teams(d as u32).sag(Sag::Bruck);
+            let (lower, upper) = (2 * k * (p * d + p - 2 * d) / (p * d), 2 * k * (d * d + 2 * p - 3 * d) / p);
+            for same in [true, false] {
+                let cost = case.cost(method, same, 0);
+                assert_eq!(latency(cost), 2 * (log - log_d) + log_d, "P {p}, d {d}");
+                assert!(cost.words_critical <= upper, "P {p}, d {d}: {} of {upper}", cost.words_critical);
+            }
+            // h is least at first. Where all choose the same, the teams' largest are the same, and nothing more remains.
+            let cost = case.cost(method, true, 0);
+            assert_eq!(cost.words_critical, lower, "P {p}, d {d}");
+            let team = Team::of(method.k(k as usize), p as usize, case.n as usize);
+            assert_eq!(team.ensemble.cost.words_critical, upper, "P {p}, d {d}");
+        }
+    }
+}
+
+/// L1(P) + log2(P) k β_s ≤ T ≤ L1(P) + (P − 1)k β_s, where β_s is the time of two words.
+#[test]
+fn ssar_recursive_double() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        let CostRange { low, high } = case.range(named("ssar-recursive-double"));
+        assert_eq!((latency(low), low.words_critical), (log, 2 * log * case.k), "P {p}");
+        assert_eq!((latency(high), high.words_critical), (log, 2 * (p - 1) * case.k), "P {p}");
+    }
+}
+
+/// L2(P) + 2(P − 1)/P k β_s ≤ T ≤ L2(P) + Pk β_s with L2(P) = (P − 1)α + L1(P).
+#[test]
+fn ssar_split_all_gather() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        let CostRange { low, high } = case.range(named("ssar-split-all-gather"));
+        assert_eq!((latency(low), low.words_critical), (p - 1 + log, 4 * case.k * (p - 1) / p), "P {p}");
+        // Spread evenly, no worker gets more than its share of the split: a little below the bound.
+        assert_eq!(high.words_critical, 2 * case.k * (p * p - 1) / p, "P {p}");
+        assert!(latency(high) == p - 1 + log && high.words_critical <= 2 * p * case.k, "P {p}");
+    }
+}
+
+/// L2(P) + (P − 1)/P N β_d ≤ T ≤ L2(P) + k β_s + (P − 1)/P N β_d.
+#[test]
+fn dsar_split_all_gather() {
+    for (p, log) in powers() {
+        let case = Case::of(p, 2);
+        let dense = case.n * (p - 1) / p;
+        for same in [true, false] {
+            let cost = case.cost(named("dsar-split-all-gather"), same, 0);
+            assert_eq!(latency(cost), p - 1 + log, "P {p}");
+            assert_eq!(cost.words_critical, 2 * case.k * (p - 1) / p + dense, "P {p}");
+            assert!((dense..=2 * case.k + dense).contains(&cost.words_critical), "P {p}");
+        }
+    }
+}
+
+/// For every P, the formula in the method's file is what its schedules and bags cost at both ends.
+#[test]
+fn every_formula_is_what_it_costs() {
+    for p in 1..=64u64 {
+        let case = Case::of(p, 1 + p % 2);
+        let teams = (2..=p as u32).filter(|d| (p as u32).is_multiple_of(*d));
+        let teams = teams.flat_map(|d| [Sag::Auto, Sag::Bruck].map(|sag| Method::spardl().teams(d).sag(sag)));
+        for method in methods().chain(teams) {
+            let name = method.k(case.k as usize).to_string();
+            let formula = method.collective().cost(&case.shape(method));
+            let checked = Team::of(method.k(case.k as usize), p as usize, case.n as usize).ensemble.cost;
+            let agrees = |formula: Cost| (formula.rounds, formula.messages);
+            match method.collective().name() {
+                // The first step finds its thresholds; the next one is what the formula is about.
+                "oktopk" => {
+                    let cost = case.cost(method, true, 1);
+                    assert_eq!(agrees(formula.low), agrees(cost), "{name}, P {p}");
+                    assert_eq!(formula.low.words_critical, cost.words_critical, "{name}, P {p}");
+                    continue;
+                }
+                // What remains of the last selection is between the two.
+                "spardl" if method.collective().cost(&case.shape(method)).low != formula.high => {
+                    let range = case.range(method);
+                    assert!(range.low.words_critical >= formula.low.words_critical, "{name}, P {p}");
+                    assert!(checked.words_critical <= formula.high.words_critical, "{name}, P {p}");
+                }
+                "spardl" => {
+                    assert_eq!(checked.words_critical, formula.high.words_critical, "{name}, P {p}");
+                }
+                // Blocks that differ by an entry: the formulas count the longer ones.
+                _ if !method.collective().is_sparse() => {
+                    let (formula, found) = (formula.high.words_critical, checked.words_critical);
+                    let rounds = 2 * checked.rounds * p;
+                    assert!((found..=found + rounds).contains(&formula), "{name}, P {p}: {formula}, {found}");
+                }
+                _ => {
+                    let range = case.range(method);
+                    for (formula, found) in [(formula.low, range.low), (formula.high, range.high)] {
+                        assert_eq!(formula.words_critical, found.words_critical, "{name}, P {p}");
+                        assert!(
+                            found.words_received <= formula.words_received.max(formula.words_critical),
+                            "{name}, P {p}"
+                        );
+                    }
+                }
+            }
+            assert_eq!(agrees(formula.low), agrees(checked), "{name}, P {p}");
+            assert_eq!(agrees(formula.high), agrees(checked), "{name}, P {p}");
+        }
+    }
+}
