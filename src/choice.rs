@@ -60,7 +60,7 @@ fn names() -> String {
 fn summaries() -> String {
     let auto = Method::auto().collective();
     let all = COLLECTIVES.iter().copied().chain([auto]);
-    let lines = all.map(|c| format!("\n  {:20}{}", c.name(), c.summary()));
+    let lines = all.map(|c| format!("\n  {:23}{}", c.name(), c.summary()));
     format!("The all-reduce:{}", lines.collect::<String>())
 }
 
@@ -121,7 +121,11 @@ impl Choice {
             true => COLLECTIVES.iter().map(|c| c.name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
-        let alone = |name: &str| Self { method: name.to_owned(), ..self.clone() };
+        // A number of teams may stand after the name.
+        let alone = |name: &str| match name.split_once('/').map(|(name, teams)| (name, teams.parse())) {
+            Some((name, Ok(teams))) => Self { method: name.to_owned(), teams, ..self.clone() },
+            _ => Self { method: name.to_owned(), ..self.clone() },
+        };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
     }
 }

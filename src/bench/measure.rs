@@ -61,7 +61,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
             }
             if let Some(display) = &display {
                 let (done, of) = (u64::from(round) * turns as u64 + turn as u64 + 1, u64::from(rounds));
-                let name = runner.entrant.method.collective().name();
+                let name = runner.entrant.method.label();
                 let note = format!("{name}: {:.1} ms a step", sample.seconds * 1e3);
                 display.show(&Progress { done, of: of * turns as u64, note });
             }

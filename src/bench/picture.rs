@@ -136,7 +136,7 @@ impl<'a> Picture<'a> {
         let (top, bottom) = (middle - BAR / 2, middle + BAR / 2);
         let k =
             if s.k == s.params { "all entries".to_owned() } else { format!("k = {}", grouped(s.k as u64)) };
-        write(area, s.method, (LEFT - 12, middle - 8), 15, HPos::Right, INK)?;
+        write(area, &s.method, (LEFT - 12, middle - 8), 15, HPos::Right, INK)?;
         write(area, &k, (LEFT - 12, middle + 10), 12, HPos::Right, INK)?;
         let mut from = 0.0;
         let rest = s.seconds - s.slowest_select - s.slowest_exchange - s.slowest_merge;

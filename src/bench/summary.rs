@@ -35,7 +35,7 @@ pub struct Record {
 /// The report on one method. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    pub method: &'static str,
+    pub method: String,
     pub workers: usize,
     pub params: usize,
     pub k: usize,
@@ -110,7 +110,7 @@ impl Summary {
             if whole > 0.0 { seconds.median * sum(field) / whole } else { 0.0 }
         };
         Summary {
-            method: entrant.method.collective().name(),
+            method: entrant.method.label(),
             workers,
             params,
             k: entrant.k,

@@ -314,6 +314,14 @@ impl Method {
         Self { bucket: Some(bucket), ..self }
     }
 
+    /// The name, and after a slash the number of teams if there are several: as commands take it in a list of methods.
+    pub fn label(&self) -> String {
+        match self.teams {
+            1 => self.collective.name().to_owned(),
+            teams => format!("{}/{teams}", self.collective.name()),
+        }
+    }
+
     /// The all-reduce.
     pub fn collective(&self) -> &'static dyn Collective {
         self.collective
