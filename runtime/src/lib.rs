@@ -20,6 +20,7 @@ mod post;
 mod reducer;
 pub mod report;
 mod session;
+mod silence;
 pub mod staged;
 mod steps;
 mod tag;

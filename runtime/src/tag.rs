@@ -36,6 +36,8 @@ pub(crate) enum Topic {
     Bags(StepId),
     /// Whether one step is to be given up.
     Cancel(StepId),
+    /// The sender's link to a rank has fallen silent; the payload says which.
+    Silence,
 }
 
 impl Topic {
@@ -50,6 +52,7 @@ impl Topic {
             Topic::Note { call } => pack(3, 0, 0, call),
             Topic::Bags(StepId { channel, group, step }) => pack(4, channel, group, step),
             Topic::Cancel(StepId { channel, group, step }) => pack(5, channel, group, step),
+            Topic::Silence => pack(6, 0, 0, 0),
         }
     }
 
@@ -63,6 +66,7 @@ impl Topic {
             3 => Topic::Note { call: step },
             4 => Topic::Bags(StepId { channel, group, step }),
             5 => Topic::Cancel(StepId { channel, group, step }),
+            6 => Topic::Silence,
             _ => return None,
         };
         (topic.tag() == tag).then_some(topic)
@@ -79,13 +83,14 @@ mod tests {
             Topic::Alive,
             Topic::Abort,
             Topic::Bye,
+            Topic::Silence,
             Topic::Note { call: u32::MAX },
             Topic::Bags(StepId { channel: 255, group: 65535, step: u32::MAX }),
             Topic::Bags(StepId { channel: 1, group: 2, step: 3 }),
             Topic::Cancel(StepId { channel: 1, group: 2, step: 3 }),
         ];
         topics.into_iter().for_each(|topic| assert_eq!(Topic::of(topic.tag()), Some(topic)));
-        assert_eq!(Topic::of(Tag(6 << 56)), None);
+        assert_eq!(Topic::of(Tag(7 << 56)), None);
         assert_eq!(Topic::of(Tag(1)), None);
     }
 }

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::link::{LinkActor, LinkArguments};
 use crate::post::Post;
 use crate::report;
+use crate::silence::Silence;
 use crate::tag::Topic;
 
 /// Top of the supervision tree: one `Link` for each peer below it.
@@ -29,6 +30,12 @@ pub(crate) enum WorkerMessage {
     Fail(Failure),
     /// Nobody told of another failure while a suspicion waited for it.
     Convict,
+    /// The link to this peer has given no sign of life for the whole time-out.
+    Silent(Peer),
+    /// Another rank said so of one of its links.
+    Told(Silence),
+    /// Time to say who is to blame for a silence.
+    Judge,
     /// The link to this peer has written all it had.
     Flushed(Peer),
     /// This peer said goodbye.
@@ -46,6 +53,8 @@ pub(crate) struct WorkerState {
     failure: watch::Sender<Option<Failure>>,
     /// Whose end was seen but not explained. It may be the cause, or follow from a failure that others know of.
     suspected: Option<Failure>,
+    /// The first link that fell silent, as far as this worker knows.
+    silence: Option<Silence>,
     /// A failure whose news is still being written to the peers.
     failing: Option<Failure>,
     links: HashMap<ActorId, Peer>,
@@ -71,6 +80,7 @@ impl Actor for Worker {
             post,
             failure,
             suspected: None,
+            silence: None,
             failing: None,
             links: HashMap::new(),
             flushed: HashSet::new(),
@@ -106,6 +116,23 @@ impl Actor for Worker {
             WorkerMessage::Convict => {
                 if let Some(failure) = state.suspected.take() {
                     state.fail(&myself, failure);
+                }
+            }
+            WorkerMessage::Silent(peer) => {
+                // Nobody waits until it has read what is written to it.
+                state.flushed.insert(peer);
+                state.left.insert(peer);
+                state.fall_silent(&myself, peer);
+                state.settle(false);
+            }
+            WorkerMessage::Told(silence) => state.told(&myself, silence),
+            WorkerMessage::Judge => {
+                if let Some(silence) = state.silence.take() {
+                    let peers: Vec<u32> = state.post.peers().into_iter().map(|peer| peer.0).collect();
+                    let post = &state.post;
+                    let (rank, reason) =
+                        silence.judge(post.rank.0, &peers, |rank| post.hears(rank), post.timeout);
+                    state.fail(&myself, Failure { rank, step: state.step, reason });
                 }
             }
             WorkerMessage::Flushed(peer) => {
@@ -192,6 +219,33 @@ impl WorkerState {
         }
         self.suspected = Some(Failure { rank: peer.0, step: self.step, reason });
         myself.send_after(self.hearing(), || WorkerMessage::Convict);
+    }
+
+    /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
+    /// this one, so rank 0 judges. If rank 0 itself is silent, others hear its verdict perhaps: they are asked to tell.
+    fn fall_silent(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer) {
+        if self.leaving.is_some() || self.silence.is_some() {
+            return;
+        }
+        let this = self.post.rank.0;
+        let silence = Silence { at: this, from: peer.0 };
+        for rank in silence.confidants(self.post.workers) {
+            let payload = peer.0.to_le_bytes().to_vec().into();
+            self.post.send(Peer(rank), Message { tag: Topic::Silence.tag(), payload });
+        }
+        self.silence = Some(silence);
+        // Whoever is not the judge gives the verdict time to come.
+        let pause = if this == 0 { self.hearing() } else { 3 * self.hearing() };
+        myself.send_after(pause, || WorkerMessage::Judge);
+    }
+
+    /// Another rank's link has fallen silent. Who is not the judge has nothing to do: that there is a link to it now is enough
+    /// for it to hear the verdict.
+    fn told(&mut self, myself: &ActorRef<WorkerMessage>, silence: Silence) {
+        if self.post.rank.0 == 0 && self.leaving.is_none() && self.silence.is_none() {
+            self.silence = Some(silence);
+            myself.send_after(self.hearing(), || WorkerMessage::Judge);
+        }
     }
 
     /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
