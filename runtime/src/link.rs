@@ -224,11 +224,10 @@ async fn read(
                 }
             }
             Some(Topic::Silence) => {
-                let silent = message.payload.as_ref().try_into().map(u32::from_le_bytes);
-                let Some(silent) = silent.ok().filter(|&rank| rank < post.workers && rank != peer.0) else {
+                let Some(silence) = Silence::decode(&message.payload, post.workers) else {
                     return Gone::Rules("what it says about silence makes no sense");
                 };
-                let _ = worker.cast(WorkerMessage::Told(Silence { at: peer.0, from: silent }));
+                let _ = worker.cast(WorkerMessage::Told(silence));
             }
             None => return Gone::Rules("it sent a message of an unknown kind"),
         }

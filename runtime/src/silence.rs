@@ -7,7 +7,8 @@
 //! - of the two ends of a silent link, the one that the judge does not hear has failed;
 //! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
 //!
-//! Rank 0 judges. Where its verdict does not come, each end judges for itself.
+//! Rank 0 judges. Who does not hear rank 0 tells others, who tell rank 0. Where no verdict comes, the end that noticed judges
+//! for itself.
 
 use std::time::Duration;
 
@@ -21,14 +22,29 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Whom the end that noticed tells: the judge, or if that is whom it does not hear, a few others, who will know the
-    /// verdict.
-    pub(crate) fn confidants(self, workers: u32) -> Vec<u32> {
-        match (self.at, self.from) {
+    /// Whom rank `this` tells, when it has noticed or was told: the judge, or if it does not hear that one, a few others. They
+    /// tell the judge, and when they know the verdict, whoever told them.
+    pub(crate) fn confidants(self, this: u32, workers: u32) -> Vec<u32> {
+        match (this, self) {
             (0, _) => Vec::new(),
-            (at, 0) => (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != 0).take(3).collect(),
+            (_, Self { at, from: 0 }) if at == this => {
+                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != 0).take(3).collect()
+            }
             _ => vec![0],
         }
+    }
+
+    /// On the wire: two ranks.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        [self.at.to_le_bytes(), self.from.to_le_bytes()].concat()
+    }
+
+    /// None for what no worker says.
+    pub(crate) fn decode(bytes: &[u8], workers: u32) -> Option<Self> {
+        let (at, from) = bytes.split_at_checked(4)?;
+        let at = u32::from_le_bytes(at.try_into().ok()?);
+        let from = u32::from_le_bytes(from.try_into().ok()?);
+        (at < workers && from < workers && at != from).then_some(Self { at, from })
     }
 
     /// Who has failed, and how, in the eyes of rank `this` with these peers.
@@ -80,7 +96,10 @@ mod tests {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
                 // Where the judge does not hear of it, the end that noticed judges.
-                let judge = if passes(at, 0) { 0 } else { at };
+                let told = silence.confidants(at, WORKERS);
+                let passed_on =
+                    told.into_iter().any(|rank| passes(at, rank) && (rank == 0 || passes(rank, 0)));
+                let judge = if passed_on { 0 } else { at };
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);
                 verdicts.push((at, silence.judge(judge, &peers, hears, Duration::from_secs(1)).0));
@@ -100,10 +119,7 @@ mod tests {
     #[test]
     fn of_a_cut_link_the_higher_end_is_named() {
         for (a, b) in (0..WORKERS).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            // What rank 0 says, and the end that hears rank 0. The other end of a link to rank 0 is told by its confidants.
-            let verdicts = verdicts(&[], Some((a, b)));
-            assert_eq!(verdicts.len(), 2);
-            assert!(verdicts.iter().all(|&(at, named)| named == b || (a == 0 && at == b)), "{verdicts:?}");
+            assert_eq!(verdicts(&[], Some((a, b))), [(a, b), (b, b)]);
         }
     }
 
@@ -111,12 +127,24 @@ mod tests {
     fn whoever_does_not_hear_the_judge_tells_others() {
         for workers in 2..9 {
             for at in 1..workers {
-                let told = Silence { at, from: 0 }.confidants(workers);
+                let silence = Silence { at, from: 0 };
+                let told = silence.confidants(at, workers);
                 assert_eq!(told.len(), (workers as usize - 2).min(3));
                 assert!(told.iter().all(|&rank| rank != 0 && rank != at && rank < workers));
+                assert!(told.iter().all(|&rank| silence.confidants(rank, workers) == [0]));
             }
         }
-        assert_eq!(Silence { at: 3, from: 2 }.confidants(4), [0]);
-        assert!(Silence { at: 0, from: 2 }.confidants(4).is_empty());
+        assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4), [0]);
+        assert!(Silence { at: 0, from: 2 }.confidants(0, 4).is_empty());
+    }
+
+    #[test]
+    fn what_is_told_reads_back() {
+        let silence = Silence { at: 3, from: 0 };
+        assert_eq!(Silence::decode(&silence.encode(), 4), Some(silence));
+        assert_eq!(Silence::decode(&silence.encode(), 3), None);
+        assert_eq!(Silence::decode(&Silence { at: 2, from: 2 }.encode(), 4), None);
+        assert_eq!(Silence::decode(&[0; 7], 4), None);
+        assert_eq!(Silence::decode(&[0; 9], 4), None);
     }
 }

@@ -36,7 +36,7 @@ pub(crate) enum Topic {
     Bags(StepId),
     /// Whether one step is to be given up.
     Cancel(StepId),
-    /// The sender's link to a rank has fallen silent; the payload says which.
+    /// A link has fallen silent; the payload says which.
     Silence,
 }
 

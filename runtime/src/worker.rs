@@ -194,6 +194,15 @@ impl WorkerState {
         (self.post.timeout / 10).min(Duration::from_millis(200))
     }
 
+    fn has_failed(&self) -> bool {
+        self.failing.is_some() || self.post.failure().is_some()
+    }
+
+    /// Whether this worker pays no more heed to how others are.
+    fn is_ending(&self) -> bool {
+        self.leaving.is_some() || self.has_failed()
+    }
+
     async fn connect(
         &mut self,
         myself: &ActorRef<WorkerMessage>,
@@ -214,7 +223,7 @@ impl WorkerState {
     /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
     /// else must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer, reason: String) {
-        if self.leaving.is_some() || self.suspected.is_some() {
+        if self.is_ending() || self.suspected.is_some() {
             return;
         }
         self.suspected = Some(Failure { rank: peer.0, step: self.step, reason });
@@ -222,36 +231,43 @@ impl WorkerState {
     }
 
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so rank 0 judges. If rank 0 itself is silent, others hear its verdict perhaps: they are asked to tell.
+    /// this one, so one rank judges for all.
     fn fall_silent(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer) {
-        if self.leaving.is_some() || self.silence.is_some() {
+        let this = self.post.rank.0;
+        if self.is_ending() || self.silence.is_some() {
             return;
         }
-        let this = self.post.rank.0;
         let silence = Silence { at: this, from: peer.0 };
-        for rank in silence.confidants(self.post.workers) {
-            let payload = peer.0.to_le_bytes().to_vec().into();
-            self.post.send(Peer(rank), Message { tag: Topic::Silence.tag(), payload });
-        }
+        self.tell_of(silence);
         self.silence = Some(silence);
         // Whoever is not the judge gives the verdict time to come.
         let pause = if this == 0 { self.hearing() } else { 3 * self.hearing() };
         myself.send_after(pause, || WorkerMessage::Judge);
     }
 
-    /// Another rank's link has fallen silent. Who is not the judge has nothing to do: that there is a link to it now is enough
-    /// for it to hear the verdict.
+    /// A link of another rank has fallen silent.
     fn told(&mut self, myself: &ActorRef<WorkerMessage>, silence: Silence) {
-        if self.post.rank.0 == 0 && self.leaving.is_none() && self.silence.is_none() {
+        if self.is_ending() {
+            return;
+        }
+        self.tell_of(silence);
+        if self.post.rank.0 == 0 && self.silence.is_none() {
             self.silence = Some(silence);
             myself.send_after(self.hearing(), || WorkerMessage::Judge);
+        }
+    }
+
+    fn tell_of(&self, silence: Silence) {
+        for rank in silence.confidants(self.post.rank.0, self.post.workers) {
+            let message = Message { tag: Topic::Silence.tag(), payload: silence.encode().into() };
+            self.post.send(Peer(rank), message);
         }
     }
 
     /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
     /// process, and nobody shall then take this worker for the culprit.
     fn fail(&mut self, myself: &ActorRef<WorkerMessage>, mut failure: Failure) {
-        if self.failing.is_some() || self.post.failure().is_some() {
+        if self.has_failed() {
             return;
         }
         failure.step = failure.step.or(self.step);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_transport::Secret;
 
-use crate::network::{Blow, Strike};
+use crate::network::{Blow, Kind, Strike};
 use crate::worker::{JOB, Part, Said};
 
 /// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
@@ -24,6 +24,7 @@ const BUSY: usize = 3;
 pub struct Case {
     pub method: &'static str,
     pub workers: u32,
+    pub kind: Kind,
     pub victim: u32,
     pub strike: Strike,
 }
@@ -41,7 +42,11 @@ impl Drop for Job {
 }
 
 impl Job {
-    fn start(method: &str, workers: u32, timeout: Duration, strike: Option<(u32, Strike)>) -> Self {
+    fn start(
+        (method, workers, kind): (&str, u32, Kind),
+        timeout: Duration,
+        strike: Option<(u32, Strike)>,
+    ) -> Self {
         let rendezvous = format!("127.0.0.1:{}", free_port());
         let secret = Secret::random().unwrap().to_hex();
         let children = (0..workers).map(|rank| {
@@ -51,6 +56,7 @@ impl Job {
                 rendezvous: rendezvous.clone(),
                 secret: secret.clone(),
                 method: method.to_owned(),
+                kind,
                 timeout,
                 strike: strike.filter(|(victim, _)| *victim == rank).map(|(_, strike)| strike),
                 endless: strike.is_some(),
@@ -85,9 +91,9 @@ impl Job {
 }
 
 /// How many messages of one step each rank sends and receives.
-pub fn probe(method: &str, workers: u32) -> Vec<(u32, u32)> {
+pub fn probe(method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
     let limit = Instant::now() + Duration::from_secs(60);
-    let mut job = Job::start(method, workers, Duration::from_secs(30), None);
+    let mut job = Job::start((method, workers, kind), Duration::from_secs(30), None);
     let counted = (0..workers).map(|rank| match job.said(rank, limit) {
         Ok(Said::Counted(sent, received)) => (sent, received),
         other => panic!("{method} among {workers}: {other:?}"),
@@ -117,9 +123,9 @@ pub fn run_all(cases: Vec<Case>) {
 }
 
 fn run(case: &Case, busy: &Busy) -> Result<(), String> {
-    let Case { method, workers, victim, strike } = *case;
+    let Case { method, workers, kind, victim, strike } = *case;
     let waiting = busy.enter();
-    let mut job = Job::start(method, workers, TIMEOUT, Some((victim, strike)));
+    let mut job = Job::start((method, workers, kind), TIMEOUT, Some((victim, strike)));
     let out = BufReader::new(job.0[victim as usize].stdout.as_mut().unwrap());
     let struck =
         out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("struck ")?.parse().ok());

@@ -32,6 +32,15 @@ pub enum Moment {
     Receive(u32),
 }
 
+/// Which messages of a step count, by the highest byte of their tags. The lowest four bytes are the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// What the schedule says.
+    Bags = 4,
+    /// What ranks say about cancelling it.
+    Cancel = 5,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
     pub blow: Blow,
@@ -43,7 +52,8 @@ pub struct Strike {
 #[derive(Debug)]
 pub struct Watch {
     strike: Option<Strike>,
-    /// The step whose messages are counted.
+    /// The messages that are counted, and of which step.
+    kind: Kind,
     step: u32,
     sent: AtomicU32,
     received: AtomicU32,
@@ -57,10 +67,10 @@ enum Hole {
 }
 
 impl Watch {
-    pub fn new(strike: Option<Strike>) -> Arc<Self> {
+    pub fn new(kind: Kind, strike: Option<Strike>) -> Arc<Self> {
         let step = strike.map_or(1, |strike| strike.step);
         let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { strike, step, sent, received, hole: Mutex::default() })
+        Arc::new(Self { strike, kind, step, sent, received, hole: Mutex::default() })
     }
 
     /// Messages of the counted step, sent and received.
@@ -68,9 +78,8 @@ impl Watch {
         (self.sent.load(Ordering::SeqCst), self.received.load(Ordering::SeqCst))
     }
 
-    /// Bags have the kind 4 in the highest byte of their tag and the step in the lowest four.
     fn counts(&self, tag: Tag) -> bool {
-        tag.0 >> 56 == 4 && tag.0 as u32 == self.step
+        tag.0 >> 56 == self.kind as u64 && tag.0 as u32 == self.step
     }
 
     fn sends(&self, peer: Peer, tag: Tag) {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
-use gleaner_runtime::{Error, Failure, Gradients, Layout, Session, Update};
+use gleaner_runtime::{Error, Failure, Layout, Session};
 use gleaner_transport::{Peer, Secret, tcp};
 use serde::{Deserialize, Serialize};
 
-use crate::network::{Strike, Watch, watched};
+use crate::network::{Kind, Strike, Watch, watched};
 
 pub const JOB: &str = "STRIKE_TEST_JOB";
 
@@ -20,6 +20,8 @@ pub struct Part {
     pub rendezvous: String,
     pub secret: String,
     pub method: String,
+    /// What is counted. If that is what is said about cancelling, every step is cancelled.
+    pub kind: Kind,
     pub timeout: Duration,
     /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of one step.
     pub strike: Option<Strike>,
@@ -37,12 +39,36 @@ pub enum Said {
 
 const ENTRIES: usize = 400;
 
-fn step(gradients: &mut Gradients, rank: u32, step: u64) -> Result<Update, Error> {
-    let gradient: Vec<f32> = (0..ENTRIES as u64)
-        .map(|i| ((i * 37 + step * 11 + u64::from(rank) * 5) % 101) as f32 - 50.0)
-        .collect();
-    gradients.ready("w", &gradient)?;
-    gradients.wait()
+/// Who cancels every step, and who begins it when that has been asked for.
+const ASKS: u32 = 2;
+const LATE: u32 = 3;
+
+type Step = Box<dyn FnMut(&[f32]) -> Result<(), Error>>;
+
+/// A step after the other as a trainer does them.
+fn steps(session: &Session, part: &Part) -> Result<Step, Error> {
+    let (rank, method) = (part.rank, Method::named(&part.method).unwrap().density(0.05));
+    if part.kind == Kind::Bags {
+        let mut gradients = session.gradients(&Layout::new().parameter("w", ENTRIES), method)?;
+        return Ok(Box::new(move |values| {
+            gradients.ready("w", values)?;
+            gradients.wait().map(drop)
+        }));
+    }
+    let mut reducer = session.reducer("w", ENTRIES, method)?;
+    Ok(Box::new(move |values| {
+        if rank == LATE {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let handle = reducer.start(values)?;
+        if rank == ASKS {
+            handle.cancel();
+        }
+        match handle.wait() {
+            Err(Error::Cancelled(cancelled)) if cancelled.rank == ASKS => Ok(()),
+            other => other.map(drop),
+        }
+    }))
 }
 
 pub fn main(part: &Part) -> ! {
@@ -62,7 +88,7 @@ pub fn main(part: &Part) -> ! {
 
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let watch = Watch::new(part.strike);
+    let watch = Watch::new(part.kind, part.strike);
     let (network, events) = runtime.block_on(async {
         let config = tcp::TcpConfig {
             peer: Peer(part.rank),
@@ -76,13 +102,13 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         watched(network, events, watch.clone())
     });
     let session = Session::over(Arc::new(network), events, part.timeout).unwrap();
-    let method = Method::named(&part.method).unwrap().density(0.05);
-    let layout = Layout::new().parameter("w", ENTRIES);
-    let mut gradients = session.gradients(&layout, method).map_err(|error| (error, Duration::ZERO))?;
+    let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
     let steps = if part.endless { u64::MAX } else { 3 };
     for number in 0..steps {
-        let clock = Instant::now();
-        step(&mut gradients, part.rank, number).map_err(|error| (error, clock.elapsed()))?;
+        let values =
+            (0..ENTRIES as u64).map(|i| ((i * 37 + number * 11 + u64::from(part.rank) * 5) % 101) as f32);
+        let (values, clock) = (values.collect::<Vec<_>>(), Instant::now());
+        step(&values).map_err(|error| (error, clock.elapsed()))?;
     }
     let (sent, received) = watch.counted();
     Ok(Said::Counted(sent, received))
