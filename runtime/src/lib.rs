@@ -22,6 +22,7 @@ mod probe;
 mod reducer;
 pub mod report;
 mod session;
+mod silence;
 pub mod staged;
 mod steps;
 mod tag;

@@ -1,7 +1,6 @@
 //! One open link: an actor for its life, two tasks for its bytes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use gleaner_transport::{Link, LinkError, Message, Peer, Receiver, Sender};
@@ -12,6 +11,7 @@ use tokio::task::JoinHandle;
 use crate::failure::Failure;
 use crate::inbox::Overdrawn;
 use crate::post::Post;
+use crate::silence::Silence;
 use crate::steps::Word;
 use crate::tag::Topic;
 use crate::worker::WorkerMessage;
@@ -48,8 +48,8 @@ pub(crate) enum Gone {
     Said,
     /// Without a word.
     Broken(LinkError),
-    /// Not a sign of life for so long.
-    Silent(Duration),
+    /// Not a sign of life for the whole time-out.
+    Silent,
     /// It sent what no worker sends.
     Rules(&'static str),
 }
@@ -111,10 +111,11 @@ impl Actor for LinkActor {
                         Some("its connection closed without a goodbye: it died or was killed".to_owned())
                     }
                     Gone::Broken(error) => Some(format!("its connection broke: {error}")),
-                    Gone::Silent(time) => Some(format!(
-                        "no sign of life from it for {:.1} s: it hangs, was stopped, or its network is cut",
-                        time.as_secs_f64()
-                    )),
+                    // Not its fault alone, perhaps. Last words may still reach it.
+                    Gone::Silent => {
+                        let _ = state.worker.cast(WorkerMessage::Silent(state.peer));
+                        None
+                    }
                     Gone::Rules(what) => Some(format!("it broke the rules: {what}")),
                 }
             }
@@ -187,13 +188,15 @@ async fn read(
     post: &Post,
     worker: &ActorRef<WorkerMessage>,
 ) -> Gone {
+    post.hear(peer);
     loop {
         let message = match tokio::time::timeout(post.timeout, receiver.receive()).await {
-            Err(_) => return Gone::Silent(post.timeout),
+            Err(_) => return Gone::Silent,
             Ok(Err(_)) if post.inbox.has_left(peer) => return Gone::Said,
             Ok(Err(error)) => return Gone::Broken(error),
             Ok(Ok(message)) => message,
         };
+        post.hear(peer);
         match Topic::of(message.tag) {
             Some(Topic::Alive) => {}
             Some(Topic::Bye) => {
@@ -219,6 +222,12 @@ async fn read(
                 if let Err(what) = post.about_steps(|steps| steps.heard(peer.0, id, word)) {
                     return Gone::Rules(what);
                 }
+            }
+            Some(Topic::Silence) => {
+                let Some(silence) = Silence::decode(&message.payload, post.workers) else {
+                    return Gone::Rules("what it says about silence makes no sense");
+                };
+                let _ = worker.cast(WorkerMessage::Told(silence));
             }
             None => return Gone::Rules("it sent a message of an unknown kind"),
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Rank;
 use gleaner_transport::{MAX_PAYLOAD, Message, Network, Peer, Traffic};
@@ -33,6 +33,8 @@ pub(crate) struct Post {
     failure: watch::Receiver<Option<Failure>>,
     network: Arc<dyn Network>,
     outboxes: Mutex<HashMap<Peer, Outbox>>,
+    /// When each peer last gave a sign of life, if it ever did.
+    signs: Vec<Mutex<Option<Instant>>>,
     /// The job has failed: only that is still worth writing.
     given_up: AtomicBool,
     steps: Mutex<Steps>,
@@ -80,6 +82,7 @@ impl Post {
             failure,
             steps: Mutex::new(Steps::new(network.peer().0, network.workers())),
             under_way: watch::Sender::new(0),
+            signs: (0..network.workers()).map(|_| Mutex::default()).collect(),
             network,
             outboxes: Mutex::default(),
             given_up: AtomicBool::new(false),
@@ -115,6 +118,20 @@ impl Post {
     /// The peers that something was sent to or that a link exists to.
     pub(crate) fn peers(&self) -> Vec<Peer> {
         self.outboxes().keys().copied().collect()
+    }
+
+    /// A peer gave a sign of life.
+    pub(crate) fn hear(&self, peer: Peer) {
+        if let Some(sign) = self.signs.get(peer.0 as usize) {
+            *sign.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+    }
+
+    /// Whether a rank gave a sign of life lately: in half the time-out, a peer that lives gives three.
+    pub(crate) fn hears(&self, rank: u32) -> bool {
+        let sign = self.signs.get(rank as usize);
+        let last = sign.and_then(|sign| *sign.lock().unwrap_or_else(PoisonError::into_inner));
+        rank == self.rank.0 || last.is_some_and(|last| last.elapsed() < self.timeout / 2)
     }
 
     /// Lets no link write anything but why the job failed.

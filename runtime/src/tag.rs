@@ -38,6 +38,8 @@ pub(crate) enum Topic {
     Cancel(StepId),
     /// Measuring the network, numbered in the order of the measurements.
     Probe { round: u32 },
+    /// A link has fallen silent; the payload says which.
+    Silence,
 }
 
 impl Topic {
@@ -53,6 +55,7 @@ impl Topic {
             Topic::Bags(StepId { channel, group, step }) => pack(4, channel, group, step),
             Topic::Cancel(StepId { channel, group, step }) => pack(5, channel, group, step),
             Topic::Probe { round } => pack(6, 0, 0, round),
+            Topic::Silence => pack(7, 0, 0, 0),
         }
     }
 
@@ -67,6 +70,7 @@ impl Topic {
             4 => Topic::Bags(StepId { channel, group, step }),
             5 => Topic::Cancel(StepId { channel, group, step }),
             6 => Topic::Probe { round: step },
+            7 => Topic::Silence,
             _ => return None,
         };
         (topic.tag() == tag).then_some(topic)
@@ -83,6 +87,7 @@ mod tests {
             Topic::Alive,
             Topic::Abort,
             Topic::Bye,
+            Topic::Silence,
             Topic::Note { call: u32::MAX },
             Topic::Bags(StepId { channel: 255, group: 65535, step: u32::MAX }),
             Topic::Bags(StepId { channel: 1, group: 2, step: 3 }),
@@ -90,7 +95,7 @@ mod tests {
             Topic::Probe { round: u32::MAX },
         ];
         topics.into_iter().for_each(|topic| assert_eq!(Topic::of(topic.tag()), Some(topic)));
-        assert_eq!(Topic::of(Tag(7 << 56)), None);
+        assert_eq!(Topic::of(Tag(8 << 56)), None);
         assert_eq!(Topic::of(Tag(1)), None);
     }
 }

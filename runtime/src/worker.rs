@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::link::{LinkActor, LinkArguments};
 use crate::post::Post;
 use crate::report;
+use crate::silence::Silence;
 use crate::tag::Topic;
 
 /// Top of the supervision tree: one `Link` for each peer below it.
@@ -29,6 +30,12 @@ pub(crate) enum WorkerMessage {
     Fail(Failure),
     /// Nobody told of another failure while a suspicion waited for it.
     Convict,
+    /// The link to this peer has given no sign of life for the whole time-out.
+    Silent(Peer),
+    /// Another rank said so of one of its links.
+    Told(Silence),
+    /// Time to say who is to blame for a silence.
+    Judge,
     /// The link to this peer has written all it had.
     Flushed(Peer),
     /// This peer said goodbye.
@@ -46,6 +53,8 @@ pub(crate) struct WorkerState {
     failure: watch::Sender<Option<Failure>>,
     /// Whose end was seen but not explained. It may be the cause, or follow from a failure that others know of.
     suspected: Option<Failure>,
+    /// The first link that fell silent, as far as this worker knows.
+    silence: Option<Silence>,
     /// A failure whose news is still being written to the peers.
     failing: Option<Failure>,
     links: HashMap<ActorId, Peer>,
@@ -71,6 +80,7 @@ impl Actor for Worker {
             post,
             failure,
             suspected: None,
+            silence: None,
             failing: None,
             links: HashMap::new(),
             flushed: HashSet::new(),
@@ -106,6 +116,23 @@ impl Actor for Worker {
             WorkerMessage::Convict => {
                 if let Some(failure) = state.suspected.take() {
                     state.fail(&myself, failure);
+                }
+            }
+            WorkerMessage::Silent(peer) => {
+                // Nobody waits until it has read what is written to it.
+                state.flushed.insert(peer);
+                state.left.insert(peer);
+                state.fall_silent(&myself, peer);
+                state.settle(false);
+            }
+            WorkerMessage::Told(silence) => state.told(&myself, silence),
+            WorkerMessage::Judge => {
+                if let Some(silence) = state.silence.take() {
+                    let peers: Vec<u32> = state.post.peers().into_iter().map(|peer| peer.0).collect();
+                    let post = &state.post;
+                    let (rank, reason) =
+                        silence.judge(post.rank.0, &peers, |rank| post.hears(rank), post.timeout);
+                    state.fail(&myself, Failure { rank, step: state.step, reason });
                 }
             }
             WorkerMessage::Flushed(peer) => {
@@ -167,6 +194,15 @@ impl WorkerState {
         (self.post.timeout / 10).min(Duration::from_millis(200))
     }
 
+    fn has_failed(&self) -> bool {
+        self.failing.is_some() || self.post.failure().is_some()
+    }
+
+    /// Whether this worker pays no more heed to how others are.
+    fn is_ending(&self) -> bool {
+        self.leaving.is_some() || self.has_failed()
+    }
+
     async fn connect(
         &mut self,
         myself: &ActorRef<WorkerMessage>,
@@ -187,17 +223,51 @@ impl WorkerState {
     /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
     /// else must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer, reason: String) {
-        if self.leaving.is_some() || self.suspected.is_some() {
+        if self.is_ending() || self.suspected.is_some() {
             return;
         }
         self.suspected = Some(Failure { rank: peer.0, step: self.step, reason });
         myself.send_after(self.hearing(), || WorkerMessage::Convict);
     }
 
+    /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
+    /// this one, so one rank judges for all.
+    fn fall_silent(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer) {
+        let this = self.post.rank.0;
+        if self.is_ending() || self.silence.is_some() {
+            return;
+        }
+        let silence = Silence { at: this, from: peer.0 };
+        self.tell_of(silence);
+        self.silence = Some(silence);
+        // Whoever is not the judge gives the verdict time to come.
+        let pause = if this == 0 { self.hearing() } else { 3 * self.hearing() };
+        myself.send_after(pause, || WorkerMessage::Judge);
+    }
+
+    /// A link of another rank has fallen silent.
+    fn told(&mut self, myself: &ActorRef<WorkerMessage>, silence: Silence) {
+        if self.is_ending() {
+            return;
+        }
+        self.tell_of(silence);
+        if self.post.rank.0 == 0 && self.silence.is_none() {
+            self.silence = Some(silence);
+            myself.send_after(self.hearing(), || WorkerMessage::Judge);
+        }
+    }
+
+    fn tell_of(&self, silence: Silence) {
+        for rank in silence.confidants(self.post.rank.0, self.post.workers) {
+            let message = Message { tag: Topic::Silence.tag(), payload: silence.encode().into() };
+            self.post.send(Peer(rank), message);
+        }
+    }
+
     /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
     /// process, and nobody shall then take this worker for the culprit.
     fn fail(&mut self, myself: &ActorRef<WorkerMessage>, mut failure: Failure) {
-        if self.failing.is_some() || self.post.failure().is_some() {
+        if self.has_failed() {
             return;
         }
         failure.step = failure.step.or(self.step);

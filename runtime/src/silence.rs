@@ -1,0 +1,150 @@
+//! Who is to blame when a link falls silent.
+//!
+//! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
+//! link: nothing comes. Both ends may live, and each would name the other. So one rank judges by what it hears itself:
+//!
+//! - whoever hears none of its peers, of two or more, is cut off itself;
+//! - of the two ends of a silent link, the one that the judge does not hear has failed;
+//! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
+//!
+//! Rank 0 judges. Who does not hear rank 0 tells others, who tell rank 0. Where no verdict comes, the end that noticed judges
+//! for itself.
+
+use std::time::Duration;
+
+/// A link on which nothing has come for the whole time-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The end that noticed.
+    pub(crate) at: u32,
+    /// The end that it does not hear.
+    pub(crate) from: u32,
+}
+
+impl Silence {
+    /// Whom rank `this` tells, when it has noticed or was told: the judge, or if it does not hear that one, a few others. They
+    /// tell the judge, and when they know the verdict, whoever told them.
+    pub(crate) fn confidants(self, this: u32, workers: u32) -> Vec<u32> {
+        match (this, self) {
+            (0, _) => Vec::new(),
+            (_, Self { at, from: 0 }) if at == this => {
+                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != 0).take(3).collect()
+            }
+            _ => vec![0],
+        }
+    }
+
+    /// On the wire: two ranks.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        [self.at.to_le_bytes(), self.from.to_le_bytes()].concat()
+    }
+
+    /// None for what no worker says.
+    pub(crate) fn decode(bytes: &[u8], workers: u32) -> Option<Self> {
+        let (at, from) = bytes.split_at_checked(4)?;
+        let at = u32::from_le_bytes(at.try_into().ok()?);
+        let from = u32::from_le_bytes(from.try_into().ok()?);
+        (at < workers && from < workers && at != from).then_some(Self { at, from })
+    }
+
+    /// Who has failed, and how, in the eyes of rank `this` with these peers.
+    pub(crate) fn judge(
+        self,
+        this: u32,
+        peers: &[u32],
+        hears: impl Fn(u32) -> bool,
+        timeout: Duration,
+    ) -> (u32, String) {
+        let Self { at, from } = self;
+        let seconds = timeout.as_secs_f64();
+        if peers.len() > 1 && !peers.iter().any(|&peer| hears(peer)) {
+            let peers = peers.len();
+            let reason = format!(
+                "no sign of life reached it from any of {peers} ranks for {seconds:.1} s: it was cut off"
+            );
+            return (this, reason);
+        }
+        if hears(at) && hears(from) {
+            let (low, high) = (at.min(from), at.max(from));
+            let reason = format!(
+                "no sign of life passed between it and rank {low} for {seconds:.1} s, though both are alive: the network between \
+                 them is cut"
+            );
+            return (high, reason);
+        }
+        let failed = if hears(from) { at } else { from };
+        let reason = format!(
+            "no sign of life from it for {seconds:.1} s: it hangs, was stopped, or its network is cut"
+        );
+        (failed, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: u32 = 5;
+
+    /// Whom each rank that may judge names, when the ranks in `gone` say nothing to anybody, and nothing passes on one link.
+    fn verdicts(gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
+        let passes = |a: u32, b: u32| {
+            !gone.contains(&a) && !gone.contains(&b) && cut != Some((a, b)) && cut != Some((b, a))
+        };
+        let mut verdicts = Vec::new();
+        for at in 0..WORKERS {
+            for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
+                let silence = Silence { at, from };
+                // Where the judge does not hear of it, the end that noticed judges.
+                let told = silence.confidants(at, WORKERS);
+                let passed_on =
+                    told.into_iter().any(|rank| passes(at, rank) && (rank == 0 || passes(rank, 0)));
+                let judge = if passed_on { 0 } else { at };
+                let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
+                let hears = |rank| rank == judge || passes(judge, rank);
+                verdicts.push((at, silence.judge(judge, &peers, hears, Duration::from_secs(1)).0));
+            }
+        }
+        verdicts
+    }
+
+    #[test]
+    fn a_rank_that_is_cut_off_or_stopped_is_named_by_all_and_by_itself() {
+        for victim in 0..WORKERS {
+            let verdicts = verdicts(&[victim], None);
+            assert!(verdicts.len() > 4 && verdicts.iter().all(|(_, named)| *named == victim), "{verdicts:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_cut_link_the_higher_end_is_named() {
+        for (a, b) in (0..WORKERS).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            assert_eq!(verdicts(&[], Some((a, b))), [(a, b), (b, b)]);
+        }
+    }
+
+    #[test]
+    fn whoever_does_not_hear_the_judge_tells_others() {
+        for workers in 2..9 {
+            for at in 1..workers {
+                let silence = Silence { at, from: 0 };
+                let told = silence.confidants(at, workers);
+                assert_eq!(told.len(), (workers as usize - 2).min(3));
+                assert!(told.iter().all(|&rank| rank != 0 && rank != at && rank < workers));
+                assert!(told.iter().all(|&rank| silence.confidants(rank, workers) == [0]));
+            }
+        }
+        assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4), [0]);
+        assert!(Silence { at: 0, from: 2 }.confidants(0, 4).is_empty());
+    }
+
+    #[test]
+    fn what_is_told_reads_back() {
+        let silence = Silence { at: 3, from: 0 };
+        assert_eq!(Silence::decode(&silence.encode(), 4), Some(silence));
+        assert_eq!(Silence::decode(&silence.encode(), 3), None);
+        assert_eq!(Silence::decode(&Silence { at: 2, from: 2 }.encode(), 4), None);
+        assert_eq!(Silence::decode(&[0; 7], 4), None);
+        assert_eq!(Silence::decode(&[0; 9], 4), None);
+    }
+}

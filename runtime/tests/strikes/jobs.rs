@@ -1,0 +1,202 @@
+//! Many jobs at once, most of which only wait for a time-out.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use gleaner_transport::Secret;
+
+use crate::network::{Blow, Kind, Strike};
+use crate::worker::{JOB, Part, Said};
+
+/// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
+const TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Jobs that run at once, and of them those that have not been struck yet and so need processors.
+const AT_ONCE: usize = 64;
+const BUSY: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub method: &'static str,
+    pub workers: u32,
+    pub kind: Kind,
+    pub victim: u32,
+    pub strike: Strike,
+}
+
+/// The processes of one job. None outlives it.
+struct Job(Vec<Child>);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Job {
+    fn start(
+        (method, workers, kind): (&str, u32, Kind),
+        timeout: Duration,
+        strike: Option<(u32, Strike)>,
+    ) -> Self {
+        let rendezvous = format!("127.0.0.1:{}", free_port());
+        let secret = Secret::random().unwrap().to_hex();
+        let children = (0..workers).map(|rank| {
+            let part = Part {
+                rank,
+                workers,
+                rendezvous: rendezvous.clone(),
+                secret: secret.clone(),
+                method: method.to_owned(),
+                kind,
+                timeout,
+                strike: strike.filter(|(victim, _)| *victim == rank).map(|(_, strike)| strike),
+                endless: strike.is_some(),
+            };
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "worker_process", "--nocapture", "-q"])
+                .env(JOB, serde_json::to_string(&part).unwrap())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        });
+        Self(children.collect())
+    }
+
+    /// What a worker said, once it has ended by itself; otherwise why not.
+    fn said(&mut self, rank: u32, limit: Instant) -> Result<Said, String> {
+        let child = &mut self.0[rank as usize];
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() > limit => return Err(format!("rank {rank} hangs")),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let (mut out, mut err) = (String::new(), String::new());
+        child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        let said = out.lines().find_map(|line| serde_json::from_str(line).ok());
+        said.ok_or_else(|| format!("rank {rank} ended with {status} and says {out}{err}"))
+    }
+}
+
+/// How many messages of one step each rank sends and receives.
+pub fn probe(method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut job = Job::start((method, workers, kind), Duration::from_secs(30), None);
+    let counted = (0..workers).map(|rank| match job.said(rank, limit) {
+        Ok(Said::Counted(sent, received)) => (sent, received),
+        other => panic!("{method} among {workers}: {other:?}"),
+    });
+    counted.collect()
+}
+
+/// Runs all cases, and fails with all that went wrong.
+pub fn run_all(cases: Vec<Case>) {
+    let (next, busy) = (AtomicUsize::new(0), Busy::default());
+    let wrong = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    if let Err(what) = run(case, &busy) {
+                        wrong.lock().unwrap().push(format!("{case:?}: {what}"));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    let (all, some) = (cases.len(), wrong.iter().take(10).map(String::as_str).collect::<Vec<_>>().join("\n"));
+    assert!(wrong.is_empty(), "{} of {all} cases:\n{some}", wrong.len());
+    println!("{all} cases");
+}
+
+fn run(case: &Case, busy: &Busy) -> Result<(), String> {
+    let Case { method, workers, kind, victim, strike } = *case;
+    let waiting = busy.enter();
+    let mut job = Job::start((method, workers, kind), TIMEOUT, Some((victim, strike)));
+    let out = BufReader::new(job.0[victim as usize].stdout.as_mut().unwrap());
+    let struck =
+        out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("struck ")?.parse().ok());
+    drop(waiting);
+    let Some(other) = struck else {
+        return Err(format!("it was not struck: {:?}", job.said(victim, Instant::now())));
+    };
+    let other: u32 = other;
+    let culprit = if strike.blow == Blow::CutLink { victim.max(other) } else { victim };
+    // A closed connection is noticed at once, silence by the time-out; then there is somebody to ask.
+    let within = if strike.blow == Blow::Kill { TIMEOUT / 2 } else { 2 * TIMEOUT };
+    let limit = Instant::now() + 4 * TIMEOUT;
+    for rank in (0..workers).rev() {
+        if rank == victim && matches!(strike.blow, Blow::Kill | Blow::Stop) {
+            continue;
+        }
+        match job.said(rank, limit)? {
+            Said::Failed(failure, took) if failure.rank == culprit => {
+                if took > within {
+                    return Err(format!("rank {rank} took {took:?} to end"));
+                }
+            }
+            said => return Err(format!("rank {rank} says {said:?}, expected {culprit} to be named")),
+        }
+    }
+    let victim = &mut job.0[victim as usize];
+    match strike.blow {
+        Blow::Kill => {
+            let signal = victim.wait().unwrap().signal();
+            if signal != Some(9) {
+                return Err(format!("the victim ended with {signal:?}"));
+            }
+        }
+        Blow::Stop if victim.try_wait().unwrap().is_some() => return Err("the victim was not stopped".into()),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Lets a few in at a time.
+#[derive(Default)]
+struct Busy {
+    inside: Mutex<usize>,
+    out: Condvar,
+}
+
+struct Inside<'a>(&'a Busy);
+
+impl Busy {
+    fn enter(&self) -> Inside<'_> {
+        let mut inside = self.out.wait_while(self.inside.lock().unwrap(), |inside| *inside >= BUSY).unwrap();
+        *inside += 1;
+        Inside(self)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        *self.0.inside.lock().unwrap() -= 1;
+        self.0.out.notify_one();
+    }
+}
+
+/// A port below the ephemeral ones, which outgoing connections never take, tried out before it is used.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (std::process::id() as u16).wrapping_mul(89).wrapping_add(offset) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

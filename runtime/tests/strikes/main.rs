@@ -1,0 +1,67 @@
+//! A rank is killed, stopped or cut off, or one of its links is cut, at every message of every method: all others end with a
+//! sentence that names it, and nothing hangs.
+//!
+//! A job is a handful of real processes over TCP: this test program starts itself as workers. The victim's network is
+//! wrapped, and strikes by itself at the wanted message. Methods are those that are listed; a new one needs nothing here.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod jobs;
+mod network;
+mod worker;
+
+use gleaner_algorithms::collectives::COLLECTIVES;
+
+use jobs::{Case, probe, run_all};
+use network::{Blow, Kind, Moment, Strike};
+
+/// The world sizes: a power of two, and one that is none.
+const WORKERS: [u32; 2] = [4, 5];
+
+/// Not a test of its own: as a process of its own, it is a worker.
+#[test]
+fn worker_process() {
+    if let Ok(job) = std::env::var(worker::JOB) {
+        worker::main(&serde_json::from_str(&job).unwrap());
+    }
+}
+
+/// Every rank of a job struck at every message that it sends or receives in a step, by the blows that are chosen by number.
+fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (victim, (sends, receives)) in (0..).zip(probe(method, workers, kind)) {
+        assert!(sends > 0 && receives > 0, "rank {victim} takes no part in {method}");
+        let moments = (0..sends).map(Moment::Send).chain((0..receives).map(Moment::Receive));
+        for (number, moment) in (victim..).zip(moments) {
+            // While links are still being opened, or when all are there.
+            let step = 2 * (number % 2);
+            for blow in blows(number) {
+                cases.push(Case { method, workers, kind, victim, strike: Strike { blow, moment, step } });
+            }
+        }
+    }
+    cases
+}
+
+fn all_methods(blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
+    let jobs = COLLECTIVES.iter().flat_map(|c| WORKERS.map(|workers| (c.name(), workers)));
+    jobs.flat_map(|(method, workers)| everywhere(method, workers, Kind::Bags, &blows)).collect()
+}
+
+#[test]
+fn a_rank_that_is_killed_at_any_message_is_named_by_all_others() {
+    run_all(all_methods(|_| vec![Blow::Kill]));
+}
+
+/// Every message has one of the three, and every round of a method has all of them, on other ranks.
+#[test]
+fn a_rank_that_is_stopped_or_cut_off_at_any_message_is_named_by_all_others() {
+    run_all(all_methods(|number| vec![[Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 3]]));
+}
+
+/// While a step is being cancelled, too, a failure counts more, and nobody waits for a verdict that does not come.
+#[test]
+fn a_rank_that_is_struck_while_all_decide_whether_to_cancel_is_named_by_all_others() {
+    let blows = [Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink];
+    run_all(everywhere("ring", 4, Kind::Cancel, |_| blows.to_vec()));
+}

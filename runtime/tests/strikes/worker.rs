@@ -1,0 +1,115 @@
+//! One worker of a job, as a process of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gleaner_algorithms::Method;
+use gleaner_runtime::{Error, Failure, Layout, Session};
+use gleaner_transport::{Peer, Secret, tcp};
+use serde::{Deserialize, Serialize};
+
+use crate::network::{Kind, Strike, Watch, watched};
+
+pub const JOB: &str = "STRIKE_TEST_JOB";
+
+/// A worker's part in a job.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Part {
+    pub rank: u32,
+    pub workers: u32,
+    pub rendezvous: String,
+    pub secret: String,
+    pub method: String,
+    /// What is counted. If that is what is said about cancelling, every step is cancelled.
+    pub kind: Kind,
+    pub timeout: Duration,
+    /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of one step.
+    pub strike: Option<Strike>,
+    pub endless: bool,
+}
+
+/// What a worker says at its end, as a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Said {
+    /// Messages of one step, sent and received.
+    Counted(u32, u32),
+    /// It ended with this error, so long after it had begun the step.
+    Failed(Failure, Duration),
+}
+
+const ENTRIES: usize = 400;
+
+/// Who cancels every step, and who begins it when that has been asked for.
+const ASKS: u32 = 2;
+const LATE: u32 = 3;
+
+type Step = Box<dyn FnMut(&[f32]) -> Result<(), Error>>;
+
+/// A step after the other as a trainer does them.
+fn steps(session: &Session, part: &Part) -> Result<Step, Error> {
+    let (rank, method) = (part.rank, Method::named(&part.method).unwrap().density(0.05));
+    if part.kind == Kind::Bags {
+        let mut gradients = session.gradients(&Layout::new().parameter("w", ENTRIES), method)?;
+        return Ok(Box::new(move |values| {
+            gradients.ready("w", values)?;
+            gradients.wait().map(drop)
+        }));
+    }
+    let mut reducer = session.reducer("w", ENTRIES, method)?;
+    Ok(Box::new(move |values| {
+        if rank == LATE {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let handle = reducer.start(values)?;
+        if rank == ASKS {
+            handle.cancel();
+        }
+        match handle.wait() {
+            Err(Error::Cancelled(cancelled)) if cancelled.rank == ASKS => Ok(()),
+            other => other.map(drop),
+        }
+    }))
+}
+
+pub fn main(part: &Part) -> ! {
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(60));
+        println!("it hangs");
+        std::process::exit(2);
+    });
+    let said = match work(part) {
+        Ok(counted) => counted,
+        Err((Error::Failed(failure), took)) => Said::Failed(failure, took),
+        Err((other, _)) => panic!("another error: {other}"),
+    };
+    println!("{}", serde_json::to_string(&said).unwrap());
+    std::process::exit(0)
+}
+
+fn work(part: &Part) -> Result<Said, (Error, Duration)> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let watch = Watch::new(part.kind, part.strike);
+    let (network, events) = runtime.block_on(async {
+        let config = tcp::TcpConfig {
+            peer: Peer(part.rank),
+            workers: part.workers,
+            rendezvous: part.rendezvous.clone(),
+            secret: Secret::from_hex(&part.secret).unwrap(),
+            timeout: Duration::from_secs(30),
+            listener: None,
+        };
+        let (network, events) = tcp::join(config).await.unwrap();
+        watched(network, events, watch.clone())
+    });
+    let session = Session::over(Arc::new(network), events, part.timeout).unwrap();
+    let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
+    let steps = if part.endless { u64::MAX } else { 3 };
+    for number in 0..steps {
+        let values =
+            (0..ENTRIES as u64).map(|i| ((i * 37 + number * 11 + u64::from(part.rank) * 5) % 101) as f32);
+        let (values, clock) = (values.collect::<Vec<_>>(), Instant::now());
+        step(&values).map_err(|error| (error, clock.elapsed()))?;
+    }
+    let (sent, received) = watch.counted();
+    Ok(Said::Counted(sent, received))
+}
