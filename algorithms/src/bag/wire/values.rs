@@ -68,20 +68,17 @@ pub(super) fn write_dense(rounded: Rounded, values: &[f32], out: &mut Vec<u8>) {
 
 /// Reads the values of sparse entries from bytes that end where they do.
 pub(super) fn read_sparse(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
-    let coding = rounded.coding();
-    let values = if coding.has_buckets() {
-        read_buckets(rounded, indices, bytes)?
-    } else {
-        read_plain(rounded, indices.len(), bytes)?
-    };
-    check(values, false)
+    match rounded.coding().has_buckets() {
+        true => read_buckets(rounded, indices, bytes),
+        false => read_plain(rounded, indices.len(), bytes, Zeros::Refused),
+    }
 }
 
 /// Reads `count` consecutive values of a dense block: whole buckets, or the end of the block.
 pub(super) fn read_dense(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
     let coding = rounded.coding();
     if !coding.has_buckets() {
-        return check(read_plain(rounded, count, bytes)?, true);
+        return read_plain(rounded, count, bytes, Zeros::Welcome);
     }
     let mut values = Vec::with_capacity(count);
     let mut rest = bytes;
@@ -92,10 +89,19 @@ pub(super) fn read_dense(rounded: Rounded, count: usize, bytes: &[u8]) -> Result
         let bytes = 4 * sparse_words(rounded, here as u64, 0) as usize;
         let (codes, after) = after.split_at_checked(bytes).ok_or(Wrong::End)?;
         let codes = read_codes(coding, here, codes)?;
-        read_bucket(coding, &codes, scale, &mut values)?;
+        read_bucket(coding, &codes, scale, Zeros::Welcome, &mut values)?;
         rest = after;
     }
     if rest.is_empty() { Ok(values) } else { Err(Wrong::End) }
+}
+
+/// Whether values may be zero.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeros {
+    /// Among all values of a block.
+    Welcome,
+    /// Among those of sparse entries.
+    Refused,
 }
 
 fn read_buckets(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
@@ -105,13 +111,19 @@ fn read_buckets(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f
     let codes = read_codes(coding, indices.len(), codes)?;
     let mut values = Vec::with_capacity(indices.len());
     for (run, scale) in qsgd::runs(indices, rounded.shift()).zip(floats(scales)) {
-        read_bucket(coding, &codes[run], scale, &mut values)?;
+        read_bucket(coding, &codes[run], scale, Zeros::Refused, &mut values)?;
     }
     Ok(values)
 }
 
 /// Appends the values of a bucket whose largest level must be the highest; the scale of nothing but zeros is 0.
-fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) -> Result<(), Wrong> {
+fn read_bucket(
+    coding: Coding,
+    codes: &[u8],
+    scale: f32,
+    zeros: Zeros,
+    values: &mut Vec<f32>,
+) -> Result<(), Wrong> {
     let sign = 1u8 << (coding.bits() - 1);
     let largest = codes.iter().fold(0, |largest, code| largest.max(code & (sign - 1)));
     let fits = match largest {
@@ -123,6 +135,9 @@ fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) 
     }
     if codes.contains(&sign) {
         return Err(Wrong::Value(-0.0));
+    }
+    if zeros == Zeros::Refused && codes.contains(&0) {
+        return Err(Wrong::Value(0.0));
     }
     values.extend(codes.iter().map(|&code| qsgd::value(coding, code, scale)));
     Ok(())
@@ -144,7 +159,7 @@ fn write_plain(coding: Coding, values: &[f32], out: &mut Vec<u8>) {
     }
 }
 
-fn read_plain(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, Wrong> {
+fn read_plain(rounded: Rounded, count: usize, bytes: &[u8], zeros: Zeros) -> Result<Vec<f32>, Wrong> {
     let coding = rounded.coding();
     if bytes.len() as u64 != 4 * sparse_words(rounded, count as u64, 0) {
         return Err(Wrong::End);
@@ -153,25 +168,31 @@ fn read_plain(rounded: Rounded, count: usize, bytes: &[u8]) -> Result<Vec<f32>, 
     if padding.iter().any(|&byte| byte != 0) {
         return Err(Wrong::Padding);
     }
-    let pairs = bytes.as_chunks().0.iter();
-    Ok(match coding {
-        Coding::Bf16 => pairs.map(|&pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        Coding::F16 => pairs.map(|&pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        _ => floats(bytes).collect(),
-    })
+    match coding {
+        Coding::Bf16 => read_each(bytes.as_chunks().0, zeros, |&pair| bf16::from_le_bytes(pair).to_f32()),
+        Coding::F16 => read_each(bytes.as_chunks().0, zeros, |&pair| f16::from_le_bytes(pair).to_f32()),
+        _ => read_each(bytes.as_chunks().0, zeros, |&quad| f32::from_le_bytes(quad)),
+    }
 }
 
-/// Refuses values that are not finite, and zeros unless they are welcome.
-fn check(values: Vec<f32>, zeros: bool) -> Result<Vec<f32>, Wrong> {
+/// Reads values one by one; refuses those that are not finite, and zeros unless they are welcome.
+fn read_each<T>(raw: &[T], zeros: Zeros, read: impl Fn(&T) -> f32) -> Result<Vec<f32>, Wrong> {
     let magnitude = |v: f32| v.to_bits() & 0x7fff_ffff;
     // Adding one to an exponent of all ones carries into the sign's place, which was cleared, and taking one off a
-    // magnitude of zero borrows from there: no branch, one pass.
-    let zero = u32::from(!zeros);
-    let signs = |v| (magnitude(v) + 0x0080_0000) | magnitude(v).wrapping_sub(zero);
-    if values.iter().fold(0, |any, &v| any | signs(v)) >> 31 == 0 {
-        return Ok(values);
+    // magnitude of zero borrows from there.
+    let borrow = u32::from(zeros == Zeros::Refused);
+    let signs = |v| (magnitude(v) + 0x0080_0000) | magnitude(v).wrapping_sub(borrow);
+    let mut values = Vec::with_capacity(raw.len());
+    // In parts that are still in the nearest cache when they are checked.
+    for part in raw.chunks(1024) {
+        let start = values.len();
+        values.extend(part.iter().map(&read));
+        if values[start..].iter().fold(0, |any, &v| any | signs(v)) >> 31 > 0 {
+            let found = values[start..].iter().find(|&&v| signs(v) >> 31 > 0);
+            return Err(Wrong::Value(found.copied().unwrap_or(f32::NAN)));
+        }
     }
-    Err(Wrong::Value(values.into_iter().find(|&v| signs(v) >> 31 > 0).unwrap_or(f32::NAN)))
+    Ok(values)
 }
 
 /// Appends codes, a few bits each, and zeros up to a whole word.
