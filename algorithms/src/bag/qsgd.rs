@@ -138,7 +138,10 @@ mod tests {
                     for found in [level, level | sign].into_iter().filter(|&found| found != sign) {
                         let value = value(coding, found, scale);
                         assert_eq!(code(coding, value, scale), found, "{coding}, scale {scale}");
-                        assert!((f64::from(value.abs()) - exact).abs() <= exact * 1.2e-7, "{coding}, {value}");
+                        assert!(
+                            (f64::from(value.abs()) - exact).abs() <= exact * 1.2e-7,
+                            "{coding}, {value}"
+                        );
                     }
                 }
             }
