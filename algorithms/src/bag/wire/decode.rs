@@ -178,8 +178,9 @@ impl Decoder {
             let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
             let values =
                 values::read_dense(rounded, here, &bytes).map_err(|wrong| wrong.at(block, count, count))?;
-            let values = values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into();
-            part(block, Part::Dense { first: self.read, values, rounded });
+            let mut exact = Vec::with_capacity(4 * here);
+            values::write_dense(Rounded::EXACT, &values, &mut exact);
+            part(block, Part::Dense { first: self.read, values: exact.into(), rounded });
             self.read += here;
         }
         Ok(true)
