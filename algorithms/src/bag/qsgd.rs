@@ -111,3 +111,40 @@ fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first numbers of SplitMix64 from the seed 0, as its authors' program gives them: workers of every version draw
+    /// the same.
+    #[test]
+    fn the_generator_is_splitmix64() {
+        let numbers = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
+        for (step, number) in (1..).zip(numbers) {
+            assert_eq!(mix(GOLDEN.wrapping_mul(step)), number);
+        }
+    }
+
+    /// Levels survive the way to values and back for scales of all sizes, on both sides of zero.
+    #[test]
+    fn every_level_is_read_off_its_value() {
+        let scales = (0..2000u32).map(|i| f32::from_bits(SMALLEST_SCALE.to_bits() + i * 1_001_003));
+        for scale in scales.chain([SMALLEST_SCALE, f32::MAX]).filter(|&scale| is_scale(scale)) {
+            for coding in [Coding::Qsgd2, Coding::Qsgd4, Coding::Qsgd8] {
+                let sign = 1u8 << (coding.bits() - 1);
+                for level in 0..sign {
+                    let exact = f64::from(scale) * f64::from(level) / f64::from(sign - 1);
+                    for found in [level, level | sign].into_iter().filter(|&found| found != sign) {
+                        let value = value(coding, found, scale);
+                        assert_eq!(code(coding, value, scale), found, "{coding}, scale {scale}");
+                        assert!(
+                            (f64::from(value.abs()) - exact).abs() <= exact * 1.2e-7,
+                            "{coding}, {value}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

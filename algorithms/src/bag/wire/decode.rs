@@ -34,9 +34,9 @@ pub enum Part<T: Element = f32> {
 ///
 /// It takes memory for one block at a time. Of a sparse block it gathers the body, unless that comes in one payload: at
 /// most 12 bytes for each entry within the [bound](Expected::bound). Of a dense block of quantised values it gathers a
-/// bucket. What it hands on takes 8 bytes for each sparse entry; dense values are lent from the payload if they are exact,
-/// and otherwise take [`PIECE`] bytes or a bucket at a time. Only where a sparse block comes with all of its values, which it may
-/// not if that is longer than indices would be, these take 5 bytes for each entry of the block's length.
+/// bucket. What it hands on takes 8 bytes for each sparse entry. Dense values are lent from the payload if they are exact,
+/// and otherwise take [`PIECE`] bytes or a bucket at a time. A sparse block may also come with all of its values, if that
+/// is no longer than indices would be; these then take 5 bytes for each entry of the block's length.
 #[derive(Debug)]
 pub struct Decoder<T: Element = f32> {
     expected: Vec<Expected>,
@@ -192,8 +192,9 @@ impl<T: Element> Decoder<T> {
             let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
             let values = values::read_dense::<T>(rounded, here, &bytes)
                 .map_err(|wrong| wrong.at(block, count, count))?;
-            let values = values.iter().flat_map(|v| v.to_le()).collect::<Vec<u8>>().into();
-            part(block, Part::Dense { first: self.read, values, rounded });
+            let mut exact = Vec::with_capacity(T::WIDTH * here);
+            values.iter().for_each(|v| exact.extend_from_slice(v.to_le().as_ref()));
+            part(block, Part::Dense { first: self.read, values: exact.into(), rounded });
             self.read += here;
         }
         Ok(true)

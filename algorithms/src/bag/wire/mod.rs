@@ -1,7 +1,7 @@
 //! Bags as bytes.
 //!
-//! A slot travels as a stream of little-endian 32-bit words: a [`Header`] for each of its blocks, and then for each block
-//! its body. The body of a dense block is all of its values. The body of a sparse one is its indices in the form that is
+//! A slot travels as a stream of little-endian 32-bit words: a header for each of its blocks, and then for each block its
+//! body. The body of a dense block is all of its values. The body of a sparse one is its indices in the form that is
 //! smallest for them, and its values. All bodies are padded with zero bits to whole words. The stream is cut into
 //! payloads of at most [`PIECE`] bytes at word boundaries, so that the far side works while the rest is under way.
 //!
@@ -24,7 +24,7 @@ pub(crate) use encode::{announce_dense, pieces};
 pub use error::DecodeError;
 use header::{Form, Header};
 
-/// The largest payload that [`encode`] makes, in bytes.
+/// The largest payload that [`encode()`] makes, in bytes.
 pub const PIECE: usize = 256 << 10;
 
 /// What a schedule declares of one block that is to come.

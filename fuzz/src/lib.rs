@@ -1,0 +1,162 @@
+//! What the fuzz targets do with the bytes that they are given.
+//!
+//! Whatever the bytes say: nothing panics, what is handed on keeps the promises of a bag, and it can be passed on.
+
+use bytes::Bytes;
+use gleaner_algorithms::bag::wire::{Body, Decoder, Expected, PIECE, Part, encode};
+use gleaner_algorithms::bag::{Coding, Dense, Entries, floats};
+
+/// The forms of bodies by their numbers on the wire; see `docs/src/architecture/wire.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Form {
+    Dense = 0,
+    Raw = 1,
+    Packed = 2,
+    Bitmap = 3,
+    EliasFano = 4,
+    Rice = 5,
+    Full = 6,
+}
+
+/// The first `N` bytes; zeros where there are too few.
+fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
+    let (here, rest) = data.split_at(N.min(data.len()));
+    *data = rest;
+    let mut taken = [0; N];
+    taken[..here.len()].copy_from_slice(here);
+    taken
+}
+
+/// A slot of up to three blocks, as a peer may send it: for each block a length and a bound, then where to cut, then the
+/// stream.
+pub fn stream(mut data: &[u8]) {
+    let [blocks, cut] = take(&mut data);
+    let expected = (0..blocks % 4)
+        .map(|_| {
+            let [len, bound] = [take(&mut data), take(&mut data)].map(u16::from_le_bytes);
+            Expected { len: len.into(), bound: bound.into() }
+        })
+        .collect();
+    read(expected, data, 4 * (1 + usize::from(cut)));
+}
+
+/// One block whose header fits, so that most bytes reach the form's own code: what the header says, and then the body.
+pub fn body(form: Form, mut data: &[u8]) {
+    let [parameter, coding, shift, cut] = take(&mut data);
+    let (len, count) = (u32::from_le_bytes(take(&mut data)), u16::from_le_bytes(take(&mut data)).into());
+    let len = if form == Form::Dense { count } else { len.max(count) };
+    let coding = Coding::ALL[usize::from(coding) % Coding::ALL.len()];
+    let quantised = matches!(coding, Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8);
+    let shift = if quantised { 9 + shift % 23 } else { 0 };
+    let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
+    let body = &data[..data.len() & !3];
+    let mut stream = vec![form as u8, parameter, number, shift];
+    stream.extend(count.to_le_bytes());
+    // Where the length of a body is not implied, the header says it.
+    if count > 0 && (form == Form::Rice || quantised && !matches!(form, Form::Dense | Form::Full)) {
+        stream.extend((body.len() as u32 / 4).to_le_bytes());
+    }
+    stream.extend(body);
+    read(vec![Expected { len, bound: count }], &stream, 4 * (1 + usize::from(cut)));
+}
+
+/// Reads a stream cut into payloads, checks what comes of it, and passes it on if it is whole.
+fn read(expected: Vec<Expected>, stream: &[u8], cut: usize) {
+    let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
+    let mut decoder = Decoder::new(expected.clone());
+    for payload in stream.chunks(cut) {
+        let fed = decoder.feed(Bytes::copy_from_slice(payload), |block, part| {
+            let Expected { len, bound } = expected[block];
+            match part {
+                Part::Sparse { entries, rounded } => {
+                    check(&entries, len, bound);
+                    assert!(bodies[block].is_none());
+                    bodies[block] = Some(Body::Sparse { entries, len: len as usize, rounded });
+                }
+                Part::Dense { first, values: piece, rounded } => {
+                    assert!(floats(&piece).all(f32::is_finite));
+                    let body = bodies[block].get_or_insert(Body::Dense { values: Dense::default(), rounded });
+                    let Body::Dense { values, .. } = body else { panic!("a block of two forms") };
+                    assert_eq!(values.len(), first);
+                    values.push(piece);
+                }
+            }
+        });
+        if fed.is_err() {
+            return;
+        }
+    }
+    if decoder.is_complete() {
+        let bodies: Vec<Body> = bodies.into_iter().map(|body| body.expect("complete")).collect();
+        same_again(&bodies);
+    }
+}
+
+fn check(entries: &Entries, len: u32, bound: u32) {
+    assert!(entries.len() <= bound as usize && entries.indices.len() == entries.values.len());
+    assert!(entries.indices.is_sorted_by(|a, b| a < b));
+    assert!(entries.indices.last().is_none_or(|&last| last < len));
+    assert!(entries.values.iter().all(|v| v.is_finite() && *v != 0.0));
+}
+
+/// Encodes bodies, decodes that, and compares every bit.
+fn same_again(bodies: &[Body]) {
+    let expected = bodies.iter().map(|body| match body {
+        Body::Sparse { entries, len, .. } => Expected { len: *len as u32, bound: entries.len() as u32 },
+        Body::Dense { values, .. } => Expected { len: values.len() as u32, bound: values.len() as u32 },
+    });
+    let payloads = encode(bodies);
+    assert!(payloads.iter().all(|payload| payload.len() <= PIECE));
+    let mut decoder = Decoder::new(expected.collect());
+    let mut values: Vec<u32> = Vec::new();
+    let mut wanted: Vec<u32> = Vec::new();
+    for payload in payloads {
+        let fed = decoder.feed(payload, |block, part| match (part, &bodies[block]) {
+            (Part::Sparse { entries, rounded }, Body::Sparse { entries: before, rounded: tag, .. }) => {
+                assert_eq!((&entries.indices, rounded), (&before.indices, *tag));
+                values.extend(entries.values.iter().map(|v| v.to_bits()));
+                wanted.extend(before.values.iter().map(|v| v.to_bits()));
+            }
+            (Part::Dense { first, values: piece, rounded }, Body::Dense { values: before, rounded: tag }) => {
+                assert_eq!(rounded, *tag);
+                values.extend(floats(&piece).map(f32::to_bits));
+                let here = first..first + piece.len() / 4;
+                wanted.extend(before.stretches(here).flat_map(floats).map(f32::to_bits));
+            }
+            (part, body) => panic!("{body:?} became {part:?}"),
+        });
+        assert_eq!(fed, Ok(()));
+    }
+    assert!(decoder.is_complete());
+    assert_eq!(values, wanted);
+}
+
+/// Entries of any kind, rounded to any coding, there and back: a coding, a seed, a length beyond the last entry, and then for
+/// each entry a gap and a value.
+pub fn round_trip(mut data: &[u8]) {
+    let [coding, dense, wide, behind] = take(&mut data);
+    let (seed, coding) = (u64::from_le_bytes(take(&mut data)), Coding::ALL[usize::from(coding) % 6]);
+    let (mut entries, mut next) = (Entries::default(), 0u64);
+    while !data.is_empty() {
+        let gap = u64::from(u16::from_le_bytes(take(&mut data))) << (wide % 17);
+        let value = f32::from_le_bytes(take(&mut data));
+        if next + gap >= u64::from(u32::MAX) {
+            break;
+        }
+        if value.is_finite() && value != 0.0 {
+            entries.push((next + gap) as u32, value);
+        }
+        next += gap + 1;
+    }
+    let len = next as usize + usize::from(behind);
+    if dense % 2 == 1 && len <= 1 << 16 {
+        let mut values = entries.to_dense(len);
+        let rounded = coding.round_dense(&mut values, &mut vec![0.0; len], seed);
+        same_again(&[Body::Dense { values: values.into(), rounded }]);
+    }
+    let (rounded, kept, errors) = coding.round(&entries, len, seed);
+    check(&kept, len as u32, entries.len() as u32);
+    check(&errors, len as u32, entries.len() as u32);
+    same_again(&[Body::Sparse { entries: kept, len, rounded }]);
+}
