@@ -98,7 +98,7 @@ fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(cases(80))]
 
     #[test]
     fn what_comes_is_within_its_bound(

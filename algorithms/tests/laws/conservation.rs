@@ -28,7 +28,7 @@ fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Patte
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(120))]
 
     #[test]
     fn nothing_is_lost_and_all_workers_agree(

@@ -16,7 +16,7 @@ fn assert_sum(outcome: &Outcome) {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(120))]
 
     #[test]
     fn dense_methods_deliver_the_sum_and_keep_nothing(

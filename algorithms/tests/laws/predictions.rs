@@ -6,7 +6,7 @@ use super::harness::{Team, cases, variants};
 use super::inputs::{Random, entries, pattern, share};
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(cases(80))]
 
     #[test]
     fn predictions_change_nothing(
