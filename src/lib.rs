@@ -34,8 +34,8 @@ pub use gleaner_algorithms::residual::Collection;
 pub use gleaner_algorithms::{Method, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
-    CheckpointError, Config, ConfigError, Error, Failure, Gradients, Layout, LayoutError, Session, StepTimes,
-    Update,
+    Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout, LayoutError,
+    Reducer, Session, StepTimes, Update,
 };
 
 pub use gleaner_algorithms as algorithms;
@@ -53,6 +53,7 @@ mod pages {
     pages! {
         readme: "README.md";
         trainer: "docs/src/guide/trainer.md";
+        non_blocking: "docs/src/guide/non-blocking.md";
         conservation: "docs/src/concepts/conservation.md";
         selection: "docs/src/concepts/selection.md";
         schedules: "docs/src/concepts/schedules.md";

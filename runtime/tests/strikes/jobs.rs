@@ -134,6 +134,15 @@ fn run(case: &Case, busy: &Busy) -> Result<(), String> {
         return Err(format!("it was not struck: {:?}", job.said(victim, Instant::now())));
     };
     let other: u32 = other;
+    let process = &mut job.0[victim as usize];
+    match strike.blow {
+        Blow::Kill => process.kill().unwrap(),
+        Blow::Stop => {
+            let stop = format!("kill -s STOP {}", process.id());
+            assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
+        }
+        Blow::CutOff | Blow::CutLink => {}
+    }
     let culprit = if strike.blow == Blow::CutLink { victim.max(other) } else { victim };
     // A closed connection is noticed at once, silence by the time-out; then there is somebody to ask.
     let within = if strike.blow == Blow::Kill { TIMEOUT / 2 } else { 2 * TIMEOUT };

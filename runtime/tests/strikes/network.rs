@@ -1,4 +1,4 @@
-//! A network that strikes its own worker at one message.
+//! A network that strikes its own worker at one message, or holds everything up there until the test does.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex};
 use gleaner_transport::{
     BoxFuture, Link, LinkError, LinkEvent, Message, Network, Peer, Receiver, Sender, Tag, Traffic,
 };
-use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// What happens to the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Blow {
-    /// SIGKILL.
+    /// SIGKILL, from the test; nothing more passes while it is on its way.
     Kill,
-    /// SIGSTOP.
+    /// SIGSTOP, likewise.
     Stop,
     /// Nothing passes on any of its links any more, in either direction; connections stay open.
     CutOff,
@@ -62,7 +61,11 @@ pub struct Watch {
 
 #[derive(Clone, Copy, Debug)]
 enum Hole {
+    /// What is sent or comes is held up for ever.
+    Dam,
+    /// It vanishes, on all links.
     All,
+    /// On this link.
     Link(Peer),
 }
 
@@ -101,13 +104,20 @@ impl Watch {
         if moment != now {
             return;
         }
+        *self.hole.lock().unwrap() = Some(match blow {
+            Blow::Kill | Blow::Stop => Hole::Dam,
+            Blow::CutOff => Hole::All,
+            Blow::CutLink => Hole::Link(peer),
+        });
         // The test waits for this line. It names the other end.
         println!("struck {}", peer.0);
-        match blow {
-            Blow::Kill => kill_process(getpid(), Signal::KILL).unwrap(),
-            Blow::Stop => kill_process(getpid(), Signal::STOP).unwrap(),
-            Blow::CutOff => *self.hole.lock().unwrap() = Some(Hole::All),
-            Blow::CutLink => *self.hole.lock().unwrap() = Some(Hole::Link(peer)),
+    }
+
+    /// Goes on unless nothing does any more.
+    async fn dam(&self) {
+        let holds = matches!(*self.hole.lock().unwrap(), Some(Hole::Dam));
+        if holds {
+            std::future::pending().await
         }
     }
 
@@ -115,7 +125,7 @@ impl Watch {
         match *self.hole.lock().unwrap() {
             Some(Hole::All) => true,
             Some(Hole::Link(cut)) => cut == peer,
-            None => false,
+            Some(Hole::Dam) | None => false,
         }
     }
 }
@@ -191,6 +201,7 @@ impl Sender for WatchedSender {
         Box::pin(async move {
             for message in messages {
                 self.watch.sends(self.peer, message.tag);
+                self.watch.dam().await;
                 if !self.watch.swallows(self.peer) {
                     self.inner.send(std::slice::from_ref(message)).await?;
                 }
@@ -214,6 +225,7 @@ impl Receiver for WatchedReceiver {
                 if let Ok(message) = &result {
                     self.watch.receives(self.peer, message.tag);
                 }
+                self.watch.dam().await;
                 match result {
                     _ if !self.watch.swallows(self.peer) => return result,
                     Ok(_) => {}
