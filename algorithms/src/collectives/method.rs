@@ -93,7 +93,7 @@ pub enum MethodError {
         coding: Coding,
     },
     /// A method that selects block by block.
-    #[error("{method} does not select from buckets; topka, topkdsa and the methods of SparCML do")]
+    #[error("{method} does not select from buckets; topka, topkdsa, gtopk and the methods of SparCML do")]
     NoBuckets {
         /// The method's name.
         method: &'static str,

@@ -14,6 +14,7 @@ mod dense;
 mod harness;
 mod holders;
 mod inputs;
+mod methods;
 mod mutants;
 mod predictions;
 mod selections;

@@ -1,0 +1,260 @@
+//! What is particular to each method, beside what its paper says.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use bytes::Bytes;
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::collectives::{MethodError, Sag};
+use gleaner_algorithms::schedule::{Execution, Progress};
+use gleaner_algorithms::{Method, Rank};
+
+use super::harness::{Team, variants};
+use super::inputs::{Pattern, Random};
+
+/// Gradients that keep the places of their large entries and change a little from step to step.
+fn drifting(workers: usize, n: usize, step: usize) -> Vec<Vec<f32>> {
+    let gradient = |w: usize| {
+        let mut shared = Random(7);
+        let mut own = Random(1000 + (w * 7919 + step * 31) as u64);
+        let entry = |_| {
+            let large = shared.below(1000) as f32 / 100.0 - 5.0;
+            let noise = own.below(1000) as f32 / 1000.0 - 0.5;
+            large * large * large / 25.0 + noise
+        };
+        (0..n).map(entry).collect()
+    };
+    (0..workers).map(gradient).collect()
+}
+
+/// The entries of largest magnitude, the lower index first.
+fn top(values: &[f64], k: usize) -> BTreeMap<usize, f64> {
+    let mut order: Vec<usize> = (0..values.len()).filter(|&i| values[i] != 0.0).collect();
+    order.sort_by(|&a, &b| values[b].abs().total_cmp(&values[a].abs()).then(a.cmp(&b)));
+    order.into_iter().take(k).map(|i| (i, values[i])).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| f64::from(v)).collect()
+}
+
+/// Small whole numbers, whose sums are exact.
+fn whole_numbers(workers: usize, n: usize, seed: u64) -> Vec<Vec<f32>> {
+    Pattern::Integers.gradients(workers, n, &mut Random(seed))
+}
+
+#[test]
+fn teams_of_different_sizes_are_refused_with_the_divisors() {
+    let refused = |workers, teams| Method::spardl().teams(teams).shape(workers, 100).unwrap_err();
+    assert_eq!(refused(12, 5), MethodError::Teams { teams: 5, workers: 12 });
+    let sentence = refused(12, 5).to_string();
+    assert_eq!(sentence, "12 workers cannot be divided into 5 equal teams; choose 1, 2, 3, 4, 6 or 12");
+    assert_eq!(refused(7, 3).to_string(), "7 workers cannot be divided into 3 equal teams; choose 1 or 7");
+    assert_eq!(refused(7, 0), MethodError::Teams { teams: 0, workers: 7 });
+    let recursive = Method::spardl().teams(3).sag(Sag::Recursive).shape(6, 100);
+    assert_eq!(recursive.unwrap_err(), MethodError::Recursive { teams: 3 });
+    let ring = Method::ring().teams(2).shape(6, 100).unwrap_err();
+    assert_eq!(ring, MethodError::NoTeams { method: "ring", teams: 2 });
+}
+
+/// Algorithm 2 of SparDL, written out from the paper, with h clamped to [k/P, dk/P].
+struct Algorithm2 {
+    h: f64,
+    step: f64,
+    flag: bool,
+}
+
+impl Algorithm2 {
+    fn adjust(&mut self, too_many: bool, least: f64, most: f64) {
+        if too_many ^ (self.step > 0.0) {
+            if self.flag {
+                self.step *= 2.0;
+                self.flag = false;
+            } else {
+                self.flag = true;
+            }
+        } else {
+            self.step = -self.step / 2.0;
+            self.flag = false;
+        }
+        self.h = (self.h + self.step).clamp(least, most);
+    }
+}
+
+/// h follows Algorithm 2, stays within its limits, and brings the number of entries after B-SAG near L.
+#[test]
+fn bsag_controls_h_by_algorithm_2() {
+    for (p, d) in [(6usize, 3u32), (12, 6), (8, 4), (10, 5)] {
+        let (n, k) = (200 * p, 20 * p);
+        let mut team = Team::of(Method::spardl().teams(d).sag(Sag::Bruck).k(k), p, n);
+        let (least, most) = (k as f64 / p as f64, k as f64 * f64::from(d) / p as f64);
+        let step = 0.01 * k as f64 * (f64::from(d) - 1.0) / p as f64;
+        let mut paper = Algorithm2 { h: least, step, flag: false };
+        let mut near = 0;
+        for t in 0..120 {
+            assert_eq!(team.ensemble.memories[0].agreed[0], paper.h, "P {p}, d {d}, step {t}");
+            // What the next h is made of: entries after B-SAG, over all positions, told with the blocks.
+            let before = team.ensemble.memories[0].agreed[1];
+            team.step(&drifting(p, n, t));
+            let after = team.ensemble.memories[0].agreed[1];
+            // The direction tells whether there were too many: it turns, or it does not.
+            let too_many = if after.signum() == before.signum() { before < 0.0 } else { before > 0.0 };
+            paper.adjust(too_many, least, most);
+            assert!((least..=most).contains(&paper.h));
+            near += usize::from(t >= 40 && team_count_is_near(&mut team, k));
+        }
+        assert!(near >= 60, "P {p}, d {d}: {near} of 80 steps had about as many entries as are wanted");
+    }
+}
+
+/// Whether about k entries are delivered: neither is the budget of the last selection wasted, nor does h hold much back.
+fn team_count_is_near(team: &mut Team, k: usize) -> bool {
+    let h = team.ensemble.memories[0].agreed[0];
+    let (p, d) = (f64::from(team.ensemble.shape().workers), f64::from(team.ensemble.shape().teams));
+    // Every position brings between h and dh entries; k is wanted of all of them.
+    let positions = p / d;
+    h * positions <= k as f64 && h * d * positions >= k as f64
+}
+
+/// At powers of two, the tree of the paper: pairs at distance 1, 2, 4, … add and select k again; rank 0's are delivered.
+#[test]
+fn gtopk_is_the_published_tree() {
+    for p in [2usize, 4, 8, 16] {
+        let (n, k) = (60, 7);
+        let gradients = whole_numbers(p, n, p as u64);
+        let mut held: Vec<BTreeMap<usize, f64>> = gradients.iter().map(|g| top(&wide(g), k)).collect();
+        let mut distance = 1;
+        while distance < p {
+            for w in (0..p).step_by(2 * distance) {
+                let mut sum = vec![0.0; n];
+                for (i, v) in held[w].iter().chain(&held[w + distance]) {
+                    sum[*i] += v;
+                }
+                held[w] = top(&sum, k);
+            }
+            distance *= 2;
+        }
+        let mut team = Team::of(Method::named("gtopk").unwrap().k(k), p, n);
+        let outcome = team.step(&gradients);
+        let delivered = wide(&outcome.delivered[0]).into_iter().enumerate().filter(|(_, v)| *v != 0.0);
+        assert_eq!(delivered.collect::<BTreeMap<_, _>>(), held[0], "P {p}");
+    }
+}
+
+/// TopkA, TopkDSA and SparCML's three deliver the sum of everybody's k largest, whatever P is.
+#[test]
+fn nothing_is_selected_from_the_sum_where_the_papers_do_not() {
+    let names =
+        ["topka", "topkdsa", "ssar-recursive-double", "ssar-split-all-gather", "dsar-split-all-gather"];
+    for p in 1..=17 {
+        let (n, k) = (90, 8);
+        let gradients = whole_numbers(p, n, p as u64);
+        let mut expected = vec![0.0; n];
+        gradients.iter().flat_map(|g| top(&wide(g), k)).for_each(|(i, v)| expected[i] += v);
+        for name in names {
+            let mut team = Team::of(Method::named(name).unwrap().k(k), p, n);
+            assert_eq!(wide(&team.step(&gradients).delivered[0]), expected, "{name}, P {p}");
+        }
+    }
+}
+
+/// Of every 512 consecutive entries the same share.
+#[test]
+fn buckets_give_their_share_each() {
+    let (n, workers) = (512 * 6 + 100, 1);
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random(3));
+    let method = Method::named("topka").unwrap().density(8.0 / 512.0).bucketed(512);
+    let outcome = Team::of(method, workers, n).step(&gradients);
+    for bucket in outcome.delivered[0].chunks(512) {
+        assert_eq!(bucket.iter().filter(|v| **v != 0.0).count(), 8);
+    }
+}
+
+/// Ok-Topk: exact thresholds deliver k; between them counts stay within 2k/3 to 4k/3 most of the time; the cuts make the
+/// regions' counts more even than equal lengths do.
+#[test]
+fn oktopk_keeps_its_counts_and_evens_its_regions() {
+    let (p, n, k) = (6, 3000, 240);
+    let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
+    let mut within = 0;
+    // Large entries crowd at the start of the gradient.
+    let crowded = |step: usize| -> Vec<Vec<f32>> {
+        let mut gradients = drifting(p, n, step);
+        let scale = |i: usize| 1.0 + 9.0 * (1.0 - i as f32 / n as f32).powi(3);
+        gradients.iter_mut().for_each(|g| g.iter_mut().enumerate().for_each(|(i, v)| *v *= scale(i)));
+        gradients
+    };
+    let imbalance = |update: &[Bag]| {
+        let counts: Vec<usize> = update.iter().map(Bag::nonzeros).collect();
+        *counts.iter().max().unwrap() as f64 * counts.len() as f64 / counts.iter().sum::<usize>() as f64
+    };
+    let mut first = 0.0;
+    let mut last = 0.0;
+    for step in 0..192 {
+        let outcome = team.step(&crowded(step));
+        let count: usize = outcome.update[0].iter().map(Bag::nonzeros).sum();
+        if step % 32 == 0 {
+            assert_eq!(count, k, "step {step} finds its thresholds exactly");
+        }
+        assert!(count <= 2 * k * p);
+        within += usize::from((2 * k / 3..=4 * k / 3).contains(&count));
+        if step == 0 {
+            first = imbalance(&outcome.update[0]);
+        }
+        last = imbalance(&outcome.update[0]);
+    }
+    assert!(first > 2.0 && last < 1.0 + (first - 1.0) / 2.0, "imbalance from {first} to {last}");
+    assert!(within > 96, "{within} of 192 steps deliver between 2k/3 and 4k/3");
+}
+
+/// Messages of different peers may arrive in any order: what a worker makes of them does not depend on it.
+#[test]
+fn sums_do_not_depend_on_the_order_of_arrival() {
+    for workers in [2, 3, 5, 6, 8] {
+        let n = 120;
+        for method in variants(workers) {
+            let method = method.density(0.2);
+            let gradients = Pattern::Full.gradients(workers, n, &mut Random(5));
+            let expected = Team::of(method, workers, n).step(&gradients);
+            for seed in 0..3 {
+                let mut team = Team::of(method, workers, n);
+                let runs = (0..workers).map(|w| team.begin(w, &gradients[w], usize::MAX)).collect();
+                let updates = in_random_order(runs, &mut Random(seed));
+                for update in updates {
+                    assert_eq!(update, expected.update[0], "{method}, P {workers}");
+                }
+            }
+        }
+    }
+}
+
+/// Runs workers and delivers messages at random, in order only on each link.
+fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag>> {
+    let mut links: HashMap<(Rank, usize), VecDeque<Bytes>> = HashMap::new();
+    // What has come and is not yet wanted.
+    let mut mail: HashMap<(Rank, usize), VecDeque<Bytes>> = HashMap::new();
+    let mut done = vec![false; runs.len()];
+    while done.contains(&false) {
+        let w = random.below(runs.len());
+        let mut outbox = Vec::new();
+        match runs[w].advance(&mut outbox).unwrap() {
+            Progress::Finished => done[w] = true,
+            Progress::Waiting(from) => {
+                if let Some(payload) = mail.get_mut(&(from, w)).and_then(VecDeque::pop_front) {
+                    runs[w].receive(from, payload, &mut outbox).unwrap();
+                }
+            }
+        }
+        for message in outbox {
+            links.entry((Rank(w as u32), message.to.index())).or_default().push_back(message.payload);
+        }
+        let mut open: Vec<_> = links.keys().copied().collect();
+        open.sort();
+        if !open.is_empty() {
+            let link = open[random.below(open.len())];
+            if let Some(payload) = links.get_mut(&link).and_then(VecDeque::pop_front) {
+                mail.entry(link).or_default().push_back(payload);
+            }
+        }
+    }
+    runs.into_iter().map(|run| run.finish().update).collect()
+}
