@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,10 @@ impl Job {
         timeout: Duration,
         strike: Option<(u32, Strike)>,
     ) -> Self {
-        let rendezvous = format!("127.0.0.1:{}", free_port());
+        // Bound here and handed to rank 0 as its standard input, so that nobody takes the port in between.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let rendezvous = listener.local_addr().unwrap().to_string();
+        let mut listener = Some(Stdio::from(OwnedFd::from(listener)));
         let secret = Secret::random().unwrap().to_hex();
         let children = (0..workers).map(|rank| {
             let part = Part {
@@ -64,6 +68,7 @@ impl Job {
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "worker_process", "--nocapture", "-q"])
                 .env(JOB, serde_json::to_string(&part).unwrap())
+                .stdin(listener.take().unwrap_or_else(Stdio::null))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
@@ -195,17 +200,5 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         *self.0.inside.lock().unwrap() -= 1;
         self.0.out.notify_one();
-    }
-}
-
-/// A port below the ephemeral ones, which outgoing connections never take, tried out before it is used.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + (std::process::id() as u16).wrapping_mul(89).wrapping_add(offset) % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! One worker of a job, as a process of its own.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,7 @@ pub fn main(part: &Part) -> ! {
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let watch = Watch::new(part.kind, part.strike);
+    let listener = (part.rank == 0).then(|| std::io::stdin().as_fd().try_clone_to_owned().unwrap().into());
     let (network, events) = runtime.block_on(async {
         let config = tcp::TcpConfig {
             peer: Peer(part.rank),
@@ -96,7 +98,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
             rendezvous: part.rendezvous.clone(),
             secret: Secret::from_hex(&part.secret).unwrap(),
             timeout: Duration::from_secs(30),
-            listener: None,
+            listener,
         };
         let (network, events) = tcp::join(config).await.unwrap();
         watched(network, events, watch.clone())
