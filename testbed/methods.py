@@ -51,7 +51,7 @@ def bench(hostfile, *options):
 def choice(hostfile, params, density):
     """What `auto` settles on, and its lines."""
     _, said = bench(
-        hostfile, "--method", "auto", "--params", params, "--density", density, "--warmup", 100, "--steps", 1
+        hostfile, "--method", "auto", "--params", params, "--density", density, "--warmup", 250, "--steps", 1
     )
     lines = [line.split("gleaner: ", 1)[1] for line in said.splitlines() if "gleaner: auto " in line]
     if not lines:

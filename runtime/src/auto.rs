@@ -2,8 +2,10 @@
 //!
 //! Every rank comes to the same choice, because all of them reckon with the same numbers: measurements are agreed on before
 //! anything is concluded from them. A forecast is right within a factor, so the methods whose forecasts come near the best
-//! time measured are tried for a few steps each, and the one that was fastest stays.
+//! time measured are tried for a few steps each. Those that were nearly as fast as the fastest then take turns, as a machine
+//! is not equally fast at all times, and the one that was fastest over all of its turns stays.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -30,6 +32,13 @@ const DOUBT_OF_TEAMS: f64 = 1.25;
 /// What is tried after the first choice, at most.
 const TRIES: usize = 8;
 
+/// A method that took at most this many times as long as the fastest may be the fastest in truth.
+const CLOSE: f64 = 1.25;
+
+/// How many of them take turns, at most, and how often.
+const FINALISTS: usize = 4;
+const TURNS: usize = 3;
+
 /// The choices of all groups of one gradient exchange.
 pub(crate) struct Auto {
     courses: Vec<Course>,
@@ -41,12 +50,14 @@ pub(crate) struct Auto {
 struct Course {
     /// The cheapest first.
     ranking: Vec<Forecast>,
-    /// What was measured of each, in seconds a step.
-    measured: Vec<Option<f64>>,
+    /// The steps measured of each, in seconds.
+    measured: Vec<Vec<f64>>,
     /// The present one, as its place in the ranking.
     running: usize,
     /// Seconds of the steps with the present one.
     steps: Vec<f64>,
+    /// Those that are near the fastest in the order of their turns, once all tries are over.
+    turns: Option<VecDeque<usize>>,
     settled: bool,
 }
 
@@ -107,9 +118,9 @@ impl Auto {
             // A job goes on when its slowest worker does.
             let slowest =
                 |step: usize| ranks.iter().map(|row| row[group * COUNTED + step]).fold(0.0, f64::max);
-            let seconds = probe::median((0..COUNTED).map(slowest));
             let before = course.running;
-            course.decide(seconds);
+            course.measured[before].extend((0..COUNTED).map(slowest));
+            course.decide();
             if course.running != before {
                 changed.push(group);
             }
@@ -133,10 +144,10 @@ impl Auto {
 
 impl Course {
     fn new(ranking: Vec<Forecast>) -> Self {
-        let measured = vec![None; ranking.len()];
+        let measured = vec![Vec::new(); ranking.len()];
         // One candidate needs no measuring.
         let settled = ranking.len() < 2;
-        Self { ranking, measured, running: 0, steps: Vec::new(), settled }
+        Self { ranking, measured, running: 0, steps: Vec::new(), turns: None, settled }
     }
 
     fn present(&self) -> &Forecast {
@@ -148,39 +159,60 @@ impl Course {
         self.steps.clear();
     }
 
-    /// Draws the consequence of what the present method took: tries another one, or settles for the fastest.
-    fn decide(&mut self, seconds: f64) {
-        self.measured[self.running] = Some(seconds);
-        let mut fastest = self.running;
-        let mut best = seconds;
-        for (i, measured) in self.measured.iter().enumerate() {
-            if let Some(measured) = measured.filter(|&measured| measured < best) {
-                (fastest, best) = (i, measured);
+    /// The median step of a method, if it was tried.
+    fn seconds(&self, place: usize) -> Option<f64> {
+        let steps = &self.measured[place];
+        (!steps.is_empty()).then(|| probe::median(steps.iter().copied()))
+    }
+
+    /// What was tried, with its median step, the fastest first.
+    fn tried(&self) -> Vec<(usize, f64)> {
+        let all = 0..self.ranking.len();
+        let mut tried: Vec<(usize, f64)> = all.filter_map(|i| Some((i, self.seconds(i)?))).collect();
+        tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+        tried
+    }
+
+    /// Draws the consequence of what the present method took: tries another one, lets those that are near the fastest
+    /// take turns, or settles for the fastest.
+    fn decide(&mut self) {
+        let tried = self.tried();
+        let best = tried[0].1;
+        if self.turns.is_none() {
+            if let Some(next) = self.untried(best).filter(|_| tried.len() <= TRIES) {
+                return self.run(next);
             }
+            let close = tried.iter().take_while(|(_, seconds)| *seconds < CLOSE * best).take(FINALISTS);
+            let finalists: Vec<usize> = close.map(|(place, _)| *place).collect();
+            let turns = if finalists.len() > 1 { TURNS } else { 0 };
+            self.turns = Some(finalists.repeat(turns).into());
         }
-        let tries = self.measured.iter().flatten().count() - 1;
-        let untried = || (0..self.ranking.len()).filter(|&i| self.measured[i].is_none());
+        let next = self.turns.as_mut().and_then(VecDeque::pop_front);
+        self.settled = next.is_none();
+        self.run(next.unwrap_or(tried[0].0));
+    }
+
+    /// What may be faster than the best time measured, and was not tried yet.
+    fn untried(&self, best: f64) -> Option<usize> {
+        let untried = || (0..self.ranking.len()).filter(|&i| self.measured[i].is_empty());
         let factor = self.correction();
         let is_near = |i: &usize, doubt: f64| factor * self.ranking[*i].seconds < doubt * best;
-        let next = untried()
+        untried()
             .find(|i| is_near(i, DOUBT) && !self.knows(*i))
             .or_else(|| untried().find(|i| is_near(i, DOUBT_OF_TEAMS)))
-            .filter(|_| tries < TRIES);
-        self.settled = next.is_none();
-        self.run(next.unwrap_or(fastest));
     }
 
     /// What forecasts have to be multiplied by, where all that were tried were too high: the smallest of measured by
     /// expected time, and at most 1. One that was too low says nothing about the others.
     fn correction(&self) -> f64 {
-        let factors = self.ranking.iter().zip(&self.measured).filter_map(|(f, m)| m.map(|m| m / f.seconds));
+        let factors = self.tried().into_iter().map(|(i, seconds)| seconds / self.ranking[i].seconds);
         factors.filter(|factor| factor.is_finite()).fold(1.0, f64::min)
     }
 
     /// Whether the same all-reduce was tried, be it with other teams.
     fn knows(&self, place: usize) -> bool {
         let name = |i: usize| self.ranking[i].method.collective().name();
-        (0..self.ranking.len()).any(|i| self.measured[i].is_some() && name(i) == name(place))
+        (0..self.ranking.len()).any(|i| !self.measured[i].is_empty() && name(i) == name(place))
     }
 
     /// What is taken, and why.
@@ -212,15 +244,14 @@ impl Course {
 
     /// What it came to in the end.
     fn conclude(&self) -> String {
-        let time = |i: usize| self.measured[i].map(milliseconds).unwrap_or_default();
-        let tried: Vec<String> = (0..self.ranking.len())
-            .filter(|&i| i != self.running && self.measured[i].is_some())
-            .map(|i| format!("{}: {}", self.ranking[i], time(i)))
-            .collect();
+        let took = self.seconds(self.running).map(milliseconds).unwrap_or_default();
+        let others = self.tried().into_iter().filter(|(i, _)| *i != self.running);
+        let tried: Vec<String> =
+            others.map(|(i, seconds)| format!("{}: {}", self.ranking[i], milliseconds(seconds))).collect();
         let others = if tried.is_empty() { String::new() } else { format!("; tried {}", tried.join(", ")) };
         let (present, expected) = (self.present(), milliseconds(self.present().seconds));
         let verb = if self.running == 0 { "stays with" } else { "settles for" };
-        format!("auto {verb} {present}: {} a step measured ({expected} expected){others}", time(self.running))
+        format!("auto {verb} {present}: {took} a step measured ({expected} expected){others}")
     }
 }
 

@@ -26,7 +26,7 @@ fn all_ranks_measure_the_same_in_less_than_two_seconds() {
 #[test]
 fn changing_methods_loses_nothing() {
     const N: usize = 3000;
-    const STEPS: u64 = 100;
+    const STEPS: u64 = 230;
     for (over, workers) in [(Over::Memory, 4), (Over::Tcp, 3)] {
         let layout = Layout::new().parameter("a", N);
         let ranks = run(over, workers, |session| {
