@@ -34,7 +34,7 @@ fn scale(large: bool) -> f32 {
 }
 
 fn jumped(step: usize) -> &'static str {
-    match (step % PERIOD == 0, step / PERIOD % 2 == 1) {
+    match (step.is_multiple_of(PERIOD), step / PERIOD % 2 == 1) {
         (true, true) => "scale times 1000",
         (true, false) => "scale divided by 1000",
         (false, _) => "between jumps of scale",
@@ -92,8 +92,8 @@ fn main() {
     };
     let (n, steps) = (number("--n", 14_728_266), number("--steps", 24));
 
-    let mut ensembles: Vec<Ensemble> =
-        STREAMS.iter().map(|_| Ensemble::new(Method::spardl().density(0.01), 1, n).unwrap()).collect();
+    let ensemble = |_| Ensemble::new(Method::spardl().density(0.01), 1, n).expect("at least one entry");
+    let mut ensembles: Vec<Ensemble> = STREAMS.iter().map(ensemble).collect();
     let traffic = [vec![1.0f32; n], vec![2.0; n]];
     let mut sum = vec![3.0f32; n];
     let mut gradient = vec![0.0; n];
