@@ -86,14 +86,8 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let method = Method::named(&self.method)?.sag(self.sag.into()).coding(self.values);
-        // Only spardl has teams: where several methods are named, the others do without.
-        let teams = if method.collective().name() == "spardl" || self.method == method.collective().name() {
-            self.teams
-        } else {
-            1
-        };
-        let method = self.bucket.into_iter().fold(method.teams(teams), Method::bucketed);
+        let method = Method::named(&self.method)?.teams(self.teams).sag(self.sag.into()).coding(self.values);
+        let method = self.bucket.into_iter().fold(method, Method::bucketed);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
                 return Err(ChoiceError::Density(density));
@@ -121,9 +115,14 @@ impl Choice {
             true => COLLECTIVES.iter().map(|c| c.name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
-        // A number of teams may stand after the name.
+        // A number of teams may stand after the name. Only spardl has teams: where several methods are named, the others do
+        // without.
+        let several = names.len() > 1;
         let alone = |name: &str| match name.split_once('/').map(|(name, teams)| (name, teams.parse())) {
             Some((name, Ok(teams))) => Self { method: name.to_owned(), teams, ..self.clone() },
+            None if several && name != Method::spardl().collective().name() => {
+                Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() }
+            }
             _ => Self { method: name.to_owned(), ..self.clone() },
         };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()

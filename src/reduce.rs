@@ -155,9 +155,18 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
         arguments.residuals.as_deref().map(|folder| open_residuals(folder, &gradients)).transpose()?;
     let n = gradients[0].len();
     let k = choice::k(&method, gradients.len() as u32, n)?;
-    let learnt =
-        arguments.residuals.as_deref().map(|folder| memory::read(folder, gradients.len())).transpose()?;
-    let mut step = Step::prepare(method, gradients.len() as u32, n, learnt.flatten())?;
+    let read = |folder| memory::read(folder, &method, gradients.len());
+    let learnt = arguments.residuals.as_deref().map(read).transpose()?;
+    let mut step =
+        Step::prepare(method, gradients.len() as u32, n, learnt.flatten()).map_err(|e| {
+            match (e, &arguments.residuals) {
+                (ReduceError::Routine(e @ RoutineError::Memory { .. }), Some(folder)) => {
+                    let what = format!("{e}; remove it to start on these residuals afresh");
+                    ReduceError::Memory { path: folder.join(memory::NAME), what }
+                }
+                (e, _) => e,
+            }
+        })?;
     step.accumulate(&gradients, before.as_deref())?;
     let reduced = step.all_reduce()?;
     write(arguments, &gradients, &step, &reduced)?;
@@ -238,9 +247,8 @@ fn write(
             npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
         })?;
     }
-    if let Some(text) = memory::text(&step.ensemble.memories) {
-        staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
-    }
+    let text = memory::text(step.method(), &step.ensemble.memories);
+    staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
     staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
     Ok(staged.publish()?)
 }

@@ -46,9 +46,7 @@ impl<T: Element> Group<T> {
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
         if T::NAME != f32::NAME && method.values() != Coding::Exact {
-            // Codings are of floats of 32 bits.
-            let (method, coding) = (method.collective().name(), method.values());
-            return Err(MethodError::NoCoding { method, coding }.into());
+            return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
         }
         let routine = Routine::new(method, rank, workers, n, stream)?;
         let schedule = &routine.prepared().schedule;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gleaner_algorithms::Method;
 use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
 
@@ -13,26 +14,26 @@ pub const NAME: &str = "memory.json";
 /// Numbers are told by their bits, so that they come back as they were.
 #[derive(Serialize, Deserialize)]
 struct Learnt {
+    method: String,
     steps: u64,
     agreed: Vec<u64>,
     /// By rank.
     own: Vec<Vec<u64>>,
 }
 
-/// What is written: nothing for methods that learn nothing.
-pub fn text(memories: &[Memory]) -> Option<String> {
+/// What is written. Of a method that learns nothing it is the number of steps, from which chance takes its seed.
+pub fn text(method: &Method, memories: &[Memory]) -> String {
     let bits = |numbers: &[f64]| numbers.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    let first = memories.first()?;
-    if first.agreed.is_empty() && first.own.is_empty() {
-        return None;
-    }
+    let (steps, agreed) =
+        memories.first().map_or((0, Vec::new()), |first| (first.steps, bits(&first.agreed)));
     let own = memories.iter().map(|memory| bits(&memory.own)).collect();
-    let learnt = Learnt { steps: first.steps, agreed: bits(&first.agreed), own };
-    serde_json::to_string(&learnt).ok().map(|text| text + "\n")
+    let learnt = Learnt { method: method.collective().name().into(), steps, agreed, own };
+    // Names and numbers always serialise.
+    serde_json::to_string(&learnt).unwrap_or_default() + "\n"
 }
 
 /// Reads it for so many workers; None if there is no such file.
-pub fn read(folder: &Path, workers: usize) -> Result<Option<Vec<Memory>>, ReduceError> {
+pub fn read(folder: &Path, method: &Method, workers: usize) -> Result<Option<Vec<Memory>>, ReduceError> {
     let path = folder.join(NAME);
     let refused = |what: String| ReduceError::Memory { path: path.clone(), what };
     if !path.exists() {
@@ -40,6 +41,13 @@ pub fn read(folder: &Path, workers: usize) -> Result<Option<Vec<Memory>>, Reduce
     }
     let text = std::fs::read_to_string(&path).map_err(|e| refused(e.to_string()))?;
     let learnt: Learnt = serde_json::from_str(&text).map_err(|e| refused(e.to_string()))?;
+    let name = method.collective().name();
+    if learnt.method != name {
+        return Err(refused(format!(
+            "it is what {} has learnt, and the method is {name}; remove it to start {name} on these residuals afresh",
+            learnt.method
+        )));
+    }
     if learnt.own.len() != workers {
         return Err(refused(format!("it is of {} workers, and there are {workers}", learnt.own.len())));
     }

@@ -106,6 +106,11 @@ impl Step {
         })
     }
 
+    /// What it is a step of.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
     /// The positions of all entries.
     pub fn entries(&self) -> Range<usize> {
         0..self.partition.entries()

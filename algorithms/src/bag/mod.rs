@@ -73,12 +73,16 @@ impl<T: Element> Bag<T> {
 
     /// [`smaller`](Self::smaller), with the neutral element of `reduction` where there is no entry.
     pub fn smaller_with(entries: Entries<T>, len: usize, reduction: &Reduction<T>) -> Self {
-        let (sparse, dense) = (entries.len() * (size_of::<u32>() + T::WIDTH), len * T::WIDTH);
-        if sparse > dense {
+        if Self::is_dense_with(entries.len(), len) {
             Bag::Dense(entries.to_dense_with(len, reduction.neutral()).into())
         } else {
             Bag::Sparse(entries)
         }
+    }
+
+    /// Whether a block of `len` entries turns dense where so many of them are there.
+    pub(crate) fn is_dense_with(count: usize, len: usize) -> bool {
+        count * (size_of::<u32>() + T::WIDTH) > len * T::WIDTH
     }
 
     /// self + other, value by value: the bits do not depend on which side is sparse.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
+use super::{Bucket, COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
 use crate::bag::Coding;
 use crate::residual::Collection;
 use crate::schedule::{Cost, Memory, Schedule, check};
@@ -82,6 +82,22 @@ pub enum MethodError {
         /// The number of teams.
         teams: u32,
     },
+    /// A way to bring teams together, without teams.
+    #[error("{method} has no teams, and a way to bring them together was asked for; only spardl has teams")]
+    NoSag {
+        /// The method's name.
+        method: &'static str,
+    },
+    /// Values that codings do not say.
+    #[error(
+        "values of type {element} are told as they are, and {coding} was asked for; choose exact values, or float32"
+    )]
+    NotFloat32 {
+        /// The name of the element type.
+        element: &'static str,
+        /// The coding.
+        coding: Coding,
+    },
     /// A method that sends values as they are.
     #[error(
         "{method} sends values as they are, and {coding} was asked for; choose a sparse method, or exact values"
@@ -139,7 +155,11 @@ fn divisors(workers: u32) -> String {
 
 /// For methods without teams.
 pub(super) fn refuse_teams(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
-    if shape.teams == 1 { Ok(()) } else { Err(MethodError::NoTeams { method, teams: shape.teams }) }
+    match (shape.teams, shape.sag) {
+        (1, Sag::Auto) => Ok(()),
+        (1, _) => Err(MethodError::NoSag { method }),
+        (teams, _) => Err(MethodError::NoTeams { method, teams }),
+    }
 }
 
 /// For methods that send values as they are.
@@ -354,10 +374,17 @@ impl Method {
         if self.bucket == Some(0) {
             return Err(MethodError::EmptyBucket);
         }
-        let (teams, sag, coding, bucket) = (self.teams, self.sag, self.coding, self.bucket);
-        let shape = Shape { workers, n, k: self.sparsity.k(n)?, teams, sag, coding, bucket };
+        let (teams, sag, coding, k) = (self.teams, self.sag, self.coding, self.sparsity.k(n)?);
+        let bucket = self.bucket.map(|entries| Bucket::share(entries, k, n));
+        let mut shape = Shape { workers, n, k, teams, sag, coding, bucket };
         self.collective.accepts(&shape)?;
-        let block = n.div_ceil(self.collective.blocks(&shape).max(1) as usize);
+        let blocks = self.collective.blocks(&shape).max(1) as usize;
+        if let Some(bucket) = bucket {
+            // Rounding, and buckets cut short by the ends of blocks, make it another number than was asked for.
+            let (len, longer) = (n / blocks, n % blocks);
+            shape.k = longer * bucket.of_block(len + 1) + (blocks - longer) * bucket.of_block(len);
+        }
+        let block = n.div_ceil(blocks);
         if block >= u32::MAX as usize {
             return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
         }

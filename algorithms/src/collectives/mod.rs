@@ -50,7 +50,33 @@ pub struct Shape {
     /// How values are told on the wire.
     pub coding: Coding,
     /// Selects from every so many consecutive entries instead of from all (SparCML, §6).
-    pub bucket: Option<u32>,
+    pub bucket: Option<Bucket>,
+}
+
+/// From how many consecutive entries how many are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The length of a bucket; the last of a block may be shorter.
+    pub entries: u32,
+    /// How many are selected of each, or all of one that has fewer.
+    pub k: u32,
+}
+
+impl Bucket {
+    /// The bucket's share of k entries out of n, rounded, and at least one if k is not 0.
+    pub(super) fn share(entries: u32, k: usize, n: usize) -> Self {
+        if k == 0 || n == 0 {
+            return Self { entries, k: 0 };
+        }
+        let share = k as f64 * f64::from(entries) / n as f64;
+        Self { entries, k: (share.round() as u32).clamp(1, entries) }
+    }
+
+    /// How many entries are selected of a block.
+    pub(super) fn of_block(self, len: usize) -> usize {
+        let (entries, k) = (self.entries as usize, self.k as usize);
+        len / entries * k + k.min(len % entries)
+    }
 }
 
 /// How SparDL's teams come together: Spar-All-Gather (§3.3).
@@ -188,18 +214,9 @@ impl Shape {
         let rule = match self.bucket {
             None if self.k == self.n => Rule::Every,
             None => Rule::Jointly(self.k),
-            Some(bucket) => Rule::Bucketed { bucket, k: self.of_bucket(bucket) },
+            Some(Bucket { entries, k }) => Rule::Bucketed { bucket: entries, k },
         };
         self.keep(slots, rule)
-    }
-
-    /// How many entries are selected of each bucket: its share of k, rounded, and at least one if k is not 0.
-    fn of_bucket(&self, bucket: u32) -> u32 {
-        if self.k == 0 || self.n == 0 {
-            return 0;
-        }
-        let share = self.k as f64 * f64::from(bucket) / self.n as f64;
-        (share.round() as u32).clamp(1, bucket)
     }
 
     /// Rounds sums before they are told, where values are not told as they are.

@@ -90,7 +90,9 @@ impl Collective for OkTopk {
 
     fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
         let cuts = memory.agreed.iter().skip(CUTS).map(|&cut| cut as usize);
-        let exact = memory.steps.is_multiple_of(EXACT_EVERY);
+        // A threshold of 0, of a step in which all sums were zero, says nothing about the next and cannot be nudged.
+        let unknown = memory.agreed.first().is_none_or(|&threshold| threshold == 0.0);
+        let exact = memory.steps.is_multiple_of(EXACT_EVERY) || unknown;
         let cut = memory.steps.is_multiple_of(CUT_EVERY) && shape.workers > 1;
         let balance = !cut && !exact && memory.agreed.get(BALANCE).is_some_and(|&b| b != 0.0);
         Structure::of(Partition::at(shape.n, cuts), shape.k, Kind { exact, cut, balance }.number())

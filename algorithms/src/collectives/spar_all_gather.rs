@@ -102,6 +102,7 @@ pub(super) fn learn(shape: &Shape, memory: &mut Memory, observed: &Observed) {
     }
     let most = (least(shape) * f64::from(shape.teams)).max(least(shape));
     *h = (*h + *step).clamp(least(shape), most);
-    // A step that h could never take would only have to be taken back.
-    *step = step.clamp(-most, most);
+    // A step that h could never take would only have to be taken back, and one below an entry would change nothing: after
+    // many turns h could not follow a change any more.
+    *step = step.abs().clamp(1.0, most).copysign(*step);
 }

@@ -16,14 +16,14 @@ use super::expression::{Choice, Expressions, Id, Kept, Node};
 use super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
 use crate::bag::Coding;
 use crate::bag::wire::Expected;
-use crate::{Block, Rank};
+use crate::{Block, Element, Rank};
 
 /// What the checker derived for one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankProof {
-    /// For each `Keep` (by its place in the schedule) and each of its slots: how many workers hold that very
-    /// expression and drop the same entries, so that each keeps one part in so many.
-    pub holders: BTreeMap<usize, Vec<u32>>,
+    /// For each `Keep` (by its place in the schedule) and each of its slots: who else holds that very expression and
+    /// drops the same entries.
+    pub holders: BTreeMap<usize, Vec<Holders>>,
     /// For each `Keep` and each of its slots: how many selections lie behind the result, this one included. Equal
     /// contents have equal stages, so that a rounding may take its random numbers from there.
     pub stages: BTreeMap<usize, Vec<u32>>,
@@ -34,6 +34,32 @@ pub struct RankProof {
     /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that
     /// cancel to zero too.
     pub whole: Vec<bool>,
+}
+
+/// How many workers drop the same entries, so that each keeps one part in so many for its residual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// This worker and all others.
+    pub count: u32,
+    /// Whether this one is the first of them by rank, which keeps what division leaves over.
+    pub is_first: bool,
+}
+
+impl Holders {
+    /// Nobody else.
+    pub const ALONE: Self = Self { count: 1, is_first: true };
+
+    /// This worker's share v/d of what d holders drop, as it is rounded; of the first, v − (d − 1)·(v/d), so that the
+    /// shares add up to v.
+    pub fn share<T: Element>(self, value: T) -> T {
+        let share = value.divide(self.count);
+        if self.is_first && !self.count.is_power_of_two() {
+            // One rounding in 64 bits; in fewer there is none to speak of.
+            T::from_f64((1.0 - f64::from(self.count)).mul_add(share.to_f64(), value.to_f64()))
+        } else {
+            share
+        }
+    }
 }
 
 /// That a set of schedules is right, and what follows from it.
@@ -494,15 +520,18 @@ impl<'a> Checker<'a> {
             // Blocks share no expressions, so a selection from this one is a new one.
             whole.push(used.len() == selections);
         }
-        let mut holders: HashMap<Id, u32> = HashMap::new();
+        let mut holders: HashMap<Id, (u32, Rank)> = HashMap::new();
         for &(rank, step, block, result) in &self.kept {
             if !used.contains(&result) {
                 return Err(CheckError::KeptInVain { rank, step, block });
             }
-            *holders.entry(result).or_default() += 1;
+            let (count, first) = holders.entry(result).or_insert((0, rank));
+            (*count, *first) = (*count + 1, rank.min(*first));
         }
         for &(rank, step, _, result) in &self.kept {
-            self.workers[rank.index()].proof.holders.entry(step).or_default().push(holders[&result]);
+            let (count, first) = holders[&result];
+            let held = Holders { count, is_first: rank == first };
+            self.workers[rank.index()].proof.holders.entry(step).or_default().push(held);
         }
         self.workers.iter_mut().for_each(|worker| worker.proof.whole = whole.clone());
         let largest = |count: fn(&Worker) -> u64| self.workers.iter().map(count).max().unwrap_or(0);

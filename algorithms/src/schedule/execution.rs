@@ -94,6 +94,9 @@ enum Held<T: Element> {
 #[derive(Clone, Debug)]
 struct Carried<T: Element> {
     bag: Bag<T>,
+    /// Whether it is dense only because so many entries came together (SparCML's δ): it is told in whichever form is
+    /// smallest.
+    switched: bool,
     /// How its values were rounded.
     rounded: Rounded,
     note: Option<Arc<[u64]>>,
@@ -103,13 +106,18 @@ struct Carried<T: Element> {
 
 impl<T: Element> From<Bag<T>> for Carried<T> {
     fn from(bag: Bag<T>) -> Self {
-        Self { bag, rounded: Rounded::EXACT, note: None, seen: 0 }
+        Self { bag, switched: false, rounded: Rounded::EXACT, note: None, seen: 0 }
     }
 }
 
 impl<T: Element> Held<T> {
     fn bag(bag: Bag<T>) -> Self {
         Held::Bag(bag.into())
+    }
+
+    /// What came of sparse entries, whichever form it has now.
+    fn of_sparse(bag: Bag<T>) -> Self {
+        Held::Bag(Carried { switched: true, ..bag.into() })
     }
 }
 
@@ -338,6 +346,11 @@ impl<T: Element> Execution<T> {
     /// Ends a run whose `advance` said that it is finished.
     pub fn finish(mut self) -> Finished<T> {
         let (mut update, mut notes) = (Vec::new(), Vec::new());
+        // Where nothing can wait for a later step, everything was delivered.
+        let whole = match self.reduction.has_residual() {
+            true => self.proof.whole.clone(),
+            false => vec![true; self.blocks()],
+        };
         for block in (0..self.blocks() as u32).map(Block) {
             let place = Place { block, lane: 0 };
             let (bag, note) = match self.slot(place).take() {
@@ -354,7 +367,7 @@ impl<T: Element> Execution<T> {
             fates: self.fates,
             drops: self.drops,
             thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
-            whole: self.proof.whole.clone(),
+            whole,
             notes,
             own: self.own,
             entries_received: self.entries_received,
@@ -393,6 +406,7 @@ impl<T: Element> Execution<T> {
 
     /// What is sent of some slots, and the notes tied to them.
     fn bodies(&mut self, send: &super::Send) -> (Vec<Body<T>>, Vec<u64>) {
+        let residual = self.reduction.has_residual();
         let mut notes = Vec::new();
         let mut bodies = Vec::new();
         for place in send.slots.places(self.blocks(), self.schedule.lanes) {
@@ -407,10 +421,11 @@ impl<T: Element> Execution<T> {
                     (Body::Dense { values: lent, rounded: Rounded::EXACT }, Held::Own(overlay))
                 }
                 Some(Held::Own(overlay)) => {
-                    told(self.materialise(place.block, &overlay).into(), self.block_len(place.block))
+                    let sums: Carried<T> = self.materialise(place.block, &overlay).into();
+                    told(sums, self.block_len(place.block), residual)
                 }
-                Some(Held::Bag(carried)) => told(carried, self.block_len(place.block)),
-                None => told(Bag::empty().into(), self.block_len(place.block)),
+                Some(Held::Bag(carried)) => told(carried, self.block_len(place.block), residual),
+                None => told(Bag::empty().into(), self.block_len(place.block), residual),
             };
             match send.after {
                 After::Retain => *self.slot(place) = Some(held),
@@ -425,10 +440,17 @@ impl<T: Element> Execution<T> {
     fn sum(&mut self, block: Block) -> Result<(), ExecutionError> {
         let len = self.block_len(block);
         let mut bags = Vec::new();
+        let mut switched = true;
         for lane in 0..self.schedule.lanes {
             match self.slot(Place { block, lane }).take() {
-                Some(Held::Own(overlay)) => bags.push(self.materialise(block, &overlay)),
-                Some(Held::Bag(carried)) => bags.push(carried.bag),
+                Some(Held::Own(overlay)) => {
+                    switched = false;
+                    bags.push(self.materialise(block, &overlay));
+                }
+                Some(Held::Bag(carried)) => {
+                    switched &= carried.switched || matches!(carried.bag, Bag::Sparse(_));
+                    bags.push(carried.bag);
+                }
                 None => {}
             }
         }
@@ -439,7 +461,7 @@ impl<T: Element> Execution<T> {
             let entry = self.schedule.partition.range(block).start + index;
             return Err(ExecutionError::Sum { entry });
         }
-        *self.slot(Place { block, lane: 0 }) = Some(Held::bag(sum));
+        *self.slot(Place { block, lane: 0 }) = Some(Held::Bag(Carried { switched, ..sum.into() }));
         Ok(())
     }
 
@@ -459,7 +481,7 @@ impl<T: Element> Execution<T> {
                 indices: entries.indices[from..to].to_vec(),
                 values: entries.values[from..to].to_vec(),
             };
-            *self.slot(Place { block, lane: piece as u32 }) = Some(Held::bag(Bag::smaller(cut, len)));
+            *self.slot(Place { block, lane: piece as u32 }) = Some(Held::of_sparse(Bag::smaller(cut, len)));
             from = to;
         }
     }
@@ -515,14 +537,34 @@ impl<T: Element> Execution<T> {
     }
 }
 
-/// What is sent of a bag, and the bag to retain: one copy for both.
-fn told<T: Element>(carried: Carried<T>, len: usize) -> (Body<T>, Held<T>) {
+/// What is sent of a bag, and the bag to retain: one copy for both. With zeros as a `residual` has them, a bag that only
+/// became dense is told as its entries where enough are absent for a bit each to pay.
+fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
     let rounded = carried.rounded;
     let body = match &carried.bag {
         Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },
-        Bag::Dense(values) => Body::Dense { values: values.clone(), rounded },
+        Bag::Dense(values) => {
+            let few = (residual && carried.switched).then(|| some_of(values)).flatten();
+            match few {
+                Some(entries) => Body::Sparse { entries, len, rounded },
+                None => Body::Dense { values: values.clone(), rounded },
+            }
+        }
     };
     (body, Held::Bag(carried))
+}
+
+/// The entries of a dense block of which at least one in 32 is absent. Only what comes back as it was: not where entries
+/// are so few that whoever receives them keeps them sparse, and not with a negative zero among them.
+fn some_of<T: Element>(values: &Dense<T>) -> Option<Entries<T>> {
+    let len = values.len();
+    let absent = values.iter().filter(|v| *v == T::ZERO).count();
+    let negative = |v: T| v == T::ZERO && v.to_f64().is_sign_negative();
+    if absent < len.div_ceil(32) || !Bag::<T>::is_dense_with(len - absent, len) || values.iter().any(negative)
+    {
+        return None;
+    }
+    Some((0u32..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO).collect())
 }
 
 /// Payloads with notes before the first of them.

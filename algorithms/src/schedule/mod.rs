@@ -15,7 +15,7 @@ mod memory;
 use std::fmt;
 use std::sync::Arc;
 
-pub use check::{CheckError, Proof, RankProof, check};
+pub use check::{CheckError, Holders, Proof, RankProof, check};
 pub use cost::Cost;
 pub(crate) use execution::Fate;
 pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice, Progress};

@@ -97,7 +97,8 @@ impl Team {
         let partition = self.partition().clone();
         let n = partition.entries();
         let old: Vec<Vec<f32>> = self.ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
-        let holders = self.ensemble.proofs.iter().flat_map(|proof| proof.holders.values().flatten()).copied();
+        let holders =
+            self.ensemble.proofs.iter().flat_map(|proof| proof.holders.values().flatten()).map(|h| h.count);
         let holders = holders.max().unwrap_or(1);
         let executions = (0..self.workers()).map(|w| self.begin(w, &gradients[w], size)).collect();
         let step = lockstep(executions).unwrap();

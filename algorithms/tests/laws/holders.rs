@@ -1,6 +1,6 @@
 //! Drops that several workers make alike, and other schedules that no listed method has yet.
 
-use gleaner_algorithms::schedule::{Step, check, lockstep};
+use gleaner_algorithms::schedule::{Holders, Step, check, lockstep};
 
 use super::by_hand::{add, copy, exchange, give, keep, place, schedules, slots, swap};
 use super::harness::{COLLECTIONS, Team};
@@ -50,7 +50,10 @@ fn holders_double_in_every_exchange() {
     let proof = check(&schedules(12, 1, r_sag(3))).unwrap();
     for rank in &proof.ranks {
         assert_eq!(
-            rank.holders.iter().map(|(&step, h)| (step, h.clone())).collect::<Vec<_>>(),
+            rank.holders
+                .iter()
+                .map(|(&step, h)| (step, h.iter().map(|h| h.count).collect()))
+                .collect::<Vec<_>>(),
             [(1, vec![2]), (3, vec![4])]
         );
     }
@@ -88,6 +91,22 @@ fn shares_are_exact() {
     let outcome = team.step(&[vec![8.0, 1.0, 3.0], vec![8.0, 1.0, 3.0]]);
     assert_eq!(outcome.delivered[0], [16.0, 0.0, 6.0]);
     assert_eq!(outcome.new, [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]);
+}
+
+/// Whatever the number of holders, their shares add up to what they share.
+#[test]
+fn shares_add_up() {
+    let mut random = Random(9);
+    for count in 1..=64 {
+        for _ in 0..1000 {
+            // 20 bits: those that are left hold what division by 64 and the first holder's remainder need.
+            let value = (random.below(1 << 20) as f32 - 524_288.0) * 2f32.powi(random.below(40) as i32 - 20);
+            let share = |is_first| Holders { count, is_first }.share(value);
+            let sum = f64::from(share(true)) + f64::from(count - 1) * f64::from(share(false));
+            assert_eq!(sum, f64::from(value), "{value} among {count}");
+            assert!((share(true) - share(false)).abs() <= f32::EPSILON * share(true).abs() * count as f32);
+        }
+    }
 }
 
 #[test]

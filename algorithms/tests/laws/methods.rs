@@ -77,6 +77,8 @@ impl Algorithm2 {
             self.flag = false;
         }
         self.h = (self.h + self.step).clamp(least, most);
+        // Ours: the amount is at least an entry and at most the upper end.
+        self.step = self.step.abs().clamp(1.0, most).copysign(self.step);
     }
 }
 

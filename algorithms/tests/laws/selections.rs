@@ -57,7 +57,7 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             };
             accepted += 1;
             shared += usize::from(
-                team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|&h| h > 1)),
+                team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|h| h.count > 1)),
             );
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];

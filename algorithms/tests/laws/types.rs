@@ -181,3 +181,56 @@ fn sparse_streams_take_any_reduction() {
         );
     }
 }
+
+/// Nothing of a maximum waits for the next step: not what a larger entry hid, and not what came to nothing.
+#[test]
+fn steps_of_other_reductions_know_nothing_of_each_other() {
+    for method in methods() {
+        let method = method.density(1.0);
+        let mut ensemble = Ensemble::<f32>::new(method, 3, 4).unwrap().reducing(Reduction::Max);
+        let steps = [
+            (
+                [[-3.0, 0.0, 2.0, -1.0], [0.0, -5.0, 1.0, -2.0], [-4.0, -6.0, 0.0, -3.0]],
+                [0.0, 0.0, 2.0, -1.0],
+            ),
+            (
+                [[-3.0, 1.0, -2.0, -1.0], [-1.0, -5.0, -1.0, 0.0], [-4.0, -6.0, 0.0, 3.0]],
+                [-1.0, 1.0, 0.0, 3.0],
+            ),
+            ([[-9.0; 4], [-8.0; 4], [-7.0; 4]], [-7.0; 4]),
+        ];
+        for (step, (gradients, expected)) in steps.into_iter().enumerate() {
+            match delivered(&mut ensemble, &gradients.map(|g| g.to_vec()), Reduction::Max) {
+                Ok(found) => assert_eq!(found, expected, "{method}, step {step}"),
+                Err(ExecutionError::NotASum { .. }) => break,
+                Err(error) => panic!("{method}, step {step}: {error}"),
+            }
+        }
+    }
+}
+
+/// A sum of sparse bags that is dense by SparCML's δ still travels in the smallest form.
+#[test]
+fn nearly_dense_bags_travel_in_the_smallest_form() {
+    let n = 40_000;
+    let method = Method::named("ssar-recursive-double").unwrap().density(0.35);
+    let mut ensemble = Ensemble::<f32>::new(method, 4, n).unwrap();
+    let mut random = Random(5);
+    for residual in &mut ensemble.residuals {
+        let gradient: Vec<f32> = (0..n).map(|_| random.below(100_000) as f32 - 50_000.5).collect();
+        residual.accumulate(0, &gradient).unwrap();
+    }
+    let runs = (0..4).map(|rank| ensemble.begin(rank).unwrap()).collect();
+    let step = lockstep(runs).unwrap();
+    let (first, union) = (0.35, 1.0 - 0.65f64.powi(2));
+    // In each exchange the values, and a bit for each position.
+    let bytes = n as f64 * (4.0 * (first + union) + 2.0 / 8.0);
+    for run in &step.runs {
+        let found = run.bytes_received as f64;
+        assert!(
+            found < 1.02 * bytes,
+            "{found} bytes, {bytes} expected, {} if dense",
+            4.0 * (1.0 + first) * n as f64
+        );
+    }
+}

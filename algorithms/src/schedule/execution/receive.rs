@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::super::{How, Place, Receive, Slots, Step};
 use super::{Carried, Execution, ExecutionError, Held, Outgoing};
 use crate::bag::wire::{self, DecodeError, Part};
-use crate::bag::{Bag, Entries, Rounded};
+use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
 
@@ -39,7 +39,11 @@ impl<T: Element> Execution<T> {
             .feed(payload, |position, part| {
                 let place = self.place_at(receive.slots, position);
                 let (entries, words) = match &part {
-                    Part::Sparse { entries, .. } => (entries.len() as u64, 2 * entries.len() as u64),
+                    // More than half of a block counts as all of its values, whichever form was smallest.
+                    Part::Sparse { entries, .. } => {
+                        let (count, len) = (entries.len() as u64, self.block_len(place.block) as u64);
+                        (count, len.min(2 * count))
+                    }
                     Part::Dense { values, .. } => {
                         let count = (values.len() / T::WIDTH) as u64;
                         (count, count)
@@ -48,6 +52,11 @@ impl<T: Element> Execution<T> {
                 self.entries_received += entries;
                 self.words_received += words;
                 let taken = match part {
+                    Part::Sparse { entries, rounded }
+                        if Bag::<T>::is_dense_with(entries.len(), self.block_len(place.block)) =>
+                    {
+                        self.take_switched(place, &entries, rounded, receive.how)
+                    }
                     Part::Sparse { entries, rounded } => {
                         self.take_sparse(place, entries, rounded, receive.how)
                     }
@@ -133,19 +142,38 @@ impl<T: Element> Execution<T> {
                 Held::Own(sums)
             }
             (How::Add, Some(Held::Bag(carried))) => {
+                let switched = carried.switched || matches!(carried.bag, Bag::Sparse(_));
                 let bag =
                     carried.bag.combine(Bag::Sparse(entries), self.block_len(place.block), &self.reduction);
                 if let Some(index) = bag.first_non_finite() {
                     return Err(index);
                 }
-                Held::bag(bag)
+                Held::Bag(Carried { switched, ..bag.into() })
             }
             _ => {
                 let bag = Bag::smaller_with(entries, self.block_len(place.block), &self.reduction);
-                Held::Bag(Carried { rounded, ..bag.into() })
+                Held::Bag(Carried { switched: true, rounded, ..bag.into() })
             }
         };
         *self.slot(place) = Some(held);
+        Ok(())
+    }
+
+    /// Takes a bag in that its sender holds dense and told as entries, which were smaller: dense here, too. The error is
+    /// the index of a sum that is not finite.
+    fn take_switched(
+        &mut self,
+        place: Place,
+        entries: &Entries<T>,
+        rounded: Rounded,
+        how: How,
+    ) -> Result<(), usize> {
+        let values = entries.to_dense_with(self.block_len(place.block), self.reduction.neutral());
+        let values = Dense::from(values).into_bytes().freeze();
+        self.take_dense(place, 0, values, rounded, how)?;
+        if let Some(Held::Bag(carried)) = self.slot(place) {
+            carried.switched = true;
+        }
         Ok(())
     }
 

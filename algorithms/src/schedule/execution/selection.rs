@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::keep::{Chosen, OwnTop, Source, above, interleave, jointly, own_top, without};
-use super::super::{Place, Rule, Slots};
+use super::super::{Holders, Place, Rule, Slots};
 use super::{Carried, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::{Element, select};
@@ -24,14 +24,14 @@ impl<T: Element> Execution<T> {
     pub(super) fn keep(&mut self, slots: Slots, rule: &Rule, coding: Coding) {
         let places: Vec<Place> = slots.places(self.blocks(), self.schedule.lanes).collect();
         let (holders, stages) = (self.proof.holders.get(&self.step), self.proof.stages.get(&self.step));
-        let of = |numbers: Option<&Vec<u32>>| numbers.cloned().unwrap_or_else(|| vec![1; places.len()]);
-        let (holders, stages) = (of(holders), of(stages));
+        let holders = holders.cloned().unwrap_or_else(|| vec![Holders::ALONE; places.len()]);
+        let stages = stages.cloned().unwrap_or_else(|| vec![1; places.len()]);
         if matches!(rule, Rule::Every | Rule::Dense) && coding == Coding::Exact && self.are_bags(&places) {
             places.iter().for_each(|&place| self.keep_all(place, rule));
             return;
         }
         for (&place, &holders) in places.iter().zip(&holders) {
-            self.prepare(place, holders);
+            self.prepare(place, holders.count);
         }
         let notes: Vec<_> = places.iter().map(|&place| self.note(place)).collect();
         let untouched = matches!(
@@ -67,8 +67,11 @@ impl<T: Element> Execution<T> {
         let neutral = self.reduction.neutral();
         if let Some(Held::Bag(carried)) = self.slot(place) {
             carried.seen = carried.bag.nonzeros();
-            if let (Rule::Dense, Bag::Sparse(entries)) = (rule, &carried.bag) {
-                carried.bag = Bag::Dense(entries.to_dense_with(len, neutral).into());
+            if *rule == Rule::Dense {
+                carried.switched = false;
+                if let Bag::Sparse(entries) = &carried.bag {
+                    carried.bag = Bag::Dense(entries.to_dense_with(len, neutral).into());
+                }
             }
         }
     }
@@ -234,7 +237,7 @@ impl<T: Element> Execution<T> {
         selection: Selection<T>,
         rule: &Rule,
         (coding, stage): (Coding, u32),
-        holders: u32,
+        holders: Holders,
     ) {
         let Selection { kept, mut left, seen, own } = selection;
         let block = place.block;
@@ -252,7 +255,7 @@ impl<T: Element> Execution<T> {
                 (rounded, of_floats(&kept), of_floats(&errors))
             }
         };
-        if own && holders == 1 {
+        if own && holders.count == 1 {
             // What was rounded to nothing was not selected; where others had contributed to it, it waits here.
             let vanished = without(errors.iter(), &kept.indices);
             let errors = without(errors.iter(), &vanished.indices);
@@ -262,7 +265,7 @@ impl<T: Element> Execution<T> {
             self.fates[b] = Fate::Selected { indices: kept.indices.clone(), errors, settled: left };
         } else {
             let share = |entries: Entries<T>| -> Entries<T> {
-                entries.iter().map(|(i, v)| (i, v.divide(holders))).collect()
+                entries.iter().map(|(i, v)| (i, holders.share(v))).collect()
             };
             self.drops[b] = self.drops[b].merge(&share(left)).merge(&share(errors));
         }
@@ -273,7 +276,8 @@ impl<T: Element> Execution<T> {
             Rule::Dense => Bag::Dense(kept.to_dense_with(len, self.reduction.neutral()).into()),
             _ => Bag::smaller_with(kept, len, &self.reduction),
         };
-        *self.slot(place) = Some(Held::Bag(Carried { bag, rounded, note: None, seen }));
+        let switched = *rule != Rule::Dense;
+        *self.slot(place) = Some(Held::Bag(Carried { bag, switched, rounded, note: None, seen }));
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
