@@ -54,6 +54,7 @@ mod pages {
         readme: "README.md";
         trainer: "docs/src/guide/trainer.md";
         non_blocking: "docs/src/guide/non-blocking.md";
+        elements: "docs/src/guide/elements.md";
         conservation: "docs/src/concepts/conservation.md";
         selection: "docs/src/concepts/selection.md";
         schedules: "docs/src/concepts/schedules.md";

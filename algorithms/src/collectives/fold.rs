@@ -26,7 +26,8 @@ pub(super) fn role(rank: Rank, workers: u32) -> Role {
     }
 }
 
-/// Wraps the steps of the core workers: two more rounds when P is no power of two, n words each.
+/// Wraps the steps of the core workers: two more rounds when P is no power of two. The first carries what a surplus rank
+/// holds, the last the whole result: n words each of a dense gradient, from 2k to 2Pk of selected entries.
 pub(super) fn folded(rank: Rank, workers: u32, blocks: u32, steps: impl FnOnce() -> Vec<Step>) -> Vec<Step> {
     let all = Slots::range(0, blocks);
     let send = |to, after| Step::Exchange { sends: vec![Send { to, slots: all, after }], receives: vec![] };
