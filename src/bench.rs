@@ -29,6 +29,7 @@ Examples:
   gleaner bench --workers 6 --params 14728266 --density 0.01 --method spardl --steps 10
   gleaner bench --params 269722 --method ring --json
   gleaner bench --params 269722 --method spardl,ring --steps 50
+  gleaner bench --workers 6 --params 269722 --method spardl,spardl/2,spardl/3,gtopk   (SparDL with 1, 2 and 3 teams)
   gleaner bench --workers 6 --params 1000000 --method all --svg bench.svg
   gleaner launch --hostfile hosts -- gleaner bench --params 14728266 --method spardl
   mpirun -n 4 -x GLEANER_SECRET_FILE gleaner bench --params 1000000 --method spardl

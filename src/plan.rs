@@ -45,7 +45,7 @@ pub struct Plan {
     #[command(flatten)]
     choice: Choice,
     /// Rank all methods by the time that a step is expected to take on this network, instead of showing one
-    #[arg(long, conflicts_with = "rank")]
+    #[arg(long, conflicts_with_all = ["rank", "method"])]
     compare: bool,
     /// What a worker takes, with --compare and auto: nanoseconds per entry selected from, encoded, merged and (dense) added,
     /// and per message

@@ -233,4 +233,6 @@ fn a_comparison_is_printed_and_drawn() {
     assert!(resolved.starts_with("auto takes spardl"), "{resolved}");
     assert!(refused("--compare --workers 6 --params 10 --speed merge=fast", 2).contains("merge=12"));
     assert!(refused("--compare --workers 6 --params 10 --k 11", 1).contains("k is 11"));
+    assert!(refused("--compare --method ring --workers 6 --params 10", 2).contains("cannot be used with"));
+    assert!(refused("--compare --teams 4 --workers 6 --params 10", 1).contains("choose 1, 2, 3 or 6"));
 }

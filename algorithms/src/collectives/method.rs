@@ -1,5 +1,6 @@
 //! A method as a user chooses it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Bucket, COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
@@ -249,6 +250,12 @@ impl Method {
             self.shape(workers, n)?;
             return Ok(vec![*self]);
         }
+        if !workers.is_multiple_of(self.teams.max(1)) {
+            return Err(MethodError::Teams { teams: self.teams, workers });
+        }
+        // Those up to the root, and what each leaves of the number of workers.
+        let small = (1..=workers.isqrt()).filter(|d| workers.is_multiple_of(*d));
+        let divisors: BTreeSet<u32> = small.flat_map(|d| [d, workers / d]).filter(|&d| d > 1).collect();
         let mut candidates = Vec::new();
         for &collective in COLLECTIVES {
             let alone = match collective.is_sparse() {
@@ -258,7 +265,7 @@ impl Method {
             if self.teams == 1 || !collective.is_sparse() {
                 candidates.push(Self { teams: 1, sag: Sag::Auto, ..alone });
             }
-            for teams in (2..=workers).filter(|d| workers.is_multiple_of(*d)) {
+            for &teams in &divisors {
                 for sag in [Sag::Recursive, Sag::Bruck] {
                     if [1, teams].contains(&self.teams) && [Sag::Auto, sag].contains(&self.sag) {
                         candidates.push(Self { teams, sag, ..alone });
