@@ -134,7 +134,8 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     });
     let session = Session::over(Arc::new(network), events, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
-    let steps = if part.endless { u64::MAX } else { 3 };
+    // One more than is counted, at whose end all of its messages have left.
+    let steps = if part.endless { u64::MAX } else { 4 };
     for number in 0..steps {
         let (values, clock) = (gradient(part, number), Instant::now());
         step(&values).map_err(|error| (error, clock.elapsed()))?;
