@@ -127,42 +127,196 @@ fn two_workers_by_hand() {
     assert_eq!(bench.values("out/residual-1.npy"), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
 }
 
+/// All methods, as the command itself lists them.
+fn methods(bench: &Bench) -> Vec<String> {
+    bench.gradient("one.npy", &[1.0]);
+    let sentence = bench.refused("--method none-such --out out one.npy", 1);
+    let names = sentence.split("choose one of ").nth(1).unwrap().trim().split(", ").map(str::to_owned);
+    let names: Vec<String> = names.filter(|name| name != "auto").collect();
+    assert!(names.len() >= 11 && names.contains(&"spardl".into()), "{sentence}");
+    names
+}
+
+/// Three steps, the later ones with the residuals of those before; gives the last report. Entry by entry, gradients and old
+/// residuals are what is delivered and what is kept.
+fn nothing_is_lost(bench: &Bench, choice: &str, workers: usize) -> Value {
+    let (n, mut old, mut last) = (300, vec![vec![0.0f32; 300]; workers], Value::Null);
+    for step in 0..3 {
+        let (mut brought, mut size) = (vec![0.0f64; n], vec![0.0f64; n]);
+        let mut count = |values: &[f32], sign: f64| {
+            for (i, v) in values.iter().enumerate() {
+                brought[i] += sign * f64::from(*v);
+                size[i] += f64::from(v.abs());
+            }
+        };
+        old.iter().for_each(|residual| count(residual, 1.0));
+        let names: Vec<String> = (0..workers).map(|w| format!("g{w}.npy")).collect();
+        for (w, name) in names.iter().enumerate() {
+            let gradient = noise(100 * step + w as u64, n);
+            bench.file(name, &npy("<f4", "False", "(3, 10, 10)", &little(&gradient)));
+            count(&gradient, 1.0);
+        }
+        let again = if step > 0 { "--residuals out" } else { "" };
+        let report = bench.json(&format!("{choice} {again} --out out {}", names.join(" ")));
+        assert_eq!(report["lost"], 0.0, "{choice}");
+        let (shape, update) = read(&bench.path("out/update.npy"));
+        assert_eq!(shape, "3,10,10");
+        (0..workers).for_each(|_| count(&update, -1.0));
+        for (w, old) in old.iter_mut().enumerate() {
+            let (shape, residual) = read(&bench.path(&format!("out/residual-{w}.npy")));
+            assert_eq!(shape, "3,10,10");
+            count(&residual, -1.0);
+            *old = residual;
+        }
+        for i in 0..n {
+            assert!(brought[i].abs() <= 1e-5 * size[i], "{choice}, P {workers}, entry {i}: {}", brought[i]);
+        }
+        let delivered = update.iter().filter(|v| **v != 0.0).count();
+        assert!(delivered > 0, "{choice}");
+        assert_eq!(report["entries_delivered"], delivered, "{choice}");
+        last = report;
+    }
+    fs::remove_dir_all(bench.path("out")).unwrap();
+    last
+}
+
 #[test]
 fn nothing_is_lost_over_several_steps_for_every_method_and_number_of_workers() {
-    for method in ["spardl", "ring", "rabenseifner", "recursive-doubling"] {
+    let bench = Bench::new();
+    for method in methods(&bench) {
         for workers in [1, 2, 3, 6] {
-            let (bench, n) = (Bench::new(), 300);
-            let mut residuals = vec![0.0f64; n];
-            for step in 0..3 {
-                let mut sum = residuals.clone();
-                let names: Vec<String> = (0..workers).map(|w| format!("g{w}.npy")).collect();
-                for (w, name) in names.iter().enumerate() {
-                    let gradient = noise(100 * step + w as u64, n);
-                    bench.file(name, &npy("<f4", "False", "(3, 10, 10)", &little(&gradient)));
-                    sum.iter_mut().zip(gradient).for_each(|(s, g)| *s += f64::from(g));
+            let choice = format!("--method {method} --density 0.1");
+            let report = nothing_is_lost(&bench, &choice, workers);
+            assert_eq!(report["method"], method.as_str());
+            let dense = report["k"] == 300;
+            assert!(dense || report["k"] == 30, "{report}");
+            if dense || method == "spardl" {
+                assert_eq!(report["entries_delivered"], report["k"], "{method}");
+            }
+            for values in ["bf16", "qsgd4"] {
+                let choice = format!("{choice} --values {values}");
+                if dense {
+                    let sentence = bench.refused(&format!("{choice} --out out g0.npy"), 1);
+                    assert!(sentence.contains("sends values as they are"), "{sentence}");
+                } else {
+                    let bytes = nothing_is_lost(&bench, &choice, workers)["bytes_received"].as_u64();
+                    // Elsewhere rounding changes how many entries come.
+                    if method == "spardl" && workers > 1 {
+                        assert!(bytes < report["bytes_received"].as_u64(), "{choice}");
+                    }
                 }
-                let again = if step > 0 { "--residuals out" } else { "" };
-                let report = bench
-                    .json(&format!("--method {method} --density 0.1 {again} --out out {}", names.join(" ")));
-                assert_eq!(report["lost"], 0.0);
-                let (shape, update) = read(&bench.path("out/update.npy"));
-                assert_eq!(shape, "3,10,10");
-                residuals = vec![0.0; n];
-                for w in 0..workers {
-                    let (shape, residual) = read(&bench.path(&format!("out/residual-{w}.npy")));
-                    assert_eq!(shape, "3,10,10");
-                    residuals.iter_mut().zip(residual).for_each(|(s, r)| *s += f64::from(r));
-                }
-                for i in 0..n {
-                    let found = f64::from(update[i]) * workers as f64 + residuals[i];
-                    assert!((found - sum[i]).abs() < 1e-5 * 3.0 * workers as f64, "{method} {workers} {i}");
-                }
-                let delivered = update.iter().filter(|v| **v != 0.0).count();
-                assert_eq!(report["entries_delivered"], delivered);
-                assert_eq!(report["k"], if method == "spardl" { 30 } else { n });
-                assert_eq!(delivered, if method == "spardl" { 30 } else { n });
+            }
+            if !dense && method != "spardl" {
+                let sentence = bench.refused(&format!("{choice} --teams 2 --out out g0.npy g0.npy"), 1);
+                assert!(sentence.contains("only spardl has teams"), "{sentence}");
             }
         }
+    }
+}
+
+#[test]
+fn nothing_is_lost_with_teams_either() {
+    let bench = Bench::new();
+    for (workers, teams, sag) in
+        [(2, 2, "auto"), (6, 2, "recursive"), (6, 2, "bruck"), (6, 3, "auto"), (6, 6, "bruck")]
+    {
+        for values in ["exact", "bf16", "qsgd4"] {
+            let choice =
+                format!("--method spardl --density 0.1 --teams {teams} --sag {sag} --values {values}");
+            let report = nothing_is_lost(&bench, &choice, workers);
+            let levels = |x: u32| x.next_power_of_two().ilog2();
+            assert_eq!(report["rounds"], 2 * levels(workers as u32 / teams) + levels(teams), "{choice}");
+        }
+    }
+    let sentence = bench.refused("--method spardl --teams 4 --out out g0.npy g0.npy g0.npy", 1);
+    assert!(sentence.contains("choose 1 or 3"), "{sentence}");
+    let sentence = bench.refused("--method auto --out out g0.npy g0.npy", 1);
+    assert!(sentence.contains("name a method"), "{sentence}");
+}
+
+/// What `memory.json` holds: the steps, and the numbers that all workers agree on.
+fn learnt(bench: &Bench) -> (u64, Vec<f64>) {
+    let learnt: Value = serde_json::from_slice(&fs::read(bench.path("out/memory.json")).unwrap()).unwrap();
+    let agreed = learnt["agreed"].as_array().unwrap().iter();
+    (learnt["steps"].as_u64().unwrap(), agreed.map(|bits| f64::from_bits(bits.as_u64().unwrap())).collect())
+}
+
+/// B-SAG's h by Algorithm 2, by hand: with k = 60, six workers and three teams it starts at k/P = 10 with a step of
+/// 0.01 · 60 · 2/6 = 0.2. Where all workers choose the same there is room in every step, so it grows, and the step is doubled
+/// every other time.
+#[test]
+fn what_was_learnt_is_carried_from_call_to_call() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &noise(1, 600));
+    let call = |residuals: &str| {
+        let files = "a.npy ".repeat(6);
+        bench.json(&format!("--method spardl --teams 3 --k 60 {residuals} --out out {files}"));
+    };
+    let mut expected = 10.0;
+    for (step, by) in [0.2, 0.4, 0.4, 0.8, 0.8].into_iter().enumerate() {
+        call(if step == 0 { "" } else { "--residuals out" });
+        expected += by;
+        let (steps, agreed) = learnt(&bench);
+        assert_eq!(steps, step as u64 + 1);
+        assert!((agreed[0] - expected).abs() < 1e-12, "step {step}: h is {}, expected {expected}", agreed[0]);
+    }
+    // Without what was learnt it starts again.
+    fs::remove_file(bench.path("out/memory.json")).unwrap();
+    call("--residuals out");
+    let (steps, agreed) = learnt(&bench);
+    assert!(steps == 1 && (agreed[0] - 10.2).abs() < 1e-12, "{steps} steps, h is {}", agreed[0]);
+}
+
+/// Ok-Topk finds its thresholds exactly in the first call, and the next one selects by them: whatever reaches them. Without
+/// what was learnt it would be a first step again, which delivers k.
+#[test]
+fn oktopk_goes_on_with_its_thresholds_in_the_next_call() {
+    let bench = Bench::new();
+    (0..4).for_each(|w| bench.gradient(&format!("{w}.npy"), &noise(w, 4000)));
+    let call = |folders: &str| {
+        bench.json(&format!("--method oktopk --k 100 {folders} 0.npy 1.npy 2.npy 3.npy"))["entries_delivered"]
+            .as_u64()
+            .unwrap()
+    };
+    let smallest = |folder: &str| {
+        let values = bench.values(&format!("{folder}/update.npy"));
+        values.into_iter().filter(|v| *v != 0.0).map(|v| 4.0 * v.abs()).fold(f32::MAX, f32::min)
+    };
+    assert_eq!(call("--out out"), 100);
+    let threshold = learnt(&bench).1[0];
+    assert_eq!(threshold, f64::from(smallest("out")), "the threshold of the sums");
+    // The residuals have grown, so more than k reach it.
+    assert!(call("--residuals out --out next") > 100);
+    assert!(f64::from(smallest("next")) >= threshold);
+    fs::remove_file(bench.path("out/memory.json")).unwrap();
+    assert_eq!(call("--residuals out --out anew"), 100);
+}
+
+#[test]
+fn what_another_run_has_learnt_is_refused() {
+    let bench = Bench::new();
+    bench.gradient("a.npy", &noise(1, 60));
+    bench.json("--method oktopk --k 6 --out old a.npy a.npy");
+    let memory = fs::read_to_string(bench.path("old/memory.json")).unwrap();
+    let nan = memory.replacen("\"agreed\":[", &format!("\"agreed\":[{},", f64::NAN.to_bits()), 1);
+    bench.gradient("old/residual-2.npy", &[0.0; 60]);
+    for (text, method, files, parts) in [
+        (&memory[..], "spardl --teams 2 --sag bruck", 2, &["of this method"][..]),
+        (&memory, "oktopk", 3, &["old/memory.json", "of 2 workers, and there are 3"]),
+        ("{", "oktopk", 2, &["old/memory.json", "an earlier step"]),
+        (&nan, "oktopk", 2, &["old/memory.json", "NaN or infinity"]),
+    ] {
+        bench.file("old/memory.json", text.as_bytes());
+        if files == 2 {
+            let _ = fs::remove_file(bench.path("old/residual-2.npy"));
+        } else {
+            bench.gradient("old/residual-2.npy", &[0.0; 60]);
+        }
+        let files = "a.npy ".repeat(files);
+        let sentence =
+            bench.refused(&format!("--method {method} --k 6 --residuals old --out out {files}"), 1);
+        parts.iter().for_each(|part| assert!(sentence.contains(part), "{sentence}"));
+        assert!(!bench.path("out").exists());
     }
 }
 
@@ -179,8 +333,10 @@ fn costs_are_the_papers() {
         assert_eq!(report["words_received"], 4 * k * (p - 1) / p);
         assert_eq!(report["words_critical"], 4 * k * (p - 1) / p);
         assert_eq!(report["entries_received"], 2 * k * (p - 1) / p);
-        // Eight bytes for an entry, and eight before each of the 2(P−1) blocks that come.
-        assert_eq!(report["bytes_received"], 8 * 2 * k * (p - 1) / p + 8 * 2 * (p - 1));
+        // A value takes four bytes, an index four at most, and before each of the 2(P−1) blocks that come stand 8 or 12.
+        let (entries, blocks) = (2 * k * (p - 1) / p, 2 * (p - 1));
+        let bytes = report["bytes_received"].as_u64().unwrap() as usize;
+        assert!((4 * entries + 8 * blocks..=8 * entries + 12 * blocks).contains(&bytes), "P {p}: {bytes}");
         let report = bench.json(&format!("--method ring --out out {files}"));
         assert_eq!(report["rounds"], 2 * (p - 1));
         assert_eq!(report["words_received"], 2 * n * (p - 1) / p);

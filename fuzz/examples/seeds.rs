@@ -1,71 +1,115 @@
-//! Writes a few inputs for each target to `fuzz/corpus`, which the fuzzer starts from: `cargo run --manifest-path
+//! Writes the seed corpus, `fuzz/seeds`, which the fuzzer starts from: a few inputs of less than 200 bytes for each target.
+//! They are kept with the sources; whoever changes what the targets read writes them again: `cargo run --manifest-path
 //! fuzz/Cargo.toml --example seeds`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use gleaner_algorithms::Element;
 use gleaner_algorithms::bag::wire::{Body, encode};
-use gleaner_algorithms::bag::{Coding, Entries};
+use gleaner_algorithms::bag::{Coding, Entries, Rounded};
+use half::{bf16, f16};
+
+/// What no seed is longer than.
+const MOST: usize = 200;
+
+/// The targets of the forms, by their numbers on the wire.
+const FORMS: [&str; 7] = ["dense", "raw", "packed", "bitmap", "elias_fano", "rice", "full"];
+
+struct Seeds(PathBuf);
 
 fn main() -> io::Result<()> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let write = |target: &str, name: &str, bytes: &[u8]| -> io::Result<()> {
-        let folder = corpus.join(target);
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join(name), bytes)
-    };
-    for coding in Coding::ALL {
-        for (name, indices, len) in index_sets() {
-            let entries: Entries =
-                indices.iter().map(|&i| (i, (f64::from(i) * 0.7).sin() as f32 + 1.5)).collect();
-            let (rounded, entries, _) = coding.round(&entries, len as usize, 1);
-            let count = entries.len() as u16;
-            let stream = encode(&[Body::Sparse { entries, len: len as usize, rounded }]).concat();
-            let form = stream[0];
-            let target =
-                ["dense", "raw", "packed", "bitmap", "elias_fano", "rice", "full"][usize::from(form)];
-            let quantised = rounded.shift() > 0;
-            let header = if form == 5 || quantised && form != 6 { 12 } else { 8 };
-            let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
-            let mut body = vec![stream[1], number, rounded.shift().wrapping_sub(9), 255];
-            body.extend(len.to_le_bytes());
-            body.extend(count.to_le_bytes());
-            body.extend(&stream[header.min(stream.len())..]);
-            write(target, &format!("{name}-{coding}"), &body)?;
-            if let Ok(len) = u16::try_from(len) {
-                let mut slot = vec![1, 255];
-                slot.extend(len.to_le_bytes());
-                slot.extend(count.to_le_bytes());
-                slot.extend(&stream);
-                write("decoder", &format!("{name}-{coding}"), &slot)?;
-            }
-        }
-        let mut values: Vec<f32> = (0..700).map(|i| (i as f32 * 0.7).sin()).collect();
-        let rounded = coding.round_dense(&mut values, &mut [0.0; 700], 1);
-        let stream = encode(&[Body::Dense { values: values.into(), rounded }]).concat();
-        write("decoder", &format!("dense-{coding}"), &[&[1, 255, 0xbc, 2, 0xbc, 2], &stream[..]].concat())?;
-        let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
-        let body = [&[0, number, 0, 255, 0xbc, 2, 0, 0, 0xbc, 2], &stream[8..]].concat();
-        write("dense", &format!("dense-{coding}"), &body)?;
-        let trip: Vec<u8> = (0..60u8).flat_map(|i| [i, 0, 0, 0, 0x80 + i, 0x3f]).collect();
-        write(
-            "round_trip",
-            &coding.to_string(),
-            &[&[number, number, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8], &trip[..]].concat(),
-        )?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
     }
-    Ok(())
+    let seeds = Seeds(folder);
+    for coding in Coding::ALL {
+        // What the forms of indices look like does not depend on the coding: two codings have all of them.
+        let some = if matches!(coding, Coding::Exact | Coding::Qsgd4) { usize::MAX } else { 2 };
+        for (name, indices, len) in index_sets().into_iter().take(some) {
+            let (rounded, entries, _) = coding.round(&entries::<f32>(&indices), len as usize, 1);
+            seeds.block(
+                0,
+                &format!("{name}-{coding}"),
+                Body::Sparse { entries, len: len as usize, rounded },
+            )?;
+        }
+        let mut values: Vec<f32> = (0..30).map(|i| (i as f32 * 0.7).sin()).collect();
+        let rounded = coding.round_dense(&mut values, &mut [0.0; 30], 1);
+        seeds.block(0, &format!("dense-{coding}"), Body::Dense { values: values.into(), rounded })?;
+        seeds.round_trip(0, &coding.to_string(), coding)?;
+    }
+    seeds.of_type::<f64>(1)?;
+    seeds.of_type::<bf16>(2)?;
+    seeds.of_type::<f16>(3)
+}
+
+fn entries<T: Element>(indices: &[u32]) -> Entries<T> {
+    indices.iter().map(|&i| (i, T::from_f64((f64::from(i) * 0.7).sin() + 1.5))).collect()
+}
+
+impl Seeds {
+    fn write(&self, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() >= MOST {
+            return Ok(());
+        }
+        let folder = self.0.join(target);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(name.replace(' ', "-")), bytes)
+    }
+
+    /// What the types have that are never rounded.
+    fn of_type<T: Element>(&self, kind: u8) -> io::Result<()> {
+        for (name, indices, len) in index_sets() {
+            let body =
+                Body::Sparse { entries: entries::<T>(&indices), len: len as usize, rounded: Rounded::EXACT };
+            self.block(kind, &format!("{name}-{}", T::NAME), body)?;
+        }
+        let values: Vec<T> = entries(&(0..15).collect::<Vec<u32>>()).values;
+        let body = Body::Dense { values: values.into(), rounded: Rounded::EXACT };
+        self.block(kind, &format!("dense-{}", T::NAME), body)?;
+        self.round_trip(kind, T::NAME, Coding::Exact)
+    }
+
+    /// A block for its form's target, and as a slot of its own for the decoder's.
+    fn block<T: Element>(&self, kind: u8, name: &str, body: Body<T>) -> io::Result<()> {
+        let (len, rounded) = match &body {
+            Body::Sparse { len, rounded, .. } => (*len as u32, *rounded),
+            Body::Dense { values, rounded } => (values.len() as u32, *rounded),
+        };
+        let stream = encode(&[body]).concat();
+        let (form, count) = (stream[0], [stream[4], stream[5]]);
+        let told = form == 5 || rounded.shift() > 0 && !matches!(form, 0 | 6);
+        let mut alone = vec![kind, stream[1], stream[2], rounded.shift().wrapping_sub(9), 255];
+        alone.extend(len.to_le_bytes());
+        alone.extend(count);
+        alone.extend(&stream[if told { 12 } else { 8 }.min(stream.len())..]);
+        self.write(FORMS[usize::from(form)], name, &alone)?;
+        let Ok(len) = u16::try_from(len) else { return Ok(()) };
+        let slot = [&[kind, 1, 255][..], &len.to_le_bytes(), &count, &stream].concat();
+        self.write("decoder", name, &slot)
+    }
+
+    fn round_trip(&self, kind: u8, name: &str, coding: Coding) -> io::Result<()> {
+        let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
+        let trip: Vec<u8> = (0..25u8).flat_map(|i| [i, 0, 0x80 + i, 0x3f, 0x80 + i, 0x3f]).collect();
+        let bytes = [&[kind, number, number | kind, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8], &trip[..]].concat();
+        self.write("round_trip", name, &bytes)
+    }
 }
 
 /// Index sets of which each is smallest in another form, and the lengths of their blocks.
 fn index_sets() -> Vec<(&'static str, Vec<u32>, u32)> {
     vec![
         ("one", vec![1 << 20], 1 << 21),
-        ("even", (0..50).map(|i| 40 * i + i * i % 32).collect(), 4000),
-        ("half", (0..400).filter(|i| i * i % 7 < 3).collect(), 400),
-        ("mixed", (0..100).map(|i| i * i * i % 9000 / 100 + 90 * i).collect(), 9100),
+        ("even", (0..12).map(|i| 40 * i + i * i % 32).collect(), 900),
+        ("half", (0..60).filter(|i| i * i % 7 < 3).collect(), 60),
+        ("mixed", (0..24).map(|i| i * i * i % 9000 / 100 + 90 * i).collect(), 2300),
         ("few", vec![3, 70, 100], 130),
-        ("geometric", (0..20).map(|i| (1 << i) + i).collect(), 1 << 20),
-        ("nearly all", (0..600).filter(|i| i % 150 > 0).collect(), 600),
+        ("word", vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 25, 31], 32),
+        ("far", vec![10, 70, 150, 190, 260, 330, 370, 460, 500, 560, 640, 1990], 2000),
+        ("geometric", (0..19).map(|i| (1 << i) + i).collect(), 1 << 20),
+        ("nearly all", (0..40).filter(|i| i % 15 > 0).collect(), 40),
     ]
 }

@@ -4,7 +4,9 @@
 
 use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, Decoder, Expected, PIECE, Part, encode};
-use gleaner_algorithms::bag::{Coding, Dense, Entries, floats};
+use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded};
+use gleaner_algorithms::element::{self, Element};
+use half::{bf16, f16};
 
 /// The forms of bodies by their numbers on the wire; see `docs/src/architecture/wire.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +30,19 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     taken
 }
 
-/// A slot of up to three blocks, as a peer may send it: for each block a length and a bound, then where to cut, then the
-/// stream.
+/// A slot of up to three blocks, as a peer may send it: the type of its values, the number of blocks and where to cut, then
+/// for each block a length and a bound, then the stream.
 pub fn stream(mut data: &[u8]) {
+    let [kind] = take(&mut data);
+    match kind % 4 {
+        0 => stream_of::<f32>(data),
+        1 => stream_of::<f64>(data),
+        2 => stream_of::<bf16>(data),
+        _ => stream_of::<f16>(data),
+    }
+}
+
+fn stream_of<T: Element>(mut data: &[u8]) {
     let [blocks, cut] = take(&mut data);
     let expected = (0..blocks % 4)
         .map(|_| {
@@ -38,19 +50,30 @@ pub fn stream(mut data: &[u8]) {
             Expected { len: len.into(), bound: bound.into() }
         })
         .collect();
-    read(expected, data, 4 * (1 + usize::from(cut)));
+    read::<T>(expected, data, cut);
 }
 
-/// One block whose header fits, so that most bytes reach the form's own code: what the header says, and then the body.
+/// One block whose header fits, so that most bytes reach the form's own code: the type of its values, what the header says,
+/// and then the body.
 pub fn body(form: Form, mut data: &[u8]) {
+    let [kind] = take(&mut data);
+    match kind % 4 {
+        0 => body_of::<f32>(form, data),
+        1 => body_of::<f64>(form, data),
+        2 => body_of::<bf16>(form, data),
+        _ => body_of::<f16>(form, data),
+    }
+}
+
+fn body_of<T: Element>(form: Form, mut data: &[u8]) {
     let [parameter, coding, shift, cut] = take(&mut data);
     let (len, count) = (u32::from_le_bytes(take(&mut data)), u16::from_le_bytes(take(&mut data)).into());
     let len = if form == Form::Dense { count } else { len.max(count) };
-    let coding = Coding::ALL[usize::from(coding) % Coding::ALL.len()];
+    let coding = coding_of::<T>(coding);
     let quantised = matches!(coding, Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8);
     let shift = if quantised { 9 + shift % 23 } else { 0 };
     let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
-    let body = &data[..data.len() & !3];
+    let body = &data[..data.len() / T::WIDTH.min(4) * T::WIDTH.min(4)];
     let mut stream = vec![form as u8, parameter, number, shift];
     stream.extend(count.to_le_bytes());
     // Where the length of a body is not implied, the header says it.
@@ -58,14 +81,19 @@ pub fn body(form: Form, mut data: &[u8]) {
         stream.extend((body.len() as u32 / 4).to_le_bytes());
     }
     stream.extend(body);
-    read(vec![Expected { len, bound: count }], &stream, 4 * (1 + usize::from(cut)));
+    read::<T>(vec![Expected { len, bound: count }], &stream, cut);
 }
 
-/// Reads a stream cut into payloads, checks what comes of it, and passes it on if it is whole.
-fn read(expected: Vec<Expected>, stream: &[u8], cut: usize) {
-    let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
-    let mut decoder = Decoder::new(expected.clone());
-    for payload in stream.chunks(cut) {
+/// Values of 32 bits alone are told in other codings than as they are.
+fn coding_of<T: Element>(number: u8) -> Coding {
+    if T::NAME == f32::NAME { Coding::ALL[usize::from(number) % Coding::ALL.len()] } else { Coding::Exact }
+}
+
+/// Reads a stream cut into payloads of whole words or whole values, checks what comes of it, and passes it on if it is whole.
+fn read<T: Element>(expected: Vec<Expected>, stream: &[u8], cut: u8) {
+    let mut bodies: Vec<Option<Body<T>>> = vec![None; expected.len()];
+    let mut decoder = Decoder::<T>::new(expected.clone());
+    for payload in stream.chunks(T::WIDTH.min(4) * (1 + usize::from(cut))) {
         let fed = decoder.feed(Bytes::copy_from_slice(payload), |block, part| {
             let Expected { len, bound } = expected[block];
             match part {
@@ -75,7 +103,8 @@ fn read(expected: Vec<Expected>, stream: &[u8], cut: usize) {
                     bodies[block] = Some(Body::Sparse { entries, len: len as usize, rounded });
                 }
                 Part::Dense { first, values: piece, rounded } => {
-                    assert!(floats(&piece).all(f32::is_finite));
+                    assert!(piece.len().is_multiple_of(T::WIDTH), "no value is torn");
+                    assert!(element::values::<T>(&piece).all(T::is_finite));
                     let body = bodies[block].get_or_insert(Body::Dense { values: Dense::default(), rounded });
                     let Body::Dense { values, .. } = body else { panic!("a block of two forms") };
                     assert_eq!(values.len(), first);
@@ -88,41 +117,41 @@ fn read(expected: Vec<Expected>, stream: &[u8], cut: usize) {
         }
     }
     if decoder.is_complete() {
-        let bodies: Vec<Body> = bodies.into_iter().map(|body| body.expect("complete")).collect();
+        let bodies: Vec<Body<T>> = bodies.into_iter().map(|body| body.expect("complete")).collect();
         same_again(&bodies);
     }
 }
 
-fn check(entries: &Entries, len: u32, bound: u32) {
+fn check<T: Element>(entries: &Entries<T>, len: u32, bound: u32) {
     assert!(entries.len() <= bound as usize && entries.indices.len() == entries.values.len());
     assert!(entries.indices.is_sorted_by(|a, b| a < b));
     assert!(entries.indices.last().is_none_or(|&last| last < len));
-    assert!(entries.values.iter().all(|v| v.is_finite() && *v != 0.0));
+    assert!(entries.values.iter().all(|v| v.is_finite() && *v != T::ZERO));
 }
 
 /// Encodes bodies, decodes that, and compares every bit.
-fn same_again(bodies: &[Body]) {
+fn same_again<T: Element>(bodies: &[Body<T>]) {
     let expected = bodies.iter().map(|body| match body {
         Body::Sparse { entries, len, .. } => Expected { len: *len as u32, bound: entries.len() as u32 },
         Body::Dense { values, .. } => Expected { len: values.len() as u32, bound: values.len() as u32 },
     });
     let payloads = encode(bodies);
     assert!(payloads.iter().all(|payload| payload.len() <= PIECE));
-    let mut decoder = Decoder::new(expected.collect());
-    let mut values: Vec<u32> = Vec::new();
-    let mut wanted: Vec<u32> = Vec::new();
+    let mut decoder = Decoder::<T>::new(expected.collect());
+    let mut values: Vec<u64> = Vec::new();
+    let mut wanted: Vec<u64> = Vec::new();
     for payload in payloads {
         let fed = decoder.feed(payload, |block, part| match (part, &bodies[block]) {
             (Part::Sparse { entries, rounded }, Body::Sparse { entries: before, rounded: tag, .. }) => {
                 assert_eq!((&entries.indices, rounded), (&before.indices, *tag));
-                values.extend(entries.values.iter().map(|v| v.to_bits()));
-                wanted.extend(before.values.iter().map(|v| v.to_bits()));
+                values.extend(entries.values.iter().map(|v| v.bits()));
+                wanted.extend(before.values.iter().map(|v| v.bits()));
             }
             (Part::Dense { first, values: piece, rounded }, Body::Dense { values: before, rounded: tag }) => {
                 assert_eq!(rounded, *tag);
-                values.extend(floats(&piece).map(f32::to_bits));
-                let here = first..first + piece.len() / 4;
-                wanted.extend(before.stretches(here).flat_map(floats).map(f32::to_bits));
+                values.extend(element::values::<T>(&piece).map(T::bits));
+                let here = first..first + piece.len() / T::WIDTH;
+                wanted.extend(before.stretches(here).flat_map(element::values::<T>).map(T::bits));
             }
             (part, body) => panic!("{body:?} became {part:?}"),
         });
@@ -132,25 +161,63 @@ fn same_again(bodies: &[Body]) {
     assert_eq!(values, wanted);
 }
 
-/// Entries of any kind, rounded to any coding, there and back: a coding, a seed, a length beyond the last entry, and then for
-/// each entry a gap and a value.
+/// Entries of any kind, there and back: the type of their values, a coding, what to make of them, a seed, a length beyond the
+/// last entry, and then for each entry a gap and a value. Values of 32 bits are rounded to the coding.
 pub fn round_trip(mut data: &[u8]) {
+    let [kind] = take(&mut data);
+    match kind % 4 {
+        0 => round_trip_of_floats(data),
+        1 => round_trip_of::<f64>(data),
+        2 => round_trip_of::<bf16>(data),
+        _ => round_trip_of::<f16>(data),
+    }
+}
+
+/// What the first bytes of a round trip say.
+struct Trip<T: Element> {
+    coding: u8,
+    dense: bool,
+    seed: u64,
+    entries: Entries<T>,
+    len: usize,
+}
+
+fn trip<T: Element>(mut data: &[u8]) -> Trip<T> {
     let [coding, dense, wide, behind] = take(&mut data);
-    let (seed, coding) = (u64::from_le_bytes(take(&mut data)), Coding::ALL[usize::from(coding) % 6]);
+    let seed = u64::from_le_bytes(take(&mut data));
     let (mut entries, mut next) = (Entries::default(), 0u64);
     while !data.is_empty() {
         let gap = u64::from(u16::from_le_bytes(take(&mut data))) << (wide % 17);
-        let value = f32::from_le_bytes(take(&mut data));
+        let mut value = u64::from(u32::from_le_bytes(take(&mut data)));
+        // A double has twice as many bits.
+        if T::WIDTH == 8 {
+            value = value << 32 | value;
+        }
+        let value = T::from_bits(value);
         if next + gap >= u64::from(u32::MAX) {
             break;
         }
-        if value.is_finite() && value != 0.0 {
+        if value.is_finite() && value != T::ZERO {
             entries.push((next + gap) as u32, value);
         }
         next += gap + 1;
     }
     let len = next as usize + usize::from(behind);
-    if dense % 2 == 1 && len <= 1 << 16 {
+    Trip { coding, dense: dense % 2 == 1 && len <= 1 << 16, seed, entries, len }
+}
+
+fn round_trip_of<T: Element>(data: &[u8]) {
+    let Trip { dense, entries, len, .. } = trip::<T>(data);
+    if dense {
+        same_again(&[Body::Dense { values: entries.to_dense(len).into(), rounded: Rounded::EXACT }]);
+    }
+    same_again(&[Body::Sparse { entries, len, rounded: Rounded::EXACT }]);
+}
+
+fn round_trip_of_floats(data: &[u8]) {
+    let Trip { coding, dense, seed, entries, len } = trip::<f32>(data);
+    let coding = coding_of::<f32>(coding);
+    if dense {
         let mut values = entries.to_dense(len);
         let rounded = coding.round_dense(&mut values, &mut vec![0.0; len], seed);
         same_again(&[Body::Dense { values: values.into(), rounded }]);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
+use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check, lockstep};
 use gleaner_algorithms::{Block, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};
 
@@ -18,26 +18,31 @@ pub fn methods() -> impl Iterator<Item = Method> {
     COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
 }
 
-/// All methods, and those that have options with each of them, for so many workers.
+/// All methods for so many workers, with every combination of their options: teams and how they come together, buckets, and
+/// how values are told. Which residuals are collected, and by what they are reduced, is for the tests to run through.
 pub fn variants(workers: usize) -> Vec<Method> {
-    let mut all: Vec<Method> = methods().collect();
+    let mut forms: Vec<Method> = methods().collect();
     for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
-        all.push(Method::spardl().teams(teams));
+        forms.push(Method::spardl().teams(teams));
         if teams.is_power_of_two() {
-            all.push(Method::spardl().teams(teams).sag(Sag::Bruck));
+            forms.push(Method::spardl().teams(teams).sag(Sag::Bruck));
         }
     }
-    for name in ["topka", "topkdsa", "gtopk", "ssar-recursive-double", "dsar-split-all-gather"] {
-        all.push(Method::named(name).unwrap().bucketed(7));
+    forms.extend(methods().map(|m| m.bucketed(7)).filter(|m| m.shape(workers as u32, 10).is_ok()));
+    let codings = |form: Method| {
+        Coding::ALL
+            .into_iter()
+            .map(move |coding| form.coding(coding))
+            .filter(move |method| form.collective().is_sparse() || method.values() == Coding::Exact)
+    };
+    forms.into_iter().flat_map(codings).collect()
+}
+
+/// Lets everything through B-SAG, whose h starts at the least: other methods learn no number that is agreed and alone.
+pub fn open(memories: &mut [Memory]) {
+    for memory in memories.iter_mut().filter(|memory| memory.own.is_empty()) {
+        memory.agreed.iter_mut().take(1).for_each(|h| *h = f64::from(u32::MAX));
     }
-    // Each coding once, with one of the sparse methods in turn, and SparDL's teams with all of them.
-    let sparse: Vec<Method> = methods().filter(|m| m.collective().is_sparse()).collect();
-    for (i, coding) in Coding::ALL.into_iter().enumerate().skip(1) {
-        all.push(sparse[(i + workers) % sparse.len()].coding(coding));
-        all.push(Method::spardl().teams(workers as u32).coding(coding));
-        all.push(Method::spardl().teams(workers as u32).sag(Sag::Bruck).coding(coding));
-    }
-    all
 }
 
 /// All methods that deliver everything.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{MethodError, Sag};
-use gleaner_algorithms::schedule::{Execution, Progress};
-use gleaner_algorithms::{Method, Rank};
+use gleaner_algorithms::schedule::{Execution, Progress, Schedule, Step};
+use gleaner_algorithms::{Block, Method, Rank};
 
 use super::harness::{Team, variants};
 use super::inputs::{Pattern, Random};
@@ -54,67 +54,6 @@ fn teams_of_different_sizes_are_refused_with_the_divisors() {
     assert_eq!(recursive.unwrap_err(), MethodError::Recursive { teams: 3 });
     let ring = Method::ring().teams(2).shape(6, 100).unwrap_err();
     assert_eq!(ring, MethodError::NoTeams { method: "ring", teams: 2 });
-}
-
-/// Algorithm 2 of SparDL, written out from the paper, with h clamped to [k/P, dk/P].
-struct Algorithm2 {
-    h: f64,
-    step: f64,
-    flag: bool,
-}
-
-impl Algorithm2 {
-    fn adjust(&mut self, too_many: bool, least: f64, most: f64) {
-        if too_many ^ (self.step > 0.0) {
-            if self.flag {
-                self.step *= 2.0;
-                self.flag = false;
-            } else {
-                self.flag = true;
-            }
-        } else {
-            self.step = -self.step / 2.0;
-            self.flag = false;
-        }
-        self.h = (self.h + self.step).clamp(least, most);
-        // Ours: the amount is at least an entry and at most the upper end.
-        self.step = self.step.abs().clamp(1.0, most).copysign(self.step);
-    }
-}
-
-/// h follows Algorithm 2, stays within its limits, and brings the number of entries after B-SAG near L.
-#[test]
-fn bsag_controls_h_by_algorithm_2() {
-    for (p, d) in [(6usize, 3u32), (12, 6), (8, 4), (10, 5)] {
-        let (n, k) = (200 * p, 20 * p);
-        let mut team = Team::of(Method::spardl().teams(d).sag(Sag::Bruck).k(k), p, n);
-        let (least, most) = (k as f64 / p as f64, k as f64 * f64::from(d) / p as f64);
-        let step = 0.01 * k as f64 * (f64::from(d) - 1.0) / p as f64;
-        let mut paper = Algorithm2 { h: least, step, flag: false };
-        let mut near = 0;
-        for t in 0..120 {
-            assert_eq!(team.ensemble.memories[0].agreed[0], paper.h, "P {p}, d {d}, step {t}");
-            // What the next h is made of: entries after B-SAG, over all positions, told with the blocks.
-            let before = team.ensemble.memories[0].agreed[1];
-            team.step(&drifting(p, n, t));
-            let after = team.ensemble.memories[0].agreed[1];
-            // The direction tells whether there were too many: it turns, or it does not.
-            let too_many = if after.signum() == before.signum() { before < 0.0 } else { before > 0.0 };
-            paper.adjust(too_many, least, most);
-            assert!((least..=most).contains(&paper.h));
-            near += usize::from(t >= 40 && team_count_is_near(&mut team, k));
-        }
-        assert!(near >= 60, "P {p}, d {d}: {near} of 80 steps had about as many entries as are wanted");
-    }
-}
-
-/// Whether about k entries are delivered: neither is the budget of the last selection wasted, nor does h hold much back.
-fn team_count_is_near(team: &mut Team, k: usize) -> bool {
-    let h = team.ensemble.memories[0].agreed[0];
-    let (p, d) = (f64::from(team.ensemble.shape().workers), f64::from(team.ensemble.shape().teams));
-    // Every position brings between h and dh entries; k is wanted of all of them.
-    let positions = p / d;
-    h * positions <= k as f64 && h * d * positions >= k as f64
 }
 
 /// At powers of two, the tree of the paper: pairs at distance 1, 2, 4, … add and select k again; rank 0's are delivered.
@@ -206,6 +145,81 @@ fn oktopk_keeps_its_counts_and_evens_its_regions() {
     }
     assert!(first > 2.0 && last < 1.0 + (first - 1.0) / 2.0, "imbalance from {first} to {last}");
     assert!(within > 96, "{within} of 192 steps deliver between 2k/3 and 4k/3");
+}
+
+/// The k entries of each worker, as (position, value).
+fn only(n: usize, entries: &[(usize, f32)]) -> Vec<f32> {
+    let mut gradient = vec![0.0; n];
+    entries.iter().for_each(|&(i, value)| gradient[i] = value);
+    gradient
+}
+
+/// Ok-Topk's regions: each boundary is the mean over the workers of where their own selections are cut into equal counts.
+#[test]
+fn oktopk_cuts_its_regions_where_the_selections_are() {
+    for p in [2usize, 3, 5, 8, 13] {
+        let (n, k) = (4000, 10 * p + 3);
+        let mut random = Random(p as u64);
+        // Most positions are in the first tenth, others on every worker.
+        let mut positions: Vec<Vec<usize>> = Vec::new();
+        for _ in 0..p {
+            let mut own = std::collections::BTreeSet::new();
+            while own.len() < k {
+                own.insert(random.below(if own.len() % 4 == 0 { n } else { n / 10 }));
+            }
+            positions.push(own.into_iter().collect());
+        }
+        let gradient = |own: &Vec<usize>| only(n, &own.iter().map(|&i| (i, 1.0)).collect::<Vec<_>>());
+        let gradients: Vec<Vec<f32>> = positions.iter().map(gradient).collect();
+        let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
+        team.step(&gradients);
+        let expected: Vec<usize> =
+            (1..p).map(|j| positions.iter().map(|own| own[k * j / p]).sum::<usize>() / p).collect();
+        let starts = (1..p as u32).map(|b| team.partition().range(Block(b)).start);
+        assert_eq!(starts.collect::<Vec<_>>(), expected, "P {p}");
+        let even = (1..p).map(|j| n * j / p).collect::<Vec<_>>();
+        assert_ne!(expected, even);
+    }
+}
+
+/// Where all that is chosen lies in one region, the step after balances: each owner spreads its entries evenly before they
+/// are gathered. It delivers and keeps the same, and instead of 2k words in each of ⌈log2 P⌉ rounds, 2k words come in all.
+#[test]
+fn oktopk_balances_a_region_that_is_too_full() {
+    for (p, log) in [(5usize, 3), (6, 3), (8, 3), (16, 4)] {
+        let k = 4 * p;
+        let n = 4 * p * k;
+        let value = |j: usize| 1.0 + j as f32 / k as f32;
+        let evenly: Vec<_> = (0..k).map(|j| (j * (n / k), value(j))).collect();
+        let gradients = vec![only(n, &evenly); p];
+        let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
+        let balances = |team: &Team| {
+            let splits = |s: &Schedule| s.steps.iter().any(|step| matches!(step, Step::Split { .. }));
+            let schedules = team.ensemble.schedules.iter();
+            assert_eq!(schedules.clone().filter(|s| splits(s)).count() % p, 0, "all workers or none");
+            schedules.clone().all(|s| splits(s))
+        };
+        for _ in 0..3 {
+            assert!(!balances(&team));
+            assert_eq!(team.step(&gradients).delivered_by_block().iter().sum::<usize>(), k);
+        }
+        // The same values, all in one region.
+        let start = team.partition().range(Block(2)).start;
+        let crowded: Vec<_> = (0..k).map(|j| (start + j, value(j))).collect();
+        let gradients = vec![only(n, &crowded); p];
+        assert!(team.partition().range(Block(2)).len() >= k && !balances(&team));
+        let before = team.step(&gradients);
+        assert!(balances(&team), "P {p}: {:?} by region", before.delivered_by_block());
+        let after = team.step(&gradients);
+        assert_eq!(after.delivered, before.delivered, "P {p}");
+        assert_eq!(after.new, before.new, "P {p}");
+        let (split, k) = (2 * k as u64 * (p as u64 - 1), k as u64);
+        assert_eq!(before.words_critical, split + log * 2 * k, "P {p}");
+        assert_eq!(after.words_critical, split + 2 * k, "P {p}");
+        // And back again, when they are even.
+        team.step(&vec![only(n, &evenly); p]);
+        assert!(!balances(&team));
+    }
 }
 
 /// Messages of different peers may arrive in any order: what a worker makes of them does not depend on it.

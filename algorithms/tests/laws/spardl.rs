@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::harness::{Team, cases};
 use super::inputs::{Pattern, Random, Share, entries, pattern, share};
-use super::spardl_oracle::{Residuals, algorithm_1, shares};
+use super::spardl_oracle::{Residuals, Teams, algorithm_1, shares};
 
 /// Several steps of SparDL beside Algorithm 1, each carrying its own residuals. The sums are made in the paper's order,
 /// so that both select the same and every value is equal.
@@ -22,7 +22,7 @@ fn is_algorithm_1(workers: usize, n: usize, share: Share, patterns: &[Pattern], 
         for pattern in patterns {
             let gradients = pattern.gradients(workers, n, &mut random);
             let outcome = team.step(&gradients);
-            let expected = algorithm_1(&gradients, &old, share.k(n), residuals);
+            let expected = algorithm_1(&gradients, &old, share.k(n), residuals, Teams::Recursive(1));
             let mut update = vec![0.0; n];
             expected.gradients.iter().for_each(|(&i, &v)| update[i] = v);
             assert_eq!(outcome.delivered[0], update, "the global gradients");

@@ -1,5 +1,5 @@
-//! SparDL's Algorithm 1, with the optimised Spar-Reduce-Scatter, written down from the paper a second time: plain vectors
-//! and ordered maps, no schedules, no code shared with the crate.
+//! SparDL's Algorithm 1, with the optimised Spar-Reduce-Scatter, and the two Spar-All-Gathers of §3.3, written down from
+//! the paper a second time: plain vectors and ordered maps, no schedules, no code shared with the crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,21 @@ pub enum Residuals {
 /// One block of sparse gradients g: index in the whole gradient, value.
 type Sparse = BTreeMap<usize, f32>;
 
+/// How the teams come together (§3.3).
+#[derive(Clone, Copy, PartialEq)]
+pub enum Teams {
+    /// R-SAG among d teams.
+    Recursive(usize),
+    /// B-SAG among d teams, with h.
+    Bruck(usize, usize),
+}
+
 /// What Algorithm 1 gives: the global gradients, and the residual of every worker.
 pub struct Result {
     pub gradients: Sparse,
     pub residuals: Vec<Vec<f32>>,
+    /// N_t of Algorithm 2, over all blocks: the gradients after B-SAG, before the last selection.
+    pub after_bsag: usize,
 }
 
 /// The start of each of P blocks, and n: as even as can be, longer blocks first.
@@ -59,71 +70,178 @@ fn top(gradients: &[f32], start: usize, k: usize) -> Sparse {
     order.into_iter().take(k).map(|i| (start + i, gradients[i])).collect()
 }
 
-/// Runs Algorithm 1 on all workers: G ← G + ξ, then lines 2 to 14.
-pub fn algorithm_1(gradients: &[Vec<f32>], old: &[Vec<f32>], k: usize, residuals: Residuals) -> Result {
-    let (p, n) = (gradients.len(), gradients[0].len());
-    let (starts, shares) = (blocks(n, p), shares(k, n, p));
-    // Line 1, and line 3's copy.
-    let copy: Vec<Vec<f32>> = (0..p).map(|w| (0..n).map(|i| old[w][i] + gradients[w][i]).collect()).collect();
-    let mut g = copy.clone();
-    // What each worker discards in procedure (ξ), and what it selected of every block.
-    let mut discarded: Vec<Vec<f32>> = vec![vec![0.0; n]; p];
-    let mut selected: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); p];
-    let sparsify = |w: usize, b: usize, g: &[Vec<f32>], discarded: &mut [Vec<f32>]| -> Sparse {
-        let range = starts[b]..starts[b + 1];
-        let kept = top(&g[w][range.clone()], range.start, shares[b]);
+/// What the workers hold while Algorithm 1 runs.
+struct Job {
+    /// The accumulated gradients, with what was received added.
+    g: Vec<Vec<f32>>,
+    /// What each worker discards in procedure, ξ.
+    discarded: Vec<Vec<f32>>,
+    /// What each worker selected of its own contribution.
+    selected: Vec<BTreeSet<usize>>,
+    starts: Vec<usize>,
+    shares: Vec<usize>,
+}
+
+impl Job {
+    /// Lines 6 to 8, and 10: the share of a block, and the rest to ξ.
+    fn sparsify(&mut self, w: usize, block: usize) -> Sparse {
+        let range = self.starts[block]..self.starts[block + 1];
+        let kept = top(&self.g[w][range.clone()], range.start, self.shares[block]);
         for i in range {
-            discarded[w][i] = if kept.contains_key(&i) { 0.0 } else { g[w][i] };
+            self.discarded[w][i] = if kept.contains_key(&i) { 0.0 } else { self.g[w][i] };
+        }
+        self.selected[w].extend(kept.keys());
+        kept
+    }
+
+    /// Spar-Reduce-Scatter among the m workers from `first` on (§3.1): what each of them holds of its block at the end.
+    fn spar_reduce_scatter(&mut self, first: usize, m: usize) -> Vec<Sparse> {
+        // Dividing: worker w preserves block w; bag B_i has the blocks at distances 2^(i-1) .. 2^i - 1 round the circle,
+        // as far as there are blocks.
+        let l = (0..).find(|l| 1usize << l >= m).unwrap();
+        let bag = |w: usize, i: usize| -> Vec<usize> {
+            (1usize << (i - 1)..1 << i).filter(|&d| d < m).map(|d| (w + d) % m).collect()
+        };
+        // Transmission with sparsification: at step i bag B_(l-i+1) goes to the worker at distance 2^(l-i).
+        for step in 1..=l {
+            let mut sent = Vec::new();
+            for w in 0..m {
+                let blocks = bag(w, l - step + 1).into_iter();
+                sent.push(blocks.map(|b| self.sparsify(first + w, b)).collect::<Vec<_>>());
+            }
+            for (w, bags) in sent.iter().enumerate() {
+                let target = first + (w + (1 << (l - step))) % m;
+                for (i, value) in bags.iter().flatten() {
+                    self.g[target][*i] += value;
+                }
+            }
+        }
+        // Line 10: the reserved block.
+        (0..m).map(|w| self.sparsify(first + w, w)).collect()
+    }
+
+    /// The `k` largest of a sum of sparse gradients, of which each of `holders` workers discards the same part.
+    fn select(&mut self, sum: &Sparse, k: usize, holders: &[usize]) -> Sparse {
+        let (indices, values): (Vec<usize>, Vec<f32>) = sum.iter().unzip();
+        let kept: Sparse = top(&values, 0, k).into_keys().map(|j| (indices[j], values[j])).collect();
+        for (&i, &value) in sum.iter().filter(|(i, _)| !kept.contains_key(i)) {
+            holders.iter().for_each(|&w| self.discarded[w][i] += value / holders.len() as f32);
         }
         kept
-    };
-    // Dividing: worker w preserves block w; bag B_i has the blocks at distances 2^(i-1) .. 2^i - 1 round the circle, as
-    // far as there are blocks.
-    let mut l = 0;
-    while 1 << l < p {
-        l += 1;
     }
-    let bag = |w: usize, i: usize| -> Vec<usize> {
-        (1usize << (i - 1)..1 << i).filter(|&d| d < p).map(|d| (w + d) % p).collect()
+}
+
+fn add(a: &Sparse, b: &Sparse) -> Sparse {
+    let mut sum = a.clone();
+    b.iter().for_each(|(i, value)| *sum.entry(*i).or_insert(0.0) += value);
+    sum.retain(|_, value| *value != 0.0);
+    sum
+}
+
+/// Runs Algorithm 1 on all workers, which are divided into teams: G ← G + ξ, then lines 2 to 14.
+pub fn algorithm_1(
+    gradients: &[Vec<f32>],
+    old: &[Vec<f32>],
+    k: usize,
+    residuals: Residuals,
+    teams: Teams,
+) -> Result {
+    let (p, n) = (gradients.len(), gradients[0].len());
+    let (Teams::Recursive(d) | Teams::Bruck(d, _)) = teams;
+    let m = p / d;
+    // Line 1, and line 3's copy.
+    let copy: Vec<Vec<f32>> = (0..p).map(|w| (0..n).map(|i| old[w][i] + gradients[w][i]).collect()).collect();
+    let mut job = Job {
+        g: copy.clone(),
+        discarded: vec![vec![0.0; n]; p],
+        selected: vec![BTreeSet::new(); p],
+        starts: blocks(n, m),
+        shares: shares(k, n, m),
     };
-    // Transmission with sparsification: at step i bag B_(l-i+1) goes to the worker at distance 2^(l-i).
-    for step in 1..=l {
-        let mut sent: Vec<Vec<(usize, Sparse)>> = Vec::new();
-        for (w, selected) in selected.iter_mut().enumerate() {
-            let blocks = bag(w, l - step + 1);
-            let of_worker: Vec<(usize, Sparse)> =
-                blocks.into_iter().map(|b| (b, sparsify(w, b, &g, &mut discarded))).collect();
-            for (_, kept) in &of_worker {
-                selected.extend(kept.keys());
+    // Every team by itself: then each of its workers holds one block.
+    let mut held: Vec<Sparse> = (0..d).flat_map(|team| job.spar_reduce_scatter(team * m, m)).collect();
+    let mut after_bsag = 0;
+    for position in 0..m {
+        let workers: Vec<usize> = (0..d).map(|team| team * m + position).collect();
+        let share = job.shares[position];
+        match teams {
+            // In exchange t the teams at distance 2^t swap all, add and select; 2^(t+1) teams then hold the same.
+            Teams::Recursive(_) => {
+                let mut alike = 1;
+                while alike < d {
+                    alike *= 2;
+                    for group in workers.chunks(alike) {
+                        let sum = add(&held[group[0]], &held[group[alike / 2]]);
+                        let kept = job.select(&sum, share, group);
+                        group.iter().for_each(|&w| held[w] = kept.clone());
+                    }
+                }
             }
-            sent.push(of_worker);
-        }
-        for (w, bags) in sent.iter().enumerate() {
-            let target = (w + (1 << (l - step))) % p;
-            for (i, value) in bags.iter().flat_map(|(_, kept)| kept) {
-                g[target][*i] += value;
+            // Each team selects its h largest; all get those of all, add them up and select.
+            Teams::Bruck(_, h) => {
+                let mut sum = Sparse::new();
+                for &w in &workers {
+                    let mine = job.select(&held[w].clone(), share.min(h), &[w]);
+                    sum = add(&sum, &mine);
+                }
+                after_bsag += sum.len();
+                let kept = job.select(&sum, share, &workers);
+                workers.iter().for_each(|&w| held[w] = kept.clone());
             }
         }
     }
-    // Line 10: the reserved block. Line 11: all gather all blocks.
+    // Line 11: all gather all blocks, each team by itself; all teams have the same.
     let mut global = Sparse::new();
-    for (w, selected) in selected.iter_mut().enumerate() {
-        let kept = sparsify(w, w, &g, &mut discarded);
-        selected.extend(kept.keys());
-        global.extend(kept);
-    }
+    held.drain(..m).for_each(|block| global.extend(block));
     // Lines 12 to 14 for all three; the other methods of collection leave some of it out.
     let mut new = copy.clone();
     for w in 0..p {
+        let (selected, discarded) = (&job.selected[w], &job.discarded[w]);
         match residuals {
-            Residuals::Global => global.keys().for_each(|&i| new[w][i] = discarded[w][i]),
+            Residuals::Global => global.keys().for_each(|&i| new[w][i] = discarded[i]),
             Residuals::Partial => {
-                global.keys().filter(|i| selected[w].contains(i)).for_each(|&i| new[w][i] = 0.0);
+                global.keys().filter(|i| selected.contains(i)).for_each(|&i| new[w][i] = 0.0);
             }
-            Residuals::Local => selected[w].iter().for_each(|&i| new[w][i] = 0.0),
+            Residuals::Local => selected.iter().for_each(|&i| new[w][i] = 0.0),
         }
     }
-    Result { gradients: global, residuals: new }
+    Result { gradients: global, residuals: new, after_bsag }
+}
+
+/// Algorithm 2, with h clamped to [k/P, dk/P], and never less than one entry. Line 3's exclusive or in words: while too
+/// many gradients remain h has to fall, and while there is room it has to grow; a step of the right sign goes on, and is
+/// doubled every other time, and one of the wrong sign turns round at half its length.
+pub struct Algorithm2 {
+    pub h: f64,
+    step: f64,
+    flag: bool,
+    least: f64,
+    most: f64,
+}
+
+impl Algorithm2 {
+    pub fn new(k: usize, p: usize, d: usize) -> Self {
+        let (k, p, d) = (k as f64, p as f64, d as f64);
+        let least = (k / p).max(1.0);
+        Self { h: least, step: 0.01 * k * (d - 1.0) / p, flag: false, least, most: d * least }
+    }
+
+    /// After an iteration with N gradients after B-SAG, of which L are wanted.
+    pub fn adjust(&mut self, n: usize, l: usize) {
+        let (grows, should_fall) = (self.step > 0.0, n > l);
+        if grows != should_fall {
+            if self.flag {
+                self.step *= 2.0;
+            }
+            self.flag = !self.flag;
+        } else {
+            self.step /= -2.0;
+            self.flag = false;
+        }
+        self.h = (self.h + self.step).clamp(self.least, self.most);
+        // Ours: the amount is at least one entry, so that h can follow, and at most the upper end.
+        self.step = self.step.abs().clamp(1.0, self.most).copysign(self.step);
+    }
 }
 
 /// Short blocks, uneven ones, and shares that do not divide.

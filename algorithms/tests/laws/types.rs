@@ -7,7 +7,7 @@ use gleaner_algorithms::schedule::{ExecutionError, lockstep};
 use gleaner_algorithms::{Block, Element, Method, Reduction};
 use half::{bf16, f16};
 
-use super::harness::{methods, variants};
+use super::harness::{methods, open, variants};
 use super::inputs::Random;
 
 /// Small numbers with a few bits, so that products stay in range; zeros and both signs among them.
@@ -113,11 +113,15 @@ fn reduces<T: Element>() {
     for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product, own] {
         for workers in 1..=17u32 {
             let mut random = Random(u64::from(workers));
-            for method in methods() {
+            for method in variants(workers as usize).into_iter().filter(|m| m.values() == Coding::Exact) {
                 let sparse = method.collective().is_sparse();
                 let n = 1 + random.below(70);
                 let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
-                let ensemble = |m: Method| Ensemble::<T>::new(m, workers, n).unwrap().reducing(reduction);
+                let ensemble = |m: Method| {
+                    let mut ensemble = Ensemble::<T>::new(m, workers, n).unwrap().reducing(reduction);
+                    open(&mut ensemble.memories);
+                    ensemble
+                };
                 let all = delivered(&mut ensemble(method.density(1.0)), &gradients, reduction);
                 let found = match all {
                     Ok(found) => found,

@@ -9,5 +9,6 @@ mod checkpoint;
 mod failures;
 mod handles;
 mod job;
+mod reductions;
 mod stranger_schedule;
 mod updates;

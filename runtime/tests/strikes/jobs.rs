@@ -15,10 +15,10 @@ use crate::network::{Blow, Kind, Strike};
 use crate::worker::{JOB, Part, Said};
 
 /// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Jobs that run at once, and of them those that have not been struck yet and so need processors.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 128;
 const BUSY: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ impl Job {
     }
 }
 
-/// How many messages of one step each rank sends and receives.
+/// How many messages of step 2 each rank sends and receives.
 pub fn probe(method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
     let limit = Instant::now() + Duration::from_secs(60);
     let mut job = Job::start((method, workers, kind), Duration::from_secs(30), None);

@@ -14,6 +14,7 @@ use gleaner_algorithms::collectives::COLLECTIVES;
 
 use jobs::{Case, probe, run_all};
 use network::{Blow, Kind, Moment, Strike};
+use worker::{B_SAG, BALANCING, R_SAG};
 
 /// The world sizes: a power of two, and one that is none.
 const WORKERS: [u32; 2] = [4, 5];
@@ -34,7 +35,7 @@ fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32
         let moments = (0..sends).map(Moment::Send).chain((0..receives).map(Moment::Receive));
         for (number, moment) in (victim..).zip(moments) {
             // While links are still being opened, or when all are there.
-            let step = 2 * (number % 2);
+            let step = if method == BALANCING { 2 } else { 2 * (number % 2) };
             for blow in blows(number) {
                 cases.push(Case { method, workers, kind, victim, strike: Strike { blow, moment, step } });
             }
@@ -44,8 +45,21 @@ fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32
 }
 
 fn all_methods(blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
-    let jobs = COLLECTIVES.iter().flat_map(|c| WORKERS.map(|workers| (c.name(), workers)));
+    let listed = COLLECTIVES.iter().flat_map(|c| WORKERS.map(|workers| (c.name(), workers)));
+    // Options that give another schedule: teams need a number of workers that they divide, and four regions are never so
+    // uneven that they are balanced.
+    let jobs = listed.chain([(R_SAG, 4), (B_SAG, 4), (BALANCING, 5)]);
     jobs.flat_map(|(method, workers)| everywhere(method, workers, Kind::Bags, &blows)).collect()
+}
+
+/// Balancing sends P − 1 messages more than the P − 1 + ⌈log2 P⌉ of Ok-Topk; teams have other rounds than one team alone.
+#[test]
+fn options_give_the_schedules_that_they_are_listed_for() {
+    assert_eq!(probe("oktopk", 5, Kind::Bags), [(7, 7); 5]);
+    assert_eq!(probe(BALANCING, 5, Kind::Bags), [(11, 11); 5]);
+    assert_eq!(probe("spardl", 4, Kind::Bags), [(4, 4); 4]);
+    assert_eq!(probe(R_SAG, 4, Kind::Bags), [(3, 3); 4]);
+    assert_eq!(probe(B_SAG, 4, Kind::Bags), [(3, 3); 4]);
 }
 
 #[test]

@@ -71,7 +71,7 @@ enum Hole {
 
 impl Watch {
     pub fn new(kind: Kind, strike: Option<Strike>) -> Arc<Self> {
-        let step = strike.map_or(1, |strike| strike.step);
+        let step = strike.map_or(2, |strike| strike.step);
         let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self { strike, kind, step, sent, received, hole: Mutex::default() })
     }

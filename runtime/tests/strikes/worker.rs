@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::Sag;
 use gleaner_runtime::{Error, Failure, Layout, Session};
 use gleaner_transport::{Peer, Secret, tcp};
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub struct Part {
     /// What is counted. If that is what is said about cancelling, every step is cancelled.
     pub kind: Kind,
     pub timeout: Duration,
-    /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of one step.
+    /// What happens to this worker. Without it, and without `endless`, the worker counts the messages of step 2.
     pub strike: Option<Strike>,
     pub endless: bool,
 }
@@ -32,7 +33,7 @@ pub struct Part {
 /// What a worker says at its end, as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Said {
-    /// Messages of one step, sent and received.
+    /// Messages of step 2, sent and received.
     Counted(u32, u32),
     /// It ended with this error, so long after it had begun the step.
     Failed(Failure, Duration),
@@ -44,11 +45,39 @@ const ENTRIES: usize = 400;
 const ASKS: u32 = 2;
 const LATE: u32 = 3;
 
+/// SparDL with two teams, by R-SAG and by B-SAG.
+pub const R_SAG: &str = "spardl, two teams by R-SAG";
+pub const B_SAG: &str = "spardl, two teams by B-SAG";
+/// Ok-Topk with all that is chosen in one region from step 1 on, so that it balances from step 2 on.
+pub const BALANCING: &str = "oktopk, balancing";
+
+/// The method of a part: a listed one, or one of those above.
+fn method(name: &str) -> Method {
+    let method = match name {
+        R_SAG => Method::spardl().teams(2).sag(Sag::Recursive),
+        B_SAG => Method::spardl().teams(2).sag(Sag::Bruck),
+        BALANCING => Method::named("oktopk").unwrap(),
+        name => Method::named(name).unwrap(),
+    };
+    method.density(0.05)
+}
+
+/// The gradient of one step.
+fn gradient(part: &Part, step: u64) -> Vec<f32> {
+    let value = |i: u64| match (part.method.as_str(), step) {
+        // As many entries as are selected, spread evenly at first and close together afterwards.
+        (BALANCING, 0) => f32::from(u8::from(i.is_multiple_of(20))),
+        (BALANCING, _) => f32::from(u8::from((100..120).contains(&i))),
+        _ => ((i * 37 + step * 11 + u64::from(part.rank) * 5) % 101) as f32,
+    };
+    (0..ENTRIES as u64).map(value).collect()
+}
+
 type Step = Box<dyn FnMut(&[f32]) -> Result<(), Error>>;
 
 /// A step after the other as a trainer does them.
 fn steps(session: &Session, part: &Part) -> Result<Step, Error> {
-    let (rank, method) = (part.rank, Method::named(&part.method).unwrap().density(0.05));
+    let (rank, method) = (part.rank, method(&part.method));
     if part.kind == Kind::Bags {
         let mut gradients = session.gradients(&Layout::new().parameter("w", ENTRIES), method)?;
         return Ok(Box::new(move |values| {
@@ -105,11 +134,10 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     });
     let session = Session::over(Arc::new(network), events, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
-    let steps = if part.endless { u64::MAX } else { 3 };
+    // One more than is counted, at whose end all of its messages have left.
+    let steps = if part.endless { u64::MAX } else { 4 };
     for number in 0..steps {
-        let values =
-            (0..ENTRIES as u64).map(|i| ((i * 37 + number * 11 + u64::from(part.rank) * 5) % 101) as f32);
-        let (values, clock) = (values.collect::<Vec<_>>(), Instant::now());
+        let (values, clock) = (gradient(part, number), Instant::now());
         step(&values).map_err(|error| (error, clock.elapsed()))?;
     }
     let (sent, received) = watch.counted();

@@ -1,0 +1,125 @@
+//! QSGD rounds at random, and what an all-reduce delivers is right on average: whole steps, not the rounding alone.
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::bag::Coding;
+
+use super::harness::{Outcome, Team};
+use super::inputs::{Pattern, Random};
+
+/// Methods that select once, on each worker, and deliver the sum of that.
+const SELECTING_ONCE: [&str; 5] =
+    ["topka", "topkdsa", "ssar-recursive-double", "ssar-split-all-gather", "dsar-split-all-gather"];
+
+/// With which probability one comparison of a mean fails although the rounding is unbiased: 10⁻¹². A test makes fewer than
+/// 10⁴ of them, so it fails by chance less often than once in 10⁸ choices of the generator.
+const ERROR_RATE: f64 = 1e-12;
+
+/// The steps of a team that gets the same gradients every time and whose residuals are forgotten.
+fn repeated<'a>(
+    method: Method,
+    gradients: &'a [Vec<f32>],
+    steps: usize,
+) -> impl Iterator<Item = Outcome> + use<'a> {
+    let n = gradients[0].len();
+    let mut team = Team::of(method, gradients.len(), n);
+    (0..steps).map(move |_| {
+        let outcome = team.step(gradients);
+        team.ensemble.residuals.iter_mut().for_each(|residual| residual.restore(0, &vec![0.0; n]));
+        outcome
+    })
+}
+
+/// The `k` largest of a gradient, the others zero.
+fn largest(gradient: &[f32], k: usize) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..gradient.len()).collect();
+    order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()).then(a.cmp(&b)));
+    let mut largest = vec![0.0; gradient.len()];
+    order[..k].iter().for_each(|&i| largest[i] = f64::from(gradient[i]));
+    largest
+}
+
+/// How far the mean of so many independent numbers of this variance and range may lie from their expectation: the empirical
+/// Bernstein bound (Audibert, Munos, Szepesvári, 2009, theorem 1), which holds for every distribution and every count.
+fn bernstein(count: f64, variance: f64, range: f64) -> f64 {
+    let log = (3.0 / ERROR_RATE).ln();
+    (2.0 * variance * log / count).sqrt() + 3.0 * range * log / count
+}
+
+/// Over 4000 seeds, the mean of what is delivered is the sum of what was selected, entry by entry.
+#[test]
+fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
+    let (workers, n, k, steps) = (4, 40, 16, 4000);
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random(11));
+    let mut expected = vec![0.0; n];
+    for gradient in &gradients {
+        expected.iter_mut().zip(largest(gradient, k)).for_each(|(sum, v)| *sum += v);
+    }
+    // No rounding makes a bucket's largest magnitude larger, so no sum is further from zero than this.
+    let most: f64 = gradients.iter().map(|g| g.iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs())))).sum();
+    for name in SELECTING_ONCE {
+        for coding in [Coding::Qsgd2, Coding::Qsgd4, Coding::Qsgd8] {
+            let method = Method::named(name).unwrap().k(k).coding(coding);
+            let (mut sums, mut squares) = (vec![0.0; n], vec![0.0; n]);
+            for outcome in repeated(method, &gradients, steps) {
+                for (i, v) in outcome.delivered[0].iter().map(|v| f64::from(*v)).enumerate() {
+                    sums[i] += v;
+                    squares[i] += v * v;
+                }
+            }
+            let count = steps as f64;
+            for i in 0..n {
+                let mean = sums[i] / count;
+                let variance = (squares[i] / count - mean * mean).max(0.0);
+                let bound = bernstein(count, variance, 2.0 * most);
+                // Half a level is how much rounding to the nearest would be wrong. The bound tells that apart.
+                if coding == Coding::Qsgd2 {
+                    assert!(bound < most / 4.0, "{method}, entry {i}: a bound of {bound}");
+                }
+                assert!(
+                    (mean - expected[i]).abs() <= bound,
+                    "{method}, entry {i}: {} is selected, {mean} is delivered on average, which may differ by {bound}",
+                    expected[i]
+                );
+            }
+        }
+    }
+}
+
+/// How often two roundings of the same values gave the same, in each of so many parts.
+fn alike(a: &[f32], b: &[f32], parts: usize) -> Vec<f64> {
+    let part = a.len() / parts;
+    let share = |(a, b): (&[f32], &[f32])| {
+        a.iter().zip(b).filter(|(a, b)| a.to_bits() == b.to_bits()).count() as f64 / part as f64
+    };
+    a.chunks(part).zip(b.chunks(part)).map(share).collect()
+}
+
+/// Two roundings of one value between two levels agree with probability p² + (1 − p)², where p says how far it is up. For
+/// values that are spread evenly that is 2/3 of them. With 2000 entries in a part, the share leaves 0.55 … 0.8 with a
+/// probability below 2 exp(−2 · 2000 · 0.11²), less than 10⁻²⁰ (Hoeffding).
+const INDEPENDENT: std::ops::Range<f64> = 0.55..0.8;
+
+/// The numbers are others in every step, for every method; and where each worker's selection travels by itself, they are
+/// others for every worker.
+#[test]
+fn every_step_rounds_by_numbers_of_its_own_and_so_does_every_rank() {
+    for workers in [2usize, 3, 4, 5] {
+        let n = 2000 * workers;
+        let gradients = vec![Pattern::Full.gradients(1, n, &mut Random(12)).remove(0); workers];
+        for name in SELECTING_ONCE {
+            let method = Method::named(name).unwrap().density(1.0).coding(Coding::Qsgd4);
+            let steps: Vec<Outcome> = repeated(method, &gradients, 3).collect();
+            for (s, t) in [(0, 1), (0, 2), (1, 2)] {
+                let shares = alike(&steps[s].new[0], &steps[t].new[0], workers);
+                let independent = shares.iter().all(|share| INDEPENDENT.contains(share));
+                assert!(independent, "{method}, P {workers}, steps {s} and {t}: {shares:?} are alike");
+            }
+            let ranks = (0..workers).flat_map(|a| (0..a).map(move |b| (a, b)));
+            for (a, b) in ranks.filter(|_| name == "topka") {
+                let shares = alike(&steps[0].new[a], &steps[0].new[b], workers);
+                let independent = shares.iter().all(|share| INDEPENDENT.contains(share));
+                assert!(independent, "{method}, P {workers}, ranks {a} and {b}: {shares:?} are alike");
+            }
+        }
+    }
+}
