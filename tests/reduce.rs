@@ -242,8 +242,8 @@ fn learnt(bench: &Bench) -> (u64, Vec<f64>) {
 }
 
 /// B-SAG's h by Algorithm 2, by hand: with k = 60, six workers and three teams it starts at k/P = 10 with a step of
-/// 0.01 · 60 · 2/6 = 0.2. Where all workers choose the same there is room in every step, so it grows, and the step is doubled
-/// every other time.
+/// 0.01 · 60 · 2/6 = 0.2. Where all workers choose the same there is room in every step, so it grows, and the step, from
+/// then on at least 1, is doubled every other time.
 #[test]
 fn what_was_learnt_is_carried_from_call_to_call() {
     let bench = Bench::new();
@@ -253,7 +253,7 @@ fn what_was_learnt_is_carried_from_call_to_call() {
         bench.json(&format!("--method spardl --teams 3 --k 60 {residuals} --out out {files}"));
     };
     let mut expected = 10.0;
-    for (step, by) in [0.2, 0.4, 0.4, 0.8, 0.8].into_iter().enumerate() {
+    for (step, by) in [0.2, 2.0, 2.0, 4.0, 4.0].into_iter().enumerate() {
         call(if step == 0 { "" } else { "--residuals out" });
         expected += by;
         let (steps, agreed) = learnt(&bench);
@@ -298,10 +298,18 @@ fn what_another_run_has_learnt_is_refused() {
     bench.gradient("a.npy", &noise(1, 60));
     bench.json("--method oktopk --k 6 --out old a.npy a.npy");
     let memory = fs::read_to_string(bench.path("old/memory.json")).unwrap();
+    // One team learns nothing, two learn h.
+    let of_spardl = r#"{"method":"spardl","steps":1,"agreed":[],"own":[[],[]]}"#;
     let nan = memory.replacen("\"agreed\":[", &format!("\"agreed\":[{},", f64::NAN.to_bits()), 1);
     bench.gradient("old/residual-2.npy", &[0.0; 60]);
     for (text, method, files, parts) in [
-        (&memory[..], "spardl --teams 2 --sag bruck", 2, &["of this method"][..]),
+        (
+            &memory[..],
+            "spardl --teams 2 --sag bruck",
+            2,
+            &["old/memory.json", "what oktopk has learnt", "remove it"][..],
+        ),
+        (&of_spardl, "spardl --teams 2 --sag bruck", 2, &["old/memory.json", "remove it"]),
         (&memory, "oktopk", 3, &["old/memory.json", "of 2 workers, and there are 3"]),
         ("{", "oktopk", 2, &["old/memory.json", "an earlier step"]),
         (&nan, "oktopk", 2, &["old/memory.json", "NaN or infinity"]),
@@ -533,5 +541,5 @@ fn a_run_that_fails_leaves_the_earlier_results_whole() {
     assert!(sentence.contains("out/update.npy cannot be written"), "{sentence}");
     assert_eq!(fs::read(bench.path("out/residual-0.npy")).unwrap(), before);
     let names: Vec<_> = fs::read_dir(bench.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
 }
