@@ -107,7 +107,8 @@ proptest! {
         patterns in proptest::collection::vec(pattern(), 1..4),
         seed: u64,
     ) {
-        for method in variants(workers) {
+        // One combination of options in three, other ones in every case.
+        for method in variants(workers).into_iter().skip(seed as usize % 3).step_by(3) {
             let collection = COLLECTIONS[seed as usize % 3];
             let mut team = Team::of(share.of(method, n).residual(collection), workers, n);
             let mut random = Random(seed);

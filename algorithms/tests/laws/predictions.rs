@@ -16,7 +16,8 @@ proptest! {
         wild in proptest::sample::select(&[0.0, -1.0, 1e-6, 0.3, 2.0, f32::MAX, f32::INFINITY, f32::NAN][..]),
         seed: u64,
     ) {
-        for method in variants(workers) {
+        // One combination of options in three, other ones in every case.
+        for method in variants(workers).into_iter().skip(seed as usize % 3).step_by(3) {
             let method = share.of(method, n);
             let mut carried = Team::of(method, workers, n);
             let mut forgetful = Team::of(method, workers, n);

@@ -195,14 +195,13 @@ pub fn algorithm_1(
     held.drain(..m).for_each(|block| global.extend(block));
     // Lines 12 to 14 for all three; the other methods of collection leave some of it out.
     let mut new = copy.clone();
-    for w in 0..p {
-        let (selected, discarded) = (&job.selected[w], &job.discarded[w]);
+    for ((new, selected), discarded) in new.iter_mut().zip(&job.selected).zip(&job.discarded) {
         match residuals {
-            Residuals::Global => global.keys().for_each(|&i| new[w][i] = discarded[i]),
+            Residuals::Global => global.keys().for_each(|&i| new[i] = discarded[i]),
             Residuals::Partial => {
-                global.keys().filter(|i| selected.contains(i)).for_each(|&i| new[w][i] = 0.0);
+                global.keys().filter(|i| selected.contains(i)).for_each(|&i| new[i] = 0.0);
             }
-            Residuals::Local => selected.iter().for_each(|&i| new[w][i] = 0.0),
+            Residuals::Local => selected.iter().for_each(|&i| new[i] = 0.0),
         }
     }
     Result { gradients: global, residuals: new, after_bsag }
