@@ -34,6 +34,8 @@ pub struct RankProof {
     /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that
     /// cancel to zero too.
     pub whole: Vec<bool>,
+    /// Whether no worker's schedule leaves anything out or rounds it, which reductions other than the sum need.
+    pub keeps_all: bool,
 }
 
 /// How many workers drop the same entries, so that each keeps one part in so many for its residual.
@@ -89,7 +91,12 @@ pub fn check(schedules: &[Schedule]) -> Result<Proof, CheckError> {
     }
     let mut checker = Checker::new(schedules);
     while checker.round()? {}
-    checker.conclude()
+    let keeps_all = schedules.iter().flat_map(|s| &s.steps).all(|step| match step {
+        Step::Keep { rule: Rule::Every | Rule::Dense, coding: Coding::Exact, .. } => true,
+        Step::Keep { .. } => false,
+        _ => true,
+    });
+    checker.conclude(keeps_all)
 }
 
 /// The symbolic content of one slot at one worker.
@@ -493,7 +500,7 @@ impl<'a> Checker<'a> {
         words + together.values().map(|(sum, _)| sum).sum::<u64>()
     }
 
-    fn conclude(mut self) -> Result<Proof, CheckError> {
+    fn conclude(mut self, keeps_all: bool) -> Result<Proof, CheckError> {
         for (&(from, to), queue) in &self.flights {
             if let Some(flight) = queue.front() {
                 return Err(CheckError::Unreceived { from, to, slots: flight.slots });
@@ -533,7 +540,9 @@ impl<'a> Checker<'a> {
             let held = Holders { count, is_first: rank == first };
             self.workers[rank.index()].proof.holders.entry(step).or_default().push(held);
         }
-        self.workers.iter_mut().for_each(|worker| worker.proof.whole = whole.clone());
+        for worker in &mut self.workers {
+            (worker.proof.whole, worker.proof.keeps_all) = (whole.clone(), keeps_all);
+        }
         let largest = |count: fn(&Worker) -> u64| self.workers.iter().map(count).max().unwrap_or(0);
         let cost = Cost {
             rounds: largest(|w| w.finished_round),

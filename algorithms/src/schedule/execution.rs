@@ -11,9 +11,9 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::keep::Candidates;
-use super::{After, Memory, Note, Place, RankProof, Rule, Schedule, Slots, Step};
+use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
-use crate::bag::{Bag, Coding, Dense, Entries, Rounded};
+use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
 
 /// A message to a peer: one of the payloads of a slot.
@@ -278,12 +278,7 @@ impl<T: Element> Execution<T> {
     /// # Errors
     /// A reduction that has no residual, with a schedule that does not keep every entry exactly.
     pub fn reducing(self, reduction: Reduction<T>) -> Result<Self, ExecutionError> {
-        let whole = self.schedule.steps.iter().all(|step| match step {
-            Step::Keep { rule: Rule::Every | Rule::Dense, coding: Coding::Exact, .. } => true,
-            Step::Keep { .. } => false,
-            _ => true,
-        });
-        if !whole && !reduction.has_residual() {
+        if !self.proof.keeps_all && !reduction.has_residual() {
             return Err(ExecutionError::NotASum { reduction: reduction.name() });
         }
         Ok(Self { reduction, ..self })

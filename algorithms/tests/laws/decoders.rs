@@ -82,7 +82,7 @@ fn slots_come_back<T: Element>(blocks: &[(usize, usize)], seed: u64) {
     assert!(same, "{} of {blocks:?}: {}", T::NAME, found.err().unwrap_or_default());
 }
 
-fn any_bytes_are_survived<T: Element>(stream: &[u8], expected: &[Expected], cut: usize) {
+fn survives<T: Element>(stream: &[u8], expected: &[Expected], cut: usize) {
     let payloads: Vec<Bytes> = stream.chunks(cut).map(Bytes::copy_from_slice).collect();
     let _ = read::<T>(expected, &payloads);
 }
@@ -103,20 +103,21 @@ proptest! {
 
     /// Small numbers, so that many a stream gets past its headers.
     #[test]
-    fn any_bytes_are_survived_by_types_of_up_to_32_bits(
+    fn any_bytes_are_survived(
         bytes in proptest::collection::vec(prop_oneof![3 => Just(0u8), 2 => 0u8..8, 1 => any::<u8>()], 0..400),
         expected in proptest::collection::vec((0u32..600, 0u32..600), 0..4),
         cut in 1usize..100,
     ) {
         let expected: Vec<Expected> = expected.into_iter().map(|(len, bound)| Expected { len, bound }).collect();
-        any_bytes_are_survived::<f32>(&bytes, &expected, 4 * cut);
-        any_bytes_are_survived::<bf16>(&bytes, &expected, 2 * cut);
-        any_bytes_are_survived::<f16>(&bytes, &expected, 2 * cut);
+        survives::<f32>(&bytes, &expected, 4 * cut);
+        survives::<f64>(&bytes, &expected, 4 * cut);
+        survives::<bf16>(&bytes, &expected, 2 * cut);
+        survives::<f16>(&bytes, &expected, 2 * cut);
     }
 
     /// Some bits of a good stream are turned: it is refused, or something comes that keeps what a bag promises.
     #[test]
-    fn changed_streams_are_survived_by_types_of_up_to_32_bits(
+    fn changed_streams_are_survived(
         blocks in proptest::collection::vec((1usize..300, 0usize..30), 1..4),
         seed: u64,
         flips in proptest::collection::vec(any::<prop::sample::Index>(), 1..4),
@@ -132,9 +133,10 @@ proptest! {
             }
             let expected: Vec<Expected> =
                 blocks.iter().map(|&(len, _)| Expected { len: len as u32, bound: len as u32 }).collect();
-            any_bytes_are_survived::<T>(&stream, &expected, 4 * cut);
+            survives::<T>(&stream, &expected, 4 * cut);
         }
         changed::<f32>(&blocks, seed, &flips, cut);
+        changed::<f64>(&blocks, seed, &flips, cut);
         changed::<bf16>(&blocks, seed, &flips, cut);
         changed::<f16>(&blocks, seed, &flips, cut);
     }
@@ -150,6 +152,7 @@ fn slots_of_many_payloads_come_back() {
         let large = [(PIECE + odd, 0), (PIECE + 1, 3), (200_000 + odd, 0)];
         for blocks in [many, mixed.collect(), large.to_vec()] {
             slots_come_back::<f32>(&blocks, 1);
+            slots_come_back::<f64>(&blocks, 1);
             slots_come_back::<bf16>(&blocks, 1);
             slots_come_back::<f16>(&blocks, 1);
         }

@@ -96,8 +96,9 @@ fn alike(a: &[f32], b: &[f32], parts: usize) -> Vec<f64> {
 
 /// Two roundings of one value between two levels agree with probability p² + (1 − p)², where p says how far it is up. For
 /// values that are spread evenly that is 2/3 of them. With 2000 entries in a part, the share leaves 0.55 … 0.8 with a
-/// probability below 2 exp(−2 · 2000 · 0.11²), less than 10⁻²⁰ (Hoeffding).
-const INDEPENDENT: std::ops::Range<f64> = 0.55..0.8;
+/// probability below 2 exp(−2 · 2000 · 0.11²), less than 10⁻²⁰ (Hoeffding). Where sums of rounded values are rounded
+/// again, fewer agree: a second chance comes in.
+const INDEPENDENT: std::ops::Range<f64> = 0.3..0.8;
 
 /// The numbers are others in every step, for every method; and where each worker's selection travels by itself, they are
 /// others for every worker.
@@ -115,7 +116,7 @@ fn every_step_rounds_by_numbers_of_its_own_and_so_does_every_rank() {
                 assert!(independent, "{method}, P {workers}, steps {s} and {t}: {shares:?} are alike");
             }
             let ranks = (0..workers).flat_map(|a| (0..a).map(move |b| (a, b)));
-            for (a, b) in ranks.filter(|_| name == "topka") {
+            for (a, b) in ranks {
                 let shares = alike(&steps[0].new[a], &steps[0].new[b], workers);
                 let independent = shares.iter().all(|share| INDEPENDENT.contains(share));
                 assert!(independent, "{method}, P {workers}, ranks {a} and {b}: {shares:?} are alike");

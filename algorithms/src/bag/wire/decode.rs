@@ -153,17 +153,29 @@ impl<T: Element> Decoder<T> {
     ) -> Result<bool, DecodeError> {
         let block = self.block;
         let len = header.count as usize;
-        let values = rest.split_to(rest.len().min(T::WIDTH * (len - self.read)));
-        if let Some(position) = element::first_non_finite::<T>(&values) {
-            let value = element::values::<T>(&values).nth(position).map_or(f64::NAN, |v| v.to_f64());
-            return Err(DecodeError::Value { block, value: value.to_string() });
-        }
-        let first = self.read;
-        self.read += values.len() / T::WIDTH;
-        if !values.is_empty() || len == 0 {
+        loop {
+            let left = len - self.read;
+            let whole = left.min(rest.len() / T::WIDTH);
+            let values = if self.gathered.is_empty() && (whole > 0 || left == 0) {
+                rest.split_to(T::WIDTH * whole)
+            } else if rest.is_empty() {
+                return Ok(false);
+            } else {
+                // A value of 64 bits may lie across two payloads.
+                let Some(value) = self.gathered.take(rest, T::WIDTH) else { return Ok(false) };
+                value
+            };
+            if let Some(position) = element::first_non_finite::<T>(&values) {
+                let value = element::values::<T>(&values).nth(position).map_or(f64::NAN, |v| v.to_f64());
+                return Err(DecodeError::Value { block, value: value.to_string() });
+            }
+            let first = self.read;
+            self.read += values.len() / T::WIDTH;
             part(block, Part::Dense { first, values, rounded: header.rounded });
+            if self.read == len {
+                return Ok(true);
+            }
         }
-        Ok(self.read == len)
     }
 
     /// Hands on what is complete of a dense block of shorter values; says whether that was its end.

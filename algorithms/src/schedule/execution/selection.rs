@@ -247,11 +247,12 @@ impl<T: Element> Execution<T> {
             (_, Some(kept)) if *rule == Rule::Dense => {
                 let mut values = kept.to_dense(len);
                 let mut errors = vec![0.0; len];
-                let rounded = coding.round_dense(&mut values, &mut errors, self.seed_of(place, stage));
+                let rounded =
+                    coding.round_dense(&mut values, &mut errors, self.seed_of(place, stage, holders));
                 (rounded, of_floats(&Entries::from_dense(&values)), of_floats(&Entries::from_dense(&errors)))
             }
             (_, Some(kept)) => {
-                let (rounded, kept, errors) = coding.round(&kept, len, self.seed_of(place, stage));
+                let (rounded, kept, errors) = coding.round(&kept, len, self.seed_of(place, stage, holders));
                 (rounded, of_floats(&kept), of_floats(&errors))
             }
         };
@@ -281,11 +282,13 @@ impl<T: Element> Execution<T> {
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
-    /// the job, each slot and each stage.
-    fn seed_of(&self, place: Place, stage: u32) -> u64 {
+    /// the job, each slot and each stage, and on each worker that rounds what it alone holds: equal gradients shall not have
+    /// equal errors, which would add up.
+    fn seed_of(&self, place: Place, stage: u32, holders: Holders) -> u64 {
         let place = u64::from(place.block.0) << 32 | u64::from(place.lane);
+        let alone = if holders.count == 1 { 1 + u64::from(self.schedule.rank.0) } else { 0 };
         let mut seed = self.seed;
-        for part in [place, u64::from(stage)] {
+        for part in [place, u64::from(stage), alone] {
             seed = (seed ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             seed ^= seed >> 29;
         }
