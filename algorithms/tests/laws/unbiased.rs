@@ -96,10 +96,10 @@ fn alike(a: &[f32], b: &[f32], parts: usize) -> Vec<f64> {
 
 /// Two roundings of one value between two levels agree with probability p² + (1 − p)², where p says how far it is up. For
 /// values that are spread evenly that is 2/3 of them. Where a sum of rounded values is rounded again, it is up to 5/6 (two
-/// that fell apart are half-way between the sum's levels, and half of them meet again) and down to 1/2. With 2000 entries
-/// in a part, the share leaves what is expected by 0.06 with a probability below 2 exp(−2 · 2000 · 0.06²), less than 10⁻⁵
-/// (Hoeffding). The numbers being equal, it is 1.
-const INDEPENDENT: std::ops::Range<f64> = 0.4..0.9;
+/// that fell apart are half-way between the sum's levels, and half of them meet again), or less. With 2000 entries in a
+/// part, the share is above 5/6 by 0.06 with a probability below exp(−2 · 2000 · 0.06²), less than 10⁻⁶ (Hoeffding). The
+/// numbers being equal, it is 1.
+const INDEPENDENT: std::ops::Range<f64> = 0.0..0.9;
 
 /// The numbers are others in every step, for every method; and where each worker's selection travels by itself, they are
 /// others for every worker.
