@@ -78,7 +78,10 @@ def ms(seconds):
 
 results = []
 for rate in arguments.rates.split(","):
-    hosts = subprocess.run([namespaces, "up", str(arguments.hosts), rate], check=True, capture_output=True, text=True).stdout
+    up = subprocess.run([namespaces, "up", str(arguments.hosts), rate], capture_output=True, text=True)
+    if up.returncode != 0:
+        sys.exit(f"the emulated hosts cannot be set up: {up.stderr.strip()}")
+    hosts = up.stdout
     try:
         with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hostfile:
             hostfile.write(hosts)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How long a step takes across emulated hosts with 1 Gbit/s links, beside Gloo where PyTorch is installed.
 
-    testbed/speed.py [--hosts 6] [--rate 1gbit] [--params 14728266] [--density 0.01] [--turns 3] [--json]
+    testbed/speed.py [--hosts 6] [--rate 1gbit] [--params 14728266] [--density 0.01] [--values exact]
+                     [--turns 3] [--json]
 
-The methods take turns, so that all of them see the same machine; the table gives medians over the turns. Bytes are those
-that the hosts' network interfaces counted, acknowledgements and all headers included, a worker and step (the largest).
-Needs root (network namespaces) and a release build.
+SparDL tells its values in each of the codings that `--values` lists, such as exact,bf16,qsgd4. The methods take turns, so
+that all of them see the same machine; the table gives medians over the turns. Bytes are those that the hosts' network
+interfaces counted, acknowledgements and all headers included, a worker and step (the largest). Needs root (network namespaces) and a release build.
 """
 
 import argparse
@@ -25,6 +26,7 @@ parser.add_argument("--hosts", type=int, default=6)
 parser.add_argument("--rate", default="1gbit")
 parser.add_argument("--params", type=int, default=14_728_266)
 parser.add_argument("--density", type=float, default=0.01)
+parser.add_argument("--values", default="exact", help="codings of SparDL's values, with commas between")
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--warmup", type=int, default=3)
 parser.add_argument("--turns", type=int, default=3)
@@ -54,14 +56,15 @@ def measure(hostfile, command):
     return json.loads(lines[-1])["seconds"], bytes_received / (arguments.steps + arguments.warmup)
 
 
-def bench(method):
+def bench(method, values="exact"):
     return [
         gleaner, "bench", "--json", "--method", method, "--params", str(arguments.params), "--steps", str(arguments.steps),
-        "--warmup", str(arguments.warmup), "--density", str(arguments.density),
+        "--warmup", str(arguments.warmup), "--density", str(arguments.density), "--values", values,
     ]
 
 
-commands = {method: bench(method) for method in ("spardl", "ring")}
+commands = {"spardl" if values == "exact" else f"spardl {values}": bench("spardl", values) for values in arguments.values.split(",")}
+commands["ring"] = bench("ring")
 has_torch = subprocess.run([arguments.python, "-c", "import torch.distributed"], capture_output=True).returncode == 0
 if has_torch:
     commands["gloo (dense)"] = [

@@ -30,7 +30,7 @@ const DOUBT: f64 = 3.0;
 const DOUBT_OF_TEAMS: f64 = 1.25;
 
 /// What is tried after the first choice, at most.
-const TRIES: usize = 8;
+const TRIES: usize = 10;
 
 /// A method that took at most this many times as long as the fastest may be the fastest in truth.
 const CLOSE: f64 = 1.25;
@@ -192,27 +192,36 @@ impl Course {
         self.run(next.unwrap_or(tried[0].0));
     }
 
-    /// What may be faster than the best time measured, and was not tried yet.
+    /// Of what was not tried yet and may be faster than the best time measured, what is expected to be fastest.
     fn untried(&self, best: f64) -> Option<usize> {
-        let untried = || (0..self.ranking.len()).filter(|&i| self.measured[i].is_empty());
         let factor = self.correction();
-        let is_near = |i: &usize, doubt: f64| factor * self.ranking[*i].seconds < doubt * best;
-        untried()
-            .find(|i| is_near(i, DOUBT) && !self.knows(*i))
-            .or_else(|| untried().find(|i| is_near(i, DOUBT_OF_TEAMS)))
+        let may_be_faster = |i: usize| {
+            let (factor, doubt) =
+                self.correction_of(i).map_or((factor, DOUBT), |known| (known, DOUBT_OF_TEAMS));
+            let seconds = factor * self.ranking[i].seconds;
+            (seconds < doubt * best).then_some((i, seconds))
+        };
+        let untried = (0..self.ranking.len()).filter(|&i| self.measured[i].is_empty());
+        untried.filter_map(may_be_faster).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
+    }
+
+    /// Measured by expected time of what was tried.
+    fn factors(&self) -> impl Iterator<Item = (usize, f64)> {
+        let factors = self.tried().into_iter().map(|(i, seconds)| (i, seconds / self.ranking[i].seconds));
+        factors.filter(|(_, factor)| factor.is_finite())
     }
 
     /// What forecasts have to be multiplied by, where all that were tried were too high: the smallest of measured by
     /// expected time, and at most 1. One that was too low says nothing about the others.
     fn correction(&self) -> f64 {
-        let factors = self.tried().into_iter().map(|(i, seconds)| seconds / self.ranking[i].seconds);
-        factors.filter(|factor| factor.is_finite()).fold(1.0, f64::min)
+        self.factors().map(|(_, factor)| factor).fold(1.0, f64::min)
     }
 
-    /// Whether the same all-reduce was tried, be it with other teams.
-    fn knows(&self, place: usize) -> bool {
+    /// What a forecast has to be multiplied by, where the same all-reduce was tried with other teams.
+    fn correction_of(&self, place: usize) -> Option<f64> {
         let name = |i: usize| self.ranking[i].method.collective().name();
-        (0..self.ranking.len()).any(|i| !self.measured[i].is_empty() && name(i) == name(place))
+        let others = self.factors().filter(|&(i, _)| name(i) == name(place));
+        others.map(|(_, factor)| factor).reduce(f64::min)
     }
 
     /// What is taken, and why.
