@@ -166,7 +166,10 @@ fn same_again(bodies: &[Body]) {
             (Part::Proposal { indices }, Body::Proposal { indices: before, .. }) => {
                 assert_eq!(indices[..], before[..]);
             }
-            (Part::Aligned { values: after, rounded }, Body::Aligned { values: before, rounded: tag, .. }) => {
+            (
+                Part::Aligned { values: after, rounded },
+                Body::Aligned { values: before, rounded: tag, .. },
+            ) => {
                 assert_eq!(rounded, *tag);
                 values.extend(after.iter().map(|v| v.to_bits()));
                 wanted.extend(before.iter().map(|v| v.to_bits()));

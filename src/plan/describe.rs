@@ -41,7 +41,10 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
                     say(span.starts, format!("notes on {} {what}", blocks(schedule, *slots)));
                 }
                 Step::Propose { slots, rule } => {
-                    say(span.starts, format!("proposes what it would keep: {}", keeps(schedule, *slots, rule)));
+                    say(
+                        span.starts,
+                        format!("proposes what it would keep: {}", keeps(schedule, *slots, rule)),
+                    );
                 }
                 Step::Align { slots, coding } => {
                     let rounded = match coding {

@@ -184,7 +184,10 @@ impl<'a> Picture<'a> {
     }
 
     fn selects(&self) -> bool {
-        self.schedules.iter().flat_map(|s| &s.steps).any(|s| matches!(s, Step::Keep { .. } | Step::Align { .. }))
+        self.schedules
+            .iter()
+            .flat_map(|s| &s.steps)
+            .any(|s| matches!(s, Step::Keep { .. } | Step::Align { .. }))
     }
 
     fn legend(&self, area: &Area<'_>) -> Result<(), DrawError> {

@@ -7,7 +7,7 @@
 //! reduce-scatter and an all-gather of values alone: 2⌈log2 P⌉ rounds and 2k(P − 1)/P words where the indices are spread
 //! evenly over the gradient. Exactly the leader's k entries are delivered, fewer only where they are zero.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, agreed, ceil_log2, method};
+use super::{Collective, CostRange, Shape, Structure, agreed, ceil_log2};
 use crate::schedule::{After, Cost, How, Memory, Observed, Receive, Rule, Send, Slots, Step};
 use crate::{Partition, Rank};
 
@@ -30,11 +30,6 @@ impl Collective for CltK {
 
     fn suits_auto(&self) -> bool {
         false
-    }
-
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)?;
-        method::refuse_buckets(self.name(), shape)
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {

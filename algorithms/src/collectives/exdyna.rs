@@ -19,7 +19,7 @@ mod printed;
 pub use corrected::Corrected;
 pub use printed::Printed;
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, agreed, bruck, ceil_log2, method};
+use super::{Collective, CostRange, Shape, Structure, agreed, bruck, ceil_log2};
 use crate::schedule::{Cost, Memory, Observed, Register, Rule, Slots, Step};
 use crate::{Block, Partition, Rank};
 
@@ -88,11 +88,6 @@ impl Collective for ExDyna {
 
     fn suits_auto(&self) -> bool {
         false
-    }
-
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name, shape)?;
-        method::refuse_buckets(self.name, shape)
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {

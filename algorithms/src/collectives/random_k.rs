@@ -5,7 +5,7 @@
 //! takes. Every block gives its share of k, so that all are equally full. The generator is seeded by the job's step, and
 //! every set of indices of a block is as likely as any other.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, agreed, method};
+use super::{Collective, CostRange, Shape, Structure, agreed};
 use crate::Rank;
 use crate::schedule::{Rule, Slots, Step};
 
@@ -28,11 +28,6 @@ impl Collective for RandomK {
 
     fn suits_auto(&self) -> bool {
         false
-    }
-
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)?;
-        method::refuse_buckets(self.name(), shape)
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {

@@ -164,11 +164,7 @@ impl Expressions {
                 return;
             }
             match node {
-                Node::Leaf(..)
-                | Node::Told(..)
-                | Node::Proposed(_)
-                | Node::Drawn(..)
-                | Node::Union(_) => {}
+                Node::Leaf(..) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => {}
                 Node::Add(a, b) => stack.extend([*a, *b]),
                 Node::Kept(kept) => stack.push(kept.inputs[kept.position as usize]),
                 Node::Piece { of, .. } | Node::Seen(of) => stack.push(*of),

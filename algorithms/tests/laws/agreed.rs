@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::schedule::{
-    Cost, Observed, Proof, Rule, Schedule, Step, check, lockstep,
-};
+use gleaner_algorithms::schedule::{Cost, Observed, Proof, Rule, Schedule, Step, check, lockstep};
 use gleaner_algorithms::{Block, Method};
 
 use super::by_hand::{self, add, copy, exchange, keep, place, slots, swap};
@@ -195,10 +193,11 @@ fn whoever_reads_values_knows_their_indices() {
         assert!(error.contains("receives values at indices that it does not know"), "{error}");
     };
     // Rank 1 kept nothing at the proposal, or not yet.
-    does_not_know(then(told(), &[align(), exchange(vec![copy(1, slots(0, 1))], vec![])], &[exchange(
-        vec![],
-        vec![add(0, slots(0, 1))],
-    )]));
+    does_not_know(then(
+        told(),
+        &[align(), exchange(vec![copy(1, slots(0, 1))], vec![])],
+        &[exchange(vec![], vec![add(0, slots(0, 1))])],
+    ));
     // Each proposes, and tells nobody.
     let own = [vec![propose(1, top(3))], vec![propose(1, top(3))]];
     does_not_know(then(own, &[align(), swap(1)], &[align(), swap(0)]));
@@ -235,10 +234,14 @@ fn proposals_have_no_values() {
     refused(added, "adds to a proposal");
     // One worker keeps everything, and the other what was proposed: they end with different sums.
     let half = then(told(), &[align()], &[]);
-    assert!(checked(then(half, &[exchange(vec![], vec![add(1, slots(0, 1))])], &[exchange(
-        vec![copy(0, slots(0, 1))],
-        vec![],
-    )])).is_err());
+    assert!(
+        checked(then(
+            half,
+            &[exchange(vec![], vec![add(1, slots(0, 1))])],
+            &[exchange(vec![copy(0, slots(0, 1))], vec![],)]
+        ))
+        .is_err()
+    );
 }
 
 /// Sums of aligned bags are aligned, and what is placed is; whatever else is done makes a bag with indices.

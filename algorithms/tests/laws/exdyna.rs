@@ -16,7 +16,7 @@ fn named(name: &str) -> Method {
 #[test]
 fn every_entry_has_an_owner() {
     for name in ["exdyna", "exdyna-printed"] {
-        for n in (0..40).chain([1023, 1024, 1025, 5000, 32_767, 32_768, 40_000]) {
+        for n in (0usize..40).chain([1023, 1024, 1025, 5000, 32_767, 32_768, 40_000]) {
             for workers in [1, 2, 3, 5, 8, 9] {
                 // All entries reach the first threshold.
                 let mut team = Team::of(named(name).k(n.div_ceil(4)), workers, n);
@@ -107,7 +107,13 @@ fn printed_is_what_is_printed() {
         let mut random = Random(workers as u64);
         for t in 0..60 {
             // Large entries crowd at the start; the scale falls and rises, so that every branch is taken.
-            let scale = if t < 20 { 0.2 } else if t < 40 { 0.01 } else { 0.006 };
+            let scale = if t < 20 {
+                0.2
+            } else if t < 40 {
+                0.01
+            } else {
+                0.006
+            };
             let size = |i: usize| scale / (1.0 + 4.0 * i as f32 / n as f32);
             let entry = |i: usize, random: &mut Random| size(i) * random.unit().powi(9);
             let gradients: Vec<Vec<f32>> =

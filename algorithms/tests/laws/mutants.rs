@@ -69,8 +69,10 @@ fn other_selections(step: &Step, blocks: u32) -> Vec<Step> {
             (slots, Box::new(with))
         }
         Step::Propose { slots, rule } => {
-            let with =
-                move |slots, other: Option<Rule>| Step::Propose { slots, rule: other.unwrap_or(rule.clone()) };
+            let with = move |slots, other: Option<Rule>| Step::Propose {
+                slots,
+                rule: other.unwrap_or(rule.clone()),
+            };
             (slots, Box::new(with))
         }
         Step::Align { slots, coding } => {
@@ -96,9 +98,7 @@ fn other_rules(rule: &Rule, slots: Slots, blocks: u32) -> Vec<Rule> {
             rule(k.into())
         };
         let blocks = slots.blocks(blocks as usize);
-        blocks
-            .flat_map(|b| [k[b.index()].saturating_sub(1), k[b.index()] + 1].map(|k| other(b, k)))
-            .collect()
+        blocks.flat_map(|b| [k[b.index()].saturating_sub(1), k[b.index()] + 1].map(|k| other(b, k))).collect()
     };
     match rule {
         Rule::Top(k) => each(k, Rule::Top),

@@ -60,9 +60,7 @@ fn bits(body: &Body) -> (Vec<(u32, u32)>, Rounded, bool) {
         Body::Dense { values, rounded } => {
             ((0..).zip(values.iter().map(f32::to_bits)).collect(), *rounded, true)
         }
-        Body::Proposal { indices, .. } => {
-            (indices.iter().map(|&i| (i, 0)).collect(), Rounded::EXACT, false)
-        }
+        Body::Proposal { indices, .. } => (indices.iter().map(|&i| (i, 0)).collect(), Rounded::EXACT, false),
         Body::Aligned { indices, values, rounded, .. } => {
             let bits = values.iter().map(|v| v.to_bits());
             (indices.iter().copied().zip(bits).collect(), *rounded, false)

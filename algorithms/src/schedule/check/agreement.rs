@@ -41,7 +41,8 @@ impl Checker<'_> {
             let expression = self.expressions.intern(node);
             let bound = self.most(rule, place.block, own.bound);
             let form = Form::Proposal;
-            let proposal = Value { expression, bound, kept_here: false, note: None, own: false, form, ..*own };
+            let proposal =
+                Value { expression, bound, kept_here: false, note: None, own: false, form, ..*own };
             *self.slot(rank, place) = Some(proposal);
         }
         Ok(())
@@ -78,7 +79,8 @@ impl Checker<'_> {
             self.workers[rank.index()].agreed[block.index()] = Some(union);
             let bound = proposals.iter().fold(0u32, |sum, v| sum.saturating_add(v.bound)).min(own.bound);
             let inputs = Box::from([own.expression]);
-            let kept = Kept { inputs, position: 0, choice: Choice::At(union), rounded: rounded(coding, place) };
+            let kept =
+                Kept { inputs, position: 0, choice: Choice::At(union), rounded: rounded(coding, place) };
             self.note_kept(rank, step, place, kept, Value { bound, form: Form::Aligned(union), ..own });
         }
         Ok(())

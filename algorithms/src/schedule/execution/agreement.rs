@@ -87,8 +87,7 @@ impl<T: Element> Execution<T> {
             let values = indices.iter().map(|&i| own[i as usize] + T::ZERO).collect();
             let aligned = Aligned { indices: indices.clone(), values, rounded: Rounded::EXACT };
             let (aligned, errors) = self.rounded(aligned, coding, place, stage);
-            self.fates[b] =
-                Fate::Selected { indices: indices.to_vec(), errors, settled: Entries::default() };
+            self.fates[b] = Fate::Selected { indices: indices.to_vec(), errors, settled: Entries::default() };
             self.intact[b] = false;
             self.agreed[b] = Some(indices);
             *self.slot(place) = Some(Held::Aligned(aligned));
@@ -98,12 +97,11 @@ impl<T: Element> Execution<T> {
     /// All indices that were proposed for a block, in whatever lane, each once.
     fn proposed(&self, block: Block) -> Arc<[u32]> {
         let lanes = 0..self.schedule.lanes;
-        let mut proposals = lanes.filter_map(|lane| {
-            match &self.held[Place { block, lane }.index(self.blocks())] {
+        let mut proposals =
+            lanes.filter_map(|lane| match &self.held[Place { block, lane }.index(self.blocks())] {
                 Some(Held::Proposal(indices)) => Some(indices),
                 _ => None,
-            }
-        });
+            });
         let first = proposals.next().cloned().unwrap_or_default();
         let others: Vec<u32> = proposals.flat_map(|indices| indices.iter().copied()).collect();
         if others.is_empty() {
@@ -140,13 +138,7 @@ impl<T: Element> Execution<T> {
 
     /// Rounds what a slot holds if it is aligned, and says whether it is. This worker keeps its share of what was rounded
     /// away.
-    pub(super) fn round_aligned(
-        &mut self,
-        place: Place,
-        coding: Coding,
-        stage: u32,
-        holders: u32,
-    ) -> bool {
+    pub(super) fn round_aligned(&mut self, place: Place, coding: Coding, stage: u32, holders: u32) -> bool {
         let Some(Held::Aligned(aligned)) = self.slot(place).take_if(|held| matches!(held, Held::Aligned(_)))
         else {
             return false;

@@ -146,7 +146,11 @@ impl<T: Element> Execution<T> {
                     &Rule::Bucketed { bucket, k } => bucketed(&values, bucket, k),
                     Rule::Random(k) => {
                         let drawn = self.drawn(block, k[b] as usize);
-                        drawn.iter().map(|&i| (i, values[i as usize])).filter(|(_, v)| *v != T::ZERO).collect()
+                        drawn
+                            .iter()
+                            .map(|&i| (i, values[i as usize]))
+                            .filter(|(_, v)| *v != T::ZERO)
+                            .collect()
                     }
                     _ => {
                         let neutral = self.reduction.neutral();
@@ -215,7 +219,9 @@ impl<T: Element> Execution<T> {
                 match self.slot(place).take() {
                     Some(Held::Own(overlay)) => Input::Own(overlay),
                     Some(Held::Bag(carried)) => Input::Bag(carried.bag.into_entries(), intact),
-                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => Input::Bag(Entries::default(), false),
+                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => {
+                        Input::Bag(Entries::default(), false)
+                    }
                 }
             })
             .collect();
