@@ -5,12 +5,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agreed;
 mod bounds;
 mod by_hand;
 mod checker;
 mod complexity;
 mod conservation;
 mod dense;
+mod exdyna;
 mod harness;
 mod holders;
 mod inputs;
@@ -20,5 +22,6 @@ mod predictions;
 mod selections;
 mod spardl;
 mod spardl_oracle;
+mod streams;
 mod tables;
 mod types;
