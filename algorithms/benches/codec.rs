@@ -117,7 +117,7 @@ impl Row {
         self.encoding.push(start.elapsed().as_secs_f64());
         self.bytes = payloads.iter().map(|payload| payload.len()).sum();
 
-        let expected = vec![Expected { len: self.len as u32, bound: self.entries as u32 }];
+        let expected = vec![Expected::bag(self.len as u32, self.entries as u32)];
         let mut found = (Entries::default(), Rounded::EXACT);
         let start = Instant::now();
         let mut decoder = Decoder::new(expected);

@@ -2,8 +2,10 @@
 //!
 //! Whatever the bytes say: nothing panics, what is handed on keeps the promises of a bag, and it can be passed on.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use gleaner_algorithms::bag::wire::{Body, Decoder, Expected, PIECE, Part, encode};
+use gleaner_algorithms::bag::wire::{Body, Content, Decoder, Expected, PIECE, Part, encode};
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded};
 use gleaner_algorithms::element::{self, Element};
 use half::{bf16, f16};
@@ -19,6 +21,7 @@ pub enum Form {
     EliasFano = 4,
     Rice = 5,
     Full = 6,
+    Aligned = 7,
 }
 
 /// The first `N` bytes; zeros where there are too few.
@@ -31,7 +34,7 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
 }
 
 /// A slot of up to three blocks, as a peer may send it: the type of its values, the number of blocks and where to cut, then
-/// for each block a length and a bound, then the stream.
+/// for each block a length, a bound and its content, then the stream.
 pub fn stream(mut data: &[u8]) {
     let [kind] = take(&mut data);
     match kind % 4 {
@@ -45,9 +48,15 @@ pub fn stream(mut data: &[u8]) {
 fn stream_of<T: Element>(mut data: &[u8]) {
     let [blocks, cut] = take(&mut data);
     let expected = (0..blocks % 4)
-        .map(|_| {
+        .map(|i| {
             let [len, bound] = [take(&mut data), take(&mut data)].map(u16::from_le_bytes);
-            Expected { len: len.into(), bound: bound.into() }
+            // The content of block i stands in the number of blocks, behind the lowest two bits.
+            let content = match blocks >> (2 + 2 * i) & 3 {
+                1 => Content::Proposal,
+                2 => Content::Aligned,
+                _ => Content::Bag,
+            };
+            Expected { len: len.into(), bound: bound.into(), content }
         })
         .collect();
     read::<T>(expected, data, cut);
@@ -76,12 +85,13 @@ fn body_of<T: Element>(form: Form, mut data: &[u8]) {
     let body = &data[..data.len() / T::WIDTH.min(4) * T::WIDTH.min(4)];
     let mut stream = vec![form as u8, parameter, number, shift];
     stream.extend(count.to_le_bytes());
+    let content = if form == Form::Aligned { Content::Aligned } else { Content::Bag };
     // Where the length of a body is not implied, the header says it.
     if count > 0 && (form == Form::Rice || quantised && !matches!(form, Form::Dense | Form::Full)) {
         stream.extend((body.len() as u32 / 4).to_le_bytes());
     }
     stream.extend(body);
-    read::<T>(vec![Expected { len, bound: count }], &stream, cut);
+    read::<T>(vec![Expected { len, bound: count, content }], &stream, cut);
 }
 
 /// Values of 32 bits alone are told in other codings than as they are.
@@ -92,15 +102,27 @@ fn coding_of<T: Element>(number: u8) -> Coding {
 /// Reads a stream cut into payloads of whole words or whole values, checks what comes of it, and passes it on if it is whole.
 fn read<T: Element>(expected: Vec<Expected>, stream: &[u8], cut: u8) {
     let mut bodies: Vec<Option<Body<T>>> = vec![None; expected.len()];
-    let mut decoder = Decoder::<T>::new(expected.clone());
+    let sets: Vec<_> = expected.iter().map(set).collect();
+    let mut decoder = Decoder::<T>::new(expected.clone()).with_sets(sets.clone());
     for payload in stream.chunks(T::WIDTH.min(4) * (1 + usize::from(cut))) {
         let fed = decoder.feed(Bytes::copy_from_slice(payload), |block, part| {
-            let Expected { len, bound } = expected[block];
+            let Expected { len, bound, .. } = expected[block];
             match part {
                 Part::Sparse { entries, rounded } => {
                     check(&entries, len, bound);
                     assert!(bodies[block].is_none());
                     bodies[block] = Some(Body::Sparse { entries, len: len as usize, rounded });
+                }
+                Part::Proposal { indices } => {
+                    assert!(indices.len() <= bound as usize && indices.is_sorted_by(|a, b| a < b));
+                    assert!(indices.last().is_none_or(|&last| last < len) && bodies[block].is_none());
+                    bodies[block] = Some(Body::Proposal { indices: indices.into(), len: len as usize });
+                }
+                Part::Aligned { values, rounded } => {
+                    let indices = sets[block].clone().expect("an aligned block has a set");
+                    assert!(values.len() == indices.len() && bodies[block].is_none());
+                    assert!(values.iter().all(|v| v.is_finite()));
+                    bodies[block] = Some(Body::Aligned { indices, values, len: len as usize, rounded });
                 }
                 Part::Dense { first, values: piece, rounded } => {
                     assert!(piece.len().is_multiple_of(T::WIDTH), "no value is torn");
@@ -122,6 +144,13 @@ fn read<T: Element>(expected: Vec<Expected>, stream: &[u8], cut: u8) {
     }
 }
 
+/// The indices that an aligned block is read with: as many as its bound, two in three, where it is that long.
+fn set(expected: &Expected) -> Option<Arc<[u32]>> {
+    let count = expected.bound.min(expected.len / 3 * 2);
+    let indices = (0..count).map(|i| i / 2 * 3 + i % 2);
+    (expected.content == Content::Aligned).then(|| indices.collect())
+}
+
 fn check<T: Element>(entries: &Entries<T>, len: u32, bound: u32) {
     assert!(entries.len() <= bound as usize && entries.indices.len() == entries.values.len());
     assert!(entries.indices.is_sorted_by(|a, b| a < b));
@@ -132,12 +161,22 @@ fn check<T: Element>(entries: &Entries<T>, len: u32, bound: u32) {
 /// Encodes bodies, decodes that, and compares every bit.
 fn same_again<T: Element>(bodies: &[Body<T>]) {
     let expected = bodies.iter().map(|body| match body {
-        Body::Sparse { entries, len, .. } => Expected { len: *len as u32, bound: entries.len() as u32 },
-        Body::Dense { values, .. } => Expected { len: values.len() as u32, bound: values.len() as u32 },
+        Body::Sparse { entries, len, .. } => Expected::bag(*len as u32, entries.len() as u32),
+        Body::Dense { values, .. } => Expected::bag(values.len() as u32, values.len() as u32),
+        Body::Proposal { indices, len } => {
+            Expected { len: *len as u32, bound: indices.len() as u32, content: Content::Proposal }
+        }
+        Body::Aligned { indices, len, .. } => {
+            Expected { len: *len as u32, bound: indices.len() as u32, content: Content::Aligned }
+        }
+    });
+    let sets = bodies.iter().map(|body| match body {
+        Body::Aligned { indices, .. } => Some(indices.clone()),
+        _ => None,
     });
     let payloads = encode(bodies);
     assert!(payloads.iter().all(|payload| payload.len() <= PIECE));
-    let mut decoder = Decoder::<T>::new(expected.collect());
+    let mut decoder = Decoder::<T>::new(expected.collect()).with_sets(sets.collect());
     let mut values: Vec<u64> = Vec::new();
     let mut wanted: Vec<u64> = Vec::new();
     for payload in payloads {
@@ -152,6 +191,17 @@ fn same_again<T: Element>(bodies: &[Body<T>]) {
                 values.extend(element::values::<T>(&piece).map(T::bits));
                 let here = first..first + piece.len() / T::WIDTH;
                 wanted.extend(before.stretches(here).flat_map(element::values::<T>).map(T::bits));
+            }
+            (Part::Proposal { indices }, Body::Proposal { indices: before, .. }) => {
+                assert_eq!(indices[..], before[..]);
+            }
+            (
+                Part::Aligned { values: after, rounded },
+                Body::Aligned { values: before, rounded: tag, .. },
+            ) => {
+                assert_eq!(rounded, *tag);
+                values.extend(after.iter().map(|v| v.bits()));
+                wanted.extend(before.iter().map(|v| v.bits()));
             }
             (part, body) => panic!("{body:?} became {part:?}"),
         });
@@ -222,6 +272,11 @@ fn round_trip_of_floats(data: &[u8]) {
         let rounded = coding.round_dense(&mut values, &mut vec![0.0; len], seed);
         same_again(&[Body::Dense { values: values.into(), rounded }]);
     }
+    let indices: Arc<[u32]> = entries.indices.clone().into();
+    same_again(&[Body::Proposal { indices: indices.clone(), len }]);
+    let mut values = entries.values.clone();
+    let rounded = coding.round_at(&indices, &mut values, &mut vec![0.0; indices.len()], len, seed);
+    same_again(&[Body::Aligned { indices, values, len, rounded }]);
     let (rounded, kept, errors) = coding.round(&entries, len, seed);
     check(&kept, len as u32, entries.len() as u32);
     check(&errors, len as u32, entries.len() as u32);

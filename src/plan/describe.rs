@@ -40,6 +40,20 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
                     };
                     say(span.starts, format!("notes on {} {what}", blocks(schedule, *slots)));
                 }
+                Step::Propose { slots, rule } => {
+                    say(
+                        span.starts,
+                        format!("proposes what it would keep: {}", keeps(schedule, *slots, rule)),
+                    );
+                }
+                Step::Align { slots, coding } => {
+                    let rounded = match coding {
+                        Coding::Exact => String::new(),
+                        coding => format!(", as {coding}"),
+                    };
+                    let blocks = blocks(schedule, *slots);
+                    say(span.starts, format!("keeps what was proposed of {blocks}{rounded}"));
+                }
                 Step::Exchange { sends, receives } => {
                     for send in sends {
                         let verb = if send.after == After::Drop { "sends" } else { "copies" };
@@ -86,6 +100,10 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
         }
         Rule::Bucketed { bucket, k } => {
             return format!("keeps the top {k} of every {bucket} entries of {}", joint());
+        }
+        Rule::Random(k) => {
+            let k: u64 = slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k[b.index()])).sum();
+            return format!("keeps {} drawn by lot of {}", grouped(k), joint());
         }
         Rule::Every => return format!("rounds {}", joint()),
         Rule::Dense => return format!("makes {} dense", joint()),

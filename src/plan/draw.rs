@@ -175,7 +175,7 @@ impl<'a> Picture<'a> {
     fn marks(&self, area: &Area<'_>) -> Result<(), DrawError> {
         for (rank, schedule) in self.schedules.iter().enumerate() {
             for (step, span) in schedule.steps.iter().zip(&self.timeline.spans[rank]) {
-                if let Step::Keep { .. } = step {
+                if let Step::Keep { .. } | Step::Align { .. } = step {
                     diamond(area, self.point(rank, span.starts - 1))?;
                 }
             }
@@ -184,7 +184,10 @@ impl<'a> Picture<'a> {
     }
 
     fn selects(&self) -> bool {
-        self.schedules.iter().flat_map(|s| &s.steps).any(|s| matches!(s, Step::Keep { .. }))
+        self.schedules
+            .iter()
+            .flat_map(|s| &s.steps)
+            .any(|s| matches!(s, Step::Keep { .. } | Step::Align { .. }))
     }
 
     fn legend(&self, area: &Area<'_>) -> Result<(), DrawError> {

@@ -84,7 +84,14 @@ impl Timeline {
         let next = worker.finished + 1;
         match schedule.steps.get(step) {
             None => return false,
-            Some(Step::Keep { .. } | Step::Sum { .. } | Step::Split { .. } | Step::Annotate { .. }) => {
+            Some(
+                Step::Keep { .. }
+                | Step::Propose { .. }
+                | Step::Align { .. }
+                | Step::Sum { .. }
+                | Step::Split { .. }
+                | Step::Annotate { .. },
+            ) => {
                 self.spans[rank.index()][step] = Span { starts: next, ends: next };
             }
             Some(Step::Exchange { sends, receives }) => {

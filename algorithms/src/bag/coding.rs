@@ -93,20 +93,34 @@ impl Coding {
     pub fn round(self, entries: &Entries, len: usize, seed: u64) -> (Rounded, Entries, Entries) {
         let mut values = entries.values.clone();
         let mut errors = vec![0.0; values.len()];
-        let shift = if self.has_buckets() { qsgd::shift(entries.len(), len) } else { 0 };
-        match self {
-            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => {
-                for run in qsgd::runs(&entries.indices, shift) {
-                    let indices = entries.indices[run.clone()].iter().copied();
-                    qsgd::round(self, &mut values[run.clone()], &mut errors[run], indices, seed);
-                }
-            }
-            _ => self.round_each(&mut values, &mut errors),
-        }
+        let rounded = self.round_at(&entries.indices, &mut values, &mut errors, len, seed);
         let nonzero = |values: Vec<f32>| -> Entries {
             entries.indices.iter().copied().zip(values).filter(|(_, v)| *v != 0.0).collect()
         };
-        (Rounded { coding: self, shift }, nonzero(values), nonzero(errors))
+        (rounded, nonzero(values), nonzero(errors))
+    }
+
+    /// Rounds the values at ascending indices of a block of `len` positions, finite ones, in place, and sets `errors`, as
+    /// many, to original − rounded. As [`round`](Self::round), but values may be zero, before and after it.
+    pub fn round_at(
+        self,
+        indices: &[u32],
+        values: &mut [f32],
+        errors: &mut [f32],
+        len: usize,
+        seed: u64,
+    ) -> Rounded {
+        let shift = if self.has_buckets() { qsgd::shift(indices.len(), len) } else { 0 };
+        match self {
+            Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => {
+                for run in qsgd::runs(indices, shift) {
+                    let here = indices[run.clone()].iter().copied();
+                    qsgd::round(self, &mut values[run.clone()], &mut errors[run], here, seed);
+                }
+            }
+            _ => self.round_each(values, errors),
+        }
+        Rounded { coding: self, shift }
     }
 
     /// Rounds all values of a block, which must be finite, in place, and sets `errors`, as many, to original − rounded.

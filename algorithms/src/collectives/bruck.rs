@@ -37,3 +37,29 @@ pub(super) fn all_gather(
 pub(super) fn all_gather_blocks(w: u32, workers: u32) -> Vec<Step> {
     all_gather(w, workers, Rank, |first, count| Slots::cyclic(first, count, workers))
 }
+
+/// The same the other way round: member w of P starts with all blocks and ends with the sum of block w. The blocks w + 1,
+/// w + 2 … lie in parts of 1, 2, 4 … and the last part holds those that remain; they are sent from the last part to the
+/// first, each to the member at the distance of its first block, which holds all of them still (SparDL, §3.1,
+/// "Optimization for SRS", without its selections): ⌈log2 P⌉ rounds, P − 1 blocks received.
+pub(super) fn reduce_scatter_blocks(w: u32, workers: u32) -> Vec<Step> {
+    (0..super::ceil_log2(workers))
+        .rev()
+        .map(|t| {
+            let distance = 1 << t;
+            let count = distance.min(workers - distance);
+            Step::Exchange {
+                sends: vec![Send {
+                    to: Rank((w + distance) % workers),
+                    slots: Slots::cyclic(w + distance, count, workers),
+                    after: After::Drop,
+                }],
+                receives: vec![Receive {
+                    from: Rank((w + workers - distance) % workers),
+                    slots: Slots::cyclic(w, count, workers),
+                    how: How::Add,
+                }],
+            }
+        })
+        .collect()
+}

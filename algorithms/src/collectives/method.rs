@@ -238,7 +238,8 @@ impl Method {
         self.collective.name() == auto::NAME
     }
 
-    /// What this choice may be resolved to among so many workers, with its options: every listed method, those with
+    /// What this choice may be resolved to among so many workers, with its options: every listed method that
+    /// [suits](Collective::suits_auto) it, those with
     /// teams in every number of teams and every way of bringing them together. A number of teams or a way that was asked
     /// for is kept to. Dense methods come without the options that only sparse ones have. A method that is no choice
     /// is its own only candidate.
@@ -257,7 +258,7 @@ impl Method {
         let small = (1..=workers.isqrt()).filter(|d| workers.is_multiple_of(*d));
         let divisors: BTreeSet<u32> = small.flat_map(|d| [d, workers / d]).filter(|&d| d > 1).collect();
         let mut candidates = Vec::new();
-        for &collective in COLLECTIVES {
+        for &collective in COLLECTIVES.iter().filter(|c| c.suits_auto()) {
             let alone = match collective.is_sparse() {
                 true => Self { collective, ..*self },
                 false => Self { collective, coding: Coding::Exact, bucket: None, ..*self },

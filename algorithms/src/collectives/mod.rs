@@ -3,16 +3,20 @@
 //! A new method is one new file here and one line in [`COLLECTIVES`]; every law is tested for every method
 //! that stands in that list.
 
+mod agreed;
 mod auto;
 mod bruck;
+mod clt_k;
 mod direct;
 mod dsar_split_all_gather;
 mod ensemble;
+mod exdyna;
 mod fold;
 mod gtopk;
 mod method;
 mod oktopk;
 mod rabenseifner;
+mod random_k;
 mod recursive_doubling;
 mod ring;
 mod routine;
@@ -27,6 +31,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use ensemble::Ensemble;
+pub use exdyna::{Controllers, Corrected, ExDyna, Printed};
 pub use method::{Method, MethodError};
 pub use routine::{Prepared, Routine, RoutineError};
 
@@ -123,6 +128,12 @@ pub trait Collective: Debug + Send + Sync {
     /// Whether it selects entries; a dense method delivers all of them and has no residual.
     fn is_sparse(&self) -> bool;
 
+    /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or by lot, and not
+    /// in the sum: less is delivered in as much time, and a forecast of time does not see it.
+    fn suits_auto(&self) -> bool {
+        true
+    }
+
     /// Which shapes it can be made for.
     ///
     /// # Errors
@@ -191,6 +202,10 @@ pub static COLLECTIVES: &[&dyn Collective] = &[
     &topkdsa::TopkDsa,
     &gtopk::GTopk,
     &oktopk::OkTopk,
+    &exdyna::ExDyna::CORRECTED,
+    &exdyna::ExDyna::PRINTED,
+    &clt_k::CltK,
+    &random_k::RandomK,
     &ring::Ring,
     &rabenseifner::Rabenseifner,
     &recursive_doubling::RecursiveDoubling,

@@ -65,7 +65,8 @@ pub struct Routine {
     stream: u64,
 }
 
-/// Structures that are remembered: a method that takes turns has two or three.
+/// Structures that are remembered besides one for each worker: a method may take turns among the workers, or among a few
+/// programs.
 const REMEMBERED: usize = 4;
 
 impl Routine {
@@ -168,7 +169,7 @@ impl Routine {
                     proof: Arc::new(proof_of_rank),
                     cost: proof.cost,
                 };
-                if self.structures.len() == REMEMBERED {
+                if self.structures.len() == REMEMBERED + self.shape.workers as usize {
                     self.structures.remove(0);
                 }
                 self.structures.push((structure, prepared));

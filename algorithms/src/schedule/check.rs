@@ -5,6 +5,7 @@
 //! all workers end with the same expressions, hence the same bits. It derives what no algorithm states: the share
 //! of a drop that each holder of a copy keeps, how many entries a receive may bring, and the cost.
 
+mod agreement;
 mod error;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -15,7 +16,7 @@ pub use error::CheckError;
 use super::expression::{Choice, Expressions, Id, Kept, Node};
 use super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
 use crate::bag::Coding;
-use crate::bag::wire::Expected;
+use crate::bag::wire::{Content, Expected};
 use crate::{Block, Element, Rank};
 
 /// What the checker derived for one worker.
@@ -93,7 +94,7 @@ pub fn check(schedules: &[Schedule]) -> Result<Proof, CheckError> {
     while checker.round()? {}
     let keeps_all = schedules.iter().flat_map(|s| &s.steps).all(|step| match step {
         Step::Keep { rule: Rule::Every | Rule::Dense, coding: Coding::Exact, .. } => true,
-        Step::Keep { .. } => false,
+        Step::Keep { .. } | Step::Align { .. } => false,
         _ => true,
     });
     checker.conclude(keeps_all)
@@ -111,6 +112,30 @@ struct Value {
     kept_here: bool,
     /// The note tied to it, and what that says.
     note: Option<(Note, Id)>,
+    /// Whether it is the worker's own accumulator, which never left.
+    own: bool,
+    form: Form,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Indices and values.
+    Bag,
+    /// Indices alone.
+    Proposal,
+    /// Values at the indices of this union.
+    Aligned(Id),
+}
+
+impl Form {
+    fn content(self) -> Content {
+        match self {
+            Form::Bag => Content::Bag,
+            Form::Proposal => Content::Proposal,
+            Form::Aligned(_) => Content::Aligned,
+        }
+    }
 }
 
 struct Flight {
@@ -122,6 +147,8 @@ struct Flight {
 #[derive(Default)]
 struct Worker {
     held: Vec<Option<Value>>,
+    /// By block, the union of proposals at which this worker kept its own values.
+    agreed: Vec<Option<Id>>,
     step: usize,
     /// Whether the present exchange's sends have left, and how many of its receives have come.
     sent: bool,
@@ -165,9 +192,11 @@ impl<'a> Checker<'a> {
                         selected: false,
                         kept_here: false,
                         note: None,
+                        own: true,
+                        form: Form::Bag,
                     });
                 }
-                Worker { held, ..Worker::default() }
+                Worker { held, agreed: vec![None; blocks], ..Worker::default() }
             })
             .collect();
         Self {
@@ -216,6 +245,8 @@ impl<'a> Checker<'a> {
             Step::Sum { slots } => self.sum(rank, step, *slots)?,
             Step::Split { slots } => self.split(rank, step, *slots)?,
             Step::Annotate { slots, note } => self.annotate(rank, step, *slots, *note)?,
+            Step::Propose { slots, rule } => self.propose(rank, step, *slots, rule)?,
+            Step::Align { slots, coding } => self.align(rank, step, *slots, *coding)?,
             Step::Exchange { sends, receives } => {
                 if !self.workers[rank.index()].sent {
                     let worker = &mut self.workers[rank.index()];
@@ -263,6 +294,38 @@ impl<'a> Checker<'a> {
         self.slot(rank, place).ok_or(CheckError::Slot { rank, step, block: place.block, fault })
     }
 
+    /// What a worker holds, if it has values.
+    fn held_bag(&mut self, rank: Rank, step: usize, place: Place) -> Result<Value, CheckError> {
+        let value = self.held(rank, step, place)?;
+        let fault = "uses a proposal as if it had values, in";
+        match value.form {
+            Form::Proposal => Err(CheckError::Slot { rank, step, block: place.block, fault }),
+            Form::Bag | Form::Aligned(_) => Ok(value),
+        }
+    }
+
+    /// Whether a rule has what it needs for every block.
+    fn fits(&self, rule: &Rule) -> bool {
+        match rule {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => k.len() == self.blocks,
+            Rule::Bucketed { bucket, .. } => *bucket > 0,
+            _ => true,
+        }
+    }
+
+    /// The most entries that a rule keeps of a block that has so many.
+    fn most(&self, rule: &Rule, block: Block, bound: u32) -> u32 {
+        let len = self.schedules[0].partition.block_len(block) as u32;
+        let most = |k: usize| u32::try_from(k).unwrap_or(u32::MAX);
+        match rule {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => bound.min(k[block.index()]),
+            Rule::Jointly(k) | Rule::Above { most: k, .. } => bound.min(most(*k)),
+            Rule::Bucketed { bucket, k } => bound.min(most(len.div_ceil(*bucket) as usize * *k as usize)),
+            Rule::Every => bound,
+            Rule::Dense => len,
+        }
+    }
+
     fn keep(
         &mut self,
         rank: Rank,
@@ -271,19 +334,13 @@ impl<'a> Checker<'a> {
         rule: &Rule,
         coding: Coding,
     ) -> Result<(), CheckError> {
-        let per_block = match rule {
-            Rule::Top(k) | Rule::TopOf { most: k, .. } => k.len() == self.blocks,
-            Rule::Bucketed { bucket, .. } => *bucket > 0,
-            _ => true,
-        };
-        if !self.has(slots) || !per_block {
+        if !self.has(slots) || !self.fits(rule) {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         let places: Vec<Place> = self.places(slots).collect();
         let mut values = Vec::with_capacity(places.len());
         for &place in &places {
-            let value = self.held(rank, step, place)?;
-            values.push(value);
+            values.push(self.held_bag(rank, step, place)?);
         }
         let all: Box<[Id]> = values.iter().map(|v| v.expression).collect();
         for (position, (&place, value)) in places.iter().zip(&values).enumerate() {
@@ -292,32 +349,23 @@ impl<'a> Checker<'a> {
                 true => (all.clone(), position as u32),
                 false => (Box::from([value.expression]), 0),
             };
-            // What is not left to chance does not depend on the place.
-            let somewhere = Place { block: Block(0), lane: 0 };
-            let rounded = match coding {
-                Coding::Exact => None,
-                _ if coding.is_stochastic() => Some((coding, place)),
-                _ => Some((coding, somewhere)),
-            };
-            let expression = self.expressions.intern(Node::Kept(Kept { inputs, position, choice, rounded }));
-            let len = self.schedules[0].partition.block_len(place.block) as u32;
-            let most = |k: usize| u32::try_from(k).unwrap_or(u32::MAX);
-            let bound = match rule {
-                Rule::Top(k) | Rule::TopOf { most: k, .. } => value.bound.min(k[place.block.index()]),
-                Rule::Jointly(k) | Rule::Above { most: k, .. } => value.bound.min(most(*k)),
-                Rule::Bucketed { bucket, k } => {
-                    value.bound.min(most(len.div_ceil(*bucket) as usize * *k as usize))
-                }
-                Rule::Every => value.bound,
-                Rule::Dense => len,
-            };
-            self.kept.push((rank, step, place.block, expression));
-            let kept = Value { expression, bound, selected: true, kept_here: true, note: value.note };
-            *self.slot(rank, place) = Some(kept);
-            let stage = self.expressions.depth(expression);
-            self.workers[rank.index()].proof.stages.entry(step).or_default().push(stage);
+            let kept = Kept { inputs, position, choice, rounded: rounded(coding, place) };
+            let bound = self.most(rule, place.block, value.bound);
+            // Rounding leaves every index where it is.
+            let form = if *rule == Rule::Every { value.form } else { Form::Bag };
+            self.note_kept(rank, step, place, kept, Value { bound, form, ..*value });
         }
         Ok(())
+    }
+
+    /// Puts what was kept into its slot.
+    fn note_kept(&mut self, rank: Rank, step: usize, place: Place, kept: Kept, value: Value) {
+        let expression = self.expressions.intern(Node::Kept(kept));
+        self.kept.push((rank, step, place.block, expression));
+        *self.slot(rank, place) =
+            Some(Value { expression, selected: true, kept_here: true, own: false, ..value });
+        let stage = self.expressions.depth(expression);
+        self.workers[rank.index()].proof.stages.entry(step).or_default().push(stage);
     }
 
     /// The lanes of a block, added up as a balanced tree; or the pieces of one bag, put together.
@@ -329,7 +377,8 @@ impl<'a> Checker<'a> {
             let len = self.schedules[0].partition.block_len(block) as u32;
             let mut values = Vec::new();
             for lane in 0..self.lanes {
-                values.extend(self.slot(rank, Place { block, lane }).take());
+                let slot = self.slot(rank, Place { block, lane });
+                values.extend(slot.take_if(|v| v.form != Form::Proposal));
             }
             let refused = |fault| Err(CheckError::Slot { rank, step, block, fault });
             if values.is_empty() {
@@ -358,18 +407,29 @@ impl<'a> Checker<'a> {
                     })
                     .collect();
             }
-            *self.slot(rank, Place { block, lane: 0 }) = Some(Value { kept_here: false, ..values[0] });
+            let first = Place { block, lane: 0 };
+            if self.slot(rank, first).is_some() {
+                return refused("adds up where a proposal lies, in");
+            }
+            let sum = Value { kept_here: false, own: false, form: Form::Bag, ..values[0] };
+            *self.slot(rank, first) = Some(sum);
         }
         Ok(())
     }
 
     fn added(&mut self, a: Value, b: Value, len: u32) -> Value {
+        let (form, bound) = match (a.form, b.form) {
+            (Form::Aligned(a_set), Form::Aligned(b_set)) if a_set == b_set => (a.form, a.bound),
+            _ => (Form::Bag, a.bound.saturating_add(b.bound).min(len)),
+        };
         Value {
             expression: self.expressions.add(a.expression, b.expression),
-            bound: a.bound.saturating_add(b.bound).min(len),
+            bound,
             selected: a.selected && b.selected,
             kept_here: false,
             note: None,
+            own: false,
+            form,
         }
     }
 
@@ -378,7 +438,7 @@ impl<'a> Checker<'a> {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         for block in slots.blocks(self.blocks) {
-            let value = self.held(rank, step, Place { block, lane: 0 })?;
+            let value = self.held_bag(rank, step, Place { block, lane: 0 })?;
             let free = (1..self.lanes).all(|lane| self.slot(rank, Place { block, lane }).is_none());
             if !value.selected || value.note.is_some() || !free {
                 let fault = "splits what was not selected or carries a note, or has no free lanes for";
@@ -389,7 +449,7 @@ impl<'a> Checker<'a> {
                 let expression = self.expressions.intern(node);
                 let bound = value.bound.div_ceil(self.lanes);
                 *self.slot(rank, Place { block, lane: piece }) =
-                    Some(Value { expression, bound, kept_here: false, ..value });
+                    Some(Value { expression, bound, kept_here: false, own: false, form: Form::Bag, ..value });
             }
         }
         Ok(())
@@ -400,7 +460,11 @@ impl<'a> Checker<'a> {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         for place in self.places(slots) {
-            let value = self.held(rank, step, place)?;
+            let value = self.held_bag(rank, step, place)?;
+            if value.form != Form::Bag {
+                let fault = "ties a note to values that travel without indices, in";
+                return Err(CheckError::Slot { rank, step, block: place.block, fault });
+            }
             let says = match (note, self.expressions.node(value.expression)) {
                 (Note::Seen, Node::Kept(kept)) if value.kept_here => {
                     Node::Seen(kept.inputs[kept.position as usize])
@@ -451,12 +515,18 @@ impl<'a> Checker<'a> {
         for (place, came) in self.places(receive.slots).zip(flight.values) {
             let block = place.block;
             let len = partition.block_len(block) as u32;
-            expected.push(Expected { len, bound: came.bound });
+            expected.push(Expected { len, bound: came.bound, content: came.form.content() });
             notes.push(came.note.map_or(0, |(note, _)| note.len()));
             let refused = |fault| Err(CheckError::Slot { rank, step, block, fault });
             let held = *self.slot(rank, place);
             let value = match (receive.how, held) {
-                (How::Place, None) => Value { kept_here: false, ..came },
+                (_, _) if !self.knows(rank, block, came.form) => {
+                    return refused("receives values at indices that it does not know, in");
+                }
+                (How::Place, None) => Value { kept_here: false, own: false, ..came },
+                (How::Add, Some(value)) if [value.form, came.form].contains(&Form::Proposal) => {
+                    return refused("adds to a proposal, or adds one, in");
+                }
                 (How::Add, Some(value)) if value.note.or(came.note).is_some() => {
                     return refused("adds to, or something, that carries a note:");
                 }
@@ -486,12 +556,21 @@ impl<'a> Checker<'a> {
         let mut words = 0;
         for (place, value) in self.places(slots).zip(values) {
             let len = partition.block_len(place.block) as u64;
-            let sparse = if value.selected { (2 * u64::from(value.bound)).min(len) } else { len };
-            match self.expressions.node(value.expression) {
-                Node::Kept(Kept {
-                    inputs, choice: Choice::Jointly(most) | Choice::Above(most, ..), ..
-                }) if values.len() > 1 => {
-                    let (sum, limit) = together.entry(inputs).or_insert((0, 2 * *most as u64));
+            // An index is a word, and so is a value.
+            let each = if value.form == Form::Bag { 2 } else { 1 };
+            let sparse = match value.form {
+                Form::Bag if !value.selected => len,
+                _ => (each * u64::from(value.bound)).min(len),
+            };
+            let joint = match self.expressions.node(self.chosen_by(value)) {
+                Node::Kept(Kept { inputs, choice, .. }) | Node::Proposed(Kept { inputs, choice, .. }) => {
+                    choice.most_together().map(|most| (inputs, most))
+                }
+                _ => None,
+            };
+            match joint {
+                Some((inputs, most)) if values.len() > 1 => {
+                    let (sum, limit) = together.entry(inputs).or_insert((0, each * most as u64));
                     *sum = (*sum + sparse).min(*limit);
                 }
                 _ => words += sparse,
@@ -514,8 +593,11 @@ impl<'a> Checker<'a> {
             let sum = self.slot(Rank(0), first).map(content);
             for rank in (0..self.workers.len() as u32).map(Rank) {
                 let held = self.slot(rank, first).map(content);
-                let left_over = (1..self.lanes).any(|lane| self.slot(rank, Place { block, lane }).is_some());
-                if held.is_none() || held != sum || left_over {
+                let left_over = (1..self.lanes).any(|lane| {
+                    self.slot(rank, Place { block, lane }).is_some_and(|v| v.form != Form::Proposal)
+                });
+                let agreed = |rank: Rank| self.workers[rank.index()].agreed[block.index()];
+                if held.is_none() || held != sum || left_over || agreed(rank) != agreed(Rank(0)) {
                     return Err(CheckError::Differs { rank, block });
                 }
             }
@@ -568,8 +650,8 @@ impl<'a> Checker<'a> {
                 Node::Kept(_) => {
                     used.insert(id);
                 }
-                // A piece alone is not the whole sum.
-                Node::Piece { .. } => {
+                // A piece alone is not the whole sum, and a proposal has no values.
+                Node::Piece { .. } | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => {
                     wrong = Some(Rank(0));
                 }
                 Node::Add(..) | Node::Seen(_) | Node::Told(..) => {}
@@ -581,5 +663,15 @@ impl<'a> Checker<'a> {
             Some(rank) => Err(CheckError::Counted { rank, block, times: times[rank.index()] }),
             None => Ok(()),
         }
+    }
+}
+
+/// Where a rounding takes its random numbers from. What is not left to chance does not depend on the place.
+fn rounded(coding: Coding, place: Place) -> Option<(Coding, Place)> {
+    let somewhere = Place { block: Block(0), lane: 0 };
+    match coding {
+        Coding::Exact => None,
+        _ if coding.is_stochastic() => Some((coding, place)),
+        _ => Some((coding, somewhere)),
     }
 }

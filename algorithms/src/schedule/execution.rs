@@ -3,6 +3,7 @@
 //! Whoever drives it (the runtime over real links, [`lockstep`](super::lockstep()) over queues) sends what comes out
 //! and feeds what comes in. The accumulator is only read; what is received lives in overlays and bags.
 
+mod agreement;
 mod receive;
 mod selection;
 
@@ -88,6 +89,19 @@ enum Held<T: Element> {
     Own(Entries<T>),
     /// A bag.
     Bag(Carried<T>),
+    /// Values at the indices that the workers agreed on.
+    Aligned(Aligned<T>),
+    /// Indices without values.
+    Proposal(Arc<[u32]>),
+}
+
+/// Values at indices that are the same on all workers.
+#[derive(Clone, Debug)]
+struct Aligned<T: Element> {
+    indices: Arc<[u32]>,
+    /// A value for each index; some may be zero.
+    values: Vec<T>,
+    rounded: Rounded,
 }
 
 /// A bag, and what travels with it.
@@ -158,6 +172,7 @@ pub struct Finished<T: Element = f32> {
     /// Whether nothing was selected from any worker's contribution, by block.
     pub(crate) whole: Vec<bool>,
     pub(crate) notes: Vec<Option<Arc<[u64]>>>,
+    pub(crate) proposed: Vec<Option<Arc<[u32]>>>,
     pub(crate) own: OwnChoice,
     /// Entries that this worker received over all messages; a dense value counts as one.
     pub entries_received: u64,
@@ -172,6 +187,8 @@ pub struct Observed {
     pub smallest: f64,
     /// The notes that came with the update, by block.
     pub notes: Vec<Option<Arc<[u64]>>>,
+    /// The indices that were proposed, by block: the entries of the update and those whose values came to zero.
+    pub proposed: Vec<Option<Arc<[u32]>>>,
     /// What this worker chose from its own gradient. All else is the same on every worker.
     pub own: OwnChoice,
 }
@@ -184,6 +201,7 @@ impl<T: Element> Finished<T> {
             counts: self.update.iter().map(Bag::nonzeros).collect(),
             smallest: magnitudes.min().map_or(0.0, |smallest| T::from_magnitude(smallest).to_f64()),
             notes: self.notes.clone(),
+            proposed: self.proposed.clone(),
             own: self.own,
         }
     }
@@ -210,6 +228,8 @@ pub struct Execution<T: Element = f32> {
     intact: Vec<bool>,
     fates: Vec<Fate<T>>,
     drops: Vec<Entries<T>>,
+    /// The indices at which the workers agreed to keep their values, by block.
+    agreed: Vec<Option<Arc<[u32]>>>,
     own: OwnChoice,
     step: usize,
     sent: bool,
@@ -250,6 +270,7 @@ impl<T: Element> Execution<T> {
             intact: vec![true; blocks],
             fates: (0..blocks).map(|_| Fate::Whole).collect(),
             drops: vec![Entries::default(); blocks],
+            agreed: vec![None; blocks],
             own: OwnChoice::default(),
             step: 0,
             sent: false,
@@ -306,6 +327,8 @@ impl<T: Element> Execution<T> {
                 Step::Sum { slots } => slots.blocks(self.blocks()).try_for_each(|block| self.sum(block))?,
                 Step::Split { slots } => slots.blocks(self.blocks()).for_each(|block| self.split(block)),
                 Step::Annotate { slots, note } => self.annotate(*slots, *note),
+                Step::Propose { slots, rule } => self.propose(*slots, rule),
+                Step::Align { slots, coding } => self.align(*slots, *coding),
                 Step::Exchange { sends, receives } => {
                     if !self.sent {
                         self.sent = true;
@@ -322,12 +345,16 @@ impl<T: Element> Execution<T> {
                     }
                     if let Some(receive) = receives.get(self.received) {
                         let expected = || self.proof.expected[&self.step][self.received].clone();
+                        let places = receive.slots.places(self.blocks(), schedule.lanes);
+                        let sets = || places.map(|place| self.agreed[place.block.index()].clone()).collect();
                         let zeros = !self.reduction.has_residual();
                         let decoder = || match zeros {
                             true => Decoder::new(expected()).with_zeros(),
-                            false => Decoder::new(expected()),
+                            false => Decoder::new(expected()).with_sets(sets()),
                         };
-                        self.decoder.get_or_insert_with(decoder);
+                        if self.decoder.is_none() {
+                            self.decoder = Some(decoder());
+                        }
                         return Ok(Progress::Waiting(receive.from));
                     }
                     (self.sent, self.received) = (false, 0);
@@ -351,7 +378,8 @@ impl<T: Element> Execution<T> {
             let (bag, note) = match self.slot(place).take() {
                 Some(Held::Own(overlay)) => (self.materialise(block, &overlay), None),
                 Some(Held::Bag(carried)) => (carried.bag, carried.note),
-                None => (Bag::empty(), None),
+                Some(Held::Aligned(aligned)) => (aligned.into_bag(self.block_len(block)), None),
+                Some(Held::Proposal(_)) | None => (Bag::empty(), None),
             };
             update.push(bag);
             notes.push(note);
@@ -364,6 +392,7 @@ impl<T: Element> Execution<T> {
             thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
             whole,
             notes,
+            proposed: self.agreed,
             own: self.own,
             entries_received: self.entries_received,
         }
@@ -420,6 +449,15 @@ impl<T: Element> Execution<T> {
                     told(sums, self.block_len(place.block), residual)
                 }
                 Some(Held::Bag(carried)) => told(carried, self.block_len(place.block), residual),
+                Some(Held::Aligned(aligned)) => {
+                    let Aligned { indices, values, rounded } = aligned.clone();
+                    let len = self.block_len(place.block);
+                    (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
+                }
+                Some(Held::Proposal(indices)) => {
+                    let len = self.block_len(place.block);
+                    (Body::Proposal { indices: indices.clone(), len }, Held::Proposal(indices))
+                }
                 None => told(Bag::empty().into(), self.block_len(place.block), residual),
             };
             match send.after {
@@ -437,7 +475,8 @@ impl<T: Element> Execution<T> {
         let mut bags = Vec::new();
         let mut switched = true;
         for lane in 0..self.schedule.lanes {
-            match self.slot(Place { block, lane }).take() {
+            let slot = self.slot(Place { block, lane });
+            match slot.take_if(|held| !matches!(held, Held::Proposal(_))) {
                 Some(Held::Own(overlay)) => {
                     switched = false;
                     bags.push(self.materialise(block, &overlay));
@@ -446,7 +485,8 @@ impl<T: Element> Execution<T> {
                     switched &= carried.switched || matches!(carried.bag, Bag::Sparse(_));
                     bags.push(carried.bag);
                 }
-                None => {}
+                Some(Held::Aligned(aligned)) => bags.push(aligned.into_bag(len)),
+                Some(Held::Proposal(_)) | None => {}
             }
         }
         self.intact[block.index()] = false;
@@ -463,11 +503,12 @@ impl<T: Element> Execution<T> {
     /// Cuts a bag into as many pieces as there are lanes.
     fn split(&mut self, block: Block) {
         let lanes = self.schedule.lanes as usize;
+        let len = self.block_len(block);
         let entries = match self.slot(Place { block, lane: 0 }).take() {
             Some(Held::Bag(carried)) => carried.bag.into_entries(),
+            Some(Held::Aligned(aligned)) => aligned.into_bag(len).into_entries(),
             _ => Entries::default(),
         };
-        let len = self.block_len(block);
         let (each, longer) = (entries.len() / lanes, entries.len() % lanes);
         let mut from = 0;
         for piece in 0..lanes {
@@ -490,7 +531,7 @@ impl<T: Element> Execution<T> {
             let mut carried = match self.slot(place).take() {
                 Some(Held::Bag(carried)) => carried,
                 Some(Held::Own(overlay)) => self.materialise(place.block, &overlay).into(),
-                None => Bag::empty().into(),
+                Some(Held::Aligned(_) | Held::Proposal(_)) | None => Bag::empty().into(),
             };
             carried.note = Some(match &cuts {
                 Some(cuts) => cuts.clone(),

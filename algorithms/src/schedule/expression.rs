@@ -27,6 +27,12 @@ pub(super) enum Node {
     Seen(Id),
     /// A note of one worker.
     Told(Rank, Note),
+    /// The indices that were chosen of one of several inputs together.
+    Proposed(Kept),
+    /// Indices that are the same whoever chooses them.
+    Drawn(Block, Choice),
+    /// The indices of several proposals, in ascending order of their numbers.
+    Union(Box<[Id]>),
 }
 
 /// A selection: of the input at `position`, chosen from all inputs together.
@@ -47,8 +53,11 @@ pub(super) enum Choice {
     Jointly(usize),
     Above(usize, Chooser, u8),
     Bucketed(u32, u32),
+    Random(u32),
     Every,
     Dense,
+    /// What the indices of this union have.
+    At(Id),
 }
 
 /// Who knows the number that a choice depends on.
@@ -77,14 +86,28 @@ impl Choice {
                 Choice::Above(*most, chooser, register)
             }
             Rule::Bucketed { bucket, k } => Choice::Bucketed(*bucket, *k),
+            Rule::Random(k) => Choice::Random(k[block.index()]),
             Rule::Every => Choice::Every,
             Rule::Dense => Choice::Dense,
         }
     }
 
+    /// Whether the indices do not depend on any value.
+    pub(super) fn is_blind(self) -> bool {
+        matches!(self, Choice::Random(_) | Choice::Every | Choice::Dense)
+    }
+
     /// Whether the slots are chosen from together.
     pub(super) fn is_joint(self) -> bool {
-        matches!(self, Choice::Jointly(_) | Choice::Above(..))
+        self.most_together().is_some()
+    }
+
+    /// How many entries are chosen at most where the slots are chosen from together.
+    pub(super) fn most_together(self) -> Option<usize> {
+        match self {
+            Choice::Jointly(most) | Choice::Above(most, ..) => Some(most),
+            _ => None,
+        }
     }
 }
 
@@ -111,7 +134,7 @@ impl Expressions {
         }
         let id = self.nodes.len() as Id;
         let depth = match &node {
-            Node::Leaf(..) | Node::Told(..) => 0,
+            Node::Leaf(..) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => 0,
             Node::Add(a, b) => self.depth(*a).max(self.depth(*b)),
             Node::Kept(kept) => kept.inputs.iter().map(|&i| self.depth(i)).max().unwrap_or(0) + 1,
             Node::Piece { of, .. } | Node::Seen(of) => self.depth(*of),
@@ -141,7 +164,7 @@ impl Expressions {
                 return;
             }
             match node {
-                Node::Leaf(..) | Node::Told(..) => {}
+                Node::Leaf(..) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => {}
                 Node::Add(a, b) => stack.extend([*a, *b]),
                 Node::Kept(kept) => stack.push(kept.inputs[kept.position as usize]),
                 Node::Piece { of, .. } | Node::Seen(of) => stack.push(*of),

@@ -98,7 +98,7 @@ impl Slots {
     }
 }
 
-/// Where one bag lies.
+/// Where one bag or proposal lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Of which block.
@@ -166,6 +166,9 @@ pub enum Rule {
         /// Kept of each.
         k: u32,
     },
+    /// Of each slot the entries at so many indices that are drawn by lot, k given for every block of the partition: the same
+    /// indices on every worker, others in every step, each set of so many as likely as any other.
+    Random(Arc<[u32]>),
     /// Every entry: to round them.
     Every,
     /// Every entry, and from here on a value for each entry of the block, those that are zero too.
@@ -269,6 +272,23 @@ pub enum Step {
         /// The blocks; the lanes are not looked at.
         slots: Slots,
     },
+    /// Chooses indices of this worker's own accumulator, which stays as it is, and lays them down as a proposal: indices
+    /// without values. A proposal travels like a bag, and stays on a worker until the step ends.
+    Propose {
+        /// Where the proposals go: of each block into one empty lane. The choice is from these blocks together.
+        slots: Slots,
+        /// The choice. By `Every` and `Dense` all indices are proposed, those of zeros too.
+        rule: Rule,
+    },
+    /// Keeps of this worker's own accumulator the value at every index that was proposed for the block, zeros too, rounded
+    /// to what the coding can say. From here on the bag is *aligned*: all workers have the same indices in it, so it travels
+    /// as values alone, and so do sums of such bags.
+    Align {
+        /// The worker's own slots.
+        slots: Slots,
+        /// How values are told on the wire from here on.
+        coding: Coding,
+    },
     /// Ties a note to a bag, which carries it from here on until it is added to another.
     Annotate {
         /// The bags.
@@ -304,7 +324,11 @@ impl Schedule {
         let mut quotas = vec![None; blocks];
         let mut met = vec![false; blocks];
         for step in &self.steps {
-            let Step::Keep { slots, rule, .. } = step else { continue };
+            let (slots, rule) = match step {
+                Step::Keep { slots, rule, .. } => (*slots, rule),
+                Step::Propose { slots, rule } => (slots.in_lane(self.lane), rule),
+                _ => continue,
+            };
             for Place { block, .. } in slots.places(blocks, self.lanes).filter(|p| p.lane == self.lane) {
                 let b = block.index();
                 if !std::mem::replace(&mut met[b], true) {
@@ -313,7 +337,7 @@ impl Schedule {
                         Rule::Jointly(k) | Rule::Above { most: k, .. } => {
                             Some((*k).min(u32::MAX as usize) as u32)
                         }
-                        Rule::Bucketed { .. } | Rule::Every | Rule::Dense => None,
+                        Rule::Bucketed { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => None,
                     };
                 }
             }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Lockstep, Progress, Run};
-use gleaner_algorithms::{Method, Rank};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Lockstep, Progress, Run, Step, lockstep};
+use gleaner_algorithms::{Block, Method, Rank};
 use proptest::prelude::*;
 
 use super::harness::{COLLECTIONS, Team, cases, methods, variants};
@@ -17,7 +17,9 @@ use super::inputs::{Pattern, Random, entries, pattern, share};
 /// The receives of one worker in their order, read a second time beside its execution.
 struct Witness {
     /// With how many numbers of notes come before each.
-    receives: VecDeque<(Vec<Expected>, usize)>,
+    receives: VecDeque<(Vec<Expected>, Vec<Block>, usize)>,
+    /// What was proposed for each block.
+    proposed: Vec<Option<Arc<[u32]>>>,
     decoder: Option<(Decoder, Vec<usize>, Vec<Expected>)>,
 }
 
@@ -25,19 +27,23 @@ impl Witness {
     /// Reads a payload and counts the non-zero entries of every block that came.
     fn read(&mut self, mut payload: Bytes) {
         let (decoder, nonzeros, expected) = self.decoder.get_or_insert_with(|| {
-            let (expected, notes) = self.receives.pop_front().expect("no more receives than the proof lists");
+            let (expected, blocks, notes) =
+                self.receives.pop_front().expect("no more receives than the proof lists");
             payload = payload.slice(8 * notes..);
-            (Decoder::new(expected.clone()), vec![0; expected.len()], expected)
+            let sets = blocks.iter().map(|block| self.proposed[block.index()].clone()).collect();
+            (Decoder::new(expected.clone()).with_sets(sets), vec![0; expected.len()], expected)
         });
         decoder
             .feed(payload, |block, part| {
                 nonzeros[block] += match part {
                     Part::Sparse { entries, .. } => entries.len(),
                     Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
+                    Part::Proposal { indices } => indices.len(),
+                    Part::Aligned { values, .. } => values.len(),
                 }
             })
             .unwrap();
-        for (&found, Expected { len, bound }) in nonzeros.iter().zip(expected) {
+        for (&found, Expected { len, bound, .. }) in nonzeros.iter().zip(expected) {
             assert!(found <= *bound as usize && bound <= len, "{found} entries came, at most {bound} may");
         }
         if decoder.is_complete() {
@@ -46,18 +52,34 @@ impl Witness {
     }
 }
 
-/// Lock step, with a witness at every worker.
-fn run_with_witnesses(team: &mut Team, gradients: &[Vec<f32>]) {
+/// Lock step, with a witness at every worker. The same step of the team's shadow tells what will be proposed.
+fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]) {
+    let runs = gradients.iter().enumerate().map(|(w, gradient)| shadow.begin(w, gradient, usize::MAX));
+    let step = lockstep(runs.collect()).unwrap();
+    let proposed = step.runs[0].finished.observed().proposed;
+    shadow.ensemble.commit(step, shadow.collection).unwrap();
     let mut witnesses: Vec<Witness> = team
         .ensemble
         .proofs
         .iter()
-        .map(|proof| {
+        .zip(&team.ensemble.schedules)
+        .map(|(proof, schedule)| {
             let receives = proof.expected.iter().flat_map(|(step, receives)| {
                 let numbers = |r: usize| proof.notes.get(&(*step, r)).map_or(0, |notes| notes.iter().sum());
-                receives.iter().enumerate().map(move |(r, expected)| (expected.clone(), numbers(r)))
+                let blocks = |r: usize| match &schedule.steps[*step] {
+                    Step::Exchange { receives, .. } => {
+                        let slots = receives[r].slots;
+                        let lanes = slots.lanes.count as usize;
+                        slots.blocks(schedule.partition.blocks()).cycle().take(slots.count as usize * lanes)
+                    }
+                    other => panic!("{other:?} receives nothing"),
+                };
+                let told = move |r: usize, expected: &Vec<Expected>| {
+                    (expected.clone(), blocks(r).collect::<Vec<Block>>(), numbers(r))
+                };
+                receives.iter().enumerate().map(move |(r, expected)| told(r, expected))
             });
-            Witness { receives: receives.collect(), decoder: None }
+            Witness { receives: receives.collect(), proposed: proposed.clone(), decoder: None }
         })
         .collect();
     let mut runs: Vec<Execution> =
@@ -110,10 +132,11 @@ proptest! {
         // One combination of options in three, other ones in every case.
         for method in variants(workers).into_iter().skip(seed as usize % 3).step_by(3) {
             let collection = COLLECTIONS[seed as usize % 3];
-            let mut team = Team::of(share.of(method, n).residual(collection), workers, n);
+            let [mut team, mut shadow] =
+                [0, 1].map(|_| Team::of(share.of(method, n).residual(collection), workers, n));
             let mut random = Random(seed);
             for pattern in &patterns {
-                run_with_witnesses(&mut team, &pattern.gradients(workers, n, &mut random));
+                run_with_witnesses(&mut team, &mut shadow, &pattern.gradients(workers, n, &mut random));
             }
         }
     }

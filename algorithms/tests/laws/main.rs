@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agreed;
 mod bounds;
 mod by_hand;
 mod checker;
@@ -12,6 +13,7 @@ mod complexity;
 mod conservation;
 mod decoders;
 mod dense;
+mod exdyna;
 mod harness;
 mod holders;
 mod inputs;
@@ -22,6 +24,7 @@ mod selections;
 mod spardl;
 mod spardl_oracle;
 mod spardl_teams;
+mod streams;
 mod tables;
 mod types;
 mod unbiased;

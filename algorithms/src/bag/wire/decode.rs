@@ -1,12 +1,13 @@
 //! From payloads to bags.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
 use super::super::{Coding, Entries, Rounded};
 use super::error::Wrong;
-use super::{DecodeError, Expected, Form, Header, PIECE, indices, values};
+use super::{Content, DecodeError, Expected, Form, Header, PIECE, indices, values};
 use crate::element::{self, Element};
 
 /// A part of a slot, as the decoder hands it on.
@@ -25,6 +26,18 @@ pub enum Part<T: Element = f32> {
         first: usize,
         /// Little-endian values.
         values: Bytes,
+        /// What they were rounded to.
+        rounded: Rounded,
+    },
+    /// All indices of a proposal.
+    Proposal {
+        /// They, ascending.
+        indices: Vec<u32>,
+    },
+    /// The values at the indices that the receiver has.
+    Aligned {
+        /// As many as the indices; some may be zero.
+        values: Vec<T>,
         /// What they were rounded to.
         rounded: Rounded,
     },
@@ -49,6 +62,8 @@ pub struct Decoder<T: Element = f32> {
     gathered: Gathered,
     /// Whether sparse values may be zero.
     zeros: bool,
+    /// The indices of blocks that come aligned, by block.
+    sets: Vec<Option<Arc<[u32]>>>,
     values: PhantomData<T>,
 }
 
@@ -63,6 +78,7 @@ impl<T: Element> Decoder<T> {
             read: 0,
             gathered: Gathered::default(),
             zeros: false,
+            sets: Vec::new(),
             values: PhantomData,
         }
     }
@@ -71,6 +87,17 @@ impl<T: Element> Decoder<T> {
     #[must_use]
     pub fn with_zeros(self) -> Self {
         Self { zeros: true, ..self }
+    }
+
+    /// With the indices that this side has, by block: of those that come aligned to them.
+    #[must_use]
+    pub fn with_sets(self, sets: Vec<Option<Arc<[u32]>>>) -> Self {
+        Self { sets, ..self }
+    }
+
+    /// The indices of an aligned block. Whose were not given has none.
+    fn set(&self, block: usize) -> &[u32] {
+        self.sets.get(block).and_then(Option::as_deref).unwrap_or_default()
     }
 
     /// Whether the whole slot has been read.
@@ -100,10 +127,10 @@ impl<T: Element> Decoder<T> {
         }
         while let Some(&header) = self.headers.get(self.block) {
             let whole = match header {
-                Header { form: Form::Dense, rounded, .. } if rounded.coding() == Coding::Exact => {
-                    self.lent(header, &mut rest, &mut part)?
-                }
-                Header { form: Form::Dense, .. } => self.dense(header, &mut rest, &mut part)?,
+                Header { form: Form::Dense, rounded: Some(rounded), .. } => match rounded.coding() {
+                    Coding::Exact => self.lent(header, &mut rest, &mut part)?,
+                    _ => self.dense(header, rounded, &mut rest, &mut part)?,
+                },
                 _ => self.sparse(header, &mut rest, &mut part)?,
             };
             if !whole {
@@ -133,6 +160,10 @@ impl<T: Element> Decoder<T> {
                 let mut read = [0; Header::BYTES];
                 bytes.copy_to_slice(&mut read);
                 let header = Header::read::<T>(read, block, expected)?;
+                if expected.content == Content::Aligned && header.count as usize != self.set(block).len() {
+                    let (count, allowed) = (header.count, self.set(block).len() as u32);
+                    return Err(DecodeError::Count { block, count, allowed });
+                }
                 if header.implied_words::<T>(expected.len.into()).is_none() {
                     self.open = Some(header);
                     return Ok(true);
@@ -171,7 +202,7 @@ impl<T: Element> Decoder<T> {
             }
             let first = self.read;
             self.read += values.len() / T::WIDTH;
-            part(block, Part::Dense { first, values, rounded: header.rounded });
+            part(block, Part::Dense { first, values, rounded: Rounded::EXACT });
             if self.read == len {
                 return Ok(true);
             }
@@ -181,12 +212,12 @@ impl<T: Element> Decoder<T> {
     /// Hands on what is complete of a dense block of shorter values; says whether that was its end.
     fn dense(
         &mut self,
-        header: Header,
+        Header { count, .. }: Header,
+        rounded: Rounded,
         rest: &mut Bytes,
         part: &mut impl FnMut(usize, Part<T>),
     ) -> Result<bool, DecodeError> {
         let block = self.block;
-        let Header { rounded, count, .. } = header;
         let len = count as usize;
         if len == 0 {
             part(block, Part::Dense { first: 0, values: Bytes::new(), rounded });
@@ -212,7 +243,7 @@ impl<T: Element> Decoder<T> {
         Ok(true)
     }
 
-    /// Hands on a sparse block once all of it has come; says whether it has.
+    /// Hands on a sparse block, a proposal or an aligned bag once all of it has come; says whether it has.
     fn sparse(
         &mut self,
         header: Header,
@@ -222,18 +253,29 @@ impl<T: Element> Decoder<T> {
         let block = self.block;
         let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
         let len = self.expected[block].len;
-        let entries =
-            entries(header, len, &body, self.zeros).map_err(|wrong| wrong.at(block, header.count, len))?;
-        part(block, Part::Sparse { entries, rounded: header.rounded });
+        let read = match (header.form, header.rounded) {
+            (_, None) => indices_alone(header, len, &body).map(|indices| Part::Proposal { indices }),
+            (Form::Aligned, Some(rounded)) => values::read_sparse(rounded, self.set(block), &body, true)
+                .map(|values| Part::Aligned { values, rounded }),
+            (_, Some(rounded)) => entries(header, rounded, len, &body, self.zeros)
+                .map(|entries| Part::Sparse { entries, rounded }),
+        };
+        part(block, read.map_err(|wrong| wrong.at(block, header.count, len))?);
         Ok(true)
     }
 }
 
 /// The entries of a sparse body.
-fn entries<T: Element>(header: Header, len: u32, body: &[u8], zeros: bool) -> Result<Entries<T>, Wrong> {
+fn entries<T: Element>(
+    header: Header,
+    rounded: Rounded,
+    len: u32,
+    body: &[u8],
+    zeros: bool,
+) -> Result<Entries<T>, Wrong> {
     let count = header.count as usize;
     if header.form == Form::Full {
-        let values = values::read_dense::<T>(header.rounded, len as usize, body)?;
+        let values = values::read_dense::<T>(rounded, len as usize, body)?;
         let negative = (-T::ZERO).bits();
         if values.iter().any(|v| v.bits() == negative) {
             return Err(Wrong::Value(-0.0));
@@ -243,8 +285,14 @@ fn entries<T: Element>(header: Header, len: u32, body: &[u8], zeros: bool) -> Re
         return if found == count { Ok(entries) } else { Err(Wrong::Nonzeros(found)) };
     }
     let (indices, rest) = indices::read(header.form, header.parameter, count, len, body)?;
-    let values = values::read_sparse(header.rounded, &indices, rest, zeros)?;
+    let values = values::read_sparse(rounded, &indices, rest, zeros)?;
     Ok(Entries { indices, values })
+}
+
+/// The indices of a body that has nothing else.
+fn indices_alone(header: Header, len: u32, body: &[u8]) -> Result<Vec<u32>, Wrong> {
+    let (indices, rest) = indices::read(header.form, header.parameter, header.count as usize, len, body)?;
+    if rest.is_empty() { Ok(indices) } else { Err(Wrong::End) }
 }
 
 /// Bytes that are read together and may come apart.

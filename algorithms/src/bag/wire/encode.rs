@@ -1,5 +1,7 @@
 //! From bags to payloads.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::super::{Coding, Dense, Entries, Rounded, qsgd};
@@ -29,6 +31,24 @@ pub enum Body<T: Element = f32> {
         /// What they were rounded to, as for sparse ones.
         rounded: Rounded,
     },
+    /// Indices alone.
+    Proposal {
+        /// They, ascending.
+        indices: Arc<[u32]>,
+        /// How many entries the block has; all indices are below.
+        len: usize,
+    },
+    /// Values alone, for a receiver that has their indices.
+    Aligned {
+        /// The indices that the receiver has.
+        indices: Arc<[u32]>,
+        /// A value for each; some may be zero.
+        values: Vec<T>,
+        /// How many entries the block has.
+        len: usize,
+        /// What they were rounded to, as for sparse ones.
+        rounded: Rounded,
+    },
 }
 
 /// The payloads that carry the bodies of a slot, in order.
@@ -52,6 +72,10 @@ pub fn encode<T: Element>(bodies: &[Body<T>]) -> Vec<Bytes> {
             Body::Sparse { entries, rounded, .. } => {
                 indices::write(*choice, &entries.indices, &mut stream.open);
                 values::write_sparse(*rounded, &entries.indices, &entries.values, &mut stream.open);
+            }
+            Body::Proposal { indices, .. } => indices::write(*choice, indices, &mut stream.open),
+            Body::Aligned { indices, values, rounded, .. } => {
+                values::write_sparse(*rounded, indices, values, &mut stream.open);
             }
             Body::Dense { values, .. } if is_lent(header) => {
                 stream.flush();
@@ -91,14 +115,21 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
             let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
             return (Header::dense::<T>(values.len(), *rounded), none);
         }
+        Body::Proposal { indices, len } => {
+            let choice = indices::choose(indices, *len as u64);
+            let Choice { form, parameter, words } = choice;
+            return (Header { form, parameter, rounded: None, count: indices.len() as u32, words }, choice);
+        }
+        Body::Aligned { indices, rounded, .. } => {
+            let choice = Choice { form: Form::Aligned, parameter: 0, words: 0 };
+            let words = values_words::<T>(*rounded, indices);
+            let (form, rounded, count) = (choice.form, Some(*rounded), indices.len() as u32);
+            return (Header { form, parameter: 0, rounded, count, words }, choice);
+        }
     };
     let count = entries.len() as u64;
-    let buckets = match rounded.coding().has_buckets() {
-        true => qsgd::runs(&entries.indices, rounded.shift()).count() as u64,
-        false => 0,
-    };
     let mut choice = indices::choose(&entries.indices, len);
-    let mut words = choice.words + values::sparse_words::<T>(rounded, count, buckets);
+    let mut words = choice.words + values_words::<T>(rounded, &entries.indices);
     let full = values::dense_words::<T>(rounded, len);
     // As full values a zero could not be told from what is absent; only reductions other than the sum have any.
     let has_zeros = |entries: &Entries<T>| entries.values.contains(&T::ZERO);
@@ -107,19 +138,28 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
         words = full;
     }
     let Choice { form, parameter, .. } = choice;
-    (Header { form, parameter, rounded, count: count as u32, words }, choice)
+    (Header { form, parameter, rounded: Some(rounded), count: count as u32, words }, choice)
+}
+
+/// The words that the values at some indices take.
+fn values_words<T: Element>(rounded: Rounded, indices: &[u32]) -> u64 {
+    let buckets = match rounded.coding().has_buckets() {
+        true => qsgd::runs(indices, rounded.shift()).count() as u64,
+        false => 0,
+    };
+    values::sparse_words::<T>(rounded, indices.len() as u64, buckets)
 }
 
 /// Whether a body travels in payloads of its own.
 fn is_lent(header: &Header) -> bool {
-    header.form == Form::Dense && header.rounded == Rounded::EXACT && header.count >= LEND
+    header.form == Form::Dense && header.rounded == Some(Rounded::EXACT) && header.count >= LEND
 }
 
 impl<T: Element> Body<T> {
     /// How many entries the block has.
     fn len(&self) -> usize {
         match self {
-            Body::Sparse { len, .. } => *len,
+            Body::Sparse { len, .. } | Body::Proposal { len, .. } | Body::Aligned { len, .. } => *len,
             Body::Dense { values, .. } => values.len(),
         }
     }

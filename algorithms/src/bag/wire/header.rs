@@ -1,7 +1,7 @@
 //! What stands before the bodies: for each block its form, its coding, and how many entries it has.
 
 use super::super::{Coding, Rounded};
-use super::{DecodeError, Expected, indices, values};
+use super::{Content, DecodeError, Expected, indices, values};
 use crate::Element;
 
 /// What the body of a block looks like. Of sparse forms of equal size, the lower number is taken.
@@ -21,11 +21,30 @@ pub(super) enum Form {
     Rice = 5,
     /// All values of a block that the sender holds sparse.
     Full = 6,
+    /// Values at indices that the receiver has.
+    Aligned = 7,
 }
 
 impl Form {
-    const ALL: [Form; 7] =
-        [Form::Dense, Form::Raw, Form::Packed, Form::Bitmap, Form::EliasFano, Form::Rice, Form::Full];
+    const ALL: [Form; 8] = [
+        Form::Dense,
+        Form::Raw,
+        Form::Packed,
+        Form::Bitmap,
+        Form::EliasFano,
+        Form::Rice,
+        Form::Full,
+        Form::Aligned,
+    ];
+
+    /// Whether such a content comes in this form.
+    fn tells(self, content: Content) -> bool {
+        match content {
+            Content::Bag => self != Form::Aligned,
+            Content::Proposal => !matches!(self, Form::Dense | Form::Full | Form::Aligned),
+            Content::Aligned => self == Form::Aligned,
+        }
+    }
 }
 
 /// What is said of a block before any body comes: 8 bytes, or 12 where the body's length does not follow from them.
@@ -34,7 +53,7 @@ impl Form {
 /// |---|---|
 /// | 0 | the form |
 /// | 1 | the form's parameter, 0 if it has none |
-/// | 2 | the number of the coding |
+/// | 2 | the number of the coding; 6 if no values follow the indices |
 /// | 3 | the binary logarithm of the width of a bucket, 0 if the coding has none |
 /// | 4 to 7 | how many entries |
 /// | 8 to 11 | where needed: the length of the body in words |
@@ -42,7 +61,8 @@ impl Form {
 pub(super) struct Header {
     pub(super) form: Form,
     pub(super) parameter: u8,
-    pub(super) rounded: Rounded,
+    /// What the values were rounded to; None if there are none.
+    pub(super) rounded: Option<Rounded>,
     pub(super) count: u32,
     /// The length of the body.
     pub(super) words: u64,
@@ -52,15 +72,18 @@ impl Header {
     /// The bytes of a header without the body's length.
     pub(super) const BYTES: usize = 8;
 
+    /// What stands in place of a coding where no values follow the indices.
+    const NO_VALUES: [u8; 2] = [6, 0];
+
     /// The header of a dense body.
     pub(super) fn dense<T: Element>(len: usize, rounded: Rounded) -> Self {
         let words = values::dense_words::<T>(rounded, len as u64);
-        Self { form: Form::Dense, parameter: 0, rounded, count: len as u32, words }
+        Self { form: Form::Dense, parameter: 0, rounded: Some(rounded), count: len as u32, words }
     }
 
     /// Appends the header of a block of `len` entries.
     pub(super) fn write<T: Element>(&self, len: u64, out: &mut Vec<u8>) {
-        let [coding, shift] = self.rounded.to_bytes();
+        let [coding, shift] = self.rounded.map_or(Self::NO_VALUES, Rounded::to_bytes);
         out.extend_from_slice(&[self.form as u8, self.parameter, coding, shift]);
         out.extend_from_slice(&self.count.to_le_bytes());
         if self.implied_words::<T>(len).is_none() {
@@ -76,20 +99,22 @@ impl Header {
     ) -> Result<Self, DecodeError> {
         let [form, parameter, coding, shift, count @ ..] = bytes;
         let count = u32::from_le_bytes(count);
-        let Expected { len, bound } = expected;
+        let Expected { len, bound, content } = expected;
         let unknown = || DecodeError::Form { block, form, parameter };
         let form = *Form::ALL.iter().find(|f| **f as u8 == form).ok_or_else(unknown)?;
         // Nothing at all is said in the simplest form.
-        let empty = count == 0 && !matches!(form, Form::Dense | Form::Raw);
-        if empty || !indices::has_parameter(form, parameter) {
+        let empty = count == 0 && !matches!(form, Form::Dense | Form::Raw | Form::Aligned);
+        if empty || !form.tells(content) || !indices::has_parameter(form, parameter) {
             return Err(unknown());
         }
-        let rounded =
-            Rounded::from_bytes([coding, shift]).ok_or(DecodeError::Coding { block, coding, shift })?;
+        let told = match content {
+            Content::Proposal => ([coding, shift] == Self::NO_VALUES).then_some(None),
+            Content::Bag | Content::Aligned => Rounded::from_bytes([coding, shift]).map(Some),
+        };
         // Only floats of 32 bits are ever rounded.
-        if rounded.coding() != Coding::Exact && T::NAME != f32::NAME {
-            return Err(DecodeError::Coding { block, coding, shift });
-        }
+        let rounded = told
+            .filter(|rounded| rounded.is_none_or(|r| r.coding() == Coding::Exact || T::NAME == f32::NAME))
+            .ok_or(DecodeError::Coding { block, coding, shift })?;
         let allowed = if form == Form::Dense { len } else { bound.min(len) };
         if count > allowed || (form == Form::Dense && count != len) {
             return Err(DecodeError::Count { block, count, allowed });
@@ -119,14 +144,16 @@ impl Header {
     /// The words of the body, where they follow from the rest.
     pub(super) fn implied_words<T: Element>(&self, len: u64) -> Option<u64> {
         let count = u64::from(self.count);
-        match self.form {
-            Form::Dense | Form::Full => Some(values::dense_words::<T>(self.rounded, len)),
+        match (self.form, self.rounded) {
+            (Form::Dense | Form::Full, rounded) => {
+                Some(values::dense_words::<T>(rounded.unwrap_or_default(), len))
+            }
             _ if count == 0 => Some(0),
             // How many buckets have entries is known only with the indices.
-            _ if self.rounded.coding().has_buckets() => None,
-            form => {
+            (_, Some(rounded)) if rounded.coding().has_buckets() => None,
+            (form, rounded) => {
                 let indices = indices::implied_words(form, self.parameter, count, len)?;
-                Some(indices + values::sparse_words::<T>(self.rounded, count, 0))
+                Some(indices + rounded.map_or(0, |r| values::sparse_words::<T>(r, count, 0)))
             }
         }
     }
@@ -134,12 +161,15 @@ impl Header {
     /// The words of raw indices and values: nothing larger is ever sent.
     fn most_words<T: Element>(&self, len: u64) -> u64 {
         let count = u64::from(self.count);
-        match self.form {
-            Form::Dense => values::dense_words::<T>(self.rounded, len),
-            _ => {
-                let buckets = count.min(values::buckets(self.rounded, len));
-                count + values::sparse_words::<T>(self.rounded, count, buckets)
-            }
+        let sparse = |rounded| {
+            let buckets = count.min(values::buckets(rounded, len));
+            values::sparse_words::<T>(rounded, count, buckets)
+        };
+        match (self.form, self.rounded) {
+            (_, None) => count,
+            (Form::Dense, Some(rounded)) => values::dense_words::<T>(rounded, len),
+            (Form::Aligned, Some(rounded)) => sparse(rounded),
+            (_, Some(rounded)) => count + sparse(rounded),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A slot travels as a stream of little-endian 32-bit words: a header for each of its blocks, and then for each block its
 //! body. The body of a dense block is all of its values. The body of a sparse one is its indices in the form that is
-//! smallest for them, and its values. All bodies are padded with zero bits to whole words. The stream is cut into
+//! smallest for them, and its values; of a proposal its indices alone, and of a bag that is aligned to a proposal its
+//! values alone. All bodies are padded with zero bits to whole words. The stream is cut into
 //! payloads of at most [`PIECE`] bytes at word boundaries, so that the far side works while the rest is under way.
 //!
 //! The [`Decoder`] takes any bytes at all: it never panics, and allocates no more than what the schedule declared for
@@ -32,8 +33,28 @@ pub const PIECE: usize = 256 << 10;
 pub struct Expected {
     /// Entries in the block.
     pub len: u32,
-    /// Non-zero entries that the sender may have, at most.
+    /// Entries that the sender may have, at most: those that are not zero, or those that were proposed.
     pub bound: u32,
+    /// What is told of them.
+    pub content: Content,
+}
+
+/// What is told of the entries of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Indices and values, or all values.
+    Bag,
+    /// Indices alone.
+    Proposal,
+    /// Values alone, at indices that the receiver has.
+    Aligned,
+}
+
+impl Expected {
+    /// A bag of a block of `len` entries, of which at most `bound` are not zero.
+    pub fn bag(len: u32, bound: u32) -> Self {
+        Self { len, bound, content: Content::Bag }
+    }
 }
 
 /// Bytes in words, rounded up.

@@ -5,14 +5,32 @@ use super::*;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+/// Indices that the receiver has, by block.
+type Sets = Vec<Option<Arc<[u32]>>>;
+
+fn sets(bodies: &[Body]) -> Sets {
+    let set = |body: &Body| match body {
+        Body::Aligned { indices, .. } => Some(indices.clone()),
+        _ => None,
+    };
+    bodies.iter().map(set).collect()
+}
+
 /// What came of each block, in the form in which it was sent.
-fn decode(expected: Vec<Expected>, payloads: &[Bytes]) -> Result<Vec<Body>, DecodeError> {
+fn decode(expected: Vec<Expected>, sets: &Sets, payloads: &[Bytes]) -> Result<Vec<Body>, DecodeError> {
     let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
-    let mut decoder = Decoder::<f32>::new(expected.clone());
+    let mut decoder = Decoder::<f32>::new(expected.clone()).with_sets(sets.clone());
     for payload in payloads {
         decoder.feed(payload.clone(), |block, part| match (part, &mut bodies[block]) {
             (Part::Sparse { entries, rounded }, body @ None) => {
                 *body = Some(Body::Sparse { entries, len: expected[block].len as usize, rounded });
+            }
+            (Part::Proposal { indices }, body @ None) => {
+                *body = Some(Body::Proposal { indices: indices.into(), len: expected[block].len as usize });
+            }
+            (Part::Aligned { values, rounded }, body @ None) => {
+                let (indices, len) = (sets[block].clone().expect("a set"), expected[block].len as usize);
+                *body = Some(Body::Aligned { indices, values, len, rounded });
             }
             (Part::Dense { first, values: piece, rounded }, body) => {
                 let body = body.get_or_insert(Body::Dense { values: Dense::default(), rounded });
@@ -42,13 +60,26 @@ fn bits(body: &Body) -> (Vec<(u32, u32)>, Rounded, bool) {
         Body::Dense { values, rounded } => {
             ((0..).zip(values.iter().map(f32::to_bits)).collect(), *rounded, true)
         }
+        Body::Proposal { indices, .. } => (indices.iter().map(|&i| (i, 0)).collect(), Rounded::EXACT, false),
+        Body::Aligned { indices, values, rounded, .. } => {
+            let bits = values.iter().map(|v| v.to_bits());
+            (indices.iter().copied().zip(bits).collect(), *rounded, false)
+        }
     }
 }
 
 fn expected(body: &Body) -> Expected {
     match body {
-        Body::Sparse { entries, len, .. } => Expected { len: *len as u32, bound: entries.len() as u32 },
-        Body::Dense { values, .. } => Expected { len: values.len() as u32, bound: values.len() as u32 },
+        Body::Sparse { entries, len, .. } => Expected::bag(*len as u32, entries.len() as u32),
+        Body::Dense { values, .. } => Expected::bag(values.len() as u32, values.len() as u32),
+        Body::Proposal { indices, len } => {
+            let content = Content::Proposal;
+            Expected { len: *len as u32, bound: indices.len() as u32, content }
+        }
+        Body::Aligned { indices, len, .. } => {
+            let content = Content::Aligned;
+            Expected { len: *len as u32, bound: indices.len() as u32, content }
+        }
     }
 }
 
@@ -65,10 +96,23 @@ fn body() -> impl Strategy<Value = Body> {
         let here = (0u32..100, value.clone()).prop_map(move |(place, v)| if place < share { v } else { 0.0 });
         proptest::collection::vec(here, len)
     });
-    (values, any::<bool>(), proptest::sample::select(&Coding::ALL), any::<u64>()).prop_map(
-        |(mut values, dense, coding, seed)| {
+    (values, 0..4, proptest::sample::select(&Coding::ALL), any::<u64>()).prop_map(
+        |(mut values, form, coding, seed)| {
             let len = values.len();
-            if dense {
+            let indices = (0u32..).zip(&values).filter(|(_, v)| **v != 0.0).map(|(i, _)| i);
+            let indices: Arc<[u32]> = indices.collect();
+            if form == 0 {
+                return Body::Proposal { indices, len };
+            }
+            if form == 1 {
+                // Some of the values are zeros, whatever the coding.
+                let value = |&i: &u32| if i % 5 == 0 { 0.0 } else { values[i as usize] };
+                let mut values: Vec<f32> = indices.iter().map(value).collect();
+                let mut errors = vec![0.0; values.len()];
+                let rounded = coding.round_at(&indices, &mut values, &mut errors, len, seed);
+                return Body::Aligned { indices, values, len, rounded };
+            }
+            if form == 2 {
                 let rounded = coding.round_dense(&mut values, &mut vec![0.0; len], seed);
                 return Body::Dense { values: values.into(), rounded };
             }
@@ -82,17 +126,17 @@ proptest! {
     #[test]
     fn what_is_encoded_is_decoded(bodies in proptest::collection::vec(body(), 0..5), cut in 1usize..50) {
         let expected: Vec<Expected> = bodies.iter().map(expected).collect();
-        let wanted: Vec<_> = bodies.iter().map(bits).collect();
+        let (wanted, sets): (Vec<_>, Sets) = (bodies.iter().map(bits).collect(), sets(&bodies));
         let payloads = encode(&bodies);
         prop_assert!(payloads.iter().all(|p| p.len() <= PIECE && p.len().is_multiple_of(4) && !p.is_empty()));
-        let decoded = decode(expected.clone(), &payloads).unwrap();
+        let decoded = decode(expected.clone(), &sets, &payloads).unwrap();
         prop_assert_eq!(&decoded.iter().map(bits).collect::<Vec<_>>(), &wanted);
         // Whoever passes it on sends the same bytes.
         let stream = payloads.concat();
         prop_assert_eq!(&encode(&decoded).concat(), &stream);
         // Wherever the stream is cut, the same slot comes out.
         let cuts: Vec<Bytes> = stream.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
-        let decoded = decode(expected, &cuts).unwrap();
+        let decoded = decode(expected, &sets, &cuts).unwrap();
         prop_assert_eq!(&decoded.iter().map(bits).collect::<Vec<_>>(), &wanted);
     }
 
@@ -110,9 +154,9 @@ proptest! {
         }
         let cuts: Vec<Bytes> = changed.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
         let expected: Vec<Expected> = bodies.iter().map(expected).collect();
-        if let Some(decoded) = survive(&expected, &cuts) {
+        if let Some(decoded) = survive(&expected, &sets(&bodies), &cuts) {
             // It is then a bag like any other, which can be passed on.
-            let again = decode(expected, &encode(&decoded)).unwrap();
+            let again = decode(expected, &sets(&bodies), &encode(&decoded)).unwrap();
             prop_assert!(again.iter().map(bits).eq(decoded.iter().map(bits)));
         }
     }
@@ -121,7 +165,8 @@ proptest! {
     fn a_stream_that_ends_early_is_not_complete(bodies in proptest::collection::vec(body(), 1..4), end: prop::sample::Index) {
         let stream = encode(&bodies).concat();
         let end = end.index(stream.len()) & !3;
-        let mut decoder = Decoder::<f32>::new(bodies.iter().map(expected).collect());
+        let decoder = Decoder::<f32>::new(bodies.iter().map(expected).collect());
+        let mut decoder = decoder.with_sets(sets(&bodies));
         decoder.feed(Bytes::copy_from_slice(&stream[..end]), |_, _| {}).unwrap();
         prop_assert!(!decoder.is_complete());
     }
@@ -129,33 +174,50 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(
         bytes in proptest::collection::vec(prop_oneof![3 => Just(0u8), 2 => 0u8..8, 1 => any::<u8>()], 0..400),
-        expected in proptest::collection::vec((0u32..600, 0u32..600), 0..4),
+        expected in proptest::collection::vec((0u32..600, 0u32..600, proptest::sample::select(&CONTENTS)), 0..4),
         cut in 1usize..100,
     ) {
-        let expected: Vec<Expected> = expected.into_iter().map(|(len, bound)| Expected { len, bound }).collect();
+        let expected = expected.into_iter().map(|(len, bound, content)| Expected { len, bound, content });
+        let expected: Vec<Expected> = expected.collect();
+        let set = |e: &Expected| Some((0..e.bound.min(e.len)).step_by(3).collect());
         let cuts: Vec<Bytes> = bytes.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
-        survive(&expected, &cuts);
+        survive(&expected, &expected.iter().map(set).collect(), &cuts);
     }
 }
 
+const CONTENTS: [Content; 3] = [Content::Bag, Content::Proposal, Content::Aligned];
+
 /// Feeds any bytes and checks that what comes of them is within its bounds.
-fn survive(expected: &[Expected], payloads: &[Bytes]) -> Option<Vec<Body>> {
-    let mut decoder = Decoder::<f32>::new(expected.to_vec());
+fn survive(expected: &[Expected], sets: &Sets, payloads: &[Bytes]) -> Option<Vec<Body>> {
+    let mut decoder = Decoder::<f32>::new(expected.to_vec()).with_sets(sets.clone());
     for payload in payloads {
         let fed = decoder.feed(payload.clone(), |block, part| match part {
             Part::Sparse { entries, .. } => {
-                let Expected { len, bound } = expected[block];
-                assert!(entries.len() <= bound as usize);
+                let Expected { len, bound, content } = expected[block];
+                assert!(content == Content::Bag && entries.len() <= bound as usize);
                 assert!(entries.indices.is_sorted_by(|a, b| a < b));
                 assert!(entries.indices.last().is_none_or(|&last| last < len));
                 assert!(entries.values.iter().all(|v| v.is_finite() && *v != 0.0));
             }
-            Part::Dense { values, .. } => assert!(super::super::floats(&values).all(f32::is_finite)),
+            Part::Dense { values, .. } => {
+                assert_eq!(expected[block].content, Content::Bag);
+                assert!(super::super::floats(&values).all(f32::is_finite));
+            }
+            Part::Proposal { indices } => {
+                let Expected { len, bound, content } = expected[block];
+                assert!(content == Content::Proposal && indices.len() <= bound as usize);
+                assert!(indices.is_sorted_by(|a, b| a < b) && indices.last().is_none_or(|&last| last < len));
+            }
+            Part::Aligned { values, .. } => {
+                assert_eq!(expected[block].content, Content::Aligned);
+                assert_eq!(values.len(), sets[block].as_ref().map_or(0, |set| set.len()));
+                assert!(values.iter().all(|v| v.is_finite()));
+            }
         });
         assert!(decoder.gathered() <= expected.iter().map(most_gathered).max().unwrap_or(0));
         fed.ok()?;
     }
-    decoder.is_complete().then(|| decode(expected.to_vec(), payloads).expect("it was read before"))
+    decoder.is_complete().then(|| decode(expected.to_vec(), sets, payloads).expect("it was read before"))
 }
 
 #[test]
@@ -193,7 +255,7 @@ fn large_bodies_are_put_together() {
             decoder.feed(payload.clone(), note).unwrap();
         }
         assert!(largest <= PIECE, "{coding}: a part of {largest} bytes");
-        let decoded = decode(expected, &payloads).unwrap();
+        let decoded = decode(expected, &sets(&bodies), &payloads).unwrap();
         assert!(decoded.iter().map(bits).eq(bodies.iter().map(bits)), "{coding}");
     }
 }
@@ -202,7 +264,7 @@ fn large_bodies_are_put_together() {
 fn lie(expected: (u32, u32), header: [u8; 4], words: &[u32]) -> DecodeError {
     let (len, bound) = expected;
     let bytes = header.into_iter().chain(words.iter().flat_map(|w| w.to_le_bytes()));
-    decode(vec![Expected { len, bound }], &[bytes.collect()]).expect_err("a lie")
+    decode(vec![Expected::bag(len, bound)], &vec![None], &[bytes.collect()]).expect_err("a lie")
 }
 
 #[test]
@@ -221,7 +283,7 @@ fn lies_about_forms_are_named() {
     // Two entries take four words at most.
     assert_eq!(lie((9, 3), [5, 1, 0, 0], &[2, 5]), DecodeError::Length { block, words: 5, allowed: 4 });
     assert_eq!(lie((999, 3), [3, 0, 0, 0], &[2]), DecodeError::Length { block, words: 34, allowed: 4 });
-    let torn = Decoder::<f32>::new(vec![Expected { len: 1, bound: 1 }]);
+    let torn = Decoder::<f32>::new(vec![Expected::bag(1, 1)]);
     let fed = { torn }.feed(Bytes::from_static(&[1, 2, 3]), |_, _| {});
     assert_eq!(fed, Err(DecodeError::Torn(3)));
 }
@@ -268,4 +330,53 @@ fn lies_about_entries_are_named() {
     // A dense bucket of zeros has the scale 0.
     assert_eq!(lie((2, 2), [0, 0, 4, 9], &[2, one, 0]), scale("1"));
     assert_eq!(lie((2, 2), [0, 0, 4, 9], &[2, 0, 7]), scale("0"));
+}
+
+#[test]
+fn lies_about_proposals_and_aligned_bags_are_named() {
+    let block = 0;
+    let one = 1.0f32.to_bits();
+    let lie = |content, header: [u8; 4], words: &[u32]| {
+        let expected = Expected { len: 9, bound: 3, content };
+        let set = (content == Content::Aligned).then(|| Arc::from([2, 5]));
+        let bytes = header.into_iter().chain(words.iter().flat_map(|w| w.to_le_bytes()));
+        decode(vec![expected], &vec![set], &[bytes.collect()]).expect_err("a lie")
+    };
+    // Values with a proposal, indices with an aligned bag, all values of either; more indices than allowed.
+    let proposal = |header, words: &[u32]| lie(Content::Proposal, header, words);
+    let coding = |coding| DecodeError::Coding { block, coding, shift: 0 };
+    let form = |form| DecodeError::Form { block, form, parameter: 0 };
+    assert_eq!(proposal([1, 0, 0, 0], &[1, 4, one]), coding(0));
+    assert_eq!(proposal([7, 0, 6, 0], &[1, one]), form(7));
+    assert_eq!(proposal([0, 0, 6, 0], &[9]), form(0));
+    assert_eq!(proposal([6, 0, 6, 0], &[1]), form(6));
+    assert_eq!(proposal([1, 0, 6, 0], &[4]), DecodeError::Count { block, count: 4, allowed: 3 });
+    assert_eq!(proposal([1, 0, 6, 0], &[2, 4, 4]), DecodeError::Index { block, index: 4, len: 9 });
+    assert_eq!(proposal([5, 1, 6, 0], &[2, 3]), DecodeError::Length { block, words: 3, allowed: 2 });
+    let aligned = |header, words: &[u32]| lie(Content::Aligned, header, words);
+    assert_eq!(aligned([1, 0, 0, 0], &[2, 2, 5, one, one]), form(1));
+    assert_eq!(aligned([7, 0, 6, 0], &[2, one, one]), coding(6));
+    assert_eq!(aligned([7, 0, 0, 0], &[1, one]), DecodeError::Count { block, count: 1, allowed: 2 });
+    assert_eq!(aligned([7, 0, 0, 0], &[3, one, one]), DecodeError::Count { block, count: 3, allowed: 2 });
+    let infinite = f32::INFINITY.to_bits();
+    let value = DecodeError::Value { block, value: "inf".into() };
+    assert_eq!(aligned([7, 0, 0, 0], &[2, 0, infinite]), value);
+    // And a bag is neither.
+    assert_eq!(lie(Content::Bag, [7, 0, 0, 0], &[2, one, one]), form(7));
+    assert_eq!(lie(Content::Bag, [1, 0, 6, 0], &[1, 4]), coding(6));
+}
+
+/// What proposing saves: an aligned bag takes what its values take, and a proposal what its indices take.
+#[test]
+fn indices_travel_once() {
+    let indices: Arc<[u32]> = (0..1000u32).map(|i| 37 * i + i % 5).collect();
+    let values: Vec<f32> = indices.iter().map(|&i| (i as f32).sin() + 2.0).collect();
+    let (len, rounded) = (40_000, Rounded::EXACT);
+    let bytes = |body: Body| encode(&[body]).concat().len();
+    let entries = Entries { indices: indices.to_vec(), values: values.clone() };
+    let both = bytes(Body::Sparse { entries, len, rounded });
+    let alone = bytes(Body::Proposal { indices: indices.clone(), len });
+    let aligned = bytes(Body::Aligned { indices, values, len, rounded });
+    assert_eq!(aligned, 8 + 4 * 1000);
+    assert_eq!(alone - 8 + aligned, both);
 }

@@ -38,7 +38,7 @@ pub(super) fn buckets(rounded: Rounded, len: u64) -> u64 {
     if rounded.coding().has_buckets() { len.div_ceil(1 << rounded.shift()) } else { 0 }
 }
 
-/// Appends the values of sparse entries, which must be rounded as said.
+/// Appends the values at some indices, which must be rounded as said.
 pub(super) fn write_sparse<T: Element>(rounded: Rounded, indices: &[u32], values: &[T], out: &mut Vec<u8>) {
     let coding = rounded.coding();
     let Some(values) = floats_of(values).filter(|_| coding.has_buckets()) else {
@@ -49,7 +49,7 @@ pub(super) fn write_sparse<T: Element>(rounded: Rounded, indices: &[u32], values
         let bucket = &values[run];
         let scale = qsgd::scale(bucket);
         out.extend_from_slice(&scale.to_le_bytes());
-        codes.extend(bucket.iter().map(|&v| qsgd::code(coding, v, scale)));
+        append_codes(coding, bucket, scale, &mut codes);
     }
     write_codes(coding, &mut codes, out);
 }
@@ -65,15 +65,20 @@ pub(super) fn write_dense<T: Element>(rounded: Rounded, values: &[T], out: &mut 
         let scale = qsgd::scale(bucket);
         out.extend_from_slice(&scale.to_le_bytes());
         codes.clear();
-        match scale {
-            0.0 => codes.resize(bucket.len(), 0),
-            scale => codes.extend(bucket.iter().map(|&v| qsgd::code(coding, v, scale))),
-        }
+        append_codes(coding, bucket, scale, &mut codes);
         write_codes(coding, &mut codes, out);
     }
 }
 
-/// Reads the values of sparse entries from bytes that end where they do.
+/// Appends the codes of a bucket, which are zeros where it has nothing else.
+fn append_codes(coding: Coding, bucket: &[f32], scale: f32, codes: &mut Vec<u8>) {
+    match scale {
+        0.0 => codes.resize(codes.len() + bucket.len(), 0),
+        scale => codes.extend(bucket.iter().map(|&v| qsgd::code(coding, v, scale))),
+    }
+}
+
+/// Reads the values at some indices from bytes that end where they do.
 pub(super) fn read_sparse<T: Element>(
     rounded: Rounded,
     indices: &[u32],

@@ -48,10 +48,19 @@ impl<T: Element> Execution<T> {
                         let count = (values.len() / T::WIDTH) as u64;
                         (count, count)
                     }
+                    Part::Proposal { indices } => (0, indices.len() as u64),
+                    Part::Aligned { values, .. } => (values.len() as u64, values.len() as u64),
                 };
                 self.entries_received += entries;
                 self.words_received += words;
                 let taken = match part {
+                    Part::Proposal { indices } => {
+                        *self.slot(place) = Some(Held::Proposal(indices.into()));
+                        Ok(())
+                    }
+                    Part::Aligned { values, rounded } => {
+                        self.take_aligned(place, values, rounded, receive.how)
+                    }
                     Part::Sparse { entries, rounded }
                         if Bag::<T>::is_dense_with(entries.len(), self.block_len(place.block)) =>
                     {
@@ -117,13 +126,14 @@ impl<T: Element> Execution<T> {
     }
 
     /// Takes sparse entries in. The error is the index of a sum that is not finite.
-    fn take_sparse(
+    pub(super) fn take_sparse(
         &mut self,
         place: Place,
         entries: Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
+        self.unalign(place);
         let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
                 let own = self.own(place.block);
@@ -232,6 +242,7 @@ impl<T: Element> Execution<T> {
 
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
     fn make_dense(&mut self, place: Place) {
+        self.unalign(place);
         let held = match self.slot(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
                 Some(Held::bag(self.materialise(place.block, &overlay)))

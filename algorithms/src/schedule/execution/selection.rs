@@ -9,8 +9,8 @@ use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::{Element, select};
 
 /// What a rule left of one slot.
-struct Selection<T: Element> {
-    kept: Entries<T>,
+pub(super) struct Selection<T: Element> {
+    pub(super) kept: Entries<T>,
     /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
     left: Entries<T>,
     /// How many entries it chose from.
@@ -26,8 +26,20 @@ impl<T: Element> Execution<T> {
         let (holders, stages) = (self.proof.holders.get(&self.step), self.proof.stages.get(&self.step));
         let holders = holders.cloned().unwrap_or_else(|| vec![Holders::ALONE; places.len()]);
         let stages = stages.cloned().unwrap_or_else(|| vec![1; places.len()]);
+        let mut work: Vec<_> = places.iter().copied().zip(holders).zip(stages).collect();
+        match rule {
+            // Rounding leaves what is aligned aligned.
+            Rule::Every => {
+                work.retain(|&((place, holders), stage)| !self.round_aligned(place, coding, stage, holders))
+            }
+            _ => places.iter().for_each(|&place| self.unalign(place)),
+        }
+        let ((places, holders), stages): ((Vec<Place>, Vec<Holders>), Vec<u32>) = work.into_iter().unzip();
         if matches!(rule, Rule::Every | Rule::Dense) && coding == Coding::Exact && self.are_bags(&places) {
             places.iter().for_each(|&place| self.keep_all(place, rule));
+            return;
+        }
+        if places.is_empty() {
             return;
         }
         for (&place, &holders) in places.iter().zip(&holders) {
@@ -37,17 +49,9 @@ impl<T: Element> Execution<T> {
         let untouched = matches!(
             self.slot(places[0]), Some(Held::Own(overlay)) if overlay.is_empty()
         );
-        let selections = match rule {
-            Rule::Jointly(_) | Rule::Above { .. } => self.together(&places, rule),
-            _ => places.iter().map(|&place| self.alone(place, rule)).collect(),
-        };
+        let selections = self.select(&places, rule);
         if untouched {
-            self.own.entries += selections.iter().map(|s| s.kept.len()).sum::<usize>();
-            let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.to_f64().abs());
-            let smallest = smallest.fold(f64::INFINITY, f64::min);
-            let before = if self.own.smallest > 0.0 { self.own.smallest } else { f64::INFINITY };
-            let smallest = smallest.min(before);
-            self.own.smallest = if smallest.is_finite() { smallest } else { 0.0 };
+            self.chose(&selections);
         }
         for (i, (place, selection)) in places.into_iter().zip(selections).enumerate() {
             self.settle(place, selection, rule, (coding, stages[i]), holders[i]);
@@ -55,6 +59,24 @@ impl<T: Element> Execution<T> {
                 carried.note.clone_from(&notes[i]);
             }
         }
+    }
+
+    /// Applies a rule to each slot, or to all together. What they held is gone from them.
+    pub(super) fn select(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection<T>> {
+        match rule {
+            Rule::Jointly(_) | Rule::Above { .. } => self.together(places, rule),
+            _ => places.iter().map(|&place| self.alone(place, rule)).collect(),
+        }
+    }
+
+    /// Notes what was chosen from the worker's own gradient.
+    pub(super) fn chose(&mut self, selections: &[Selection<T>]) {
+        self.own.entries += selections.iter().map(|s| s.kept.len()).sum::<usize>();
+        let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.to_f64().abs());
+        let smallest = smallest.fold(f64::INFINITY, f64::min);
+        let before = if self.own.smallest > 0.0 { self.own.smallest } else { f64::INFINITY };
+        let smallest = smallest.min(before);
+        self.own.smallest = if smallest.is_finite() { smallest } else { 0.0 };
     }
 
     fn are_bags(&mut self, places: &[Place]) -> bool {
@@ -124,8 +146,16 @@ impl<T: Element> Execution<T> {
                     overlay.iter().for_each(|(i, v)| values[i as usize] = v);
                     std::borrow::Cow::Owned(values)
                 };
-                let kept = match *rule {
-                    Rule::Bucketed { bucket, k } => bucketed(&values, bucket, k),
+                let kept = match rule {
+                    &Rule::Bucketed { bucket, k } => bucketed(&values, bucket, k),
+                    Rule::Random(k) => {
+                        let drawn = self.drawn(block, k[b] as usize);
+                        drawn
+                            .iter()
+                            .map(|&i| (i, values[i as usize]))
+                            .filter(|(_, v)| *v != T::ZERO)
+                            .collect()
+                    }
                     _ => {
                         let neutral = self.reduction.neutral();
                         let present = values.iter().enumerate().filter(|(_, v)| **v != neutral);
@@ -135,12 +165,19 @@ impl<T: Element> Execution<T> {
                 let left = without(overlay.iter(), &kept.indices);
                 Selection { kept, left, seen: self.block_len(block), own: true }
             }
+            // No rule is applied to these: they were turned into bags before.
+            (Some(Held::Aligned(_) | Held::Proposal(_)), _) => {
+                Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+            }
             // Its own contribution with a dense one added: the same choice as from an overlay.
             (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if intact => {
                 let values = sums.to_vec();
                 let kept = match (k, rule) {
                     (Some(k), _) => select::top_k_dense(&values, k),
                     (None, &Rule::Bucketed { bucket, k }) => bucketed(&values, bucket, k),
+                    (None, Rule::Random(k)) => {
+                        only(&Entries::from_dense(&values), &self.drawn(block, k[b] as usize))
+                    }
                     _ => Entries::from_dense(&values),
                 };
                 let left = without((0u32..).zip(sums.iter()), &kept.indices);
@@ -157,6 +194,10 @@ impl<T: Element> Execution<T> {
                     }
                     (None, &Rule::Bucketed { bucket, k }) => {
                         kept = bucketed(&entries.to_dense(len), bucket, k);
+                        left = without(entries.iter(), &kept.indices);
+                    }
+                    (None, Rule::Random(k)) => {
+                        kept = only(&entries, &self.drawn(block, k[b] as usize));
                         left = without(entries.iter(), &kept.indices);
                     }
                     _ => kept = entries,
@@ -182,7 +223,9 @@ impl<T: Element> Execution<T> {
                 match self.slot(place).take() {
                     Some(Held::Own(overlay)) => Input::Own(overlay),
                     Some(Held::Bag(carried)) => Input::Bag(carried.bag.into_entries(), intact),
-                    None => Input::Bag(Entries::default(), false),
+                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => {
+                        Input::Bag(Entries::default(), false)
+                    }
                 }
             })
             .collect();
@@ -242,18 +285,24 @@ impl<T: Element> Execution<T> {
         let Selection { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
-        let (rounded, kept, errors) = match (coding, floats(&kept)) {
+        let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
             (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
-            (_, Some(kept)) if *rule == Rule::Dense => {
-                let mut values = kept.to_dense(len);
+            (_, Some(values)) if *rule == Rule::Dense => {
+                let mut values = float_entries(&kept, values).to_dense(len);
                 let mut errors = vec![0.0; len];
-                let rounded =
-                    coding.round_dense(&mut values, &mut errors, self.seed_of(place, stage, holders));
-                (rounded, of_floats(&Entries::from_dense(&values)), of_floats(&Entries::from_dense(&errors)))
+                let rounded = coding.round_dense(
+                    &mut values,
+                    &mut errors,
+                    self.seed_of(place, stage, holders.count == 1),
+                );
+                let sparse = |values: &[f32]| element_entries(&Entries::from_dense(values));
+                (rounded, sparse(&values), sparse(&errors))
             }
-            (_, Some(kept)) => {
-                let (rounded, kept, errors) = coding.round(&kept, len, self.seed_of(place, stage, holders));
-                (rounded, of_floats(&kept), of_floats(&errors))
+            (_, Some(values)) => {
+                let values = float_entries(&kept, values);
+                let (rounded, kept, errors) =
+                    coding.round(&values, len, self.seed_of(place, stage, holders.count == 1));
+                (rounded, element_entries(&kept), element_entries(&errors))
             }
         };
         if own && holders.count == 1 {
@@ -282,11 +331,11 @@ impl<T: Element> Execution<T> {
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
-    /// the job, each slot and each stage, and on each worker that rounds what it alone holds: equal gradients shall not have
+    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients shall not have
     /// equal errors, which would add up.
-    fn seed_of(&self, place: Place, stage: u32, holders: Holders) -> u64 {
+    pub(super) fn seed_of(&self, place: Place, stage: u32, alone: bool) -> u64 {
         let place = u64::from(place.block.0) << 32 | u64::from(place.lane);
-        let alone = if holders.count == 1 { 1 + u64::from(self.schedule.rank.0) } else { 0 };
+        let alone = if alone { 1 + u64::from(self.schedule.rank.0) } else { 0 };
         let mut seed = self.seed;
         for part in [place, u64::from(stage), alone] {
             seed = (seed ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -308,13 +357,30 @@ fn bucketed<T: Element>(values: &[T], bucket: u32, k: u32) -> Entries<T> {
     kept
 }
 
-/// Entries whose values are floats of 32 bits, the only ones that are rounded to a coding.
-fn floats<T: Element>(entries: &Entries<T>) -> Option<Entries> {
-    let values = (T::NAME == f32::NAME).then(|| bytemuck::cast_slice(&entries.values).to_vec())?;
-    Some(Entries { indices: entries.indices.clone(), values })
+/// The entries whose indices are among these, which ascend.
+fn only<T: Element>(entries: &Entries<T>, indices: &[u32]) -> Entries<T> {
+    let mut indices = indices.iter().peekable();
+    let among = |&(index, _): &(u32, T)| {
+        while indices.next_if(|&&i| i < index).is_some() {}
+        indices.peek() == Some(&&index)
+    };
+    entries.iter().filter(among).collect()
+}
+
+/// Values as floats of 32 bits, the only ones that are rounded to a coding.
+pub(super) fn floats<T: Element>(values: &[T]) -> Option<&[f32]> {
+    (T::NAME == f32::NAME).then(|| bytemuck::cast_slice(values))
 }
 
 /// The other way.
-fn of_floats<T: Element>(entries: &Entries) -> Entries<T> {
-    Entries { indices: entries.indices.clone(), values: bytemuck::cast_slice(&entries.values).to_vec() }
+pub(super) fn of_floats<T: Element>(values: &[f32]) -> Vec<T> {
+    bytemuck::cast_slice(values).to_vec()
+}
+
+fn float_entries<T: Element>(entries: &Entries<T>, values: &[f32]) -> Entries {
+    Entries { indices: entries.indices.clone(), values: values.to_vec() }
+}
+
+fn element_entries<T: Element>(entries: &Entries) -> Entries<T> {
+    Entries { indices: entries.indices.clone(), values: of_floats(&entries.values) }
 }

@@ -38,7 +38,7 @@ pub(super) fn has_parameter(form: Form, parameter: u8) -> bool {
     match form {
         Form::Packed => parameter <= 32,
         Form::EliasFano | Form::Rice => parameter < 32,
-        Form::Dense | Form::Raw | Form::Bitmap | Form::Full => parameter == 0,
+        Form::Dense | Form::Raw | Form::Bitmap | Form::Full | Form::Aligned => parameter == 0,
     }
 }
 
@@ -50,6 +50,7 @@ pub(super) fn implied_words(form: Form, parameter: u8, count: u64, len: u64) -> 
         Form::Packed => parameter * count,
         Form::Bitmap => len,
         Form::EliasFano => (parameter + 1) * count + (len.saturating_sub(1) >> parameter),
+        Form::Aligned => 0,
         Form::Rice | Form::Dense | Form::Full => return None,
     };
     Some(bits.div_ceil(32))

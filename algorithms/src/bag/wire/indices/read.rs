@@ -23,7 +23,7 @@ pub(in super::super) fn read(
     let mut indices = vec![0; count];
     let read = Reader { section, width: parameter.into(), len, indices: &mut indices };
     let end = match form {
-        Form::Raw | Form::Dense | Form::Full => read.raw()?,
+        Form::Raw | Form::Dense | Form::Full | Form::Aligned => read.raw()?,
         Form::Packed => read.packed()?,
         Form::Bitmap => read.bitmap()?,
         Form::EliasFano => read.elias_fano()?,

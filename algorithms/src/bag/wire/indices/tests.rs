@@ -38,7 +38,7 @@ fn bits(form: Form, parameter: u8, indices: &[u32], len: u32) -> u64 {
             indices.iter().map(|_| width + 1).sum::<u64>() + u64::from(len.max(1) - 1) / (1 << width)
         }
         Form::Rice => gaps.iter().map(|gap| width + 1 + gap / (1 << width)).sum(),
-        Form::Dense | Form::Full => unreachable!("these have no indices"),
+        Form::Dense | Form::Full | Form::Aligned => unreachable!("these have no indices"),
     }
 }
 

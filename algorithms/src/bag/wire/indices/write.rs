@@ -13,7 +13,7 @@ pub(in super::super) fn write(choice: Choice, indices: &[u32], out: &mut Vec<u8>
     let section = &mut out[start..];
     let width = u32::from(choice.parameter);
     match choice.form {
-        Form::Raw | Form::Dense | Form::Full => {
+        Form::Raw | Form::Dense | Form::Full | Form::Aligned => {
             for (word, index) in section.as_chunks_mut().0.iter_mut().zip(indices) {
                 *word = index.to_le_bytes();
             }

@@ -1,0 +1,100 @@
+//! CLT-k, the cyclic local top-k of ScaleCom: one worker after the other, rank = step mod P, chooses the k largest of its
+//! own gradient for all, and everybody's values at these indices are added up (Chen et al.: ScaleCom: Scalable Sparsified
+//! Gradient Compression for Communication-Efficient Distributed Training, NeurIPS 2020, §2 and Algorithm 1; a baseline of
+//! ExDyna, §III).
+//!
+//! The leader's indices go down a binomial tree: ⌈log2 P⌉ rounds and k⌈log2 P⌉ words along the critical path. Then a
+//! reduce-scatter and an all-gather of values alone: 2⌈log2 P⌉ rounds and 2k(P − 1)/P words where the indices are spread
+//! evenly over the gradient. Exactly the leader's k entries are delivered, fewer only where they are zero.
+
+use super::{Collective, CostRange, Shape, Structure, agreed, ceil_log2};
+use crate::schedule::{After, Cost, How, Memory, Observed, Receive, Rule, Send, Slots, Step};
+use crate::{Partition, Rank};
+
+/// See the module.
+#[derive(Debug)]
+pub struct CltK;
+
+impl Collective for CltK {
+    fn name(&self) -> &'static str {
+        "clt-k"
+    }
+
+    fn summary(&self) -> &'static str {
+        "ScaleCom's cyclic local top-k: 3⌈log2 P⌉ rounds, k⌈log2 P⌉ + 2k(P−1)/P words"
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn suits_auto(&self) -> bool {
+        false
+    }
+
+    fn blocks(&self, shape: &Shape) -> u32 {
+        shape.workers
+    }
+
+    fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
+        agreed::LANES
+    }
+
+    /// Whose turn it is.
+    fn memory(&self, _: &Shape) -> Memory {
+        Memory { agreed: vec![0.0], ..Memory::default() }
+    }
+
+    fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
+        let leader = memory.agreed.first().map_or(0, |&turn| turn as u32) % shape.workers;
+        Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, leader)
+    }
+
+    fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
+        let leader = structure.kind;
+        let proposals = Slots::range(0, shape.workers).in_lane(agreed::PROPOSALS);
+        let mut steps = Vec::new();
+        if rank.0 == leader {
+            let rule = agreed::unless_all(shape, Rule::Jointly(shape.k));
+            steps.push(Step::Propose { slots: proposals, rule });
+        }
+        steps.extend(broadcast(rank.0, leader, shape.workers, proposals));
+        steps.extend(agreed::all_reduce(rank, shape));
+        steps
+    }
+
+    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, _: &Observed) {
+        memory.agreed = vec![f64::from((structure.kind + 1) % shape.workers)];
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        let levels = u64::from(ceil_log2(shape.workers));
+        let told = shape.k as u64;
+        let Cost { rounds, messages, words_received, words_critical } = agreed::cost(shape, shape.k as u64);
+        CostRange::fixed(Cost {
+            rounds: rounds + levels,
+            messages: messages + levels,
+            words_received: words_received + if levels > 0 { told } else { 0 },
+            words_critical: words_critical + levels * told,
+        })
+    }
+}
+
+/// From one worker to all, down a binomial tree. Counted from the root, the parent of w lacks its lowest set bit.
+fn broadcast(w: u32, root: u32, workers: u32, slots: Slots) -> Vec<Step> {
+    let from_root = (w + workers - root) % workers;
+    let rank = |number: u32| Rank((number + root) % workers);
+    let below = if from_root == 0 { ceil_log2(workers) } else { from_root.trailing_zeros() };
+    let children = (0..below).rev().map(|t| from_root + (1 << t)).filter(|&child| child < workers);
+    let mut steps = Vec::new();
+    if from_root > 0 {
+        let parent = rank(from_root & (from_root - 1));
+        let receives = vec![Receive { from: parent, slots, how: How::Place }];
+        steps.push(Step::Exchange { sends: vec![], receives });
+    }
+    steps.extend(children.map(|child| Step::Exchange {
+        sends: vec![Send { to: rank(child), slots, after: After::Retain }],
+        receives: vec![],
+    }));
+    steps
+}

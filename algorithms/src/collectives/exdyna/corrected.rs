@@ -1,0 +1,154 @@
+//! Controllers of our own, for what the printed ones are meant to do.
+//!
+//! *The threshold.* Near the right one, the logarithm of the threshold changes by a share κ of the error, which is the
+//! logarithm of how many times too many entries were selected, and by a speed, which itself follows the error: so a
+//! threshold that has to fall steadily, as when gradients become smaller, lags behind by nothing. Where the count is not
+//! even within a factor of [`NEAR`], as after a jump, the threshold is searched for: by strides that double as long as they
+//! lead the same way, and are halved and turned round when they led too far.
+//!
+//! *The partitions.* The selected entries themselves say where they would be cut into P parts of equal counts. The mean of
+//! that over some steps is where the cuts should be. They are moved there only if the counts have become unequal, for
+//! every move makes a new schedule.
+
+use std::sync::Arc;
+
+use super::super::Shape;
+use super::{THRESHOLD, first_threshold};
+use crate::{Block, Partition};
+
+/// The constants of the corrected controllers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Corrected {
+    /// By what share of the error the logarithm of the threshold changes in a step, κ.
+    pub kappa: f64,
+    /// By what share of the error its speed changes in a step.
+    pub iota: f64,
+    /// The share that a step has in the means of cuts and counts, once there have been enough steps.
+    pub smoothing: f64,
+    /// The cuts move when the fullest partition has so many times the mean, and half a standard deviation more.
+    pub imbalance: f64,
+    /// The first threshold; 1/(2√k), the paper's, where None.
+    pub delta_0: Option<f64>,
+}
+
+/// Counts from k/4 to 4k are near.
+const NEAR: f64 = 4.0;
+
+/// The first stride of a search, the shortest and the longest, in the logarithm of the threshold.
+const STRIDES: (f64, f64, f64) = (0.2, 0.01, 100.0);
+
+/// The fastest that the logarithm of the threshold moves steadily in a step.
+const FASTEST: f64 = 0.1;
+
+/// Thresholds stay within what a float of 32 bits can be.
+const THRESHOLDS: (f64, f64) = (1e-38, 1e38);
+
+/// Of the agreed numbers: how fast the threshold moves, the present stride of a search, and the steps without one. Then come
+/// P − 1 cuts, P − 1 that would be better, and the mean counts of P partitions.
+const SPEED: usize = THRESHOLD + 1;
+const STRIDE: usize = SPEED + 1;
+const STEADY: usize = STRIDE + 1;
+const CUTS: usize = STEADY + 1;
+
+/// Where the partitions but the first begin.
+pub(super) fn cuts(shape: &Shape, agreed: &[f64]) -> Vec<usize> {
+    agreed.iter().skip(CUTS).take(shape.workers as usize - 1).map(|&cut| cut as usize).collect()
+}
+
+/// What is proposed in a partition at most, so that a threshold that is too low does not flood the network.
+pub(super) fn most(shape: &Shape) -> usize {
+    (NEAR as usize * shape.k).min(shape.n)
+}
+
+impl Corrected {
+    /// Chosen on streams of gradients; see the method's page.
+    pub const DEFAULT: Self =
+        Self { kappa: 0.1, iota: 0.005, smoothing: 0.05, imbalance: 1.05, delta_0: None };
+
+    pub(super) fn memory(&self, shape: &Shape) -> Vec<f64> {
+        let even = Partition::even(shape.n, shape.workers as usize);
+        let cuts: Vec<f64> = (1..shape.workers).map(|b| even.range(Block(b)).start as f64).collect();
+        let threshold = self.delta_0.unwrap_or_else(|| first_threshold(shape));
+        let loads = vec![shape.k as f64 / f64::from(shape.workers); shape.workers as usize];
+        [vec![threshold, 0.0, 0.0, 0.0], cuts.clone(), cuts, loads].concat()
+    }
+
+    /// After a step in which these indices were proposed, by partition.
+    pub(super) fn learn(
+        &self,
+        shape: &Shape,
+        partition: &Partition,
+        agreed: &mut [f64],
+        proposed: &[Option<Arc<[u32]>>],
+    ) {
+        let counts: Vec<usize> = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
+        let count: usize = counts.iter().sum();
+        let times = count as f64 / shape.k as f64;
+        if (1.0 / NEAR..=NEAR).contains(&times) {
+            self.follow(agreed, times.ln());
+            self.balance(shape, agreed, &counts, ideal(partition, proposed, count));
+        } else {
+            search(agreed, times > 1.0);
+        }
+        agreed[THRESHOLD] = agreed[THRESHOLD].clamp(THRESHOLDS.0, THRESHOLDS.1);
+    }
+
+    /// Follows a threshold that is near. The error is the logarithm of how many times too many were selected.
+    fn follow(&self, agreed: &mut [f64], error: f64) {
+        agreed[SPEED] = (agreed[SPEED] + self.iota * error).clamp(-FASTEST, FASTEST);
+        agreed[STRIDE] = 0.0;
+        agreed[THRESHOLD] *= (self.kappa * error + agreed[SPEED]).exp();
+    }
+
+    /// Follows the counts of the partitions and where the cuts should be, and moves the cuts there if need be.
+    fn balance(&self, shape: &Shape, agreed: &mut [f64], counts: &[usize], ideal: Vec<usize>) {
+        let p = shape.workers as usize;
+        agreed[STEADY] += 1.0;
+        let share = self.smoothing.max(1.0 / agreed[STEADY]);
+        let (present, rest) = agreed[CUTS..].split_at_mut(p - 1);
+        let (wanted, loads) = rest.split_at_mut(p - 1);
+        let follow = |mean: &mut f64, now: usize| *mean += share * (now as f64 - *mean);
+        wanted.iter_mut().zip(ideal).for_each(|(mean, now)| follow(mean, now));
+        loads.iter_mut().zip(counts).for_each(|(mean, &now)| follow(mean, now));
+        let mean = loads.iter().sum::<f64>() / p as f64;
+        let fullest = loads.iter().fold(0.0, |most: f64, &load| most.max(load));
+        if fullest > mean * self.imbalance + 0.5 * mean.sqrt() {
+            present.copy_from_slice(wanted);
+            loads.fill(mean);
+        }
+    }
+}
+
+/// Strides on towards a threshold that is far away.
+fn search(agreed: &mut [f64], too_many: bool) {
+    let (first, shortest, longest) = STRIDES;
+    let stride = agreed[STRIDE];
+    let size = match (stride > 0.0) == too_many {
+        _ if stride == 0.0 => first,
+        true => (2.0 * stride.abs()).min(longest),
+        false => (stride.abs() / 2.0).max(shortest),
+    };
+    agreed[SPEED] = 0.0;
+    agreed[STRIDE] = if too_many { size } else { -size };
+    agreed[THRESHOLD] *= agreed[STRIDE].exp();
+}
+
+/// Where the proposed entries, of which there are `count`, would be cut into as many parts as there are partitions, of equal
+/// counts: the position of each part's first entry, but for the first part.
+fn ideal(partition: &Partition, proposed: &[Option<Arc<[u32]>>], count: usize) -> Vec<usize> {
+    let parts = proposed.len();
+    let mut cuts = Vec::with_capacity(parts);
+    let mut before = 0;
+    for (b, indices) in proposed.iter().enumerate() {
+        let indices = indices.as_deref().unwrap_or_default();
+        let start = partition.range(Block(b as u32)).start;
+        while let Some(&index) = indices.get(count * (cuts.len() + 1) / parts - before) {
+            cuts.push(start + index as usize);
+            if cuts.len() + 1 == parts {
+                return cuts;
+            }
+        }
+        before += indices.len();
+    }
+    cuts
+}

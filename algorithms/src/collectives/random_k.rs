@@ -1,0 +1,51 @@
+//! Random-k: indices that a generator draws alike on all workers, so that nothing is told about them (Stich, Cordonnier and
+//! Jaggi: Sparsified SGD with Memory, NeurIPS 2018, §2; with error feedback).
+//!
+//! 2⌈log2 P⌉ rounds and 2k(P − 1)/P words for any P, whatever the gradients are: half of what a sum of k chosen entries
+//! takes. Every block gives its share of k, so that all are equally full. The generator is seeded by the job's step, and
+//! every set of indices of a block is as likely as any other.
+
+use super::{Collective, CostRange, Shape, Structure, agreed};
+use crate::Rank;
+use crate::schedule::{Rule, Slots, Step};
+
+/// See the module.
+#[derive(Debug)]
+pub struct RandomK;
+
+impl Collective for RandomK {
+    fn name(&self) -> &'static str {
+        "random-k"
+    }
+
+    fn summary(&self) -> &'static str {
+        "indices drawn alike by all workers: 2⌈log2 P⌉ rounds, 2k(P−1)/P words"
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn suits_auto(&self) -> bool {
+        false
+    }
+
+    fn blocks(&self, shape: &Shape) -> u32 {
+        shape.workers
+    }
+
+    fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
+        agreed::LANES
+    }
+
+    fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
+        let slots = Slots::range(0, shape.workers).in_lane(agreed::PROPOSALS);
+        let mut steps = vec![Step::Propose { slots, rule: Rule::Random(structure.allotment.clone()) }];
+        steps.extend(agreed::all_reduce(rank, shape));
+        steps
+    }
+
+    fn cost(&self, shape: &Shape) -> CostRange {
+        CostRange::fixed(agreed::cost(shape, shape.k as u64))
+    }
+}

@@ -1,0 +1,121 @@
+//! Gradients as a training brings them, for methods that follow them from step to step: they become smaller, their scale
+//! jumps where the learning rate changes, and the large entries crowd in one place, which wanders.
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::schedule::lockstep;
+
+/// How long a training is.
+pub const STEPS: usize = 2000;
+
+/// At which steps the learning rate changes, and how many times larger gradients become with it: two drops and a rise.
+pub const JUMPS: [(usize, f32); 3] = [(700, 0.1), (1200, 0.1), (1600, 10.0)];
+
+/// Noise beyond the length of the gradient, so that it begins elsewhere in every step.
+const SLACK: usize = 1 << 17;
+
+/// How large gradients are in a step: 1 at first, 100 times smaller after [`STEPS`], and all jumps that were.
+pub fn scale(step: usize) -> f32 {
+    let fallen = 0.01f32.powf(step as f32 / STEPS as f32);
+    JUMPS.iter().filter(|(at, _)| *at <= step).fold(fallen, |scale, (_, times)| scale * times)
+}
+
+/// A generator of gradients of one length.
+pub struct Stream {
+    /// The cubes of uniform numbers: a few are large.
+    noise: Vec<f32>,
+    /// How large each entry is in the present step.
+    sizes: Vec<f32>,
+    random: u64,
+}
+
+impl Stream {
+    pub fn new(n: usize) -> Self {
+        let mut stream = Self { noise: Vec::new(), sizes: vec![0.0; n], random: 0x51ab };
+        let noise = (0..n + SLACK).map(|_| {
+            let unit = (stream.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+            unit * unit * unit
+        });
+        stream.noise = noise.collect();
+        stream
+    }
+
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn piece(&mut self) -> std::ops::Range<usize> {
+        let first = (self.next() % SLACK as u64) as usize;
+        first..first + self.sizes.len()
+    }
+
+    /// The gradients of all workers in one step: what they have in common, and the noise of each.
+    pub fn fill(&mut self, step: usize, gradients: &mut [Vec<f32>]) {
+        let scale = scale(step);
+        let centre = 0.08 + 0.12 * step as f32 / STEPS as f32;
+        let n = self.sizes.len() as f32;
+        for (i, size) in self.sizes.iter_mut().enumerate() {
+            let distance = 12.0 * (i as f32 / n - centre);
+            *size = scale * (0.3 + 3.0 / (1.0 + distance * distance));
+        }
+        let common = self.piece();
+        for gradient in gradients {
+            let own = self.piece();
+            let noise = self.noise[common.clone()].iter().zip(&self.noise[own]);
+            let entries = gradient.iter_mut().zip(&self.sizes);
+            entries.zip(noise).for_each(|((g, size), (common, own))| *g = size * (common + own));
+        }
+    }
+}
+
+/// What a step of ExDyna did.
+pub struct Followed {
+    /// The threshold that it selected by.
+    pub threshold: f64,
+    /// How many entries each partition gave.
+    pub counts: Vec<usize>,
+    /// Whether the partitions were others than before.
+    pub moved: bool,
+}
+
+impl Followed {
+    pub fn count(&self) -> usize {
+        self.counts.iter().sum()
+    }
+
+    /// f(t), equation 5 of ExDyna: how many times the mean the fullest partition has.
+    pub fn imbalance(&self) -> f64 {
+        let fullest = self.counts.iter().copied().max().unwrap_or(0);
+        fullest as f64 * self.counts.len() as f64 / self.count().max(1) as f64
+    }
+}
+
+/// Runs ExDyna on a stream.
+pub fn follow(method: Method, workers: usize, n: usize, steps: usize) -> Vec<Followed> {
+    let mut stream = Stream::new(n);
+    let mut ensemble = Ensemble::<f32>::new(method, workers as u32, n).unwrap();
+    let mut gradients = vec![vec![0.0; n]; workers];
+    let mut partition = ensemble.schedules[0].partition.clone();
+    let mut followed = Vec::with_capacity(steps);
+    for step in 0..steps {
+        stream.fill(step, &mut gradients);
+        let threshold = ensemble.memories[0].agreed[0];
+        let before = std::mem::replace(&mut partition, ensemble.schedules[0].partition.clone());
+        let mut runs = Vec::with_capacity(workers);
+        for (worker, gradient) in gradients.iter().enumerate() {
+            ensemble.residuals[worker].accumulate(0, gradient).unwrap();
+            runs.push(ensemble.begin(worker).unwrap());
+        }
+        let finished = lockstep(runs).unwrap();
+        let proposed = finished.runs[0].finished.observed().proposed;
+        let counts = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
+        followed.push(Followed { threshold, counts, moved: before != partition });
+        ensemble.commit(finished, Collection::Global).unwrap();
+    }
+    followed
+}

@@ -1,0 +1,5 @@
+#![no_main]
+
+use gleaner_fuzz::{Form, body};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body(Form::Aligned, data));
