@@ -105,8 +105,8 @@ fn printed_is_what_is_printed() {
         let mut team = Team::of(named("exdyna-printed").k(k), workers, n);
         let mut paper = Paper::new(n, workers, k);
         let mut random = Random(workers as u64);
-        for t in 0..60 {
-            // Large entries crowd at the start; the scale falls and rises, so that every branch is taken.
+        for t in 0..140i32 {
+            // Large entries crowd at the start; the scale falls again and again, so that every branch is taken.
             let scale = if t < 20 {
                 0.2
             } else if t < 40 {
@@ -127,7 +127,7 @@ fn printed_is_what_is_printed() {
             let mut k_t = vec![0.0; workers];
             let mut expected = vec![0.0f64; n];
             for w in 0..workers {
-                let partition = (t + w) % workers;
+                let partition = (t as usize + w) % workers;
                 for i in paper.partition(partition) {
                     if f64::from(accumulators[w][i].abs()) >= f64::from(paper.delta as f32) {
                         k_t[partition] += 1.0;
@@ -179,7 +179,7 @@ static STATIC: ExDyna = ExDyna {
 };
 
 const N: usize = 200_000;
-const K: usize = 2000;
+const K: usize = 4000;
 
 /// Within 15% of the density that was set after the first 100 steps, and within 100 steps after each jump; and partitions of
 /// which the fullest has less than 1.2 times the mean, where partitions of equal lengths have more than 2.
