@@ -47,6 +47,14 @@ fn main() -> io::Result<()> {
         let number = Coding::ALL.iter().position(|c| *c == coding).unwrap_or(0) as u8;
         let body = [&[0, number, 0, 255, 0xbc, 2, 0, 0, 0xbc, 2], &stream[8..]].concat();
         write("dense", &format!("dense-{coding}"), &body)?;
+        // The indices that the target has: two in three.
+        let indices: Vec<u32> = (0..40).map(|i| i / 2 * 3 + i % 2).collect();
+        let mut values: Vec<f32> = indices.iter().map(|&i| (i as f32 * 0.7).sin()).collect();
+        let rounded = coding.round_at(&indices, &mut values, &mut [0.0; 40], 60, 1);
+        let stream = encode(&[Body::Aligned { indices: indices.into(), values, len: 60, rounded }]).concat();
+        let header = if rounded.shift() > 0 { 12 } else { 8 };
+        let start = [0, number, rounded.shift().wrapping_sub(9), 255, 60, 0, 0, 0, 40, 0];
+        write("aligned", &coding.to_string(), &[&start, &stream[header..]].concat())?;
         let trip: Vec<u8> = (0..60u8).flat_map(|i| [i, 0, 0, 0, 0x80 + i, 0x3f]).collect();
         write(
             "round_trip",
