@@ -181,7 +181,7 @@ const K: usize = 4000;
 #[test]
 fn corrected_controllers_keep_density_and_balance() {
     for workers in [4, 8] {
-        let followed = follow(named("exdyna").k(K), workers, N, STEPS);
+        let followed = follow(named("exdyna").k(K), workers, N, STEPS).unwrap();
         for (t, step) in settled(&followed) {
             assert!(error(step, K) <= 0.15, "P {workers}, step {t}: {} entries", step.count());
         }
@@ -191,7 +191,7 @@ fn corrected_controllers_keep_density_and_balance() {
         assert!(followed[650].threshold < 0.5 * followed[150].threshold, "P {workers}: it follows the scale");
         let worst = imbalances(&followed).into_iter().fold(0.0, f64::max);
         assert!(worst < 1.2, "P {workers}: f(t) is {worst}");
-        let least = imbalances(&follow(Method::of(&STATIC).k(K), workers, N, STEPS));
+        let least = imbalances(&follow(Method::of(&STATIC).k(K), workers, N, STEPS).unwrap());
         let least = least.into_iter().fold(f64::INFINITY, f64::min);
         assert!(least > 2.0, "P {workers}: f(t) of static partitions is {least}");
     }
@@ -200,7 +200,7 @@ fn corrected_controllers_keep_density_and_balance() {
 /// The same stream is too much for the printed ones: that is why there are others.
 #[test]
 fn printed_controllers_do_not() {
-    let followed = follow(named("exdyna-printed").k(K), 4, N, STEPS);
+    let followed = follow(named("exdyna-printed").k(K), 4, N, STEPS).unwrap();
     let (outside, all) = settled(&followed)
         .fold((0, 0), |(outside, all), (_, f)| (outside + usize::from(error(f, K) > 0.15), all + 1));
     assert!(2 * outside > all, "outside in {outside} of {all} steps");
