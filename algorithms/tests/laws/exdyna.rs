@@ -77,14 +77,14 @@ impl Paper {
         for i in 0..workers - 1 {
             let (left, right) = (k_t[i] / mean, k_t[i + 1] / mean);
             if left > alpha && right < 1.0 / alpha {
-                if self.blk_part[i] - 1 >= min_blk {
+                if self.blk_part[i] > min_blk {
                     self.blk_part[i] -= 1;
                     self.blk_part[i + 1] += 1;
                     k_t[i] -= k_move;
                     k_t[i + 1] += k_move;
                     self.moves += 1;
                 }
-            } else if left < 1.0 / alpha && right > alpha && self.blk_part[i + 1] - 1 >= min_blk {
+            } else if left < 1.0 / alpha && right > alpha && self.blk_part[i + 1] > min_blk {
                 self.blk_part[i] += 1;
                 self.blk_part[i + 1] -= 1;
                 k_t[i] += k_move;
