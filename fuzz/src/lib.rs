@@ -75,7 +75,7 @@ pub fn body(form: Form, mut data: &[u8]) {
 fn read(expected: Vec<Expected>, stream: &[u8], cut: usize) {
     let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
     let sets: Vec<_> = expected.iter().map(set).collect();
-    let mut decoder = Decoder::new(expected.clone()).with_sets(sets.clone());
+    let mut decoder = Decoder::<f32>::new(expected.clone()).with_sets(sets.clone());
     for payload in stream.chunks(cut) {
         let fed = decoder.feed(Bytes::copy_from_slice(payload), |block, part| {
             let Expected { len, bound, .. } = expected[block];
@@ -147,7 +147,7 @@ fn same_again(bodies: &[Body]) {
     });
     let payloads = encode(bodies);
     assert!(payloads.iter().all(|payload| payload.len() <= PIECE));
-    let mut decoder = Decoder::new(expected.collect()).with_sets(sets.collect());
+    let mut decoder = Decoder::<f32>::new(expected.collect()).with_sets(sets.collect());
     let mut values: Vec<u32> = Vec::new();
     let mut wanted: Vec<u32> = Vec::new();
     for payload in payloads {
