@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     let mut all = Vec::new();
     for (exdyna, _) in LINES {
-        let followed = follow(Method::of(exdyna).k(k), workers, n, STEPS);
+        let followed = follow(Method::of(exdyna).k(k), workers, n, STEPS)?;
         report(exdyna.name, &followed, k);
         all.push(followed);
     }

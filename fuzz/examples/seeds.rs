@@ -39,6 +39,7 @@ fn main() -> io::Result<()> {
         let rounded = coding.round_dense(&mut values, &mut [0.0; 30], 1);
         seeds.block(0, &format!("dense-{coding}"), Body::Dense { values: values.into(), rounded })?;
         seeds.round_trip(0, &coding.to_string(), coding)?;
+        seeds.aligned(coding)?;
     }
     seeds.of_type::<f64>(1)?;
     seeds.of_type::<bf16>(2)?;
@@ -77,6 +78,7 @@ impl Seeds {
         let (len, rounded) = match &body {
             Body::Sparse { len, rounded, .. } => (*len as u32, *rounded),
             Body::Dense { values, rounded } => (values.len() as u32, *rounded),
+            Body::Proposal { .. } | Body::Aligned { .. } => return Ok(()),
         };
         let stream = encode(&[body]).concat();
         let (form, count) = (stream[0], [stream[4], stream[5]]);
@@ -89,6 +91,19 @@ impl Seeds {
         let Ok(len) = u16::try_from(len) else { return Ok(()) };
         let slot = [&[kind, 1, 255][..], &len.to_le_bytes(), &count, &stream].concat();
         self.write("decoder", name, &slot)
+    }
+
+    /// Values at the indices that the target has: two in three.
+    fn aligned(&self, coding: Coding) -> io::Result<()> {
+        let indices: Vec<u32> = (0..40).map(|i| i / 2 * 3 + i % 2).collect();
+        let mut values: Vec<f32> = entries(&indices).values;
+        let rounded = coding.round_at(&indices, &mut values, &mut [0.0; 40], 60, 1);
+        let stream = encode(&[Body::Aligned { indices: indices.into(), values, len: 60, rounded }]).concat();
+        let mut alone = vec![0, stream[1], stream[2], rounded.shift().wrapping_sub(9), 255];
+        alone.extend(60u32.to_le_bytes());
+        alone.extend([stream[4], stream[5]]);
+        alone.extend(&stream[if rounded.shift() > 0 { 12 } else { 8 }..]);
+        self.write("aligned", &coding.to_string(), &alone)
     }
 
     fn round_trip(&self, kind: u8, name: &str, coding: Coding) -> io::Result<()> {

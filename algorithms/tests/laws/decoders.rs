@@ -20,6 +20,7 @@ fn bits<T: Element>(body: &Body<T>) -> Came {
             (false, entries.indices.clone(), entries.values.iter().map(|v| v.bits()).collect())
         }
         Body::Dense { values, .. } => (true, Vec::new(), values.iter().map(|v| v.bits()).collect()),
+        Body::Proposal { .. } | Body::Aligned { .. } => panic!("no bag: {body:?}"),
     }
 }
 
@@ -30,7 +31,7 @@ fn read<T: Element>(expected: &[Expected], payloads: &[Bytes]) -> Result<Option<
     for payload in payloads {
         let fed = decoder.feed(payload.clone(), |block, part| match part {
             Part::Sparse { entries, .. } => {
-                let Expected { len, bound } = expected[block];
+                let Expected { len, bound, .. } = expected[block];
                 assert!(entries.len() <= bound as usize && entries.indices.len() == entries.values.len());
                 assert!(entries.indices.is_sorted_by(|a, b| a < b));
                 assert!(entries.indices.last().is_none_or(|&last| last < len));
@@ -45,6 +46,7 @@ fn read<T: Element>(expected: &[Expected], payloads: &[Bytes]) -> Result<Option<
                 came[block].2.extend(element::values::<T>(&values).map(|v| v.bits()));
                 assert!(came[block].2.len() <= expected[block].len as usize);
             }
+            part => panic!("only bags were expected: {part:?}"),
         });
         fed.map_err(|error| error.to_string())?;
     }
@@ -70,8 +72,9 @@ fn slots_come_back<T: Element>(blocks: &[(usize, usize)], seed: u64) {
         let bound = match body {
             Body::Sparse { entries, .. } => entries.len(),
             Body::Dense { .. } => len,
+            Body::Proposal { .. } | Body::Aligned { .. } => panic!("no bag: {body:?}"),
         };
-        Expected { len: len as u32, bound: bound as u32 }
+        Expected::bag(len as u32, bound as u32)
     };
     let expected: Vec<Expected> = bodies.iter().zip(blocks).map(expected).collect();
     let payloads = encode(&bodies);
@@ -108,7 +111,7 @@ proptest! {
         expected in proptest::collection::vec((0u32..600, 0u32..600), 0..4),
         cut in 1usize..100,
     ) {
-        let expected: Vec<Expected> = expected.into_iter().map(|(len, bound)| Expected { len, bound }).collect();
+        let expected: Vec<Expected> = expected.into_iter().map(|(len, bound)| Expected::bag(len, bound)).collect();
         survives::<f32>(&bytes, &expected, 4 * cut);
         survives::<f64>(&bytes, &expected, 4 * cut);
         survives::<bf16>(&bytes, &expected, 2 * cut);
@@ -132,7 +135,7 @@ proptest! {
                 stream[bit / 8] ^= 1 << (bit % 8);
             }
             let expected: Vec<Expected> =
-                blocks.iter().map(|&(len, _)| Expected { len: len as u32, bound: len as u32 }).collect();
+                blocks.iter().map(|&(len, _)| Expected::bag(len as u32, len as u32)).collect();
             survives::<T>(&stream, &expected, 4 * cut);
         }
         changed::<f32>(&blocks, seed, &flips, cut);

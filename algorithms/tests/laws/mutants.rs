@@ -59,34 +59,17 @@ fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
 
 /// Every version of a selection with other slots, another k, or all entries.
 fn other_selections(step: &Step, blocks: u32) -> Vec<Step> {
-    let (slots, with): (Slots, Box<dyn Fn(Slots, Option<Rule>) -> Step>) = match step.clone() {
-        Step::Keep { slots, rule, coding } => {
-            let with = move |slots, other: Option<Rule>| Step::Keep {
-                slots,
-                rule: other.unwrap_or(rule.clone()),
-                coding,
-            };
-            (slots, Box::new(with))
-        }
-        Step::Propose { slots, rule } => {
-            let with = move |slots, other: Option<Rule>| Step::Propose {
-                slots,
-                rule: other.unwrap_or(rule.clone()),
-            };
-            (slots, Box::new(with))
-        }
-        Step::Align { slots, coding } => {
-            return other_slots(slots, blocks)
-                .into_iter()
-                .map(|slots| Step::Align { slots, coding })
-                .collect();
-        }
-        _ => return Vec::new(),
+    if let &Step::Align { slots, coding } = step {
+        return other_slots(slots, blocks).into_iter().map(|slots| Step::Align { slots, coding }).collect();
+    }
+    let (Step::Keep { slots, rule, .. } | Step::Propose { slots, rule }) = step else { return Vec::new() };
+    let with = |slots: Slots, rule: Rule| match *step {
+        Step::Keep { coding, .. } => Step::Keep { slots, rule, coding },
+        _ => Step::Propose { slots, rule },
     };
-    let other_slots = other_slots(slots, blocks).into_iter().map(|slots| with(slots, None));
-    let (Step::Keep { rule, .. } | Step::Propose { rule, .. }) = step else { return Vec::new() };
-    let other_rules = other_rules(rule, slots, blocks).into_iter().map(|rule| with(slots, Some(rule)));
-    other_slots.chain(other_rules).collect()
+    let elsewhere = other_slots(*slots, blocks).into_iter().map(|slots| with(slots, rule.clone()));
+    let others = other_rules(rule, *slots, blocks).into_iter().map(|rule| with(*slots, rule));
+    elsewhere.chain(others).collect()
 }
 
 /// Every version of a rule with another k, and for proposals all entries.

