@@ -309,7 +309,7 @@ fn what_another_run_has_learnt_is_refused() {
             2,
             &["old/memory.json", "what oktopk has learnt", "remove it"][..],
         ),
-        (&of_spardl, "spardl --teams 2 --sag bruck", 2, &["old/memory.json", "remove it"]),
+        (of_spardl, "spardl --teams 2 --sag bruck", 2, &["old/memory.json", "remove it"]),
         (&memory, "oktopk", 3, &["old/memory.json", "of 2 workers, and there are 3"]),
         ("{", "oktopk", 2, &["old/memory.json", "an earlier step"]),
         (&nan, "oktopk", 2, &["old/memory.json", "NaN or infinity"]),
