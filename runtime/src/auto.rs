@@ -10,13 +10,46 @@ mod course;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::forecast::Model;
 
 use crate::failure::Error;
 use crate::notes::Purpose;
 use crate::probe;
 use crate::session::Inner;
-use course::{COUNTED, Course};
+use course::{COUNTED, Course, milliseconds};
+
+/// What `make` makes of the method that is expected to be cheapest for n entries, or of the next one where a reduction is
+/// refused. No other is tried in its place later. Measures if nobody has in this session; all ranks call it together.
+///
+/// # Errors
+/// A job that has failed, options that no method takes, and what `make` fails with.
+pub(crate) fn cheapest<T>(
+    session: &Inner,
+    name: &str,
+    choice: Method,
+    n: usize,
+    make: impl Fn(Method) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let probed = probe::probe(session, n)?;
+    let model = Model::new(probed.network, probed.speed, choice, n)?;
+    let ranking = model.rank(choice, session.post.workers, n)?;
+    let mut refused = MethodError::Unresolved.into();
+    for forecast in ranking {
+        match make(forecast.method) {
+            Err(error @ Error::Reduction(_)) => refused = error,
+            Err(error) => return Err(error),
+            Ok(made) => {
+                if session.post.rank.0 == 0 {
+                    let expected = milliseconds(forecast.seconds);
+                    eprintln!("gleaner: auto takes {forecast} for '{name}': {expected} a step expected");
+                }
+                return Ok(made);
+            }
+        }
+    }
+    Err(refused)
+}
 
 /// The choices of all groups of one gradient exchange.
 pub(crate) struct Auto {

@@ -212,7 +212,8 @@ impl Course {
     }
 }
 
-fn milliseconds(seconds: f64) -> String {
+/// A time as people read it.
+pub(super) fn milliseconds(seconds: f64) -> String {
     let ms = seconds * 1e3;
     if ms < 9.95 {
         format!("{ms:.2} ms")
