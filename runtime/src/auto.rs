@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::forecast::Model;
+use gleaner_algorithms::forecast::{Forecast, Model};
 
 use crate::failure::Error;
 use crate::notes::Purpose;
@@ -51,6 +51,26 @@ pub(crate) fn cheapest<T>(
     Err(refused)
 }
 
+/// What the method `auto` has come to for a group.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The method that runs now.
+    pub taken: Tried,
+    /// Whether it stays: nothing else will be tried.
+    pub settled: bool,
+    /// All that were measured, the fastest first.
+    pub tried: Vec<Tried>,
+}
+
+/// A method that `auto` may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Tried {
+    /// What it is expected to cost.
+    pub forecast: Forecast,
+    /// The median of its steps that count, each as long as on the slowest rank; none before a try has ended.
+    pub measured: Option<Duration>,
+}
+
 /// The choices of all groups of one gradient exchange.
 pub(crate) struct Auto {
     courses: Vec<Course>,
@@ -82,6 +102,11 @@ impl Auto {
     /// The method that a group runs.
     pub(crate) fn method(&self, group: usize) -> Method {
         self.courses[group].present().method
+    }
+
+    /// What all groups have come to.
+    pub(crate) fn chosen(&self) -> Vec<Chosen> {
+        self.courses.iter().map(Course::chosen).collect()
     }
 
     /// A group's step took so long on this rank.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::forecast::Forecast;
 
+use super::{Chosen, Tried};
 use crate::probe::{self, Probed};
 
 /// Steps of a try that do not count: links open, thresholds are learnt.
@@ -170,6 +171,19 @@ impl Course {
         let name = |i: usize| self.ranking[i].method.collective().name();
         let others = self.factors().filter(|&(i, _)| name(i) == name(place));
         others.map(|(_, factor)| factor).reduce(f64::min)
+    }
+
+    /// Where it stands.
+    pub(super) fn chosen(&self) -> Chosen {
+        let at = |place: usize| Tried {
+            forecast: self.ranking[place],
+            // A rank that said nothing took for ever.
+            measured: self
+                .seconds(place)
+                .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)),
+        };
+        let tried = self.tried().into_iter().map(|(place, _)| at(place)).collect();
+        Chosen { taken: at(self.running), settled: self.settled, tried }
     }
 
     /// What is taken, and why.
