@@ -74,14 +74,16 @@ def label(chosen):
 def told(chosen):
     """What `auto` settled on, in a line."""
     def name(method):
-        return label(method) + {"recursive": " by R-SAG", "bruck": " by B-SAG", None: ""}[method["sag"]]
+        teams = f" with {method['teams']} teams" if method["teams"] > 1 else ""
+        return method["method"] + teams + {"recursive": " by R-SAG", "bruck": " by B-SAG", None: ""}[method["sag"]]
 
     def time(seconds):
-        return f"{1e3 * seconds:.2f} ms"
+        ms = 1e3 * seconds
+        return f"{ms:.{2 if ms < 9.95 else 1 if ms < 99.5 else 0}f} ms"
 
     others = [f"{name(t)}: {time(t['seconds_measured'])}" for t in chosen["tried"] if name(t) != name(chosen)]
     took = f"{time(chosen['seconds_measured'])} a step measured ({time(chosen['seconds_expected'])} expected)"
-    return f"auto settled on {name(chosen)}: {took}; tried {', '.join(others) or 'nothing else'}"
+    return f"auto settles for {name(chosen)}: {took}; tried {', '.join(others) or 'nothing else'}"
 
 
 def compare(hostfile, names, params, density, chosen):
