@@ -1,5 +1,6 @@
 //! `gleaner bench`: how long real workers need to synchronise gradients.
 
+mod chosen;
 mod gradient;
 mod lineup;
 mod mass;

@@ -4,7 +4,7 @@
     testbed/methods.py [--hosts 6] [--steps 20] [--rates 1gbit,10gbit] [--params 14728266,269722]
                        [--densities 0.01,0.001] [--skip METHOD,…] [--json FILE]
 
-For each case: a job with the method `auto` runs until it has settled, and says what it took. Then all methods, SparDL
+For each case: a job with the method `auto` runs until it has settled, and reports what it took. Then all methods, SparDL
 also with teams, take turns in one job on the same gradients, and the table gives medians and quartiles over the steps.
 The last line of a case is the median of what `auto` took over the best median. Needs root (network namespaces) and a
 release build. Emulated hosts are made and removed by testbed/namespaces.sh.
@@ -13,7 +13,6 @@ release build. Emulated hosts are made and removed by testbed/namespaces.sh.
 import argparse
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -21,11 +20,6 @@ import tempfile
 here = pathlib.Path(__file__).resolve().parent
 gleaner = here.parent / "target" / "release" / "gleaner"
 namespaces = here / "namespaces.sh"
-
-METHODS = (
-    "spardl ssar-recursive-double ssar-split-all-gather dsar-split-all-gather topka topkdsa gtopk oktopk "
-    "ring rabenseifner recursive-doubling"
-).split()
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--hosts", type=int, default=6)
@@ -38,38 +32,66 @@ parser.add_argument("--json", type=pathlib.Path, help="write all figures there, 
 arguments = parser.parse_args()
 
 
-def bench(hostfile, *options):
-    """Runs one job; gives its JSON object and what it said on standard error."""
-    command = [gleaner, "launch", "--hostfile", hostfile, "--agent", "ip netns exec", "--", gleaner, "bench", "--json", *options]
-    run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+def report(command):
+    """Runs a command and gives the JSON object that rank 0 prints."""
+    command = list(map(str, command))
+    run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{run.stderr}")
-    lines = [line.split("] ", 1)[1] for line in run.stdout.splitlines() if line.startswith("[0] {")]
-    return json.loads(lines[-1]), run.stderr
+        sys.exit(f"{' '.join(command)} failed:\n{run.stderr}")
+    # A launcher puts the rank before each line.
+    lines = [line.removeprefix("[0] ") for line in run.stdout.splitlines()]
+    return json.loads([line for line in lines if line.startswith("{")][-1])
+
+
+def bench(hostfile, *options):
+    """Runs one job across the emulated hosts."""
+    return report([gleaner, "launch", "--hostfile", hostfile, "--agent", "ip netns exec", "--", gleaner, "bench", "--json", *options])
+
+
+def methods():
+    """The names that `all` stands for among so many workers, then SparDL with every number of teams."""
+    small = ["--params", 1000, "--warmup", 0, "--steps", 1]
+    found = report([gleaner, "bench", "--json", "--workers", arguments.hosts, *small, "--method", "all"])["methods"]
+    names = [row["method"] for row in found if row["method"] not in arguments.skip.split(",")]
+    return names + [f"spardl/{d}" for d in range(2, arguments.hosts + 1) if arguments.hosts % d == 0]
 
 
 def choice(hostfile, params, density):
-    """What `auto` settles on, and its lines."""
-    _, said = bench(
+    """What `auto` settles on, with its forecast and what it tried."""
+    chosen = bench(
         hostfile, "--method", "auto", "--params", params, "--density", density, "--warmup", 250, "--steps", 1
-    )
-    lines = [line.split("gleaner: ", 1)[1] for line in said.splitlines() if "gleaner: auto " in line]
-    if not lines:
-        sys.exit(f"auto did not say what it takes:\n{said}")
-    name = re.search(r"auto (?:takes|stays with|settles for) (\S+?)(?: with (\d+) teams)?(?: by (R|B)-SAG)?:", lines[-1])
-    if not name:
-        sys.exit(f"cannot read what auto took from: {lines[-1]}")
-    return name.group(1), int(name.group(2) or 1), name.group(3), lines
+    )["auto"]
+    if not chosen["settled"]:
+        sys.exit(f"auto has not settled after 250 steps: {chosen}")
+    return chosen
 
 
-def compare(hostfile, params, density, chosen):
-    """All methods in turns, and SparDL with every number of teams."""
+def label(chosen):
+    """As the table names a method."""
+    return chosen["method"] if chosen["teams"] == 1 else f"{chosen['method']}/{chosen['teams']}"
+
+
+def told(chosen):
+    """What `auto` settled on, in a line."""
+    def name(method):
+        teams = f" with {method['teams']} teams" if method["teams"] > 1 else ""
+        return method["method"] + teams + {"recursive": " by R-SAG", "bruck": " by B-SAG", None: ""}[method["sag"]]
+
+    def time(seconds):
+        ms = 1e3 * seconds
+        return f"{ms:.{2 if ms < 9.95 else 1 if ms < 99.5 else 0}f} ms"
+
+    others = [f"{name(t)}: {time(t['seconds_measured'])}" for t in chosen["tried"] if name(t) != name(chosen)]
+    took = f"{time(chosen['seconds_measured'])} a step measured ({time(chosen['seconds_expected'])} expected)"
+    return f"auto settles for {name(chosen)}: {took}; tried {', '.join(others) or 'nothing else'}"
+
+
+def compare(hostfile, names, params, density, chosen):
+    """All methods in turns, SparDL's teams as `auto` brought them together."""
     options = ["--params", params, "--density", density, "--steps", arguments.steps, "--warmup", 3]
-    names = [name for name in METHODS if name not in arguments.skip.split(",")]
-    names += [f"spardl/{d}" for d in range(2, arguments.hosts + 1) if arguments.hosts % d == 0]
-    if chosen[2]:
-        options += ["--sag", {"R": "recursive", "B": "bruck"}[chosen[2]]]
-    return bench(hostfile, "--method", ",".join(names), *options)[0]
+    if chosen["sag"]:
+        options += ["--sag", chosen["sag"]]
+    return bench(hostfile, "--method", ",".join(names), *options)
 
 
 def ms(seconds):
@@ -77,6 +99,7 @@ def ms(seconds):
 
 
 results = []
+names = methods()
 for rate in arguments.rates.split(","):
     up = subprocess.run([namespaces, "up", str(arguments.hosts), rate], capture_output=True, text=True)
     if up.returncode != 0:
@@ -88,15 +111,12 @@ for rate in arguments.rates.split(","):
             hostfile.flush()
             for params in arguments.params.split(","):
                 for density in arguments.densities.split(","):
-                    method, teams, sag, said = choice(hostfile.name, params, density)
-                    found = compare(hostfile.name, params, density, (method, teams, sag))
+                    chosen = choice(hostfile.name, params, density)
+                    found = compare(hostfile.name, names, params, density, chosen)
                     rows = sorted(found["methods"], key=lambda row: row["seconds"])
-                    label = f"{method}/{teams}" if teams > 1 else method
-                    took = next((row for row in rows if row["method"] == label), None)
+                    took = next((row for row in rows if row["method"] == label(chosen)), None)
                     ratio = took["seconds"] / rows[0]["seconds"] if took else float("nan")
-                    results.append(
-                        dict(rate=rate, params=params, density=density, said=said, method=method, teams=teams, ratio=ratio, rows=rows)
-                    )
+                    results.append(dict(rate=rate, params=params, density=density, auto=chosen, ratio=ratio, rows=rows))
                     print(f"\n{rate}, n = {int(params):,}, density {density}, {arguments.hosts} hosts, {arguments.steps} steps")
                     print(f"{'method':24}{'ms':>9}{'25%':>9}{'75%':>9}{'select':>9}{'exchange':>9}{'merge':>9}{'bytes':>13}{'rounds':>7}{'delivered':>12}{'L2':>8}")
                     for row in rows:
@@ -105,7 +125,7 @@ for rate in arguments.rates.split(","):
                             f"{ms(row['seconds_select'])}{ms(row['seconds_exchange'])}{ms(row['seconds_merge'])}"
                             f"{row['bytes_received']:13,}{row['rounds']:7}{row['entries_delivered']:12,}{row['l2_share']:8.4f}"
                         )
-                    print(f"auto: {said[-1]}")
+                    print(told(chosen))
                     print(f"auto's choice over the best median: {ratio:.2f}", flush=True)
     finally:
         subprocess.run([namespaces, "down"], check=True)

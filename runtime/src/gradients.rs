@@ -10,7 +10,7 @@ use gleaner_algorithms::{Method, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Run, RunTimes, Stopped};
-use crate::auto::Auto;
+use crate::auto::{Auto, Chosen};
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::group::Group;
@@ -276,6 +276,11 @@ impl Gradients {
     /// The methods of the groups: those that were chosen, if the method was a choice.
     pub fn methods(&self) -> Vec<Method> {
         self.groups.iter().map(|g| g.group.routine.method()).collect()
+    }
+
+    /// What the method `auto` has come to for each group; nothing where the method was named.
+    pub fn chosen(&self) -> Vec<Chosen> {
+        self.auto.as_ref().map(Auto::chosen).unwrap_or_default()
     }
 
     /// What a checkpoint names.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::{Bag, Coding};
-use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::collectives::{Prepared, Routine};
 use gleaner_algorithms::residual::{NonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
 use gleaner_algorithms::{Element, Method, Partition, Reduction};
@@ -45,9 +45,6 @@ impl<T: Element> Group<T> {
         reduction: Reduction<T>,
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
-        if T::NAME != f32::NAME && method.values() != Coding::Exact {
-            return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
-        }
         let routine = Routine::new(method, rank, workers, n, stream)?;
         let schedule = &routine.prepared().schedule;
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());

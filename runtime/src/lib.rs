@@ -29,6 +29,7 @@ mod tag;
 mod update;
 mod worker;
 
+pub use auto::{Chosen, Tried};
 pub use checkpoint::CheckpointError;
 pub use environment::{Config, ConfigError};
 pub use failure::{Cancelled, Error, Failure};

@@ -25,7 +25,7 @@ impl Purpose {
             Some(2) => "barrier()",
             Some(3) => "gradients()",
             Some(4) => "reducer()",
-            Some(5) => "gradients() with the method auto",
+            Some(5) => "gradients() or reducer() with the method auto",
             Some(6) => "wait() with the method auto",
             _ => "an unknown call",
         }

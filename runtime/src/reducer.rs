@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::{Element, Method, Reduction};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{Run, Stopped, at_length};
+use crate::auto;
 use crate::failure::{Cancelled, Error, Failure};
 use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
@@ -43,6 +46,7 @@ pub struct Reducer<T: Element = f32> {
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     step: u64,
+    method: Method,
     /// Where the group comes back to when the step that it is in has been committed.
     idle: mpsc::Receiver<Group<T>>,
     reduction: Reduction<T>,
@@ -60,21 +64,29 @@ impl<T: Element> Reducer<T> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
         let stream = u64::from(REDUCERS) << 16 | u64::from(number);
-        let group = Group::new(&session, method, n, stream, reduction)?;
-        session.agree(
-            Purpose::Reducer,
-            &format!(
-                "reducer '{name}' with {n} entries\nmethod {method}\n{} of {}\n",
-                reduction.name(),
-                T::NAME
-            ),
-        )?;
+        // Whichever method a choice comes to.
+        if T::NAME != f32::NAME && method.values() != Coding::Exact {
+            return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
+        }
+        let reduced = format!("{} of {}", reduction.name(), T::NAME);
+        let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n");
+        let agree = || session.agree(Purpose::Reducer, &lines);
+        let group = |method| Group::new(&session, method, n, stream, reduction);
+        let group = if method.is_auto() {
+            // Before anything is measured for it.
+            agree()?;
+            auto::cheapest(&session, name, method, n, group)?
+        } else {
+            group(method)?
+        };
+        agree()?;
         Ok(Self {
             session,
             number,
             layout: Arc::new(layout),
             by_name,
             step: 0,
+            method: group.routine.method(),
             idle: resting(group),
             reduction,
         })
@@ -136,6 +148,11 @@ impl<T: Element> Reducer<T> {
             let _ = result.send(outcome);
         });
         Ok(Handle { result: handle, post: desk, id, step })
+    }
+
+    /// The method that it runs: the one that was chosen, if the method was a choice.
+    pub fn method(&self) -> Method {
+        self.method
     }
 
     /// The number of the next step, from 0.

@@ -12,6 +12,8 @@ mod hosts;
 mod output;
 #[path = "launch/process.rs"]
 mod process;
+#[path = "launch/rates.rs"]
+mod rates;
 
 /// Not a test of its own: as a process of its own, it is the launcher that the tests start and send signals to.
 #[test]

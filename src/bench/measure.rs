@@ -6,6 +6,7 @@ use gleaner_runtime::{Config, Error, Gradients, Layout, Session, Update};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::chosen::Chosen;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, Lineup, enlist};
 use super::mass::Mass;
@@ -119,8 +120,10 @@ fn finish(session: &Session, bench: &Bench, runners: Vec<Runner>) -> Result<Vec<
             return Err(BenchError::Digest { method, rank, theirs, ours });
         }
         let lost = all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps);
-        let facts =
-            Facts { workers, params: bench.params, rounds: gradients.rounds(), lost, digest: ours.clone() };
+        let (params, rounds, digest) = (bench.params, gradients.rounds(), ours.clone());
+        // There is one parameter, so there is one group.
+        let auto = gradients.chosen().first().map(Chosen::from);
+        let facts = Facts { workers, params, rounds, lost, digest, auto };
         methods.push(Summary::of(&entrant, &records, facts));
     }
     Ok(methods)

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::chosen::Chosen;
 use super::lineup::{Entrant, Refusal};
 
 /// What one rank measured in one step.
@@ -62,6 +63,9 @@ pub struct Summary {
     pub l2_share: f64,
     pub lost: f64,
     pub digest: String,
+    /// Of the method `auto` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto: Option<Chosen>,
 }
 
 /// The report on several methods.
@@ -79,6 +83,8 @@ pub struct Facts {
     /// Over all ranks, a step.
     pub lost: f64,
     pub digest: String,
+    /// What the method `auto` came to.
+    pub auto: Option<Chosen>,
 }
 
 impl Record {
@@ -99,7 +105,7 @@ impl Record {
 impl Summary {
     /// From the records of all measured steps.
     pub fn of(entrant: &Entrant, records: &[Record], facts: Facts) -> Self {
-        let Facts { workers, params, rounds, lost, digest } = facts;
+        let Facts { workers, params, rounds, lost, digest, auto } = facts;
         let of = |field: fn(&Record) -> f64| Spread::of(records.iter().map(field).collect());
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
@@ -137,6 +143,7 @@ impl Summary {
             l2_share: of(|r| r.l2_share).median,
             lost,
             digest,
+            auto,
         }
     }
 }
@@ -209,7 +216,8 @@ mod tests {
         assert_eq!((record.slowest.select, record.slowest.exchange), (9.0, 1.0));
 
         let entrant = Entrant { method: Method::ring(), k: 10 };
-        let facts = || Facts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new() };
+        let facts =
+            || Facts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new(), auto: None };
         let summary = Summary::of(&entrant, &[record; 3], facts());
         assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
         assert_eq!(

@@ -115,7 +115,8 @@ mod tests {
 
     fn taking(method: Method, seconds: f64) -> Summary {
         let sample = Sample { seconds, ..Sample::default() };
-        let facts = Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64) };
+        let facts =
+            Facts { workers: 5, params: 1000, rounds: 3, lost: 0.0, digest: "0".repeat(64), auto: None };
         Summary::of(&Entrant { method, k: 10 }, &[Record::of(&[sample], 10, 0.25)], facts)
     }
 

@@ -229,3 +229,35 @@ fn a_launcher_starts_ranks_that_take_the_same_turns() {
         reports(&bench(3, &["--json", "--method", "spardl,ring"])).iter().map(lasting).collect();
     assert_eq!(launched, alone);
 }
+
+/// A choice reports what it came to; with few steps it is still trying, with 230 it has settled for the fastest it tried.
+#[test]
+fn auto_reports_what_it_settled_for() {
+    let arguments = ["bench", "--workers", "3", "--params", "5000", "--steps", "1", "--json"];
+    let chosen = |method: &str, warmup: &str| {
+        let mut command = gleaner();
+        command.args(arguments).args(["--method", method, "--warmup", warmup]);
+        run(command).report()["auto"].clone()
+    };
+    let known: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+    for (warmup, is_settled) in [("3", false), ("14", false), ("229", true)] {
+        let auto = chosen("auto", warmup);
+        assert_eq!(auto["settled"], is_settled, "{auto}");
+        let tried = auto["tried"].as_array().unwrap();
+        assert_eq!(tried.is_empty(), warmup == "3", "{auto}");
+        for method in tried.iter().chain([&auto]) {
+            assert!(known.contains(&method["method"].as_str().unwrap()), "{auto}");
+            assert!(method["seconds_expected"].as_f64().unwrap() > 0.0, "{auto}");
+            assert!(method["teams"] == 1 || method["method"] == "spardl", "{auto}");
+            assert_eq!(method["sag"].is_null(), method["teams"] == 1, "{auto}");
+        }
+        let measured = |method: &Value| method["seconds_measured"].as_f64();
+        assert!(tried.iter().all(|method| measured(method).unwrap() > 0.0), "{auto}");
+        assert!(tried.is_sorted_by(|a, b| measured(a) <= measured(b)), "{auto}");
+        if is_settled {
+            let fields = ["method", "teams", "sag", "seconds_expected", "seconds_measured"];
+            assert!(fields.iter().all(|field| tried[0][field] == auto[field]), "{auto}");
+        }
+    }
+    assert!(chosen("ring", "0").is_null());
+}

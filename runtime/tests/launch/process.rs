@@ -13,6 +13,7 @@ use gleaner_runtime::launcher::{Host, Job, Output};
 use serde_json::{Value, json};
 
 pub const JOB: &str = "LAUNCH_TEST_JOB";
+pub const PROBE: &str = "LAUNCH_TEST_PROBE";
 pub const WORKER: &str = "LAUNCH_TEST_WORKER";
 
 /// A job as the tests describe it: `{workers | hosts, agent, program, env, rank_zero, directory}`.

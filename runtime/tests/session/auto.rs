@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use gleaner_algorithms::Method;
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::forecast::Model;
+use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_runtime::{Gradients, Layout};
 
 use crate::job::{BOTH, Over, gradient, run};
@@ -121,6 +123,65 @@ fn all_ranks_choose_or_none_does() {
     run(Over::Memory, 2, |session| {
         let method = if session.rank() == 0 { Method::auto() } else { Method::ring() };
         let Err(error) = session.gradients(&layout, method) else { panic!("they agreed") };
+        assert!(error.to_string().contains("rank 1"), "{error}");
+    });
+}
+
+/// A reducer takes the cheapest by forecast and stays with it, so it does what a reducer does that names that method.
+#[test]
+fn a_reducer_takes_the_cheapest_forecast_and_stays_with_it() {
+    const N: usize = 2000;
+    for over in BOTH {
+        let chosen = run(over, 3, |session| {
+            let choice = Method::auto().density(0.05);
+            let mut reducer = session.reducer("a", N, choice).unwrap();
+            let probed = session.probe(N).unwrap();
+            let model = Model::new(probed.network, probed.speed, choice, N).unwrap();
+            let cheapest = model.rank(choice, 3, N).unwrap()[0].method;
+            assert_eq!(reducer.method().to_string(), cheapest.to_string());
+            let mut named = session.reducer("a", N, cheapest).unwrap();
+            for step in 0..30 {
+                let values = gradient(N, session.rank(), step);
+                let update = reducer.start(&values).unwrap().wait().unwrap();
+                let expected = named.start(&values).unwrap().wait().unwrap();
+                assert_eq!(
+                    update.values("a").unwrap(),
+                    expected.values("a").unwrap(),
+                    "{over:?}, step {step}"
+                );
+            }
+            assert_eq!(reducer.residual().unwrap(), named.residual().unwrap());
+            reducer.method().to_string()
+        });
+        assert!(chosen.iter().all(|method| *method == chosen[0]), "{over:?}: {chosen:?}");
+    }
+}
+
+/// What leaves entries out has no maximum, so a choice passes it over; and options are judged before anything is measured.
+#[test]
+fn a_reducer_chooses_only_what_can_reduce() {
+    run(Over::Memory, 3, |session| {
+        let rank = session.rank() as f32;
+        let choice = Method::auto().density(0.001);
+        let mut most = session.reducer_of("most", 10_000, choice, Reduction::Max).unwrap();
+        assert!(!most.method().collective().is_sparse(), "{}", most.method());
+        let values: Vec<f32> =
+            (0..10_000).map(|i| if i % 3 == session.rank() { 5.0 } else { rank }).collect();
+        let update = most.start(&values).unwrap().wait().unwrap();
+        assert_eq!(update.values("most").unwrap(), vec![5.0f32; 10_000]);
+
+        let coded = choice.coding(Coding::Bf16);
+        let refused = session.reducer_of("sum", 100, coded, Reduction::<f64>::Sum).err().unwrap().to_string();
+        assert!(refused.contains(&format!("values of type {}", f64::NAME)), "{refused}");
+    });
+}
+
+/// Ranks of which one chooses and another does not are told apart here, too.
+#[test]
+fn all_ranks_choose_a_reducer_or_none_does() {
+    run(Over::Memory, 2, |session| {
+        let method = if session.rank() == 0 { Method::auto() } else { Method::ring() };
+        let Err(error) = session.reducer("a", 50, method) else { panic!("they agreed") };
         assert!(error.to_string().contains("rank 1"), "{error}");
     });
 }

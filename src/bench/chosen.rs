@@ -1,0 +1,47 @@
+//! What the method `auto` came to, as the report has it.
+
+use gleaner_algorithms::collectives::Sag;
+use serde::Serialize;
+
+/// The method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chosen {
+    settled: bool,
+    #[serde(flatten)]
+    taken: Tried,
+    tried: Vec<Tried>,
+}
+
+/// A method with its forecast, and the median of its steps if it was tried, both in seconds.
+#[derive(Clone, Debug, Serialize)]
+struct Tried {
+    method: &'static str,
+    teams: u32,
+    sag: Option<&'static str>,
+    seconds_expected: f64,
+    seconds_measured: Option<f64>,
+}
+
+impl From<&gleaner_runtime::Chosen> for Chosen {
+    fn from(chosen: &gleaner_runtime::Chosen) -> Self {
+        let tried = chosen.tried.iter().map(Tried::from).collect();
+        Self { settled: chosen.settled, taken: Tried::from(&chosen.taken), tried }
+    }
+}
+
+impl From<&gleaner_runtime::Tried> for Tried {
+    fn from(tried: &gleaner_runtime::Tried) -> Self {
+        let forecast = &tried.forecast;
+        Self {
+            method: forecast.method.collective().name(),
+            teams: forecast.teams,
+            sag: match forecast.sag {
+                Sag::Auto => None,
+                Sag::Recursive => Some("recursive"),
+                Sag::Bruck => Some("bruck"),
+            },
+            seconds_expected: forecast.seconds,
+            seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
+        }
+    }
+}
