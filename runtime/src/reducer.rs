@@ -60,7 +60,7 @@ impl<T: Element> Reducer<T> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
         let stream = u64::from(REDUCERS) << 16 | u64::from(number);
-        let group = Group::new(&session, method, n, stream, reduction)?;
+        let group = Group::new(&session, method, n.into(), stream, reduction)?;
         session.agree(
             Purpose::Reducer,
             &format!(

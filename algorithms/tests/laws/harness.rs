@@ -6,7 +6,8 @@ use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
-use gleaner_algorithms::{Block, Method, Partition};
+use gleaner_algorithms::selectors::Selector;
+use gleaner_algorithms::{Block, Layers, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};
 
 use super::by_hand;
@@ -18,6 +19,18 @@ pub fn methods() -> impl Iterator<Item = Method> {
     COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
 }
 
+/// The methods that take a selector.
+pub fn selecting() -> impl Iterator<Item = Method> {
+    let takes = |m: &Method| m.selector(Selector::Random).shape(2, 10).is_ok();
+    methods().filter(takes)
+}
+
+/// One of each selector but the exact top-k.
+pub fn selectors() -> Vec<Selector> {
+    let named = Selector::NAMED.into_iter().filter(|selector| *selector != Selector::Top);
+    named.chain([Selector::Bucketed(7), Selector::Threshold(0.5), Selector::Threshold(1e20)]).collect()
+}
+
 /// All methods, and those that have options with each of them, for so many workers.
 pub fn variants(workers: usize) -> Vec<Method> {
     let mut all: Vec<Method> = methods().collect();
@@ -27,9 +40,9 @@ pub fn variants(workers: usize) -> Vec<Method> {
             all.push(Method::spardl().teams(teams).sag(Sag::Bruck));
         }
     }
-    for name in ["topka", "topkdsa", "gtopk", "ssar-recursive-double", "dsar-split-all-gather"] {
-        all.push(Method::named(name).unwrap().bucketed(7));
-    }
+    // Each method that takes a selector with one of them in turn; each with all of them is a test of its own.
+    let selectors = selectors();
+    all.extend(selecting().enumerate().map(|(i, m)| m.selector(selectors[(i + workers) % selectors.len()])));
     // Each coding once, with one of the sparse methods in turn, and SparDL's teams with all of them.
     let sparse: Vec<Method> = methods().filter(|m| m.collective().is_sparse()).collect();
     for (i, coding) in Coding::ALL.into_iter().enumerate().skip(1) {
@@ -65,9 +78,9 @@ pub struct Team {
 
 impl Team {
     /// The workers of a method that runs as the user asked for it.
-    pub fn of(method: Method, workers: usize, n: usize) -> Self {
-        let ensemble = Ensemble::new(method, workers as u32, n)
-            .unwrap_or_else(|e| panic!("{method}, P {workers}, n {n}: {e}"));
+    pub fn of(method: Method, workers: usize, layers: impl Into<Layers>) -> Self {
+        let ensemble = Ensemble::new(method, workers as u32, layers)
+            .unwrap_or_else(|e| panic!("{method}, P {workers}: {e}"));
         Self { ensemble, collection: method.collection() }
     }
 
