@@ -23,9 +23,9 @@ pub(super) fn excesses<T: Element>(values: &[T], over: f64) -> Excesses {
     let (mut counts, mut sums, mut squares) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
     let mut take = |lane: usize, value: T| {
         let magnitude = value.to_f64().abs();
-        let taken = magnitude >= least;
-        let excess = if taken { magnitude - over } else { 0.0 };
-        counts[lane] += if taken { 1.0 } else { 0.0 };
+        // Without a branch: whether an entry is above cannot be predicted.
+        let excess = if magnitude > over { magnitude - over } else { 0.0 };
+        counts[lane] += f64::from(u8::from(magnitude >= least));
         sums[lane] += excess;
         squares[lane] += excess * excess;
     };

@@ -112,6 +112,10 @@ fn pareto(above: Excesses, leaves: f64) -> f64 {
 
 fn gamma(mean: f64, mean_logarithm: f64, leaves: f64) -> f64 {
     let s = mean.ln() - mean_logarithm;
+    // Where all are equal there is no gamma distribution, and s is nothing but rounding errors.
+    if s.is_nan() || s <= 1e-9 {
+        return f64::NAN;
+    }
     let shape = (3.0 - s + ((s - 3.0) * (s - 3.0) + 24.0 * s).sqrt()) / (12.0 * s);
     -(mean / shape) * (leaves.ln() + logarithm_of_gamma(shape))
 }
@@ -162,6 +166,16 @@ mod tests {
         let (one, four) =
             (counted(&pareto, 1000, Fit::Exponential, 1), counted(&pareto, 1000, Fit::Exponential, 4));
         assert!(one > 1.4 && four < 1.2, "{one}, {four}");
+    }
+
+    #[test]
+    fn equal_magnitudes_have_a_threshold_too() {
+        for size in [1e-30f32, 0.3, 1.0, 7e20] {
+            for (fit, stages) in [(Fit::Exponential, 1), (Fit::Gamma, 1), (Fit::Gamma, 4), (Fit::Pareto, 2)] {
+                let threshold = threshold(&vec![size; 1000], 10, fit, stages);
+                assert!(threshold > 0.0 && threshold.is_finite(), "{fit:?} of {size}: {threshold}");
+            }
+        }
     }
 
     #[test]
