@@ -131,7 +131,7 @@ impl Job {
         match self {
             Job::Own { selection, memories } => {
                 // Each worker draws for itself.
-                let seed = seed ^ (w as u64) << 32;
+                let seed = seed ^ ((w as u64) << 32);
                 let chosen = selection.choose(gradients[w], &Candidates::default(), &memories[w], seed);
                 let threshold = match selection.selector {
                     Selector::Top => Some(smallest(&chosen.entries)),

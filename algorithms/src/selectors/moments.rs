@@ -81,7 +81,7 @@ pub(super) fn mean_logarithm<T: Element>(values: &[T]) -> f64 {
             let taken = value != T::ZERO;
             count += u64::from(taken);
             exponents += if taken { (bits >> 52) as i64 - 1023 } else { 0 };
-            let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1.0f64.to_bits());
+            let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | 1.0f64.to_bits());
             products[lane] *= if taken { mantissa } else { 1.0 };
         };
         let (groups, rest) = chunk.as_chunks::<LANES>();

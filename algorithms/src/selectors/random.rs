@@ -22,11 +22,11 @@ pub(crate) fn drawn(len: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut taken = vec![0u64; len.div_ceil(64)];
     for last in len - count..len {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mut bits = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^= bits >> 31;
-        let drawn = (u128::from(bits) * (last as u128 + 1) >> 64) as usize;
-        let fresh = taken[drawn / 64] >> (drawn % 64) & 1 == 0;
+        let drawn = ((u128::from(bits) * (last as u128 + 1)) >> 64) as usize;
+        let fresh = (taken[drawn / 64] >> (drawn % 64)) & 1 == 0;
         let index = if fresh { drawn } else { last };
         taken[index / 64] |= 1 << (index % 64);
     }
