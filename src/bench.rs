@@ -5,7 +5,7 @@ mod gradient;
 mod lineup;
 mod mass;
 mod measure;
-mod picture;
+pub mod picture;
 mod summary;
 mod table;
 

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{COLLECTIVES, MethodError, Sag};
+use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
 use crate::quantity;
@@ -29,9 +30,8 @@ pub struct Choice {
     /// the residuals
     #[arg(long, value_name = "CODING", default_value = "exact")]
     values: Coding,
-    /// Selects the share from every so many consecutive entries, such as 512, instead of from all of them
-    #[arg(long, value_name = "ENTRIES")]
-    bucket: Option<u32>,
+    #[arg(long, value_name = "NAME[=NUMBER]", default_value = "top", help = selectors())]
+    selector: Selector,
 }
 
 /// How teams come together.
@@ -55,6 +55,13 @@ impl From<Way> for Sag {
 fn names() -> String {
     let names: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
     format!("The all-reduce: {}, or auto for the one that is expected to be fastest", names.join(", "))
+}
+
+fn selectors() -> String {
+    let names = Selector::names().join(", ");
+    format!(
+        "How a worker chooses from its own gradient, where the method looks at all of it at once: {names}"
+    )
 }
 
 fn summaries() -> String {
@@ -86,8 +93,8 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let method = Method::named(&self.method)?.teams(self.teams).sag(self.sag.into()).coding(self.values);
-        let method = self.bucket.into_iter().fold(method, Method::bucketed);
+        let method = Method::named(&self.method)?.teams(self.teams).sag(self.sag.into());
+        let method = method.coding(self.values).selector(self.selector);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
                 return Err(ChoiceError::Density(density));

@@ -8,6 +8,7 @@ mod plan;
 mod quantity;
 mod reduce;
 mod report;
+mod select;
 #[cfg(feature = "train")]
 mod train;
 
@@ -23,6 +24,7 @@ enum Command {
     Train(train::TrainArgs),
     Bench(bench::Bench),
     Reduce(reduce::Reduce),
+    Select(select::Select),
     Plan(plan::Plan),
     Launch(launch::Launch),
 }
@@ -34,6 +36,9 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
         Command::Reduce(arguments) => {
             reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
+        Command::Select(arguments) => {
+            select::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
         Command::Plan(arguments) => {
             plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())

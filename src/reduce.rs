@@ -1,7 +1,7 @@
 //! `gleaner reduce`: one all-reduce of recorded gradients, with all workers in one thread.
 
 mod memory;
-mod npy;
+pub mod npy;
 mod step;
 
 use std::fmt::Write as _;
@@ -188,7 +188,11 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
     report::print(&text).map_err(ReduceError::Print)
 }
 
-fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, ReduceError> {
+/// Opens the gradients of all ranks, which must be alike.
+///
+/// # Errors
+/// Files that cannot be read, and gradients of different shapes.
+pub fn open_gradients(paths: &[PathBuf]) -> Result<Vec<Vector>, ReduceError> {
     let open = |(rank, path): (usize, &PathBuf)| {
         Vector::open(path).map_err(|source| ReduceError::File { rank: Rank(rank as u32), source })
     };

@@ -17,14 +17,17 @@ pub mod bag;
 pub mod collectives;
 pub mod element;
 pub mod forecast;
+mod layers;
 mod partition;
 mod reduction;
 pub mod residual;
 pub mod schedule;
 pub mod select;
+pub mod selectors;
 
 pub use collectives::Method;
 pub use element::Element;
+pub use layers::Layers;
 pub use partition::{Partition, Sparsity, SparsityError};
 pub use reduction::Reduction;
 

@@ -81,7 +81,7 @@ impl Gradients {
         let mut methods = Vec::new();
         let mut before = 0;
         for number in 0..layout.group_count() {
-            let n = layout.group_entries(number);
+            let n = layout.layers(number).entries();
             let method = match method.sparsity() {
                 Sparsity::Density(_) => method,
                 // An explicit k is shared out to the groups by their lengths.
@@ -106,9 +106,10 @@ impl Gradients {
             auto = Some(Auto::new(&session, &methods)?);
         }
         let mut groups = Vec::new();
-        for (number, (method, n)) in methods.into_iter().enumerate() {
+        for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
-            let group = Group::new(&session, method, n, stream(channel, number), Reduction::Sum)?;
+            let group =
+                Group::new(&session, method, layout.layers(number), stream(channel, number), Reduction::Sum)?;
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             groups.push(Gathering {
                 group,

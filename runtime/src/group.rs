@@ -7,7 +7,7 @@ use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{Prepared, Routine};
 use gleaner_algorithms::residual::{NonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
-use gleaner_algorithms::{Element, Method, Partition, Reduction};
+use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 
 use gleaner_transport::Peer;
 
@@ -20,6 +20,8 @@ pub(crate) struct Group<T: Element = f32> {
     pub(crate) routine: Routine,
     pub(crate) residual: Residual<T>,
     reduction: Reduction<T>,
+    /// What the gradient is made of, whatever method is taken up.
+    layers: Layers,
     /// How many bytes each peer may have waiting here for this group.
     granted: BTreeMap<u32, u64>,
     /// While a step is under way: gradient plus old residual, as the step began.
@@ -35,20 +37,21 @@ pub(crate) struct Delivered<T: Element = f32> {
 }
 
 impl<T: Element> Group<T> {
-    /// A gradient of n entries that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
+    /// A gradient of these layers that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
     /// others of the session. Its peers get credit for it.
     pub(crate) fn new(
         session: &Inner,
         method: Method,
-        n: usize,
+        layers: Layers,
         stream: u64,
         reduction: Reduction<T>,
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
-        let routine = Routine::new(method, rank, workers, n, stream)?;
+        let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
         let schedule = &routine.prepared().schedule;
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
-        let mut group = Self { routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
+        let mut group =
+            Self { layers, routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
         // Refused now rather than in the first step.
         let nothing = Execution::new(
             group.routine.prepared().schedule.clone(),
@@ -115,7 +118,7 @@ impl<T: Element> Group<T> {
     /// Goes over to another method, between two steps. What was not delivered stays.
     pub(crate) fn take_up(&mut self, session: &Inner, method: Method, stream: u64) -> Result<(), Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
-        self.routine = Routine::new(method, rank, workers, self.routine.shape().n, stream)?;
+        self.routine = Routine::new(method, rank, workers, self.layers.clone(), stream)?;
         self.change(&session.post);
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use gleaner_algorithms::Layers;
+
 /// Named parameters in a fixed order, in one or more groups. Every group is a gradient of its own: it is
 /// selected from, exchanged and merged by itself, as soon as all its parameters are ready.
 #[derive(Clone, Debug, Default)]
@@ -95,8 +97,9 @@ impl Layout {
         self.parameters.last().map_or(0, |p| p.group + 1)
     }
 
-    pub(crate) fn group_entries(&self, group: usize) -> usize {
-        self.parameters.iter().filter(|p| p.group == group).map(|p| p.len).sum()
+    /// The parameters of a group, as the layers of its gradient.
+    pub(crate) fn layers(&self, group: usize) -> Layers {
+        Layers::of(self.parameters.iter().filter(|p| p.group == group).map(|p| p.len))
     }
 
     pub(crate) fn by_name(&self) -> Result<HashMap<String, usize>, LayoutError> {

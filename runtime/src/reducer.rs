@@ -71,7 +71,7 @@ impl<T: Element> Reducer<T> {
         let reduced = format!("{} of {}", reduction.name(), T::NAME);
         let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n");
         let agree = || session.agree(Purpose::Reducer, &lines);
-        let group = |method| Group::new(&session, method, n, stream, reduction);
+        let group = |method| Group::new(&session, method, n.into(), stream, reduction);
         let group = if method.is_auto() {
             // Before anything is measured for it.
             agree()?;

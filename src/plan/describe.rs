@@ -98,8 +98,9 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
                 joint()
             );
         }
-        Rule::Bucketed { bucket, k } => {
-            return format!("keeps the top {k} of every {bucket} entries of {}", joint());
+        Rule::By(selection) => {
+            let (selector, most) = (selection.selector, grouped(selection.most() as u64));
+            return format!("keeps what the selector {selector} chooses, at most {most}, of {}", joint());
         }
         Rule::Random(k) => {
             let k: u64 = slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k[b.index()])).sum();

@@ -53,8 +53,11 @@ pub enum NpyError {
     #[error("{} holds no entries; expected at least one", path.display())]
     Empty { path: PathBuf },
     /// A value that cannot be summed.
-    #[error("{} holds {value} at entry {entry}; expected finite numbers", path.display())]
-    NotFinite { path: PathBuf, entry: usize, value: f32 },
+    #[error(
+        "{} holds {value} at entry {entry}, the first of {count} that are NaN or infinite; expected finite numbers",
+        path.display()
+    )]
+    NotFinite { path: PathBuf, entry: usize, value: f32, count: usize },
 }
 
 /// A vector in a file whose header has been read and found to fit the file.
@@ -122,6 +125,7 @@ impl Vector {
         file.seek(io::SeekFrom::Start(self.start)).map_err(failed)?;
         let mut bytes = vec![0; 4 * PIECE.min(self.len)];
         let mut values = Vec::with_capacity(PIECE.min(self.len));
+        let (mut wrong, mut count) = (None, 0);
         for first in (0..self.len).step_by(PIECE) {
             let bytes = &mut bytes[..4 * PIECE.min(self.len - first)];
             file.read_exact(bytes).map_err(failed)?;
@@ -133,12 +137,19 @@ impl Vector {
                 values.extend(words.map(f32::from_le_bytes));
             }
             if let Some(i) = values.iter().position(|v| !v.is_finite()) {
-                let (path, entry, value) = (self.path.clone(), first + i, values[i]);
-                return Err(NpyError::NotFinite { path, entry, value }.into());
+                wrong.get_or_insert((first + i, values[i]));
+                count += values.iter().filter(|v| !v.is_finite()).count();
             }
-            take(first, &values)?;
+            if wrong.is_none() {
+                take(first, &values)?;
+            }
         }
-        Ok(())
+        match wrong {
+            Some((entry, value)) => {
+                Err(NpyError::NotFinite { path: self.path.clone(), entry, value, count }.into())
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::residual::{Collection, Committed, Residual};
 use crate::schedule::{
     Cost, Execution, ExecutionError, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
 };
-use crate::{Element, Reduction};
+use crate::{Element, Layers, Reduction};
 
 /// The workers of a job, with their residuals and what they have learnt.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ pub struct Ensemble<T: Element = f32> {
 }
 
 impl<T: Element> Ensemble<T> {
-    /// Workers before their first step with gradients of n entries.
+    /// Workers before their first step, with gradients of so many entries or of these layers.
     ///
     /// # Errors
     /// As [`Method::shape`], and schedules that the checker refuses.
-    pub fn new(method: Method, workers: u32, n: usize) -> Result<Self, RoutineError> {
-        let shape = method.shape(workers, n)?;
-        let memory = method.collective().memory(&shape);
+    pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, RoutineError> {
+        let shape = method.shape(workers, layers)?;
+        let memory = method.memory(&shape);
         Self::after(method, shape, vec![memory; workers as usize])
     }
 
@@ -103,7 +103,7 @@ impl<T: Element> Ensemble<T> {
             step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.memories)
         {
             memory.steps += 1;
-            collective.learn(&self.shape, &self.structure, memory, &finished.observed());
+            self.method.learn(&self.shape, &self.structure, memory, &finished.observed());
             committed.push(residual.commit(finished, collection));
         }
         for memory in &self.memories {

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Bucket, COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
+use std::sync::Arc;
+
+use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
 use crate::bag::Coding;
 use crate::residual::Collection;
-use crate::schedule::{Cost, Memory, Schedule, check};
-use crate::{Rank, Sparsity, SparsityError};
+use crate::schedule::{Cost, Memory, Observed, Schedule, check};
+use crate::selectors::{Selection, Selector, SelectorError};
+use crate::{Layers, Rank, Sparsity, SparsityError};
 
 /// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +21,7 @@ pub struct Method {
     teams: u32,
     sag: Sag,
     coding: Coding,
-    bucket: Option<u32>,
+    selector: Selector,
 }
 
 /// A choice that cannot be.
@@ -109,16 +112,37 @@ pub enum MethodError {
         /// The coding.
         coding: Coding,
     },
-    /// A method that selects block by block.
-    #[error("{method} does not select from buckets; topka, topkdsa, gtopk and the methods of SparCML do")]
-    NoBuckets {
+    /// A method that does not start with a selection from all of a worker's gradient.
+    #[error(
+        "{method} chooses its entries in its own way, and the selector {selector} was asked for; leave the selector out, or \
+         choose {SELECTING}"
+    )]
+    NoSelector {
         /// The method's name.
         method: &'static str,
+        /// The selector.
+        selector: Selector,
     },
-    /// Buckets that hold nothing.
-    #[error("a bucket of 0 entries; choose a number such as 512")]
-    EmptyBucket,
+    /// A selector that cannot be.
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    /// What a selector chooses is indexed in the whole gradient.
+    #[error(
+        "the selector {selector} looks at {n} entries at once; expected at most {most}: leave it out, or give each part of the \
+         model a gradient of its own",
+        most = u32::MAX - 1
+    )]
+    Long {
+        /// The selector.
+        selector: Selector,
+        /// The entries of the gradient.
+        n: usize,
+    },
 }
+
+/// The methods that start with a selection from all of a worker's gradient.
+const SELECTING: &str =
+    "topka, topkdsa, gtopk, ssar-recursive-double, ssar-split-all-gather or dsar-split-all-gather";
 
 /// The schedule of one worker with this structure.
 fn schedule<C: Collective + ?Sized>(
@@ -171,9 +195,12 @@ pub(super) fn refuse_coding(method: &'static str, shape: &Shape) -> Result<(), M
     }
 }
 
-/// For methods that do not select from all entries at once.
-pub(super) fn refuse_buckets(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
-    if shape.bucket.is_none() { Ok(()) } else { Err(MethodError::NoBuckets { method }) }
+/// For methods that do not start with a selection from all of a worker's gradient.
+pub(super) fn refuse_selector(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
+    match &shape.selection {
+        None => Ok(()),
+        Some(selection) => Err(MethodError::NoSelector { method, selector: selection.selector }),
+    }
 }
 
 /// Names the method and its options; options at their defaults are left out.
@@ -198,8 +225,8 @@ impl fmt::Display for Method {
         if self.coding != Coding::Exact {
             write!(f, ", {} values", self.coding)?;
         }
-        if let Some(bucket) = self.bucket {
-            write!(f, ", from buckets of {bucket}")?;
+        if self.selector != Selector::Top {
+            write!(f, ", selector {}", self.selector)?;
         }
         write!(f, ", {} residual collection", self.collection.name())
     }
@@ -261,7 +288,7 @@ impl Method {
         for &collective in COLLECTIVES.iter().filter(|c| c.suits_auto()) {
             let alone = match collective.is_sparse() {
                 true => Self { collective, ..*self },
-                false => Self { collective, coding: Coding::Exact, bucket: None, ..*self },
+                false => Self { collective, coding: Coding::Exact, selector: Selector::Top, ..*self },
             };
             if self.teams == 1 || !collective.is_sparse() {
                 candidates.push(Self { teams: 1, sag: Sag::Auto, ..alone });
@@ -296,7 +323,7 @@ impl Method {
             teams: 1,
             sag: Sag::Auto,
             coding: Coding::Exact,
-            bucket: None,
+            selector: Selector::Top,
         }
     }
 
@@ -336,10 +363,10 @@ impl Method {
         Self { coding, ..self }
     }
 
-    /// Selects the share of the density from every `bucket` consecutive entries (SparCML, §6: 512).
+    /// Chooses in this way from a worker's own gradient, in methods that start with a selection from all of it.
     #[must_use]
-    pub fn bucketed(self, bucket: u32) -> Self {
-        Self { bucket: Some(bucket), ..self }
+    pub fn selector(self, selector: Selector) -> Self {
+        Self { selector, ..self }
     }
 
     /// The name, and after a slash the number of teams if there are several: as commands take it in a list of methods.
@@ -370,29 +397,32 @@ impl Method {
         self.coding
     }
 
-    /// What the schedules for so many workers and a gradient of n entries are made for.
+    /// What the schedules for so many workers and a gradient of n entries are made for. Where the layers of the gradient are
+    /// known, they stand in place of n.
     ///
     /// # Errors
     /// No workers, blocks too long for 32-bit indices, a density that is not in [0, 1], k above n, or options that
     /// the method does not have.
-    pub fn shape(&self, workers: u32, n: usize) -> Result<Shape, MethodError> {
+    pub fn shape(&self, workers: u32, layers: impl Into<Layers>) -> Result<Shape, MethodError> {
+        let layers = layers.into();
+        let n = layers.entries();
         if workers == 0 {
             return Err(MethodError::NoWorkers);
         }
-        if self.bucket == Some(0) {
-            return Err(MethodError::EmptyBucket);
-        }
         let (teams, sag, coding, k) = (self.teams, self.sag, self.coding, self.sparsity.k(n)?);
-        let bucket = self.bucket.map(|entries| Bucket::share(entries, k, n));
-        let mut shape = Shape { workers, n, k, teams, sag, coding, bucket };
+        let selector = self.selector;
+        let selection = (selector != Selector::Top).then(|| Arc::new(Selection { selector, k, layers }));
+        let mut shape = Shape { workers, n, k, teams, sag, coding, selection };
         self.collective.accepts(&shape)?;
-        let blocks = self.collective.blocks(&shape).max(1) as usize;
-        if let Some(bucket) = bucket {
-            // Rounding, and buckets cut short by the ends of blocks, make it another number than was asked for.
-            let (len, longer) = (n / blocks, n % blocks);
-            shape.k = longer * bucket.of_block(len + 1) + (blocks - longer) * bucket.of_block(len);
+        if let Some(selection) = &shape.selection {
+            selector.check()?;
+            if n >= u32::MAX as usize {
+                return Err(MethodError::Long { selector, n });
+            }
+            // Rounding makes it another number than was asked for.
+            shape.k = selection.count().unwrap_or(k);
         }
-        let block = n.div_ceil(blocks);
+        let block = n.div_ceil(self.collective.blocks(&shape).max(1) as usize);
         if block >= u32::MAX as usize {
             return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
         }
@@ -405,8 +435,23 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
         let shape = self.shape(workers, n)?;
-        let structure = self.collective.structure(&shape, &self.collective.memory(&shape));
+        let structure = self.collective.structure(&shape, &self.memory(&shape));
         Ok(self.schedule_of(rank, &shape, &structure))
+    }
+
+    /// What workers of this method know before the first step.
+    pub fn memory(&self, shape: &Shape) -> Memory {
+        let mut memory = self.collective.memory(shape);
+        memory.own.extend(shape.selection.iter().flat_map(|selection| selection.memory()));
+        memory
+    }
+
+    /// Learns from a finished step, in which the schedules had this structure.
+    pub fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
+        self.collective.learn(shape, structure, memory, observed);
+        if let Some(selection) = &shape.selection {
+            selection.learn(&mut memory.own, observed.own.entries);
+        }
     }
 
     /// The schedules of all workers for the first step, in the order of their ranks.
@@ -415,7 +460,7 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
         let shape = self.shape(workers, n)?;
-        Ok(self.schedules_after(&shape, &self.collective.memory(&shape)))
+        Ok(self.schedules_after(&shape, &self.memory(&shape)))
     }
 
     /// The schedules of all workers for the step after what was learnt.

@@ -37,16 +37,17 @@ pub use routine::{Prepared, Routine, RoutineError};
 
 use crate::bag::Coding;
 use crate::schedule::{Cost, Memory, Observed, Rule, Slots, Step};
+use crate::selectors::Selection;
 use crate::{Partition, Rank};
 
 /// What schedules are made for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// The number of workers, P.
     pub workers: u32,
     /// The entries of the gradient.
     pub n: usize,
-    /// How many entries a worker selects.
+    /// How many entries a worker selects, or as many as its selector aims at.
     pub k: usize,
     /// Into how many teams the workers are divided, d (SparDL, §3.3).
     pub teams: u32,
@@ -54,34 +55,8 @@ pub struct Shape {
     pub sag: Sag,
     /// How values are told on the wire.
     pub coding: Coding,
-    /// Selects from every so many consecutive entries instead of from all (SparCML, §6).
-    pub bucket: Option<Bucket>,
-}
-
-/// From how many consecutive entries how many are selected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// The length of a bucket; the last of a block may be shorter.
-    pub entries: u32,
-    /// How many are selected of each, or all of one that has fewer.
-    pub k: u32,
-}
-
-impl Bucket {
-    /// The bucket's share of k entries out of n, rounded, and at least one if k is not 0.
-    pub(super) fn share(entries: u32, k: usize, n: usize) -> Self {
-        if k == 0 || n == 0 {
-            return Self { entries, k: 0 };
-        }
-        let share = k as f64 * f64::from(entries) / n as f64;
-        Self { entries, k: (share.round() as u32).clamp(1, entries) }
-    }
-
-    /// How many entries are selected of a block.
-    pub(super) fn of_block(self, len: usize) -> usize {
-        let (entries, k) = (self.entries as usize, self.k as usize);
-        len / entries * k + k.min(len % entries)
-    }
+    /// What selects from a worker's own gradient; None for the k largest of all.
+    pub selection: Option<Arc<Selection>>,
 }
 
 /// How SparDL's teams come together: Spar-All-Gather (§3.3).
@@ -137,10 +112,10 @@ pub trait Collective: Debug + Send + Sync {
     /// Which shapes it can be made for.
     ///
     /// # Errors
-    /// Teams, a coding or buckets that it does not know what to do with.
+    /// Teams, a coding or a selector that it does not know what to do with.
     fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
         method::refuse_teams(self.name(), shape)?;
-        method::refuse_buckets(self.name(), shape)?;
+        method::refuse_selector(self.name(), shape)?;
         if self.is_sparse() { Ok(()) } else { method::refuse_coding(self.name(), shape) }
     }
 
@@ -223,13 +198,13 @@ impl Shape {
         Step::Keep { slots, rule, coding: self.coding }
     }
 
-    /// What a worker selects of its own gradient at the start, in a method that looks at all of it: the k largest, or
-    /// some of every bucket; every entry where k is n.
+    /// What a worker selects of its own gradient at the start, in a method that looks at all of it and that learns nothing
+    /// itself: the k largest, or what a selector chooses; every entry where k is n.
     fn first_selection(&self, slots: Slots) -> Step {
-        let rule = match self.bucket {
-            None if self.k == self.n => Rule::Every,
+        let rule = match &self.selection {
+            _ if self.k == self.n => Rule::Every,
             None => Rule::Jointly(self.k),
-            Some(Bucket { entries, k }) => Rule::Bucketed { bucket: entries, k },
+            Some(selection) => Rule::By(selection.clone()),
         };
         self.keep(slots, rule)
     }

@@ -6,7 +6,7 @@ use super::{Method, MethodError, Shape, Structure};
 use crate::schedule::{
     Candidates, CheckError, Cost, Execution, Finished, Memory, RankProof, Schedule, check,
 };
-use crate::{Element, Rank};
+use crate::{Element, Layers, Rank};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub enum RoutineError {
 
 /// Whether a memory is one that this method has.
 pub(super) fn fits(method: Method, shape: &Shape, memory: &Memory) -> Result<(), RoutineError> {
-    let fresh = method.collective().memory(shape);
+    let fresh = method.memory(shape);
     let (agreed, own) = (memory.agreed.len(), memory.own.len());
     match (fresh.agreed.len(), fresh.own.len()) == (agreed, own) {
         true => Ok(()),
@@ -70,7 +70,7 @@ pub struct Routine {
 const REMEMBERED: usize = 4;
 
 impl Routine {
-    /// A method before its first step. `stream` tells gradients apart that are exchanged side by side: it must be the
+    /// A method before its first step, with a gradient of so many entries or of these layers. `stream` tells gradients apart that are exchanged side by side: it must be the
     /// same on all workers, and seeds the random numbers of rounding.
     ///
     /// # Errors
@@ -79,11 +79,11 @@ impl Routine {
         method: Method,
         rank: Rank,
         workers: u32,
-        n: usize,
+        layers: impl Into<Layers>,
         stream: u64,
     ) -> Result<Self, RoutineError> {
-        let shape = method.shape(workers, n)?;
-        let memory = Arc::new(method.collective().memory(&shape));
+        let shape = method.shape(workers, layers)?;
+        let memory = Arc::new(method.memory(&shape));
         let mut routine = Self { method, shape, rank, memory, structures: Vec::new(), stream };
         routine.prepare()?;
         Ok(routine)
@@ -134,7 +134,7 @@ impl Routine {
         if memory.agreed.is_empty() && memory.own.is_empty() {
             return Ok(false);
         }
-        self.method.collective().learn(&self.shape, structure, memory, &finished.observed());
+        self.method.learn(&self.shape, structure, memory, &finished.observed());
         self.prepare()
     }
 

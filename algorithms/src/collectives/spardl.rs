@@ -62,7 +62,7 @@ impl Collective for SparDl {
     }
 
     fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_buckets(self.name(), shape)?;
+        method::refuse_selector(self.name(), shape)?;
         let Shape { workers, teams, .. } = *shape;
         if teams == 0 || !workers.is_multiple_of(teams) {
             return Err(MethodError::Teams { teams, workers });

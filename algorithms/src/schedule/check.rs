@@ -308,7 +308,10 @@ impl<'a> Checker<'a> {
     fn fits(&self, rule: &Rule) -> bool {
         match rule {
             Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => k.len() == self.blocks,
-            Rule::Bucketed { bucket, .. } => *bucket > 0,
+            Rule::By(selection) => {
+                let n = self.schedules[0].partition.entries();
+                selection.selector.check().is_ok() && selection.layers.entries() == n && n < u32::MAX as usize
+            }
             _ => true,
         }
     }
@@ -320,7 +323,7 @@ impl<'a> Checker<'a> {
         match rule {
             Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => bound.min(k[block.index()]),
             Rule::Jointly(k) | Rule::Above { most: k, .. } => bound.min(most(*k)),
-            Rule::Bucketed { bucket, k } => bound.min(most(len.div_ceil(*bucket) as usize * *k as usize)),
+            Rule::By(selection) => bound.min(most(selection.most())),
             Rule::Every => bound,
             Rule::Dense => len,
         }
@@ -342,6 +345,9 @@ impl<'a> Checker<'a> {
         for &place in &places {
             values.push(self.held_bag(rank, step, place)?);
         }
+        if let Rule::By(_) = rule {
+            self.chooses_from_its_own(rank, step, &places)?;
+        }
         let all: Box<[Id]> = values.iter().map(|v| v.expression).collect();
         for (position, (&place, value)) in places.iter().zip(&values).enumerate() {
             let choice = Choice::of(rule, place.block, rank);
@@ -356,6 +362,23 @@ impl<'a> Checker<'a> {
             self.note_kept(rank, step, place, kept, Value { bound, form, ..*value });
         }
         Ok(())
+    }
+
+    /// A selector looks at all of the worker's own accumulator, block by block from the first on, and nothing else.
+    fn chooses_from_its_own(&mut self, rank: Rank, step: usize, places: &[Place]) -> Result<(), CheckError> {
+        let lane = self.schedules[rank.index()].lane;
+        for (b, &place) in places.iter().enumerate() {
+            let own = self.slot(rank, place).is_some_and(|value| value.own && value.note.is_none());
+            let fault = "lets a selector choose from something else than its own accumulator, in";
+            if !own || place != (Place { block: Block(b as u32), lane }) {
+                return Err(CheckError::Slot { rank, step, block: place.block, fault });
+            }
+        }
+        let fault = "lets a selector choose from a part of its own accumulator only, without";
+        match places.len() {
+            all if all == self.blocks => Ok(()),
+            some => Err(CheckError::Slot { rank, step, block: Block(some as u32), fault }),
+        }
     }
 
     /// Puts what was kept into its slot.

@@ -52,7 +52,8 @@ pub(super) enum Choice {
     TopOf(u32, Chooser, u8),
     Jointly(usize),
     Above(usize, Chooser, u8),
-    Bucketed(u32, u32),
+    /// So many at most, by a selector of this worker. It chooses once, so nothing else need tell the choice apart.
+    By(usize, Rank),
     Random(u32),
     Every,
     Dense,
@@ -85,7 +86,7 @@ impl Choice {
                 let (chooser, register) = chooser(register);
                 Choice::Above(*most, chooser, register)
             }
-            Rule::Bucketed { bucket, k } => Choice::Bucketed(*bucket, *k),
+            Rule::By(selection) => Choice::By(selection.most(), rank),
             Rule::Random(k) => Choice::Random(k[block.index()]),
             Rule::Every => Choice::Every,
             Rule::Dense => Choice::Dense,
@@ -105,7 +106,7 @@ impl Choice {
     /// How many entries are chosen at most where the slots are chosen from together.
     pub(super) fn most_together(self) -> Option<usize> {
         match self {
-            Choice::Jointly(most) | Choice::Above(most, ..) => Some(most),
+            Choice::Jointly(most) | Choice::Above(most, ..) | Choice::By(most, _) => Some(most),
             _ => None,
         }
     }

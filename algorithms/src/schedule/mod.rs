@@ -24,6 +24,7 @@ pub use lockstep::{Lockstep, Run, lockstep};
 pub use memory::Memory;
 
 use crate::bag::Coding;
+use crate::selectors::Selection;
 use crate::{Block, Partition, Rank};
 
 /// A cyclic range of lanes: lane `first`, the next `count - 1` ones, and after the last lane the first.
@@ -138,7 +139,7 @@ pub enum Register {
 }
 
 /// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot; zeros are never kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
     Top(Arc<[u32]>),
@@ -159,13 +160,9 @@ pub enum Rule {
         /// How many are kept at most.
         most: usize,
     },
-    /// Of every `bucket` consecutive entries of each slot, a last shorter bucket included, the k largest.
-    Bucketed {
-        /// Entries in a bucket.
-        bucket: u32,
-        /// Kept of each.
-        k: u32,
-    },
+    /// What a selector chooses from all of this worker's own gradient, as far as that is of so many entries as an index can
+    /// count. It keeps its state in this worker's own registers, from the first on.
+    By(Arc<Selection>),
     /// Of each slot the entries at so many indices that are drawn by lot, k given for every block of the partition: the same
     /// indices on every worker, others in every step, each set of so many as likely as any other.
     Random(Arc<[u32]>),
@@ -241,7 +238,7 @@ pub struct Receive {
 }
 
 /// One step of a schedule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Keeps the entries that the rule chooses, rounded to what the coding can say; the others, and what was rounded
     /// away, go to the residuals.
@@ -300,7 +297,7 @@ pub enum Step {
 
 /// One worker's program for one step. It starts with its own gradient (plus residual) in every block and
 /// ends with the sum over all workers in every block, in lane 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// Whose program this is.
     pub rank: Rank,
@@ -337,7 +334,8 @@ impl Schedule {
                         Rule::Jointly(k) | Rule::Above { most: k, .. } => {
                             Some((*k).min(u32::MAX as usize) as u32)
                         }
-                        Rule::Bucketed { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => None,
+                        Rule::By(selection) => Some(selection.most().min(u32::MAX as usize) as u32),
+                        Rule::Random(_) | Rule::Every | Rule::Dense => None,
                     };
                 }
             }

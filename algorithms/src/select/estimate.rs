@@ -33,7 +33,7 @@ pub fn estimate_threshold<T: Element>(values: &[T], k: usize) -> T {
 
 /// Magnitudes of entries spread evenly over the slice: one from each of 2^m equal parts, at a place that a hash of the
 /// part's number chooses, so that no period in the data is met in step. All of them, of a short slice.
-fn sample<T: Element>(values: &[T]) -> Vec<T::Magnitude> {
+pub(crate) fn sample<T: Element>(values: &[T]) -> Vec<T::Magnitude> {
     let parts = (values.len() / SPACING).clamp(*SAMPLES.start(), *SAMPLES.end()).next_power_of_two();
     if values.len() <= parts {
         return values.iter().map(|value| value.magnitude()).collect();

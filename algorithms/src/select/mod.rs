@@ -32,6 +32,7 @@ mod packer;
 mod tests;
 
 pub use bucket::bucketed;
+pub(crate) use estimate::sample;
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};

@@ -6,7 +6,8 @@ use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check, lockstep};
-use gleaner_algorithms::{Block, Method, Partition};
+use gleaner_algorithms::selectors::Selector;
+use gleaner_algorithms::{Block, Layers, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};
 
 use super::by_hand;
@@ -18,8 +19,21 @@ pub fn methods() -> impl Iterator<Item = Method> {
     COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
 }
 
-/// All methods for so many workers, with every combination of their options: teams and how they come together, buckets, and
-/// how values are told. Which residuals are collected, and by what they are reduced, is for the tests to run through.
+/// The methods that take a selector.
+pub fn selecting() -> impl Iterator<Item = Method> {
+    let takes = |m: &Method| m.selector(Selector::Random).shape(2, 10).is_ok();
+    methods().filter(takes)
+}
+
+/// One of each selector but the exact top-k.
+pub fn selectors() -> Vec<Selector> {
+    let named = Selector::NAMED.into_iter().filter(|selector| *selector != Selector::Top);
+    named.chain([Selector::Bucketed(7), Selector::Threshold(0.5), Selector::Threshold(1e20)]).collect()
+}
+
+/// All methods for so many workers, with every combination of their options: teams and how they come together, a selector,
+/// which is another one for each, and how values are told. Each method with each selector is a test of its own; which
+/// residuals are collected, and by what they are reduced, is for the tests to run through.
 pub fn variants(workers: usize) -> Vec<Method> {
     let mut forms: Vec<Method> = methods().collect();
     for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
@@ -28,7 +42,9 @@ pub fn variants(workers: usize) -> Vec<Method> {
             forms.push(Method::spardl().teams(teams).sag(Sag::Bruck));
         }
     }
-    forms.extend(methods().map(|m| m.bucketed(7)).filter(|m| m.shape(workers as u32, 10).is_ok()));
+    let selectors = selectors();
+    let with = |(i, m): (usize, Method)| m.selector(selectors[(i + workers) % selectors.len()]);
+    forms.extend(selecting().enumerate().map(with));
     let codings = |form: Method| {
         Coding::ALL
             .into_iter()
@@ -70,9 +86,9 @@ pub struct Team {
 
 impl Team {
     /// The workers of a method that runs as the user asked for it.
-    pub fn of(method: Method, workers: usize, n: usize) -> Self {
-        let ensemble = Ensemble::new(method, workers as u32, n)
-            .unwrap_or_else(|e| panic!("{method}, P {workers}, n {n}: {e}"));
+    pub fn of(method: Method, workers: usize, layers: impl Into<Layers>) -> Self {
+        let ensemble = Ensemble::new(method, workers as u32, layers)
+            .unwrap_or_else(|e| panic!("{method}, P {workers}: {e}"));
         Self { ensemble, collection: method.collection() }
     }
 

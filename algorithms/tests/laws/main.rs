@@ -21,6 +21,7 @@ mod methods;
 mod mutants;
 mod predictions;
 mod selections;
+mod selectors;
 mod spardl;
 mod spardl_oracle;
 mod spardl_teams;

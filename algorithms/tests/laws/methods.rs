@@ -6,6 +6,7 @@ use bytes::Bytes;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{MethodError, Sag};
 use gleaner_algorithms::schedule::{Execution, Progress, Schedule, Step};
+use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Method, Rank};
 
 use super::harness::{Team, variants};
@@ -103,7 +104,7 @@ fn nothing_is_selected_from_the_sum_where_the_papers_do_not() {
 fn buckets_give_their_share_each() {
     let (n, workers) = (512 * 6 + 100, 1);
     let gradients = Pattern::Full.gradients(workers, n, &mut Random(3));
-    let method = Method::named("topka").unwrap().density(8.0 / 512.0).bucketed(512);
+    let method = Method::named("topka").unwrap().density(8.0 / 512.0).selector(Selector::Bucketed(512));
     let outcome = Team::of(method, workers, n).step(&gradients);
     for bucket in outcome.delivered[0].chunks(512) {
         assert_eq!(bucket.iter().filter(|v| **v != 0.0).count(), 8);

@@ -15,7 +15,8 @@ impl Checker<'_> {
         slots: Slots,
         rule: &Rule,
     ) -> Result<(), CheckError> {
-        if !self.has(slots) || slots.lanes.count != 1 || !self.fits(rule) {
+        // A selector chooses for its own worker, and not for all.
+        if !self.has(slots) || slots.lanes.count != 1 || !self.fits(rule) || matches!(rule, Rule::By(_)) {
             return Err(CheckError::Nowhere { rank, step, slots });
         }
         let places: Vec<Place> = self.places(slots).collect();

@@ -6,6 +6,7 @@ use super::super::{Holders, How, Place, Rule, Slots};
 use super::selection::{floats, of_floats};
 use super::{Aligned, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
+use crate::selectors::random;
 use crate::{Block, Element, Reduction};
 
 impl<T: Element> Aligned<T> {
@@ -47,32 +48,8 @@ impl<T: Element> Execution<T> {
     }
 
     /// So many indices of a block, drawn by lot: the same on all workers, ascending.
-    ///
-    /// Floyd's algorithm (Bentley and Floyd: Programming pearls, a sample of brilliance, 1987), which takes one number for
-    /// each index, on a bitmap.
     pub(super) fn drawn(&self, block: Block, count: usize) -> Vec<u32> {
-        let len = self.block_len(block);
-        let count = count.min(len);
-        let mut state = self.seed_of(Place { block, lane: 0 }, 0, false);
-        let mut taken = vec![0u64; len.div_ceil(64)];
-        for last in len - count..len {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut bits = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            bits ^= bits >> 31;
-            let drawn = ((u128::from(bits) * (last as u128 + 1)) >> 64) as usize;
-            let fresh = taken[drawn / 64] >> (drawn % 64) & 1 == 0;
-            let index = if fresh { drawn } else { last };
-            taken[index / 64] |= 1 << (index % 64);
-        }
-        let mut indices = Vec::with_capacity(count);
-        for (word, mut bits) in (0u32..).zip(taken) {
-            while bits != 0 {
-                indices.push(64 * word + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
-        }
-        indices
+        random::drawn(self.block_len(block), count, self.seed_of(Place { block, lane: 0 }, 0, false))
     }
 
     /// Keeps the worker's own values at what was proposed.

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::super::keep::{Chosen, OwnTop, Source, above, interleave, jointly, own_top, without};
+use super::super::keep::{Candidates, Chosen, OwnTop, Source, above, interleave, jointly, own_top, without};
 use super::super::{Holders, Place, Rule, Slots};
 use super::{Carried, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
-use crate::{Element, select};
+use crate::selectors::Selection;
+use crate::{Block, Element, select};
 
 /// What a rule left of one slot.
-pub(super) struct Selection<T: Element> {
+pub(super) struct Kept<T: Element> {
     pub(super) kept: Entries<T>,
     /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
     left: Entries<T>,
@@ -62,15 +63,16 @@ impl<T: Element> Execution<T> {
     }
 
     /// Applies a rule to each slot, or to all together. What they held is gone from them.
-    pub(super) fn select(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection<T>> {
+    pub(super) fn select(&mut self, places: &[Place], rule: &Rule) -> Vec<Kept<T>> {
         match rule {
             Rule::Jointly(_) | Rule::Above { .. } => self.together(places, rule),
+            Rule::By(selection) => self.by(places, selection),
             _ => places.iter().map(|&place| self.alone(place, rule)).collect(),
         }
     }
 
     /// Notes what was chosen from the worker's own gradient.
-    pub(super) fn chose(&mut self, selections: &[Selection<T>]) {
+    pub(super) fn chose(&mut self, selections: &[Kept<T>]) {
         self.own.entries += selections.iter().map(|s| s.kept.len()).sum::<usize>();
         let smallest = selections.iter().flat_map(|s| &s.kept.values).map(|v| v.to_f64().abs());
         let smallest = smallest.fold(f64::INFINITY, f64::min);
@@ -118,7 +120,7 @@ impl<T: Element> Execution<T> {
     }
 
     /// Applies a rule that looks at one slot.
-    fn alone(&mut self, place: Place, rule: &Rule) -> Selection<T> {
+    fn alone(&mut self, place: Place, rule: &Rule) -> Kept<T> {
         let block = place.block;
         let b = block.index();
         let intact = place.lane == self.schedule.lane && self.intact[b];
@@ -136,7 +138,7 @@ impl<T: Element> Execution<T> {
                 let OwnTop { kept, settled, threshold } =
                     own_top(self.own(block), &overlay, &candidates, k as u32);
                 self.candidates[b].threshold = threshold;
-                Selection { kept, left: settled, seen: self.block_len(block), own: true }
+                Kept { kept, left: settled, seen: self.block_len(block), own: true }
             }
             (Some(Held::Own(overlay)), None) => {
                 let values = if overlay.is_empty() {
@@ -146,8 +148,7 @@ impl<T: Element> Execution<T> {
                     overlay.iter().for_each(|(i, v)| values[i as usize] = v);
                     std::borrow::Cow::Owned(values)
                 };
-                let kept = match rule {
-                    &Rule::Bucketed { bucket, k } => bucketed(&values, bucket, k),
+                let kept: Entries<T> = match rule {
                     Rule::Random(k) => {
                         let drawn = self.drawn(block, k[b] as usize);
                         drawn
@@ -163,28 +164,26 @@ impl<T: Element> Execution<T> {
                     }
                 };
                 let left = without(overlay.iter(), &kept.indices);
-                Selection { kept, left, seen: self.block_len(block), own: true }
+                Kept { kept, left, seen: self.block_len(block), own: true }
             }
             // No rule is applied to these: they were turned into bags before.
             (Some(Held::Aligned(_) | Held::Proposal(_)), _) => {
-                Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+                Kept { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
             }
             // Its own contribution with a dense one added: the same choice as from an overlay.
             (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if intact => {
                 let values = sums.to_vec();
                 let kept = match (k, rule) {
                     (Some(k), _) => select::top_k_dense(&values, k),
-                    (None, &Rule::Bucketed { bucket, k }) => bucketed(&values, bucket, k),
                     (None, Rule::Random(k)) => {
                         only(&Entries::from_dense(&values), &self.drawn(block, k[b] as usize))
                     }
                     _ => Entries::from_dense(&values),
                 };
                 let left = without((0u32..).zip(sums.iter()), &kept.indices);
-                Selection { kept, left, seen: values.len(), own: true }
+                Kept { kept, left, seen: values.len(), own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
-                let len = self.block_len(block);
                 let entries = bag.into_entries();
                 let seen = entries.len();
                 let (mut kept, mut left) = (Entries::default(), Entries::default());
@@ -192,26 +191,48 @@ impl<T: Element> Execution<T> {
                     (Some(k), _) => {
                         select::top_k(&entries.indices, &entries.values, k, &mut kept, &mut left);
                     }
-                    (None, &Rule::Bucketed { bucket, k }) => {
-                        kept = bucketed(&entries.to_dense(len), bucket, k);
-                        left = without(entries.iter(), &kept.indices);
-                    }
                     (None, Rule::Random(k)) => {
                         kept = only(&entries, &self.drawn(block, k[b] as usize));
                         left = without(entries.iter(), &kept.indices);
                     }
                     _ => kept = entries,
                 }
-                Selection { kept, left, seen, own: false }
+                Kept { kept, left, seen, own: false }
             }
-            (None, _) => {
-                Selection { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
-            }
+            (None, _) => Kept { kept: Entries::default(), left: Entries::default(), seen: 0, own: false },
         }
     }
 
+    /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
+    fn by(&mut self, places: &[Place], selection: &Selection) -> Vec<Kept<T>> {
+        let partition = &self.schedule.partition;
+        let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
+        for (b, collected) in self.candidates.iter_mut().enumerate() {
+            // Complete from the highest of the thresholds on; not at all if one block has none.
+            candidates.threshold = match (candidates.threshold, collected.threshold.take()) {
+                (Some(all), Some(here)) => Some(if here > all { here } else { all }),
+                _ => None,
+            };
+            let start = partition.range(Block(b as u32)).start as u32;
+            let Entries { indices, values } = std::mem::take(&mut collected.entries);
+            candidates.entries.indices.extend(indices.iter().map(|index| start + index));
+            candidates.entries.values.extend(values);
+        }
+        let everything = Place { block: Block(self.schedule.rank.0), lane: self.schedule.lanes };
+        let seed = self.seed_of(everything, 0, true);
+        let chosen = selection.choose(&self.accumulator, &candidates, &self.memory.own, seed);
+        let kept = chosen.entries.split(partition);
+        self.candidates.iter_mut().for_each(|candidates| candidates.threshold = chosen.collect);
+        let taken = places.iter().zip(kept).map(|(&place, kept)| {
+            *self.slot(place) = None;
+            let seen = self.block_len(place.block);
+            Kept { kept, left: Entries::default(), seen, own: true }
+        });
+        taken.collect()
+    }
+
     /// Applies a rule that looks at all slots together.
-    fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Selection<T>> {
+    fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Kept<T>> {
         enum Input<T: Element> {
             Own(Entries<T>),
             Bag(Entries<T>, bool),
@@ -263,11 +284,11 @@ impl<T: Element> Execution<T> {
                 Input::Own(overlay) => {
                     self.candidates[place.block.index()].threshold = predicted;
                     let left = without(overlay.iter(), &kept.indices);
-                    Selection { kept, left, seen: self.block_len(place.block), own: true }
+                    Kept { kept, left, seen: self.block_len(place.block), own: true }
                 }
                 Input::Bag(entries, own) => {
                     let left = without(entries.iter(), &kept.indices);
-                    Selection { kept, left, seen: entries.len(), own }
+                    Kept { kept, left, seen: entries.len(), own }
                 }
             })
             .collect()
@@ -277,12 +298,12 @@ impl<T: Element> Execution<T> {
     fn settle(
         &mut self,
         place: Place,
-        selection: Selection<T>,
+        selection: Kept<T>,
         rule: &Rule,
         (coding, stage): (Coding, u32),
         holders: Holders,
     ) {
-        let Selection { kept, mut left, seen, own } = selection;
+        let Kept { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
         let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
@@ -349,12 +370,6 @@ impl<T: Element> Execution<T> {
         let own = self.own(place.block);
         entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
     }
-}
-
-fn bucketed<T: Element>(values: &[T], bucket: u32, k: u32) -> Entries<T> {
-    let mut kept = Entries::default();
-    select::bucketed(values, bucket as usize, k as usize, &mut kept);
-    kept
 }
 
 /// The entries whose indices are among these, which ascend.
