@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use gleaner_algorithms::Rank;
-use gleaner_algorithms::bag::wire::Expected;
+use gleaner_algorithms::bag::wire::{Content, Expected};
 use gleaner_algorithms::schedule::{How, Proof, Schedule, Slots, Step};
 
 /// A message.
@@ -125,9 +125,10 @@ impl Timeline {
     }
 }
 
-/// The most words that blocks can take: COO, or dense where that is smaller.
+/// The most words that blocks can take: COO, or dense where that is smaller; one for an index alone or a value alone.
 fn words(blocks: &[Expected]) -> u64 {
-    blocks.iter().map(|b| (2 * u64::from(b.bound)).min(b.len.into())).sum()
+    let each = |block: &Expected| if block.content == Content::Bag { 2 } else { 1 };
+    blocks.iter().map(|b| (each(b) * u64::from(b.bound)).min(b.len.into())).sum()
 }
 
 #[cfg(test)]
