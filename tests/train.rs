@@ -34,7 +34,8 @@ fn four_workers_learn_the_documentation() {
     // At density 1% SparDL receives 4k(P − 1)/P words of 4 bytes with k = n/100; a dense ring 2n(P − 1)/P.
     let words = 4.0 * (number("parameters") / 100.0).round() * 3.0 / 4.0;
     let bytes = number("bytes_received") / 320.0;
-    assert!(bytes > 3.9 * words && bytes < 4.4 * words, "{bytes} bytes a step for {words} words");
+    // Half of the words are indices, of which most take less than a byte and a half.
+    assert!(bytes > 2.3 * words && bytes < 2.9 * words, "{bytes} bytes a step for {words} words");
     assert_eq!(summary["parameters_digest"].as_str().map(str::len), Some(64));
 }
 

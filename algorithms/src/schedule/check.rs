@@ -30,6 +30,8 @@ pub struct RankProof {
     pub stages: BTreeMap<usize, Vec<u32>>,
     /// For each exchange, each of its receives and each slot: what may come.
     pub expected: BTreeMap<usize, Vec<Vec<Expected>>>,
+    /// For each exchange and each of its receives: how many words may come at most.
+    pub words: BTreeMap<usize, Vec<u64>>,
     /// For each exchange and each of its receives whose bags carry notes: how many numbers come with each slot.
     pub notes: BTreeMap<(usize, usize), Vec<usize>>,
     /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that
@@ -569,6 +571,7 @@ impl<'a> Checker<'a> {
         worker.messages_received += 1;
         worker.received += 1;
         worker.proof.expected.entry(step).or_default().push(expected);
+        worker.proof.words.entry(step).or_default().push(words);
         Ok(())
     }
 
