@@ -117,6 +117,19 @@ impl Actor for Algorithm {
     }
 }
 
+/// What comes of a frozen step whose exchange ended early: whoever was told before this rank that it is cancelled may have
+/// left already. None if it is not cancelled.
+async fn verdict(post: &Post, stand: &mut watch::Receiver<Stand>) -> Option<Stopped> {
+    let mut failed = post.failed();
+    tokio::select! {
+        heard = stand.wait_for(|stand| *stand != Stand::Frozen) => match *heard.ok()? {
+            Stand::Cancelled { by } => Some(Stopped::Cancelled { by }),
+            Stand::Free | Stand::Frozen => None,
+        },
+        failure = failed.wait_for(Option::is_some) => failure.ok()?.clone().map(Stopped::Failed),
+    }
+}
+
 /// Exchanges, and finishes when that is allowed.
 async fn drive<T: Element>(
     post: &Post,
@@ -128,7 +141,11 @@ async fn drive<T: Element>(
     let exchanged = tokio::select! {
         biased;
         by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
-        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged.map_err(Stopped::Failed)?,
+        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged,
+    };
+    let exchanged = match exchanged {
+        Ok(exchanged) => exchanged,
+        Err(failure) => return Err(verdict(post, stand).await.unwrap_or(Stopped::Failed(failure))),
     };
     let mut failed = post.failed();
     while !post.about_steps(|steps| steps.finish(id)) {

@@ -288,6 +288,22 @@ fn others_are_not_touched_when_one_step_is_cancelled() {
     assert_eq!(ends, [true; 4]);
 }
 
+/// Some hear of the verdict and leave before others hear of it: that makes no failure.
+#[test]
+fn the_last_step_of_a_job_may_be_cancelled() {
+    for _ in 0..60 {
+        let ends = job::run(Over::Memory, 5, |session| {
+            let mut reducer = reducer(&session, 100, Method::ring());
+            let handle = reducer.start(&gradient(100, session.rank(), 0)).unwrap();
+            if session.rank() == 2 {
+                handle.cancel();
+            }
+            end_of(handle).map(drop).map_err(|cancelled| cancelled.rank)
+        });
+        assert!(ends.iter().all(|end| *end == ends[0] && matches!(end, Ok(()) | Err(2))), "{ends:?}");
+    }
+}
+
 /// A rank that leaves instead of taking part fails the job, whoever cancels meanwhile.
 #[test]
 fn a_failure_counts_more_than_a_request_to_cancel() {
