@@ -7,12 +7,12 @@
 //! | selector | entries | passes over the gradient besides the one that accumulates |
 //! |---|---|---|
 //! | [`top`](Selector::Top) | k | none; one where the prediction failed |
-//! | [`layers`](layers), [`blocks`](blocks), [`bucketed`](bucketed) | fixed, near k | one |
-//! | [`random`](random) | k, fewer only where entries are zero | none |
-//! | [`threshold`](threshold) | any | none |
-//! | [`sampled`](sampled) | at most k | none once there is a prediction |
-//! | [`gaussian`](gaussian) | any, aimed at k | one, and one for each guess that was too high |
-//! | [`sidco`](sidco) | any, aimed at k | one for each stage, and one where the prediction failed |
+//! | [`layers`], [`blocks`], [`bucketed`] | fixed, near k | one |
+//! | [`random`] | k, fewer only where entries are zero | none |
+//! | [`threshold`] | any | none |
+//! | [`sampled`] | at most k | none once there is a prediction |
+//! | [`gaussian`] | any, aimed at k | one, and one for each guess that was too high |
+//! | [`sidco`] | any, aimed at k | one for each stage, and one where the prediction failed |
 
 pub mod blocks;
 pub mod bucketed;
