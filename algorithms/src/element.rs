@@ -94,6 +94,7 @@ pub trait Magnitude:
     + Debug
     + Send
     + Sync
+    + Add<Output = Self>
     + Sub<Output = Self>
     + Shr<u32, Output = Self>
     + BitAnd<Output = Self>

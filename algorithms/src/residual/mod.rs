@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
+use crate::select::{STRIDE, crowd};
 use crate::{Block, Element, Partition, select};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
@@ -106,12 +107,29 @@ impl<T: Element> Residual<T> {
             let to = end.min(range.end);
             let start = (from - range.start) as u32;
             let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
-            // With nothing to select or nothing predicted, no candidates are collected.
-            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
             let mut found = Entries::default();
-            let kernel = if self.zero { select::replace } else { select::accumulate };
-            kernel(&mut values[from..to], part, threshold, start, &mut found)
-                .map_err(|e| NonFinite { entry: from + e.index })?;
+            let before: usize = self.pieces[b].iter().map(|(_, piece)| piece.len()).sum();
+            for (number, part) in part.chunks(STRIDE).enumerate() {
+                // With nothing to select or nothing predicted, no candidates are collected.
+                let threshold =
+                    self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
+                let first = number * STRIDE;
+                let kernel = if self.zero { select::replace } else { select::accumulate };
+                kernel(
+                    &mut values[from + first..][..part.len()],
+                    part,
+                    threshold,
+                    start + first as u32,
+                    &mut found,
+                )
+                .map_err(|e| NonFinite { entry: from + first + e.index })?;
+                if self.quotas[b].is_some_and(|k| before + found.len() > crowd(k as usize, range.len())) {
+                    // The prediction was far too low: the selection does without.
+                    self.thresholds[b] = None;
+                    self.pieces[b].clear();
+                    found.clear();
+                }
+            }
             self.pieces[b].push((start, found));
             from = to;
         }

@@ -26,7 +26,7 @@ pub(super) struct OwnTop<T: Element> {
 /// The k largest entries of `own` overlaid with `overlay` (sums with what was received, by index).
 ///
 /// If at least k candidates reach the threshold above which all were collected, no other entry can
-/// be among the k largest. Otherwise the block is read again with lower thresholds.
+/// be among the k largest. Otherwise the block is read again.
 pub(super) fn own_top<T: Element>(
     own: &[T],
     overlay: &Entries<T>,
@@ -34,19 +34,12 @@ pub(super) fn own_top<T: Element>(
     k: u32,
 ) -> OwnTop<T> {
     let k = k as usize;
-    let mut found = candidates.threshold.and_then(|t| enough(&candidates.entries, overlay, t, k));
-    if found.is_none() && k > 0 {
-        let estimate = select::estimate_threshold(own, k);
-        for threshold in [estimate, quarter(estimate), T::ZERO] {
-            let mut scanned = Entries::default();
-            select::scan(own, threshold, 0, &mut scanned);
-            found = enough(&scanned, overlay, threshold, k);
-            if found.is_some() {
-                break;
-            }
-        }
-    }
-    let found = found.unwrap_or_default();
+    let predicted = candidates.threshold.and_then(|t| enough(&candidates.entries, overlay, t, k));
+    let found = predicted.or_else(|| (k == 0).then(Enough::default)).unwrap_or_else(|| {
+        // Each sum laid over a candidate may take one away.
+        let (found, threshold) = select::candidates(own, k + overlay.len());
+        Enough::of(&found, overlay, threshold)
+    });
     let (mut top, mut rest) = (Entries::default(), Entries::default());
     let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, &mut rest);
     let predict = || select::predict_threshold(found.threshold, found.reached, smallest, k);
@@ -244,6 +237,15 @@ fn reaches<T: Element>(value: T, threshold: T) -> bool {
     T::from_magnitude(value.magnitude()) >= threshold
 }
 
+impl<T: Element> Enough<T> {
+    /// Candidates and overlay as one.
+    fn of(candidates: &Entries<T>, overlay: &Entries<T>, threshold: T) -> Self {
+        let entries = overlaid(candidates, overlay);
+        let reached = entries.values.iter().filter(|v| reaches(**v, threshold)).count();
+        Self { entries, threshold, reached }
+    }
+}
+
 /// Candidates and overlay as one, if k of them reach the threshold.
 fn enough<T: Element>(
     candidates: &Entries<T>,
@@ -251,9 +253,8 @@ fn enough<T: Element>(
     threshold: T,
     k: usize,
 ) -> Option<Enough<T>> {
-    let entries = overlaid(candidates, overlay);
-    let reached = entries.values.iter().filter(|v| reaches(**v, threshold)).count();
-    (reached >= k || threshold <= T::ZERO).then_some(Enough { entries, threshold, reached })
+    let found = Enough::of(candidates, overlay, threshold);
+    (found.reached >= k || threshold <= T::ZERO).then_some(found)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! A step costs one pass over memory: [`accumulate`] adds the gradient to the residual and, in the same pass, notes every
 //! entry that reaches a threshold predicted from the step before. [`top_k`] then selects exactly, among those few
 //! candidates alone. If at least k entries reach the threshold, then the k largest are among them: that count is the
-//! proof of exactness. If fewer do, the prediction was too high, and [`scan`] collects again with a lower one;
-//! [`top_k_dense`] does all of that without a prediction.
+//! proof of exactness. If fewer do, the prediction was too high, and if many times k do, it was too low: collecting stops
+//! there. Then [`top_k_dense`] selects without a prediction: from a sample, and where that fails too, from histograms.
 //!
 //! Magnitudes are compared as bits, those of x without its sign ([`Element::magnitude`]), an order in which every finite value stands below
 //! infinity and infinity below every NaN, and which no rounding or flush-to-zero mode changes. Both zeros have
@@ -36,6 +36,7 @@ pub(crate) use estimate::sample;
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::Simd;
 pub use sweep::{NonFinite, accumulate, replace, scan};
+pub(crate) use top::{STRIDE, candidates, crowd};
 pub use top::{top_k, top_k_dense};
 
 use crate::Element;

@@ -6,24 +6,43 @@ use crate::element::Magnitude;
 /// Bins of the histogram that narrows a selection down.
 const BINS: usize = 2048;
 
+/// Below so many, a histogram costs more than it saves.
+const FEW: usize = 2 * BINS;
+
 /// Some magnitudes of `values`, the `k`-th largest of all among them, and how many larger ones are not. Needs
 /// 0 < `k` <= the length.
 ///
 /// A histogram over the span of the magnitudes leaves one bin of them, a few in a thousand of what usually comes here: far
-/// fewer to move than an nth-element over everything would. Bits order magnitudes by logarithm, so one huge entry widens
-/// the bins but little; where all fall into one bin nonetheless, nothing is won and little lost.
+/// fewer to move than an nth-element over everything would. Where the bin is crowded, because one huge entry widens all
+/// bins, another histogram divides it; a round divides the span by a thousand at least, so there are few.
 #[inline(always)]
 pub(super) fn narrow<T: Element>(values: &[T], k: usize) -> (Vec<T::Magnitude>, usize) {
-    if values.len() < 2 * BINS {
+    if values.len() < FEW {
         return (values.iter().map(|value| value.magnitude()).collect(), 0);
     }
-    let none = (T::Magnitude::MAX, T::Magnitude::default());
-    let (least, largest) = values.iter().fold(none, |(least, largest), value| {
-        let size = value.magnitude();
+    let (mut survivors, mut above) = fullest(values, |value| value.magnitude(), k);
+    while survivors.len() >= FEW {
+        let (fewer, larger) = fullest(&survivors, |magnitude| magnitude, k - above);
+        if fewer.len() == survivors.len() {
+            break;
+        }
+        (survivors, above) = (fewer, above + larger);
+    }
+    (survivors, above)
+}
+
+/// The sizes in the bin that the `k`-th largest is in, and how many are above it. Of equal ones only the first `k`.
+#[inline(always)]
+fn fullest<S: Copy, M: Magnitude>(values: &[S], size: impl Fn(S) -> M, k: usize) -> (Vec<M>, usize) {
+    let (least, largest) = values.iter().fold((M::MAX, M::default()), |(least, largest), &value| {
+        let size = size(value);
         (size.min(least), size.max(largest))
     });
+    if least == largest {
+        return (vec![least; k], 0);
+    }
     let shift = (largest - least).bit_length().saturating_sub(BINS.ilog2());
-    let bin = |value: T| ((value.magnitude() - least) >> shift).low() % BINS as u32;
+    let bin = |value: S| ((size(value) - least) >> shift).low() % BINS as u32;
 
     // Two histograms in turns: neighbours that meet in a bin do not wait for each other.
     let mut counts = [[0_usize; BINS]; 2];
@@ -44,7 +63,7 @@ pub(super) fn narrow<T: Element>(values: &[T], k: usize) -> (Vec<T::Magnitude>, 
             for group in values.chunks(32) {
                 if group.iter().fold(false, |any, &value| any | (bin(value) == chosen)) {
                     let members = group.iter().filter(|&&value| bin(value) == chosen);
-                    survivors.extend(members.map(|value| value.magnitude()));
+                    survivors.extend(members.map(|&value| size(value)));
                 }
             }
             return (survivors, above);

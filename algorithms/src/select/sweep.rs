@@ -36,7 +36,7 @@ pub fn accumulate<T: Element>(
     base: u32,
     out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
-    sweep::<T, Accumulate>(Simd::current(), residual, gradient, threshold, base, out)
+    sweep::<T, Accumulate>(Simd::current(), residual, gradient, limit(threshold), base, out)
 }
 
 /// What [`accumulate`] does when the residual is known to be zero: `residual[i] = gradient[i]`, and the residual is not
@@ -54,7 +54,7 @@ pub fn replace<T: Element>(
     base: u32,
     out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
-    sweep::<T, Replace>(Simd::current(), residual, gradient, threshold, base, out)
+    sweep::<T, Replace>(Simd::current(), residual, gradient, limit(threshold), base, out)
 }
 
 /// Appends every non-zero entry whose magnitude reaches `threshold` to `out`, at index `base` + its position. A threshold
@@ -68,7 +68,18 @@ pub fn scan<T: Element>(values: &[T], threshold: T, base: u32, out: &mut Entries
 
 /// [`scan`] with the instructions named.
 pub(super) fn scan_with<T: Element>(simd: Simd, values: &[T], threshold: T, base: u32, out: &mut Entries<T>) {
-    let finished = sweep::<T, Scan>(simd, &mut [], values, threshold, base, out);
+    scan_from(simd, values, limit(threshold), base, out);
+}
+
+/// [`scan`] from a magnitude on, which must not be 0.
+pub(super) fn scan_from<T: Element>(
+    simd: Simd,
+    values: &[T],
+    limit: T::Magnitude,
+    base: u32,
+    out: &mut Entries<T>,
+) {
+    let finished = sweep::<T, Scan>(simd, &mut [], values, limit, base, out);
     debug_assert!(finished.is_ok(), "a scan looks for candidates only");
 }
 
@@ -102,19 +113,18 @@ impl Pass for Scan {
 /// Entries per call of a kernel, which first makes room for as many candidates: small enough that the room is small.
 const CHUNK: usize = 4096;
 
-/// The pass `P` with the instructions named, which the processor must have.
+/// The pass `P` with the instructions named, which the processor must have. `limit` is not 0.
 pub(super) fn sweep<T: Element, P: Pass>(
     simd: Simd,
     residual: &mut [T],
     source: &[T],
-    threshold: T,
+    limit: T::Magnitude,
     base: u32,
     out: &mut Entries<T>,
 ) -> Result<(), NonFinite> {
     assert!(!P::STORE || residual.len() == source.len(), "residual and gradient differ in length");
     assert!(source.len() as u64 + u64::from(base) <= 1 << 32, "an index would not fit into u32");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
-    let limit = limit(threshold);
     for (number, source) in source.chunks(CHUNK).enumerate() {
         let start = number * CHUNK;
         let residual = if P::STORE { &mut residual[start..][..source.len()] } else { &mut [] };

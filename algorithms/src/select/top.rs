@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::narrow::narrow;
-use super::sweep::scan_with;
+use super::sweep::{scan_from, scan_with};
 use super::{Entries, Simd, estimate_threshold, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
@@ -76,8 +76,7 @@ fn split_vectors<T: Element>(
 }
 
 /// The `k` non-zero entries of largest magnitude in `values`, indices ascending, the lower index first among equal
-/// magnitudes; fewer if there are not so many. Needs no prediction: it samples a threshold, scans, and lowers the threshold
-/// until enough entries reach it.
+/// magnitudes; fewer if there are not so many. Needs no prediction: see [`candidates`].
 ///
 /// # Panics
 /// If an index would not fit into u32.
@@ -87,22 +86,72 @@ pub fn top_k_dense<T: Element>(values: &[T], k: usize) -> Entries<T> {
 
 /// [`top_k_dense`] with the instructions named.
 pub(super) fn top_k_dense_with<T: Element>(simd: Simd, values: &[T], k: usize) -> Entries<T> {
-    let mut kept = Entries::default();
-    if k == 0 {
-        return kept;
-    }
-    let mut found = Entries::default();
-    for threshold in [estimate_threshold(values, k), estimate_threshold(values, k.saturating_mul(4)), T::ZERO]
-    {
-        found.clear();
-        scan_with(simd, values, threshold, 0, &mut found);
-        if found.len() >= k || threshold == T::ZERO {
-            break;
-        }
-    }
-    let mut dropped = Entries::default();
+    let (found, _) = candidates_with(simd, values, k);
+    let (mut kept, mut dropped) = (Entries::default(), Entries::default());
     top_k_with(simd, &found.indices, &found.values, k, &mut kept, &mut dropped);
     kept
+}
+
+/// Entries among which the `k` of largest magnitude are, indices ascending, and a magnitude: all that are larger are among
+/// them, and of those that are equal to it the first, at least as many as belong to the `k` largest.
+///
+/// One scan finds them where a sample tells the threshold. Where it does not, because many magnitudes are equal or because
+/// the sample misses what is large, a few more passes do, whatever the values are.
+pub(crate) fn candidates<T: Element>(values: &[T], k: usize) -> (Entries<T>, T) {
+    candidates_with(Simd::current(), values, k)
+}
+
+/// [`candidates`] with the instructions named.
+fn candidates_with<T: Element>(simd: Simd, values: &[T], k: usize) -> (Entries<T>, T) {
+    let (none, mut found) = (T::Magnitude::default(), Entries::default());
+    let estimate = estimate_threshold(values, k);
+    let estimated = estimate.magnitude();
+    if estimated == none && k >= values.len() {
+        scan_with(simd, values, estimate, 0, &mut found);
+        return (found, estimate);
+    }
+    let crowded = !scan_few(simd, values, estimated.max(T::Magnitude::ONE), k, &mut found);
+    if !crowded && (found.len() >= k || estimated == none) {
+        return (found, estimate);
+    }
+    found.clear();
+    // Many magnitudes equal the estimate, or it is far off.
+    let ties = crowded && scan_few(simd, values, estimated + T::Magnitude::ONE, k, &mut found);
+    let cut = if ties && found.len() <= k {
+        Cut { magnitude: estimated, ties: k - found.len() }
+    } else {
+        let cut = cut(simd, values, k);
+        found.clear();
+        if cut.magnitude < T::Magnitude::MAX {
+            scan_from(simd, values, cut.magnitude + T::Magnitude::ONE, 0, &mut found);
+        }
+        cut
+    };
+    let equal = (0u32..).zip(values).filter(|(_, value)| value.magnitude() == cut.magnitude);
+    let equal: Entries<T> = equal.take(cut.ties).map(|(index, &value)| (index, value)).collect();
+    (found.merge(&equal), T::from_magnitude(cut.magnitude))
+}
+
+/// Appends what is at least so large, which is not 0, unless it is a [crowd]; then some of it. Returns whether it was all.
+fn scan_few<T: Element>(
+    simd: Simd,
+    values: &[T],
+    limit: T::Magnitude,
+    k: usize,
+    found: &mut Entries<T>,
+) -> bool {
+    (0..).zip(values.chunks(STRIDE)).all(|(number, part)| {
+        scan_from(simd, part, limit, number * STRIDE as u32, found);
+        found.len() <= crowd(k, values.len())
+    })
+}
+
+/// Entries after which candidates are counted.
+pub(crate) const STRIDE: usize = 1 << 16;
+
+/// More candidates than this for the `k` largest of `n` cost more than another look at all entries.
+pub(crate) fn crowd(k: usize, n: usize) -> usize {
+    8 * k + n / 64
 }
 
 /// Where a top-k cuts: larger magnitudes are kept, and of those equal to it the first few.

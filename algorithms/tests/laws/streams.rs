@@ -5,7 +5,7 @@ use std::error::Error;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::Ensemble;
-use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::residual::{Collection, Residual};
 use gleaner_algorithms::schedule::lockstep;
 
 /// How long a training is.
@@ -75,12 +75,16 @@ impl Stream {
     }
 }
 
-/// What a step of ExDyna did.
+/// What a step did.
 pub struct Followed {
-    /// The threshold that it selected by.
+    /// The threshold that ExDyna selected by; 0 with other methods.
     pub threshold: f64,
-    /// How many entries each partition gave.
+    /// How many entries each partition gave in ExDyna; with other methods how many each worker chose.
     pub counts: Vec<usize>,
+    /// How many entries the update has.
+    pub delivered: usize,
+    /// The L2 norm of what a worker has not sent, mean over the workers: equation 1 of ExDyna.
+    pub error: f64,
     /// Whether the partitions were others than before.
     pub moved: bool,
 }
@@ -97,7 +101,7 @@ impl Followed {
     }
 }
 
-/// Runs ExDyna on a stream.
+/// Runs a method on a stream.
 pub fn follow(
     method: Method,
     workers: usize,
@@ -111,7 +115,7 @@ pub fn follow(
     let mut followed = Vec::with_capacity(steps);
     for step in 0..steps {
         stream.fill(step, &mut gradients);
-        let threshold = ensemble.memories[0].agreed[0];
+        let threshold = ensemble.memories[0].agreed.first().copied().unwrap_or(0.0);
         let before = std::mem::replace(&mut partition, ensemble.schedules[0].partition.clone());
         let mut runs = Vec::with_capacity(workers);
         for (worker, gradient) in gradients.iter().enumerate() {
@@ -120,9 +124,17 @@ pub fn follow(
         }
         let finished = lockstep(runs)?;
         let proposed = finished.runs[0].finished.observed().proposed;
-        let counts = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
-        followed.push(Followed { threshold, counts, moved: before != partition });
+        let counts = if proposed.iter().any(Option::is_some) {
+            proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect()
+        } else {
+            finished.runs.iter().map(|run| run.finished.observed().own.entries).collect()
+        };
+        let (delivered, moved) = (finished.runs[0].finished.entries(), before != partition);
         ensemble.commit(finished, Collection::Global)?;
+        let norm =
+            |residual: &Residual| residual.read(0..n).iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
+        let error = ensemble.residuals.iter().map(norm).sum::<f64>() / workers as f64;
+        followed.push(Followed { threshold, counts, delivered, error, moved });
     }
     Ok(followed)
 }

@@ -96,9 +96,9 @@ fn check_storing(residual: &[f32], gradient: &[f32], threshold: f32, base: u32) 
 
             let (mut swept, mut out) = (residual.to_vec(), there.clone());
             let result = if add {
-                sweep::<f32, Accumulate>(simd, &mut swept, gradient, threshold, base, &mut out)
+                sweep::<f32, Accumulate>(simd, &mut swept, gradient, limit(threshold), base, &mut out)
             } else {
-                sweep::<f32, Replace>(simd, &mut swept, gradient, threshold, base, &mut out)
+                sweep::<f32, Replace>(simd, &mut swept, gradient, limit(threshold), base, &mut out)
             };
             assert_eq!(result.map_err(|error| error.index), bad.map_or(Ok(()), Err), "{simd:?}");
             assert_eq!(bits(&swept[..good]), bits(&sums[..good]), "{simd:?}");
@@ -228,6 +228,14 @@ fn selections_of_awkward_slices() {
     // Large values only where a sample of every 70000/32768th entry is least likely to look: in one short run.
     let mut hidden: Vec<f32> = numbers.gradients(len);
     hidden[12_345..12_400].fill(9.0);
+    // Ties at two levels, of which the larger comes last.
+    let mut levels = vec![1.0; len];
+    levels[len - 900..].fill(-2.0);
+    // Many entries in one bin of the first histogram.
+    let mut close: Vec<f32> =
+        (0..len as u32).map(|i| f32::from_bits(1.0f32.to_bits() + i * 7919 % 5000)).collect();
+    close[len / 3] = f32::MAX;
+    close[len / 2] = 1e-40;
     for values in [
         vec![0.5; len],
         vec![0.0; len],
@@ -241,6 +249,8 @@ fn selections_of_awkward_slices() {
         not_finite,
         any_bits,
         hidden,
+        levels,
+        close,
     ] {
         for k in [0, 1, 2, 30, 700, 7000, len / 2, len - 1, len, len + 1] {
             check_top_k(&values, k);

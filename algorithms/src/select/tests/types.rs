@@ -77,7 +77,7 @@ fn check_passes<T: Element>(old: &[u64], new: &[u64], threshold: u64) {
     let expected = expected.collect::<Vec<_>>();
     for simd in paths() {
         let (mut swept, mut out) = (residual.clone(), Entries::default());
-        let result = sweep::<T, Accumulate>(simd, &mut swept, &gradient, threshold, 5, &mut out);
+        let result = sweep::<T, Accumulate>(simd, &mut swept, &gradient, limit(threshold), 5, &mut out);
         assert_eq!(result.is_ok(), good == sums.len());
         assert!(swept[..good].iter().zip(&sums).all(|(a, b)| a.bits() == b.bits()));
         assert!(swept[good..].iter().zip(&residual[good..]).all(|(a, b)| a.bits() == b.bits()));
