@@ -1,6 +1,7 @@
 //! `gleaner bench`: how long real workers need to synchronise gradients.
 
 mod chosen;
+mod floor;
 mod gradient;
 mod lineup;
 mod mass;
@@ -22,6 +23,7 @@ use gleaner_runtime::{Config, ConfigError, Error};
 use crate::choice::{Choice, ChoiceError};
 use crate::crew::{self, Role};
 use crate::plan::draw::DrawError;
+use crate::quantity::Rate;
 use crate::{quantity, report};
 use summary::Report;
 
@@ -32,6 +34,7 @@ Examples:
   gleaner bench --params 269722 --method spardl,ring --steps 50
   gleaner bench --workers 6 --params 269722 --method spardl,spardl/2,spardl/3,gtopk   (SparDL with 1, 2 and 3 teams)
   gleaner bench --workers 6 --params 1000000 --method all --svg bench.svg
+  gleaner bench --workers 6 --params 14728266 --link-rate 1gbit       (beside the least that a step could take)
   gleaner launch --hostfile hosts -- gleaner bench --params 14728266 --method spardl
   mpirun -n 4 -x GLEANER_SECRET_FILE gleaner bench --params 1000000 --method spardl
 
@@ -66,6 +69,9 @@ pub struct Bench {
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
     timeout: Option<Duration>,
+    /// The rate of a worker's link: the least that a step could take is measured too, and printed
+    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    link_rate: Option<Rate>,
     /// One JSON object on standard output instead of a table
     #[arg(long)]
     json: bool,

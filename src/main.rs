@@ -15,6 +15,7 @@ mod train;
 use std::process::ExitCode;
 
 use clap::Parser;
+use gleaner::algorithms::select::Simd;
 
 /// Data-parallel training that exchanges the entries that matter and gathers the rest as residuals.
 #[derive(Parser)]
@@ -30,7 +31,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Command::parse() {
+    let command = Command::parse();
+    if let Err(unknown) = Simd::asked() {
+        eprintln!("gleaner: {unknown}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
         Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),

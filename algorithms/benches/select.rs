@@ -196,7 +196,7 @@ impl Worker {
                 scan(residual, threshold, 0, found);
             }
         }
-        let smallest = top_k(&found.indices, &found.values, *k, kept, dropped);
+        let smallest = top_k(&found.indices, &found.values, *k, kept, Some(&mut *dropped));
         let end = start.elapsed().as_secs_f64();
         assert_eq!(accumulated, Ok(()));
         Bench::note(rows, total, end);

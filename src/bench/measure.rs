@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::chosen::Chosen;
+use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, Lineup, enlist};
 use super::mass::Mass;
@@ -42,6 +43,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
 
     let mut gradient = vec![0.0; n];
     let mut mass = (rank == 0).then(|| Mass::new(bench.seed, workers, n));
+    let mut floor = bench.link_rate.map(|rate| Floor::new(rate, n));
     let display = (rank == 0).then(Display::new);
     let (rounds, turns) = (bench.warmup + bench.steps, runners.len());
     for round in 0..rounds {
@@ -49,6 +51,9 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
         Gradient::of(bench.seed, rank as u64, u64::from(round)).fill(&mut gradient);
         if let Some(mass) = mass.as_mut().filter(|_| is_measured) {
             mass.begin(u64::from(round));
+        }
+        if let Some(floor) = floor.as_mut().filter(|_| is_measured) {
+            floor.pass(&session, &gradient)?;
         }
         for turn in 0..turns {
             // Nobody always comes first, or after the same one as the first.
@@ -68,7 +73,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
             }
         }
     }
-    let mut methods = finish(&session, bench, runners)?;
+    let mut methods = finish(&session, bench, runners, floor.as_ref())?;
     if bench.choice.is_all() {
         methods.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     }
@@ -108,7 +113,12 @@ impl Runner {
 }
 
 /// Compares all updates between the ranks, and sums up.
-fn finish(session: &Session, bench: &Bench, runners: Vec<Runner>) -> Result<Vec<Summary>, BenchError> {
+fn finish(
+    session: &Session,
+    bench: &Bench,
+    runners: Vec<Runner>,
+    floor: Option<&Floor>,
+) -> Result<Vec<Summary>, BenchError> {
     let (mut methods, workers) = (Vec::new(), session.world_size());
     for Runner { entrant, gradients, digest, records, lost } in runners {
         let digest: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
@@ -124,7 +134,9 @@ fn finish(session: &Session, bench: &Bench, runners: Vec<Runner>) -> Result<Vec<
         // There is one parameter, so there is one group.
         let auto = gradients.chosen().first().map(Chosen::from);
         let facts = Facts { workers, params, rounds, lost, digest, auto };
-        methods.push(Summary::of(&entrant, &records, facts));
+        let mut summary = Summary::of(&entrant, &records, facts);
+        summary.seconds_floor = floor.map(|floor| floor.seconds(summary.bytes_received as f64));
+        methods.push(summary);
     }
     Ok(methods)
 }
@@ -134,12 +146,13 @@ fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
     let methods = bench.choice.methods();
     let names: Vec<&str> = methods.iter().map(|(name, _)| &**name).collect();
     let mut options = format!(
-        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}",
+        "--method {}\n{} entries\n--steps {}\n--warmup {}\n--seed {}\n--link-rate {:?}",
         names.join(","),
         bench.params,
         bench.steps,
         bench.warmup,
-        bench.seed
+        bench.seed,
+        bench.link_rate
     );
     for (_, method) in methods {
         options += &match method {
@@ -159,7 +172,7 @@ fn same_options(session: &Session, bench: &Bench) -> Result<(), BenchError> {
 }
 
 /// One value of every rank.
-fn gather<T: Serialize + for<'a> Deserialize<'a>>(session: &Session, value: &T) -> Result<Vec<T>, Error> {
+pub fn gather<T: Serialize + for<'a> Deserialize<'a>>(session: &Session, value: &T) -> Result<Vec<T>, Error> {
     let note = serde_json::to_vec(value).unwrap_or_default();
     Ok(session.all_gather(&note)?.iter().filter_map(|note| serde_json::from_slice(note).ok()).collect())
 }

@@ -45,8 +45,18 @@ pub fn one(s: &Summary) -> String {
         ("rounds", s.rounds.to_string()),
         ("digest", format!("{}… on every rank", &s.digest[..16])),
     ];
+    let floor = s.seconds_floor.map(|floor| {
+        let times = s.seconds / floor;
+        (
+            "floor",
+            format!(
+                "{}: bare memory traffic and bytes; a step takes {times:.2} times as long",
+                milliseconds(floor)
+            ),
+        )
+    });
     let lost = (s.lost > 0.0).then(|| ("lost", format!("{:.4} a step, over all ranks", s.lost)));
-    rows.into_iter().chain(lost).map(|(name, value)| format!("{name:15} {value}\n")).collect()
+    rows.into_iter().chain(floor).chain(lost).map(|(name, value)| format!("{name:15} {value}\n")).collect()
 }
 
 const HEADINGS: [&str; 11] = [
@@ -60,7 +70,12 @@ pub fn several(report: &Report) -> String {
     let Some(first) = methods.first() else { return String::new() };
     let fastest = methods.iter().map(|s| s.seconds).fold(f64::INFINITY, f64::min);
     let loses = methods.iter().any(|s| s.lost > 0.0);
-    let headings = HEADINGS.into_iter().chain(["/ fastest"]).chain(loses.then_some("lost"));
+    let floors = methods.iter().any(|s| s.seconds_floor.is_some());
+    let headings = HEADINGS
+        .into_iter()
+        .chain(["/ fastest"])
+        .chain(floors.then_some("/ floor"))
+        .chain(loses.then_some("lost"));
     let mut rows = vec![headings.map(String::from).collect::<Vec<_>>()];
     for s in methods {
         let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
@@ -78,6 +93,7 @@ pub fn several(report: &Report) -> String {
             format!("{:.4}", s.l2_share),
             format!("{:.2}", s.seconds / fastest),
         ];
+        row.extend(s.seconds_floor.map(|floor| format!("{:.2}", s.seconds / floor)));
         row.extend(loses.then(|| format!("{:.4}", s.lost)));
         rows.push(row);
     }

@@ -1,6 +1,6 @@
 //! Sorted indices and the values at them.
 
-use super::merge::{Run, merge, reduce};
+use super::merge::{Run, Zeros, merge, reduce};
 use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
@@ -82,7 +82,14 @@ impl<T: Element> Entries<T> {
 
     /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
     pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
-        merge(Run::of(self), Run::of(other), reduction, out);
+        merge(Run::of(self), Run::of(other), reduction, Zeros::Drop, out);
+    }
+
+    /// [`merge_with`](Self::merge_with) that keeps sums that are zero.
+    pub(crate) fn merge_keeping_zeros(&self, other: &Self, reduction: &Reduction<T>) -> Self {
+        let mut both = Self::default();
+        merge(Run::of(self), Run::of(other), reduction, Zeros::Keep, &mut both);
+        both
     }
 
     /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …
@@ -130,8 +137,10 @@ impl<T: Element> Entries<T> {
 
 impl<T: Element> FromIterator<(u32, T)> for Entries<T> {
     fn from_iter<I: IntoIterator<Item = (u32, T)>>(entries: I) -> Self {
-        let (indices, values) = entries.into_iter().unzip();
-        Self { indices, values }
+        let entries = entries.into_iter();
+        let mut all = Self::with_capacity(entries.size_hint().0);
+        entries.for_each(|(index, value)| all.push(index, value));
+        all
     }
 }
 

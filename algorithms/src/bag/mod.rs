@@ -3,6 +3,7 @@
 mod coding;
 mod dense;
 mod entries;
+mod marks;
 mod merge;
 mod qsgd;
 pub mod wire;
@@ -10,6 +11,9 @@ pub mod wire;
 pub use coding::{Coding, Rounded, UnknownCoding};
 pub use dense::{Dense, floats};
 pub use entries::Entries;
+pub(crate) use marks::Marks;
+
+use std::borrow::Cow;
 
 use crate::{Element, Reduction};
 
@@ -41,6 +45,22 @@ impl<T: Element> Bag<T> {
         match self {
             Bag::Sparse(entries) => Box::new(entries.iter()),
             Bag::Dense(values) => Box::new((0..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO)),
+        }
+    }
+
+    /// The indices of the non-zero entries, ascending.
+    pub(crate) fn indices(&self) -> Cow<'_, [u32]> {
+        match self {
+            Bag::Sparse(entries) => Cow::Borrowed(&entries.indices),
+            Bag::Dense(_) => self.iter().map(|(index, _)| index).collect(),
+        }
+    }
+
+    /// The smallest magnitude of a non-zero entry.
+    pub(crate) fn smallest(&self) -> Option<T::Magnitude> {
+        match self {
+            Bag::Sparse(entries) => entries.values.iter().map(|value| value.magnitude()).min(),
+            Bag::Dense(_) => self.iter().map(|(_, value)| value.magnitude()).min(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::bag::{Bag, Entries};
+use crate::bag::{Bag, Entries, Marks};
 use crate::schedule::{Candidates, Fate, Finished};
 use crate::select::{STRIDE, crowd};
 use crate::{Block, Element, Partition, select};
@@ -67,6 +67,8 @@ pub struct Residual<T: Element = f32> {
     thresholds: Vec<Option<T>>,
     /// Candidates collected in this step, by block, each piece with its first index.
     pieces: Vec<Vec<(u32, Entries<T>)>>,
+    /// Memory for the first piece of each block.
+    spare: Vec<Entries<T>>,
 }
 
 /// A committed step.
@@ -88,6 +90,7 @@ impl<T: Element> Residual<T> {
             quotas,
             thresholds: vec![None; blocks],
             pieces: vec![Vec::new(); blocks],
+            spare: vec![Entries::default(); blocks],
             partition,
         }
     }
@@ -107,7 +110,10 @@ impl<T: Element> Residual<T> {
             let to = end.min(range.end);
             let start = (from - range.start) as u32;
             let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
-            let mut found = Entries::default();
+            let mut found = match self.pieces[b].is_empty() {
+                true => std::mem::take(&mut self.spare[b]),
+                false => Entries::default(),
+            };
             let before: usize = self.pieces[b].iter().map(|(_, piece)| piece.len()).sum();
             for (number, part) in part.chunks(STRIDE).enumerate() {
                 // With nothing to select or nothing predicted, no candidates are collected.
@@ -160,9 +166,12 @@ impl<T: Element> Residual<T> {
     /// Takes the accumulator back and makes it the residual for the next step: writes at the indices of the
     /// final update only, or nothing at all where everything was delivered.
     pub fn commit(&mut self, finished: Finished<T>, collection: Collection) -> Committed<T> {
-        let Finished { update, mut accumulator, fates, drops, thresholds, whole, .. } = finished;
+        let Finished { update, mut accumulator, fates, drops, candidates, whole, .. } = finished;
         self.zero = whole.iter().all(|&whole| whole);
-        self.thresholds = thresholds;
+        for (b, Candidates { threshold, mut entries }) in candidates.into_iter().enumerate() {
+            entries.clear();
+            (self.thresholds[b], self.spare[b]) = (threshold, entries);
+        }
         let mut lost = vec![Entries::default(); update.len()];
         if !self.zero {
             let values = Arc::make_mut(&mut accumulator);
@@ -231,6 +240,7 @@ impl<T: Element> Residual<T> {
         if partition.blocks() != self.partition.blocks() {
             self.thresholds = vec![None; partition.blocks()];
             self.pieces = vec![Vec::new(); partition.blocks()];
+            self.spare = vec![Entries::default(); partition.blocks()];
         }
         (self.partition, self.quotas) = (partition, quotas);
     }
@@ -253,8 +263,9 @@ fn commit_sent<T: Element>(
         residual.fill(T::ZERO);
         return dropped;
     }
-    bag.iter().for_each(|(i, _)| residual[i as usize] = T::ZERO);
-    collect(residual, bag, dropped, collection)
+    let delivered = bag.indices();
+    delivered.iter().for_each(|&i| residual[i as usize] = T::ZERO);
+    collect(residual, &Marks::of(&delivered), &dropped, collection)
 }
 
 /// What was selected of a worker's contribution, and what remains of the rest.
@@ -274,53 +285,41 @@ fn commit_selected<T: Element>(
     dropped: Entries<T>,
     collection: Collection,
 ) -> Entries<T> {
-    let mut errors = chosen.errors.iter().peekable();
-    let mut error = |i: u32| {
-        while errors.next_if(|&(e, _)| e < i).is_some() {}
-        errors.next_if(|&(e, _)| e == i).map_or(T::ZERO, |(_, error)| error)
+    let rest = |settled: &Entries<T>, residual: &[T]| -> Entries<T> {
+        settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect()
     };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost: Entries<T> =
-            chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
-        chosen.indices.iter().for_each(|&i| residual[i as usize] = error(i));
+        let lost = rest(chosen.settled, residual);
+        chosen.indices.iter().for_each(|&i| residual[i as usize] = T::ZERO);
+        chosen.errors.iter().for_each(|(i, error)| residual[i as usize] = error);
         return lost.merge(&dropped);
     }
-    let mut lost = Entries::default();
-    let (mut selected, mut settled) = (chosen.indices.iter().peekable(), chosen.settled.iter().peekable());
-    for (i, _) in bag.iter() {
-        while selected.next_if(|&&s| s < i).is_some() {}
-        while settled.next_if(|&(s, _)| s < i).is_some() {}
-        let residual = &mut residual[i as usize];
-        if selected.peek() == Some(&&i) {
-            *residual = error(i);
-        } else if let Some((_, sum)) = settled.next_if(|&(s, _)| s == i) {
-            match collection {
-                Collection::Global => *residual = sum,
-                _ => lost.push(i, sum - *residual),
-            }
+    let delivered = Marks::of(&bag.indices());
+    let settled = delivered.pick::<T, true>(chosen.settled);
+    let lost = match collection {
+        Collection::Global => {
+            settled.iter().for_each(|(i, sum)| residual[i as usize] = sum);
+            Entries::default()
         }
-    }
-    lost.merge(&collect(residual, bag, dropped, collection))
+        _ => rest(&settled, residual),
+    };
+    delivered.among(chosen.indices).iter().for_each(|&i| residual[i as usize] = T::ZERO);
+    delivered.pick::<T, true>(chosen.errors).iter().for_each(|(i, error)| residual[i as usize] = error);
+    lost.merge(&collect(residual, &delivered, &dropped, collection))
 }
 
-/// Adds this worker's share of later drops at the indices of the final update, or reports it as lost.
+/// Adds this worker's share of later drops where something was delivered, or gives it back as lost.
 fn collect<T: Element>(
     residual: &mut [T],
-    bag: &Bag<T>,
-    dropped: Entries<T>,
+    delivered: &Marks,
+    dropped: &Entries<T>,
     collection: Collection,
 ) -> Entries<T> {
-    let mut lost = Entries::default();
-    let mut dropped = dropped.iter().peekable();
-    for (i, _) in bag.iter() {
-        while dropped.next_if(|&(d, _)| d < i).is_some() {}
-        if let Some((_, value)) = dropped.next_if(|&(d, _)| d == i) {
-            match collection {
-                Collection::Global => residual[i as usize] += value,
-                _ => lost.push(i, value),
-            }
-        }
+    let late = delivered.pick::<T, true>(dropped);
+    if collection != Collection::Global {
+        return late;
     }
-    lost
+    late.iter().for_each(|(i, value)| residual[i as usize] += value);
+    Entries::default()
 }

@@ -168,7 +168,8 @@ pub struct Finished<T: Element = f32> {
     pub(crate) fates: Vec<Fate<T>>,
     /// This worker's share of what was dropped later on, by block.
     pub(crate) drops: Vec<Entries<T>>,
-    pub(crate) thresholds: Vec<Option<T>>,
+    /// By block, from which magnitude on to collect candidates in the next step, and memory for them.
+    pub(crate) candidates: Vec<Candidates<T>>,
     /// Whether nothing was selected from any worker's contribution, by block.
     pub(crate) whole: Vec<bool>,
     pub(crate) notes: Vec<Option<Arc<[u64]>>>,
@@ -196,10 +197,14 @@ pub struct Observed {
 impl<T: Element> Finished<T> {
     /// What may be learnt from it.
     pub fn observed(&self) -> Observed {
-        let magnitudes = self.update.iter().flat_map(|bag| bag.iter().map(|(_, v)| v.magnitude()));
         Observed {
             counts: self.update.iter().map(Bag::nonzeros).collect(),
-            smallest: magnitudes.min().map_or(0.0, |smallest| T::from_magnitude(smallest).to_f64()),
+            smallest: self
+                .update
+                .iter()
+                .filter_map(Bag::smallest)
+                .min()
+                .map_or(0.0, |smallest| T::from_magnitude(smallest).to_f64()),
             notes: self.notes.clone(),
             proposed: self.proposed.clone(),
             own: self.own,
@@ -389,7 +394,7 @@ impl<T: Element> Execution<T> {
             accumulator: self.accumulator,
             fates: self.fates,
             drops: self.drops,
-            thresholds: self.candidates.into_iter().map(|c| c.threshold).collect(),
+            candidates: self.candidates,
             whole,
             notes,
             proposed: self.agreed,

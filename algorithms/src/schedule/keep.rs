@@ -1,6 +1,6 @@
 //! The exact top-k of a worker's own block, which is held as an untouched accumulator and a sparse overlay.
 
-use crate::bag::Entries;
+use crate::bag::{Entries, Marks};
 use crate::{Element, select};
 
 /// Entries of a block that may be among its largest.
@@ -19,8 +19,8 @@ pub(super) struct OwnTop<T: Element> {
     pub(super) kept: Entries<T>,
     /// The entries that others contributed to and that were not kept, with their whole sums (zeros included).
     pub(super) settled: Entries<T>,
-    /// From which magnitude on to collect candidates in the next step.
-    pub(super) threshold: Option<T>,
+    /// From which magnitude on to collect candidates in the next step, and memory for them.
+    pub(super) next: Candidates<T>,
 }
 
 /// The k largest entries of `own` overlaid with `overlay` (sums with what was received, by index).
@@ -30,22 +30,23 @@ pub(super) struct OwnTop<T: Element> {
 pub(super) fn own_top<T: Element>(
     own: &[T],
     overlay: &Entries<T>,
-    candidates: &Candidates<T>,
+    candidates: Candidates<T>,
     k: u32,
 ) -> OwnTop<T> {
     let k = k as usize;
-    let predicted = candidates.threshold.and_then(|t| enough(&candidates.entries, overlay, t, k));
-    let found = predicted.or_else(|| (k == 0).then(Enough::default)).unwrap_or_else(|| {
+    let predicted = candidates.threshold.and_then(|t| enough(candidates.entries, overlay, t, k));
+    let mut found = predicted.or_else(|| (k == 0).then(Enough::default)).unwrap_or_else(|| {
         // Each sum laid over a candidate may take one away.
         let (found, threshold) = select::candidates(own, k + overlay.len());
-        Enough::of(&found, overlay, threshold)
+        Enough::of(found, overlay, threshold)
     });
-    let (mut top, mut rest) = (Entries::default(), Entries::default());
-    let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, &mut rest);
+    let mut top = Entries::default();
+    let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, None);
     let predict = || select::predict_threshold(found.threshold, found.reached, smallest, k);
     let threshold = (top.len() == k && k > 0).then(predict);
-    let settled = without(overlay.iter(), &top.indices);
-    OwnTop { kept: top, settled, threshold }
+    let settled = without(overlay, &top.indices);
+    found.entries.clear();
+    OwnTop { kept: top, settled, next: Candidates { threshold, entries: found.entries } }
 }
 
 /// What a selection from several slots together is made of: of each slot the entries that may be chosen.
@@ -83,14 +84,11 @@ impl<T: Element> Source<'_, T> {
             Source::Bag(entries) => (*entries).clone(),
             Source::Own(own, overlay, candidates) => {
                 let mut scanned = Entries::default();
-                let found = match candidates.threshold {
-                    Some(collected) if collected <= threshold => &candidates.entries,
-                    _ => {
-                        select::scan(own, threshold, 0, &mut scanned);
-                        &scanned
-                    }
-                };
-                overlaid(found, overlay)
+                match candidates.threshold {
+                    Some(collected) if collected <= threshold => scanned.clone_from(&candidates.entries),
+                    _ => select::scan(own, threshold, 0, &mut scanned),
+                }
+                overlaid(scanned, overlay)
             }
         }
     }
@@ -168,8 +166,8 @@ impl<T: Element> Pool<T> {
         let reached = self.reached();
         let values: Vec<T> = self.entries.iter().flat_map(|e| &e.values).copied().collect();
         let ordinals: Vec<u32> = (0..values.len() as u32).collect();
-        let (mut top, mut rest) = (Entries::default(), Entries::default());
-        let smallest = select::top_k(&ordinals, &values, k, &mut top, &mut rest);
+        let mut top = Entries::default();
+        let smallest = select::top_k(&ordinals, &values, k, &mut top, None);
         let mut ordinals = top.indices.into_iter().peekable();
         let mut first = 0;
         let kept = self
@@ -191,9 +189,9 @@ impl<T: Element> Pool<T> {
 }
 
 /// Candidates with the sums laid over them; zeros are left out.
-fn overlaid<T: Element>(candidates: &Entries<T>, overlay: &Entries<T>) -> Entries<T> {
+fn overlaid<T: Element>(candidates: Entries<T>, overlay: &Entries<T>) -> Entries<T> {
     if overlay.is_empty() {
-        return candidates.clone();
+        return candidates;
     }
     let mut entries = Entries::with_capacity(candidates.len() + overlay.len());
     candidates.visit_union(overlay, |index, own, sum| {
@@ -213,14 +211,11 @@ pub(super) fn interleave<T: Element>(a: &Entries<T>, b: &Entries<T>) -> Entries<
 }
 
 /// The entries whose indices are not among `kept`, which ascend.
-pub(super) fn without<T: Element>(entries: impl Iterator<Item = (u32, T)>, kept: &[u32]) -> Entries<T> {
-    let mut kept = kept.iter().peekable();
-    entries
-        .filter(|&(index, _)| {
-            while kept.next_if(|&&i| i < index).is_some() {}
-            kept.peek() != Some(&&index)
-        })
-        .collect()
+pub(super) fn without<T: Element>(entries: &Entries<T>, kept: &[u32]) -> Entries<T> {
+    if entries.is_empty() {
+        return Entries::default();
+    }
+    Marks::of(kept).pick::<T, false>(entries)
 }
 
 /// Entries among which the k largest are.
@@ -239,7 +234,7 @@ fn reaches<T: Element>(value: T, threshold: T) -> bool {
 
 impl<T: Element> Enough<T> {
     /// Candidates and overlay as one.
-    fn of(candidates: &Entries<T>, overlay: &Entries<T>, threshold: T) -> Self {
+    fn of(candidates: Entries<T>, overlay: &Entries<T>, threshold: T) -> Self {
         let entries = overlaid(candidates, overlay);
         let reached = entries.values.iter().filter(|v| reaches(**v, threshold)).count();
         Self { entries, threshold, reached }
@@ -248,7 +243,7 @@ impl<T: Element> Enough<T> {
 
 /// Candidates and overlay as one, if k of them reach the threshold.
 fn enough<T: Element>(
-    candidates: &Entries<T>,
+    candidates: Entries<T>,
     overlay: &Entries<T>,
     threshold: T,
     k: usize,
@@ -289,7 +284,7 @@ mod tests {
             if let Some(threshold) = predicted {
                 candidates.entries = own.iter().enumerate().filter(|(_, v)| v.abs() >= threshold && **v != 0.0).map(|(i, &v)| (i as u32, v)).collect();
             }
-            let top = own_top(&own, &overlay, &candidates, k);
+            let top = own_top(&own, &overlay, candidates, k);
             prop_assert_eq!(&top.kept, &oracle(&whole, k as usize));
             let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
             prop_assert_eq!(top.settled, settled);

@@ -97,10 +97,10 @@ pub(super) unsafe fn split(
     indices: &[u32],
     values: &[f32],
     kept: &mut Entries,
-    dropped: &mut Entries,
+    dropped: Option<&mut Entries>,
 ) -> usize {
     let mut keep = Packer::new(kept, values.len() + LANES);
-    let mut drop = Packer::new(dropped, values.len() + LANES);
+    let mut drop = dropped.map(|dropped| Packer::new(dropped, values.len() + LANES));
     let edge = _mm256_set1_epi32(cut.magnitude);
     let magnitudes = _mm256_set1_epi32(0x7fff_ffff);
     let mut done = 0;
@@ -122,14 +122,18 @@ pub(super) unsafe fn split(
         // SAFETY: each packer has room for `values.len()` entries and a vector, and is given at most one per entry.
         unsafe {
             keep.push_8(chosen, index, value);
-            drop.push_8(!chosen, index, value);
+            if let Some(drop) = &mut drop {
+                drop.push_8(!chosen, index, value);
+            }
         }
         done += LANES;
     }
     // SAFETY: every push wrote what it counted.
     unsafe {
         keep.finish();
-        drop.finish();
+        if let Some(drop) = drop {
+            drop.finish();
+        }
     }
     done
 }

@@ -34,7 +34,7 @@ mod tests;
 pub use bucket::bucketed;
 pub(crate) use estimate::sample;
 pub use estimate::{estimate_threshold, predict_threshold};
-pub use simd::Simd;
+pub use simd::{Simd, UnknownSimd};
 pub use sweep::{NonFinite, accumulate, replace, scan};
 pub(crate) use top::{STRIDE, candidates, crowd};
 pub use top::{top_k, top_k_dense};

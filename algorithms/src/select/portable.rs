@@ -66,8 +66,10 @@ pub(super) fn split<T: Element>(
     indices: &[u32],
     values: &[T],
     kept: &mut Entries<T>,
-    dropped: &mut Entries<T>,
+    dropped: Option<&mut Entries<T>>,
 ) {
+    let mut nowhere = Entries::default();
+    let dropped = dropped.unwrap_or(&mut nowhere);
     let (mut next_kept, mut next_dropped) = (kept.len(), dropped.len());
     for side in [&mut *kept, &mut *dropped] {
         side.indices.resize(side.indices.len() + indices.len(), 0);

@@ -13,19 +13,36 @@ pub enum Simd {
     Avx512,
 }
 
+/// A value of `GLEANER_SIMD` that names no instructions.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected 'portable', 'avx2' or 'avx512' in the environment variable GLEANER_SIMD, found '{0}': name one of them, or unset it"
+)]
+pub struct UnknownSimd(String);
+
 impl Simd {
-    /// What the passes of this process use: the best that the processor has, at most what the environment variable
-    /// `GLEANER_SIMD` names (`portable`, `avx2` or `avx512`; anything else is as if it were unset). Read once.
+    /// What the passes of this process use: the best that the processor has, at most what is [asked for](Self::asked), if it
+    /// is known. Read once.
     pub fn current() -> Simd {
         static CURRENT: OnceLock<Simd> = OnceLock::new();
         *CURRENT.get_or_init(|| {
-            let asked = match std::env::var("GLEANER_SIMD").as_deref() {
-                Ok("portable") => Simd::Portable,
-                Ok("avx2") => Simd::Avx2,
-                _ => Simd::Avx512,
-            };
-            asked.min(Simd::best())
+            let asked = Simd::asked().ok().flatten();
+            asked.unwrap_or(Simd::Avx512).min(Simd::best())
         })
+    }
+
+    /// What the environment variable `GLEANER_SIMD` names: `portable`, `avx2` or `avx512`. None if it is not set.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn asked() -> Result<Option<Simd>, UnknownSimd> {
+        let Some(name) = std::env::var_os("GLEANER_SIMD") else { return Ok(None) };
+        match name.to_str() {
+            Some("portable") => Ok(Some(Simd::Portable)),
+            Some("avx2") => Ok(Some(Simd::Avx2)),
+            Some("avx512") => Ok(Some(Simd::Avx512)),
+            _ => Err(UnknownSimd(name.to_string_lossy().into_owned())),
+        }
     }
 
     /// The best that this processor has.

@@ -22,6 +22,30 @@ pub struct NonFinite {
 /// Adds `gradient` to `residual` and appends every non-zero sum whose magnitude reaches `threshold` to `out`, at index
 /// `base` + its position in the slice. A threshold of 0 or less takes every non-zero sum. One pass over memory.
 ///
+/// A slice may be a layer, a block, or one thread's part of either:
+///
+/// ```
+/// use gleaner_algorithms::bag::Entries;
+/// use gleaner_algorithms::select::accumulate;
+///
+/// let (mut residual, gradient) = (vec![0.5f32; 1000], vec![0.25f32; 1000]);
+/// let halves = residual.chunks_mut(500).zip(gradient.chunks(500)).zip([0, 500]);
+/// let found: Vec<Entries> = std::thread::scope(|scope| {
+///     let threads: Vec<_> = halves
+///         .map(|((residual, gradient), base)| {
+///             scope.spawn(move || {
+///                 let mut found = Entries::default();
+///                 accumulate(residual, gradient, 0.7, base, &mut found).map(|()| found)
+///             })
+///         })
+///         .collect();
+///     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<_, _>>()
+/// })?;
+/// assert_eq!(found[1].indices[0], 500);
+/// assert_eq!(found[0].len() + found[1].len(), 1000);
+/// # Ok::<(), gleaner_algorithms::select::NonFinite>(())
+/// ```
+///
 /// # Errors
 /// [`NonFinite`] names the first entry i whose sum is NaN or infinite. Then the entries before i have been accumulated, and
 /// their candidates appended; `residual[i..]` is unchanged, bit by bit, and `out` holds nothing from it. Which entries

@@ -10,8 +10,8 @@ use super::{avx2, avx512};
 use crate::Element;
 use crate::element::Magnitude;
 
-/// Splits entries into the `k` of largest magnitude and the others: appends them to `kept` and to `dropped`, each in the
-/// order given. Among equal magnitudes the first come first, which is the lower index where indices ascend. Zeros are
+/// Splits entries into the `k` of largest magnitude and the others: appends them to `kept` and to `dropped`, if that is
+/// wanted, each in the order given. Among equal magnitudes the first come first, which is the lower index where indices ascend. Zeros are
 /// never kept, so `kept` may grow by fewer than `k`; NaN is larger than infinity.
 ///
 /// Returns the smallest magnitude kept, 0 if nothing was. O(entries), whatever they are.
@@ -23,7 +23,7 @@ pub fn top_k<T: Element>(
     values: &[T],
     k: usize,
     kept: &mut Entries<T>,
-    dropped: &mut Entries<T>,
+    dropped: Option<&mut Entries<T>>,
 ) -> T {
     top_k_with(Simd::current(), indices, values, k, kept, dropped)
 }
@@ -35,13 +35,14 @@ pub(super) fn top_k_with<T: Element>(
     values: &[T],
     k: usize,
     kept: &mut Entries<T>,
-    dropped: &mut Entries<T>,
+    dropped: Option<&mut Entries<T>>,
 ) -> T {
     assert_eq!(indices.len(), values.len(), "every entry has one index and one value");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
     let cut = cut(simd, values, k);
     let mut rest = cut;
-    let split = split_vectors(simd, &mut rest, indices, values, kept, dropped);
+    let mut dropped = dropped;
+    let split = split_vectors(simd, &mut rest, indices, values, kept, dropped.as_deref_mut());
     portable::split(&mut rest, &indices[split..], &values[split..], kept, dropped);
     cut.smallest_kept(values)
 }
@@ -54,14 +55,11 @@ fn split_vectors<T: Element>(
     indices: &[u32],
     values: &[T],
     kept: &mut Entries<T>,
-    dropped: &mut Entries<T>,
+    dropped: Option<&mut Entries<T>>,
 ) -> usize {
-    let [rest, kept, dropped]: [&mut dyn Any; 3] = [rest, kept, dropped];
-    let (Some(rest), Some(kept), Some(dropped)) =
-        (rest.downcast_mut(), kept.downcast_mut::<Entries>(), dropped.downcast_mut::<Entries>())
-    else {
-        return 0;
-    };
+    let [rest, kept]: [&mut dyn Any; 2] = [rest, kept];
+    let (Some(rest), Some(kept)) = (rest.downcast_mut(), kept.downcast_mut::<Entries>()) else { return 0 };
+    let dropped = dropped.and_then(|dropped| (dropped as &mut dyn Any).downcast_mut::<Entries>());
     // So T is f32, and this cast changes nothing.
     let values = bytemuck::cast_slice(values);
     match simd {
@@ -87,8 +85,8 @@ pub fn top_k_dense<T: Element>(values: &[T], k: usize) -> Entries<T> {
 /// [`top_k_dense`] with the instructions named.
 pub(super) fn top_k_dense_with<T: Element>(simd: Simd, values: &[T], k: usize) -> Entries<T> {
     let (found, _) = candidates_with(simd, values, k);
-    let (mut kept, mut dropped) = (Entries::default(), Entries::default());
-    top_k_with(simd, &found.indices, &found.values, k, &mut kept, &mut dropped);
+    let mut kept = Entries::default();
+    top_k_with(simd, &found.indices, &found.values, k, &mut kept, None);
     kept
 }
 

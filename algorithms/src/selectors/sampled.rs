@@ -20,8 +20,8 @@ pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> 
     if found.len() <= k {
         return Chosen::by(found, threshold);
     }
-    let (mut kept, mut dropped) = (Entries::default(), Entries::default());
-    let smallest = select::top_k(&found.indices, &found.values, k, &mut kept, &mut dropped);
+    let mut kept = Entries::default();
+    let smallest = select::top_k(&found.indices, &found.values, k, &mut kept, None);
     Chosen { threshold: Some(smallest), ..Chosen::by(kept, threshold) }
 }
 

@@ -81,14 +81,35 @@ impl<'a, T: Element> Place<'a, T> {
     }
 }
 
+/// What becomes of sums that are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Zeros {
+    /// They are no entries.
+    Drop,
+    /// They are entries as others.
+    Keep,
+}
+
 /// Makes `out` hold the two runs as one, values at the same index combined. What it held before is forgotten; its memory is
 /// used again, and is not cleared first if it is still counted in the lengths.
-pub(super) fn merge<T: Element>(a: Run<T>, b: Run<T>, reduction: &Reduction<T>, out: &mut Entries<T>) {
-    merge_on(Simd::current(), a, b, reduction, out);
+pub(super) fn merge<T: Element>(
+    a: Run<T>,
+    b: Run<T>,
+    reduction: &Reduction<T>,
+    zeros: Zeros,
+    out: &mut Entries<T>,
+) {
+    merge_on(Simd::current(), (a, b), reduction, zeros, out);
 }
 
 /// [`merge`] with the instructions named.
-fn merge_on<T: Element>(simd: Simd, a: Run<T>, b: Run<T>, reduction: &Reduction<T>, out: &mut Entries<T>) {
+fn merge_on<T: Element>(
+    simd: Simd,
+    (a, b): (Run<T>, Run<T>),
+    reduction: &Reduction<T>,
+    zeros: Zeros,
+    out: &mut Entries<T>,
+) {
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
     let total = a.len() + b.len();
     out.indices.resize(total, 0);
@@ -103,6 +124,9 @@ fn merge_on<T: Element>(simd: Simd, a: Run<T>, b: Run<T>, reduction: &Reduction<
     place.take(i + j);
     portable::interleave(a.after(i), b.after(j), place);
     let kept = match *reduction {
+        Reduction::Sum if zeros == Zeros::Keep => {
+            join::<T, false>(out, Progress::default(), |a, b| Reduction::Sum.combine(a, b))
+        }
         Reduction::Sum => {
             let start = add_neighbours(simd, out);
             join::<T, true>(out, start, |a, b| Reduction::Sum.combine(a, b))

@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::super::{How, Place, Receive, Slots, Step};
 use super::{Carried, Execution, ExecutionError, Held, Outgoing};
 use crate::bag::wire::{self, DecodeError, Part};
-use crate::bag::{Bag, Dense, Entries, Rounded};
+use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
 
@@ -129,26 +129,24 @@ impl<T: Element> Execution<T> {
     pub(super) fn take_sparse(
         &mut self,
         place: Place,
-        entries: Entries<T>,
+        mut entries: Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
         self.unalign(place);
         let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
-                let own = self.own(place.block);
-                let reduction = self.reduction;
-                let mut sums = Entries::with_capacity(overlay.len() + entries.len());
-                let mut finite = Ok(());
-                overlay.visit_union(&entries, |i, sum, received| {
-                    let held = sum.unwrap_or(own[i as usize]);
-                    let sum = received.map_or(held, |received| reduction.combine(held, received));
-                    if !sum.is_finite() {
-                        finite = Err(i as usize);
-                    }
-                    sums.push(i, sum);
-                });
-                finite?;
+                let (own, reduction) = (self.own(place.block), &self.reduction);
+                let marks = Marks::of(&overlay.indices);
+                let Entries { indices, values } = &mut entries;
+                for (&index, value) in indices.iter().zip(values) {
+                    let sum = reduction.combine(own[index as usize], *value);
+                    *value = if marks.has(index) { *value } else { sum };
+                }
+                let sums = overlay.merge_keeping_zeros(&entries, reduction);
+                if let Some(at) = sums.values.iter().position(|sum| !sum.is_finite()) {
+                    return Err(sums.indices[at] as usize);
+                }
                 Held::Own(sums)
             }
             (How::Add, Some(Held::Bag(carried))) => {

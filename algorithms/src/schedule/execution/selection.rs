@@ -135,9 +135,8 @@ impl<T: Element> Execution<T> {
         match (held, k) {
             (Some(Held::Own(overlay)), Some(k)) => {
                 let candidates = std::mem::take(&mut self.candidates[b]);
-                let OwnTop { kept, settled, threshold } =
-                    own_top(self.own(block), &overlay, &candidates, k as u32);
-                self.candidates[b].threshold = threshold;
+                let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
+                self.candidates[b] = next;
                 Kept { kept, left: settled, seen: self.block_len(block), own: true }
             }
             (Some(Held::Own(overlay)), None) => {
@@ -163,7 +162,7 @@ impl<T: Element> Execution<T> {
                         present.map(|(i, &v)| (i as u32, v)).collect()
                     }
                 };
-                let left = without(overlay.iter(), &kept.indices);
+                let left = without(&overlay, &kept.indices);
                 Kept { kept, left, seen: self.block_len(block), own: true }
             }
             // No rule is applied to these: they were turned into bags before.
@@ -180,7 +179,7 @@ impl<T: Element> Execution<T> {
                     }
                     _ => Entries::from_dense(&values),
                 };
-                let left = without((0u32..).zip(sums.iter()), &kept.indices);
+                let left = without(&(0u32..).zip(sums.iter()).collect(), &kept.indices);
                 Kept { kept, left, seen: values.len(), own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
@@ -189,11 +188,11 @@ impl<T: Element> Execution<T> {
                 let (mut kept, mut left) = (Entries::default(), Entries::default());
                 match (k, rule) {
                     (Some(k), _) => {
-                        select::top_k(&entries.indices, &entries.values, k, &mut kept, &mut left);
+                        select::top_k(&entries.indices, &entries.values, k, &mut kept, Some(&mut left));
                     }
                     (None, Rule::Random(k)) => {
                         kept = only(&entries, &self.drawn(block, k[b] as usize));
-                        left = without(entries.iter(), &kept.indices);
+                        left = without(&entries, &kept.indices);
                     }
                     _ => kept = entries,
                 }
@@ -283,11 +282,11 @@ impl<T: Element> Execution<T> {
             .map(|((place, input), kept)| match input {
                 Input::Own(overlay) => {
                     self.candidates[place.block.index()].threshold = predicted;
-                    let left = without(overlay.iter(), &kept.indices);
+                    let left = without(&overlay, &kept.indices);
                     Kept { kept, left, seen: self.block_len(place.block), own: true }
                 }
                 Input::Bag(entries, own) => {
-                    let left = without(entries.iter(), &kept.indices);
+                    let left = without(&entries, &kept.indices);
                     Kept { kept, left, seen: entries.len(), own }
                 }
             })
@@ -328,17 +327,19 @@ impl<T: Element> Execution<T> {
         };
         if own && holders.count == 1 {
             // What was rounded to nothing was not selected; where others had contributed to it, it waits here.
-            let vanished = without(errors.iter(), &kept.indices);
-            let errors = without(errors.iter(), &vanished.indices);
+            let vanished = without(&errors, &kept.indices);
+            let errors = without(&errors, &vanished.indices);
             if !vanished.is_empty() {
                 left = interleave(&left, &self.contributed(place, &vanished));
             }
             self.fates[b] = Fate::Selected { indices: kept.indices.clone(), errors, settled: left };
         } else {
-            let share = |entries: Entries<T>| -> Entries<T> {
-                entries.iter().map(|(i, v)| (i, holders.share(v))).collect()
+            let mut shares = if errors.is_empty() { left } else { left.merge(&errors) };
+            shares.values.iter_mut().for_each(|value| *value = holders.share(*value));
+            self.drops[b] = match self.drops[b].is_empty() {
+                true => shares,
+                false => self.drops[b].merge(&shares),
             };
-            self.drops[b] = self.drops[b].merge(&share(left)).merge(&share(errors));
         }
         if place.lane == self.schedule.lane {
             self.intact[b] = false;

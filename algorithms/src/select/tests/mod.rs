@@ -124,7 +124,7 @@ fn check_top_k(values: &[f32], k: usize) {
     for simd in paths() {
         assert_same(&top_k_dense_with(simd, values, k), &expected);
         let (mut kept, mut dropped) = (Entries::default(), Entries::default());
-        let smallest = top_k_with(simd, &indices, values, k, &mut kept, &mut dropped);
+        let smallest = top_k_with(simd, &indices, values, k, &mut kept, Some(&mut dropped));
         assert_same(&kept, &expected);
         let least = kept.values.iter().map(|value| value.magnitude()).min().unwrap_or(0);
         assert_eq!(smallest.magnitude(), least, "{simd:?}");
@@ -313,7 +313,7 @@ fn a_step_selects_exactly_what_a_full_sort_would() {
         }
         assert!(found.len() >= k);
         let (mut kept, mut dropped) = (Entries::default(), Entries::default());
-        let smallest = top_k(&found.indices, &found.values, k, &mut kept, &mut dropped);
+        let smallest = top_k(&found.indices, &found.values, k, &mut kept, Some(&mut dropped));
         assert_same(&kept, &top_k_by_sorting(&residual, k));
         kept.indices.iter().for_each(|&index| residual[index as usize] = 0.0);
         threshold = predict_threshold(threshold, found.len(), smallest, k);
