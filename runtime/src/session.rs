@@ -114,6 +114,7 @@ impl Session {
         mut events: UnboundedReceiver<LinkEvent>,
         timeout: Duration,
     ) -> Result<Self, Error> {
+        keep_memory();
         let (failed, failure) = watch::channel(None);
         let post = Arc::new(Post::new(network, timeout, failure));
         let (worker, algorithm) = runtime
@@ -269,6 +270,14 @@ impl Drop for Inner {
         }
         runtime.shutdown_timeout(Duration::from_millis(200));
     }
+}
+
+/// Lets the allocator keep what it is given back. Every step takes and frees some megabytes; glibc would return them to the
+/// system each time and have the pages zeroed again, until the largest block that was ever freed tells it that blocks of
+/// that size come and go. So one is freed here, which was never touched. Other allocators do not mind.
+fn keep_memory() {
+    const LARGEST: usize = 31 << 20;
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGEST)));
 }
 
 /// Who is to blame that the workers did not come together, as far as this one knows.

@@ -193,21 +193,7 @@ fn overlaid<T: Element>(candidates: Entries<T>, overlay: &Entries<T>) -> Entries
     if overlay.is_empty() {
         return candidates;
     }
-    let mut entries = Entries::with_capacity(candidates.len() + overlay.len());
-    candidates.visit_union(overlay, |index, own, sum| {
-        let value = sum.or(own).unwrap_or(T::ZERO);
-        if value != T::ZERO {
-            entries.push(index, value);
-        }
-    });
-    entries
-}
-
-/// All entries of both, which share no index; zeros too.
-pub(super) fn interleave<T: Element>(a: &Entries<T>, b: &Entries<T>) -> Entries<T> {
-    let mut all = Entries::with_capacity(a.len() + b.len());
-    a.visit_union(b, |index, a, b| all.push(index, a.or(b).unwrap_or(T::ZERO)));
-    all
+    Marks::of(&overlay.indices).pick::<T, false>(&candidates).merge(overlay)
 }
 
 /// The entries whose indices are not among `kept`, which ascend.

@@ -137,13 +137,18 @@ impl<T: Element> Execution<T> {
         let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
                 let (own, reduction) = (self.own(place.block), &self.reduction);
-                let marks = Marks::of(&overlay.indices);
-                let Entries { indices, values } = &mut entries;
-                for (&index, value) in indices.iter().zip(values) {
-                    let sum = reduction.combine(own[index as usize], *value);
-                    *value = if marks.has(index) { *value } else { sum };
-                }
-                let sums = overlay.merge_keeping_zeros(&entries, reduction);
+                // One access to memory for each, and nothing between them that would have to wait.
+                let mut held: Vec<T> = entries.indices.iter().map(|&index| own[index as usize]).collect();
+                reduction.combine_slices(&mut held, &entries.values);
+                let sums = if overlay.is_empty() {
+                    Entries { indices: entries.indices, values: held }
+                } else {
+                    let here = Marks::of(&overlay.indices);
+                    for ((&index, value), sum) in entries.indices.iter().zip(&mut entries.values).zip(held) {
+                        *value = if here.has(index) { *value } else { sum };
+                    }
+                    overlay.merge_keeping_zeros(&entries, reduction)
+                };
                 if let Some(at) = sums.values.iter().position(|sum| !sum.is_finite()) {
                     return Err(sums.indices[at] as usize);
                 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::super::keep::{Candidates, Chosen, OwnTop, Source, above, interleave, jointly, own_top, without};
+use super::super::keep::{Candidates, Chosen, OwnTop, Source, above, jointly, own_top, without};
 use super::super::{Holders, Place, Rule, Slots};
 use super::{Carried, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::Selection;
-use crate::{Block, Element, select};
+use crate::{Block, Element, Reduction, select};
 
 /// What a rule left of one slot.
 pub(super) struct Kept<T: Element> {
@@ -330,7 +330,7 @@ impl<T: Element> Execution<T> {
             let vanished = without(&errors, &kept.indices);
             let errors = without(&errors, &vanished.indices);
             if !vanished.is_empty() {
-                left = interleave(&left, &self.contributed(place, &vanished));
+                left = left.merge_keeping_zeros(&self.contributed(place, &vanished), &Reduction::Sum);
             }
             self.fates[b] = Fate::Selected { indices: kept.indices.clone(), errors, settled: left };
         } else {
