@@ -59,6 +59,8 @@ pub enum CheckpointError {
 #[derive(Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) step: u64,
+    /// How many of the steps were left out. Nothing was learnt from these.
+    pub(crate) skipped: u64,
     pub(crate) rank: u32,
     pub(crate) workers: u32,
     pub(crate) method: String,
@@ -104,6 +106,7 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
     let metadata = HashMap::from([
         ("format".to_owned(), FORMAT.to_owned()),
         ("step".to_owned(), state.step.to_string()),
+        ("skipped".to_owned(), state.skipped.to_string()),
         ("rank".to_owned(), state.rank.to_string()),
         ("workers".to_owned(), state.workers.to_string()),
         ("method".to_owned(), state.method.clone()),
@@ -133,7 +136,12 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
     let (mut residuals, mut thresholds) = (BTreeMap::new(), BTreeMap::new());
-    let steps = number("step")?;
+    let step = number("step")?;
+    // Files of versions that skipped none do not say so.
+    let skipped = if metadata.contains_key("skipped") { number("skipped")? } else { 0 };
+    let steps = step
+        .checked_sub(skipped)
+        .ok_or_else(|| damaged(format!("of {step} steps it has skipped {skipped}")))?;
     let mut memories: BTreeMap<usize, Memory> = BTreeMap::new();
     for (name, view) in tensors.tensors() {
         let numbered = |kind: &str| name.strip_prefix(kind).and_then(|group| group.parse::<usize>().ok());
@@ -167,7 +175,8 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         }
     }
     Ok(State {
-        step: steps,
+        step,
+        skipped,
         rank: small("rank")?,
         workers: small("workers")?,
         method: text("method")?,
@@ -187,7 +196,8 @@ mod tests {
 
     fn state() -> State {
         State {
-            step: 7,
+            step: 9,
+            skipped: 2,
             rank: 2,
             workers: 5,
             method: "spardl".into(),

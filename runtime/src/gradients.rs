@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::schedule::Finished;
-use gleaner_algorithms::{Method, Reduction, Sparsity};
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_algorithms::{Method, Partition, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, RunTimes, Stopped};
+use crate::algorithm::{Done, Run, Stopped};
 use crate::auto::{Auto, Chosen};
 use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
@@ -17,7 +18,9 @@ use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 use crate::session::Inner;
-use crate::update::Update;
+use crate::steps::Cause;
+use crate::tag::StepId;
+use crate::update::{Skipped, Update};
 
 /// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
 ///
@@ -38,10 +41,11 @@ pub struct Gradients {
     step: u64,
     times: StepTimes,
     lost: f64,
+    /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
+    refused: Option<String>,
+    skipped: u64,
     failed: Option<Failure>,
 }
-
-type Done = oneshot::Receiver<Result<(Finished, RunTimes), Stopped>>;
 
 /// A group whose parameters become ready one by one.
 struct Gathering {
@@ -137,6 +141,8 @@ impl Gradients {
             step: 0,
             times,
             lost: 0.0,
+            refused: None,
+            skipped: 0,
             failed: None,
         })
     }
@@ -146,7 +152,8 @@ impl Gradients {
     ///
     /// # Errors
     /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite
-    /// entries (the step then fails on all workers), or a job that has failed.
+    /// entries (the job then fails on all workers, unless the method [skips](Method::on_nonfinite) such steps), or a job
+    /// that has failed.
     pub fn ready(&mut self, parameter: &str, gradient: &[f32]) -> Result<(), Error> {
         self.alive()?;
         let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
@@ -164,27 +171,41 @@ impl Gradients {
         let clock = Instant::now();
         let gathering = &mut self.groups[p.group];
         if let Err(reason) = gathering.group.accumulate(parameter, p.offset, gradient) {
+            if self.method.nonfinite() == OnNonFinite::Skip {
+                // A group that waits for the others to leave it out does not begin.
+                let id = StepId { channel: self.channel, group: p.group as u16, step: self.step as u32 };
+                gathering.running.get_or_insert_with(|| self.session.leave_out(id, self.step));
+                self.refused.get_or_insert(reason);
+                self.count(position, clock.elapsed());
+                return Ok(());
+            }
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
         }
-        self.ready[position] = true;
-        self.given += 1;
-        gathering.missing -= 1;
-        if gathering.missing == 0 {
+        let last = gathering.missing == 1 && gathering.running.is_none();
+        if last {
             let (schedule, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
             let (channel, group) = (self.channel, p.group as u16);
             // The clock stops first: the exchange may take the processor at once.
-            self.times.select += clock.elapsed();
-            gathering.accumulating += clock.elapsed();
-            gathering.began = Some(Instant::now());
+            self.count(position, clock.elapsed());
+            self.groups[usize::from(group)].began = Some(Instant::now());
             self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
         } else {
-            self.times.select += clock.elapsed();
-            gathering.accumulating += clock.elapsed();
+            self.count(position, clock.elapsed());
         }
         Ok(())
+    }
+
+    /// A parameter's gradient was taken in, which took so long.
+    fn count(&mut self, position: usize, took: Duration) {
+        self.ready[position] = true;
+        self.given += 1;
+        let gathering = &mut self.groups[self.layout.parameters[position].group];
+        gathering.missing -= 1;
+        gathering.accumulating += took;
+        self.times.select += took;
     }
 
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
@@ -202,13 +223,18 @@ impl Gradients {
         }
         let clock = Instant::now();
         let mut finished = Vec::with_capacity(self.groups.len());
+        let mut skipped = None;
         let running: Vec<Option<Done>> = self.groups.iter_mut().map(|g| g.running.take()).collect();
         for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
                 Ok(Err(Stopped::Failed(failure))) => return Err(self.fail(failure)),
+                // All ranks come to the same for each group, so all name the same rank.
+                Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
+                    skipped.get_or_insert(by);
+                }
                 // No handle of these steps is given out, so nobody can cancel them.
-                Ok(Err(Stopped::Cancelled { .. })) | Err(_) => {
+                Ok(Err(Stopped::Cancelled { cause: Cause::Wish, .. })) | Err(_) => {
                     let reason = "its worker's actors ended unexpectedly".into();
                     let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
                     return Err(self.fail(failure));
@@ -216,9 +242,12 @@ impl Gradients {
             }
         }
         self.times.waiting = clock.elapsed();
+        self.lost = 0.0;
+        if let Some(rank) = skipped {
+            return Ok(self.leave_out(rank));
+        }
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
-        self.lost = 0.0;
         // Whoever was kept waiting until the end also waited for being woken.
         let awaited = self.times.waiting > AWAITED;
         for (number, (gathering, (finished, times))) in self.groups.iter_mut().zip(finished).enumerate() {
@@ -238,19 +267,37 @@ impl Gradients {
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
         }
         self.times.merge += clock.elapsed();
+        let update = self.end_step(updates, None);
+        self.revise()?;
+        Ok(update)
+    }
+
+    /// Ends a step that all ranks left out, as `rank` has asked: no group keeps anything of it.
+    fn leave_out(&mut self, rank: u32) -> Update {
+        let mut nothing = Vec::with_capacity(self.groups.len());
+        for gathering in &mut self.groups {
+            nothing.push(gathering.group.leave_out());
+            gathering.missing = gathering.parameters;
+            (gathering.accumulating, gathering.began) = (Duration::ZERO, None);
+        }
+        self.skipped += 1;
+        let own = self.refused.take();
+        self.end_step(nothing, Some(Skipped { rank, own }))
+    }
+
+    fn end_step(&mut self, groups: Vec<(Partition, Vec<Bag>)>, skipped: Option<Skipped>) -> Update {
         self.ready.fill(false);
         self.given = 0;
-        let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
-        self.revise()?;
-        Ok(Update {
-            layout,
+        Update {
+            layout: self.layout.clone(),
             by_name: self.by_name.clone(),
-            groups: updates,
-            workers,
-            step,
+            groups,
+            workers: self.session.post.workers,
+            step: self.step - 1,
             reduction: Reduction::Sum,
-        })
+            skipped,
+        }
     }
 
     /// Goes over to other methods where the choice is revised. What was not delivered stays.
@@ -318,6 +365,11 @@ impl Gradients {
         self.step
     }
 
+    /// How many steps were [skipped](Update::skipped), those before a checkpoint included.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
     /// Where the time of the last step went.
     pub fn times(&self) -> StepTimes {
         self.times
@@ -352,6 +404,7 @@ impl Gradients {
             });
         let state = State {
             step: self.step,
+            skipped: self.skipped,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
             method: self.method_names(),
@@ -396,7 +449,7 @@ impl Gradients {
                 gathering.group.change(&self.session.post);
             }
         }
-        self.step = state.step;
+        (self.step, self.skipped) = (state.step, state.skipped);
         Ok(())
     }
 
@@ -450,6 +503,7 @@ fn stream(channel: u8, group: usize) -> u64 {
 /// What all ranks must agree on, a line each.
 fn describe(layout: &Layout, method: Method) -> String {
     let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
+    text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {
         text += &format!("parameter '{}' with {} entries in group {}\n", p.name, p.len, p.group);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
 use crate::bag::Coding;
-use crate::residual::Collection;
+use crate::residual::{Collection, OnNonFinite};
 use crate::schedule::{Cost, Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector, SelectorError};
 use crate::{Layers, Rank, Sparsity, SparsityError};
@@ -22,6 +22,7 @@ pub struct Method {
     sag: Sag,
     coding: Coding,
     selector: Selector,
+    nonfinite: OnNonFinite,
 }
 
 /// A choice that cannot be.
@@ -324,6 +325,7 @@ impl Method {
             sag: Sag::Auto,
             coding: Coding::Exact,
             selector: Selector::Top,
+            nonfinite: OnNonFinite::Refuse,
         }
     }
 
@@ -369,6 +371,13 @@ impl Method {
         Self { selector, ..self }
     }
 
+    /// Does this with a step in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
+    /// job may go on from a checkpoint with the other one.
+    #[must_use]
+    pub fn on_nonfinite(self, nonfinite: OnNonFinite) -> Self {
+        Self { nonfinite, ..self }
+    }
+
     /// The name, and after a slash the number of teams if there are several: as commands take it in a list of methods.
     pub fn label(&self) -> String {
         match self.teams {
@@ -390,6 +399,11 @@ impl Method {
     /// Which residuals are collected.
     pub fn collection(&self) -> Collection {
         self.collection
+    }
+
+    /// What becomes of a step with values that are not finite.
+    pub fn nonfinite(&self) -> OnNonFinite {
+        self.nonfinite
     }
 
     /// How values are told on the wire.

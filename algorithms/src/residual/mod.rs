@@ -4,6 +4,8 @@
 //! itself dropped on the way; at all others it is the worker's whole accumulated gradient. That is exactly
 //! conservation: no entry is lost, whoever dropped it.
 
+mod commit;
+
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
 use crate::{Block, Element, Partition, select};
+use commit::{Chosen, commit_selected, commit_sent};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,13 +50,49 @@ impl FromStr for Collection {
     }
 }
 
+/// What becomes of a step in which a worker's gradient has NaN or infinite entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNonFinite {
+    /// The job fails, on every worker, with a sentence that names the rank and the parameter.
+    #[default]
+    Refuse,
+    /// Every worker leaves the step out: nothing is delivered, and the residuals are what they were before it. Takes as
+    /// much memory again as the residual, which is copied in each step.
+    Skip,
+}
+
+impl OnNonFinite {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnNonFinite::Refuse => "refuse",
+            OnNonFinite::Skip => "skip",
+        }
+    }
+}
+
+impl FromStr for OnNonFinite {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [OnNonFinite::Refuse, OnNonFinite::Skip].into_iter().find(|o| o.name() == name).ok_or_else(|| {
+            format!("'{name}' is nothing to do with values that are not finite; expected refuse or skip")
+        })
+    }
+}
+
 /// A gradient that cannot be synchronised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the sum of gradient and residual at entry {entry} is NaN or infinite")]
+#[error("the sum of gradient and residual at entry {entry} is NaN or infinite, the first of {count}")]
 pub struct NonFinite {
-    /// Position in the flat gradient.
+    /// Position of the first in the flat gradient.
     pub entry: usize,
+    /// How many there are in the part of the gradient that was given.
+    pub count: usize,
 }
+
+/// Entries that go through memory once where more is done with them than the pass itself does.
+const PIECE: usize = 4096;
 
 /// The residual of one gradient on one worker, and within a step the accumulator.
 #[derive(Debug)]
@@ -66,6 +105,15 @@ pub struct Residual<T: Element = f32> {
     thresholds: Vec<Option<T>>,
     /// Candidates collected in this step, by block, each piece with its first index.
     pieces: Vec<Vec<(u32, Entries<T>)>>,
+    /// What the residual was before this step, if the step may have to leave no trace.
+    before: Option<Before<T>>,
+}
+
+/// A residual before a step, as far as the step's gradient has come.
+#[derive(Debug, Default)]
+struct Before<T: Element> {
+    values: Vec<T>,
+    zero: bool,
 }
 
 /// A committed step.
@@ -87,35 +135,74 @@ impl<T: Element> Residual<T> {
             quotas,
             thresholds: vec![None; blocks],
             pieces: vec![Vec::new(); blocks],
+            before: None,
             partition,
         }
+    }
+
+    /// Lets [`revert`](Self::revert) undo a step, at the price of a copy of the residual in each step.
+    #[must_use]
+    pub fn revertible(self) -> Self {
+        Self { before: Some(Before::default()), ..self }
     }
 
     /// Adds a part of the gradient, from position `offset` on, in one pass over memory that also collects
     /// candidates for the selection. Every entry must be given once before [`begin`](Self::begin).
     ///
     /// # Errors
-    /// A sum that is NaN or infinite; the first such entry is named and stays as it was.
+    /// Sums that are NaN or infinite. The first is named and they are counted; what is before the first was added, and the
+    /// rest of the residual is as it was.
     pub fn accumulate(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
-        let values = Arc::make_mut(&mut self.values);
         let mut from = offset;
         let end = offset + gradient.len();
+        if let Some(before) = &mut self.before {
+            before.zero = self.zero;
+            before.values.resize(self.partition.entries(), T::ZERO);
+        }
         while from < end {
             let block = self.partition.block_of(from);
-            let range = self.partition.range(block);
-            let to = end.min(range.end);
-            let start = (from - range.start) as u32;
-            let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
-            // With nothing to select or nothing predicted, no candidates are collected.
-            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
-            let mut found = Entries::default();
-            let kernel = if self.zero { select::replace } else { select::accumulate };
-            kernel(&mut values[from..to], part, threshold, start, &mut found)
-                .map_err(|e| NonFinite { entry: from + e.index })?;
-            self.pieces[b].push((start, found));
+            let to = end.min(self.partition.range(block).end);
+            self.accumulate_within(block, from, &gradient[from - offset..to - offset])
+                .map_err(|entry| self.refuse(entry, &gradient[entry - offset..]))?;
             from = to;
         }
         Ok(())
+    }
+
+    /// Adds a part that lies in one block. The error is the position of the first sum that is not finite.
+    fn accumulate_within(&mut self, block: Block, from: usize, part: &[T]) -> Result<(), usize> {
+        let (b, start) = (block.index(), self.partition.range(block).start);
+        // With nothing to select or nothing predicted, no candidates are collected.
+        let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
+        let kernel = if self.zero { select::replace } else { select::accumulate };
+        let values = Arc::make_mut(&mut self.values);
+        let mut found = Entries::default();
+        let size = if self.before.is_some() { PIECE } else { part.len() };
+        let mut at = from;
+        for part in part.chunks(size) {
+            let here = at..at + part.len();
+            if let Some(before) = self.before.as_mut().filter(|before| !before.zero) {
+                before.values[here.clone()].copy_from_slice(&values[here.clone()]);
+            }
+            kernel(&mut values[here.clone()], part, threshold, (at - start) as u32, &mut found)
+                .map_err(|error| at + error.index)?;
+            at = here.end;
+        }
+        self.pieces[b].push(((from - start) as u32, found));
+        Ok(())
+    }
+
+    /// Counts what is not finite from the first such entry on, and remembers the residual there.
+    #[cold]
+    fn refuse(&mut self, entry: usize, rest: &[T]) -> NonFinite {
+        let old = &self.values[entry..entry + rest.len()];
+        if let Some(before) = self.before.as_mut().filter(|before| !before.zero) {
+            // The rest of this piece, which is as it was, and the pieces after it.
+            before.values[entry..entry + rest.len()].copy_from_slice(old);
+        }
+        let sum = |(&old, &new): (&T, &T)| if self.zero { new } else { old + new };
+        let count = old.iter().zip(rest).filter(|pair| !sum(*pair).is_finite()).count();
+        NonFinite { entry, count }
     }
 
     /// Lends the accumulator and its candidates to an execution.
@@ -177,6 +264,19 @@ impl<T: Element> Residual<T> {
         self.values = accumulator;
     }
 
+    /// Undoes a step, whether or not it has begun: the residual is what it was before its gradient was given, of which every
+    /// entry must have been given once, those that were refused too. What [`begin`](Self::begin) lent is of no more use.
+    ///
+    /// # Panics
+    /// If the residual is not [revertible](Self::revertible).
+    pub fn revert(&mut self) {
+        let Some(before) = &mut self.before else { panic!("this residual is not revertible") };
+        assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
+        self.values = Arc::new(std::mem::take(&mut before.values));
+        self.zero = before.zero;
+        self.pieces.iter_mut().for_each(Vec::clear);
+    }
+
     /// The residual at some positions.
     pub fn read(&self, range: Range<usize>) -> Vec<T> {
         if self.zero { vec![T::ZERO; range.len()] } else { self.values[range].to_vec() }
@@ -221,88 +321,4 @@ impl<T: Element> Residual<T> {
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
-}
-
-/// The worker's whole contribution went into the sum, from which somebody selected.
-fn commit_sent<T: Element>(
-    residual: &mut [T],
-    bag: &Bag<T>,
-    dropped: Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    if collection == Collection::Local {
-        // Nothing was dropped before it was sent.
-        residual.fill(T::ZERO);
-        return dropped;
-    }
-    bag.iter().for_each(|(i, _)| residual[i as usize] = T::ZERO);
-    collect(residual, bag, dropped, collection)
-}
-
-/// What was selected of a worker's contribution, and what remains of the rest.
-struct Chosen<'a, T: Element> {
-    indices: &'a [u32],
-    /// What rounding took away at some of the indices.
-    errors: &'a Entries<T>,
-    /// Sums at entries that others contributed to and that were not selected.
-    settled: &'a Entries<T>,
-}
-
-/// Only some of the worker's contribution was selected.
-fn commit_selected<T: Element>(
-    residual: &mut [T],
-    bag: &Bag<T>,
-    chosen: &Chosen<'_, T>,
-    dropped: Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    let mut errors = chosen.errors.iter().peekable();
-    let mut error = |i: u32| {
-        while errors.next_if(|&(e, _)| e < i).is_some() {}
-        errors.next_if(|&(e, _)| e == i).map_or(T::ZERO, |(_, error)| error)
-    };
-    if collection == Collection::Local {
-        // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost: Entries<T> =
-            chosen.settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect();
-        chosen.indices.iter().for_each(|&i| residual[i as usize] = error(i));
-        return lost.merge(&dropped);
-    }
-    let mut lost = Entries::default();
-    let (mut selected, mut settled) = (chosen.indices.iter().peekable(), chosen.settled.iter().peekable());
-    for (i, _) in bag.iter() {
-        while selected.next_if(|&&s| s < i).is_some() {}
-        while settled.next_if(|&(s, _)| s < i).is_some() {}
-        let residual = &mut residual[i as usize];
-        if selected.peek() == Some(&&i) {
-            *residual = error(i);
-        } else if let Some((_, sum)) = settled.next_if(|&(s, _)| s == i) {
-            match collection {
-                Collection::Global => *residual = sum,
-                _ => lost.push(i, sum - *residual),
-            }
-        }
-    }
-    lost.merge(&collect(residual, bag, dropped, collection))
-}
-
-/// Adds this worker's share of later drops at the indices of the final update, or reports it as lost.
-fn collect<T: Element>(
-    residual: &mut [T],
-    bag: &Bag<T>,
-    dropped: Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    let mut lost = Entries::default();
-    let mut dropped = dropped.iter().peekable();
-    for (i, _) in bag.iter() {
-        while dropped.next_if(|&(d, _)| d < i).is_some() {}
-        if let Some((_, value)) = dropped.next_if(|&(d, _)| d == i) {
-            match collection {
-                Collection::Global => residual[i as usize] += value,
-                _ => lost.push(i, value),
-            }
-        }
-    }
-    lost
 }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod failures;
 mod handles;
 mod job;
+mod nonfinite;
 mod reductions;
 mod stranger_schedule;
 mod updates;
