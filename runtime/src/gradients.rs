@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_algorithms::residual::{OnNonFinite, squares};
 use gleaner_algorithms::{Method, Partition, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
@@ -35,6 +35,8 @@ pub struct Gradients {
     /// Chooses the groups' methods, if the method is a choice.
     auto: Option<Auto>,
     groups: Vec<Gathering>,
+    /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
+    held: Vec<Vec<f32>>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
@@ -136,6 +138,7 @@ impl Gradients {
             method,
             auto,
             groups,
+            held: vec![Vec::new(); ready.len()],
             ready,
             given: 0,
             step: 0,
@@ -148,7 +151,8 @@ impl Gradients {
     }
 
     /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
-    /// free when this returns; when it completes its group, the exchange begins.
+    /// free when this returns; when it completes its group, the exchange begins. With local clipping it is copied, and all
+    /// groups begin when the last gradient is there, since the norm of all of them decides.
     ///
     /// # Errors
     /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite
@@ -168,9 +172,40 @@ impl Gradients {
         if self.given == 0 {
             self.times = StepTimes::default();
         }
+        self.ready[position] = true;
+        self.given += 1;
+        if self.method.correction().clip.is_none() {
+            return self.take_in(position, gradient);
+        }
         let clock = Instant::now();
+        let held = &mut self.held[position];
+        held.clear();
+        held.extend_from_slice(gradient);
+        self.times.select += clock.elapsed();
+        if self.given == self.ready.len() { self.clip() } else { Ok(()) }
+    }
+
+    /// Takes in the gradients of all parameters, shortened together where they are too long.
+    fn clip(&mut self) -> Result<(), Error> {
+        let clock = Instant::now();
+        let total = self.held.iter().map(|values| squares(values)).sum();
+        let factor = self.method.correction().shortening(total, self.session.post.workers);
+        if let Some(factor) = factor {
+            self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
+        }
+        self.times.select += clock.elapsed();
+        let mut held = std::mem::take(&mut self.held);
+        let taken = held.iter_mut().enumerate().try_for_each(|(i, values)| self.take_in(i, values));
+        self.held = held;
+        taken
+    }
+
+    /// Adds a parameter's gradient to its residual, and begins its group's exchange with the last.
+    fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
+        let clock = Instant::now();
+        let p = &self.layout.parameters[position];
         let gathering = &mut self.groups[p.group];
-        if let Err(reason) = gathering.group.accumulate(parameter, p.offset, gradient) {
+        if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
             if self.method.nonfinite() == OnNonFinite::Skip {
                 // A group that waits for the others to leave it out does not begin.
                 let id = StepId { channel: self.channel, group: p.group as u16, step: self.step as u32 };
@@ -200,8 +235,6 @@ impl Gradients {
 
     /// A parameter's gradient was taken in, which took so long.
     fn count(&mut self, position: usize, took: Duration) {
-        self.ready[position] = true;
-        self.given += 1;
         let gathering = &mut self.groups[self.layout.parameters[position].group];
         gathering.missing -= 1;
         gathering.accumulating += took;
@@ -402,6 +435,10 @@ impl Gradients {
             self.layout.parameters.iter().map(|p| {
                 (p.name.clone(), self.groups[p.group].group.residual.read(p.offset..p.offset + p.len))
             });
+        let velocities = self.layout.parameters.iter().filter_map(|p| {
+            let velocity = self.groups[p.group].group.residual.velocity(p.offset..p.offset + p.len)?;
+            Some((p.name.clone(), velocity.to_vec()))
+        });
         let state = State {
             step: self.step,
             skipped: self.skipped,
@@ -409,6 +446,7 @@ impl Gradients {
             workers: self.session.post.workers,
             method: self.method_names(),
             residuals: residuals.collect(),
+            velocities: velocities.collect(),
             thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
             memories: self.groups.iter().map(|g| g.group.routine.memory().clone()).collect(),
         };
@@ -431,10 +469,16 @@ impl Gradients {
         for p in &self.layout.parameters {
             let len = state.residuals.get(&p.name).map(Vec::len);
             state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
+            let moves = self.groups[p.group].group.residual.velocity(0..0).is_some();
+            let (found, expected) = (state.velocities.get(&p.name).map(Vec::len), moves.then_some(p.len));
+            state.expect(path, &format!("velocity of '{}'", p.name), Found(found), Found(expected))?;
         }
         for p in &self.layout.parameters {
             if let Some(residual) = state.residuals.remove(&p.name) {
                 self.groups[p.group].group.residual.restore(p.offset, &residual);
+            }
+            if let Some(velocity) = state.velocities.remove(&p.name) {
+                self.groups[p.group].group.residual.restore_velocity(p.offset, &velocity);
             }
         }
         for (gathering, thresholds) in self.groups.iter_mut().zip(state.thresholds) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::{Prepared, Routine};
-use gleaner_algorithms::residual::{NonFinite, OnNonFinite, Residual};
+use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
+use gleaner_algorithms::residual::{CorrectionError, NonFinite, OnNonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
 use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 
@@ -49,7 +49,11 @@ impl<T: Element> Group<T> {
         let (rank, workers) = (session.post.rank, session.post.workers);
         let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
         let schedule = &routine.prepared().schedule;
-        let mut residual = Residual::new(schedule.partition.clone(), schedule.quotas());
+        let mut residual =
+            Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
+        if residual.velocity(0..0).is_some() && !reduction.has_residual() {
+            return Err(MethodError::from(CorrectionError::NotASum(reduction.name())).into());
+        }
         if method.nonfinite() == OnNonFinite::Skip {
             residual = residual.revertible();
         }

@@ -3,6 +3,35 @@
 use super::Collection;
 use crate::Element;
 use crate::bag::{Bag, Entries};
+use crate::schedule::Fate;
+
+/// Momentum factor masking: the velocity is zero where what this worker had accumulated has left its residual.
+pub(super) fn mask<T: Element>(
+    velocity: &mut [T],
+    bag: &Bag<T>,
+    fate: &Fate<T>,
+    whole: bool,
+    collection: Collection,
+) {
+    let local = collection == Collection::Local;
+    match fate {
+        Fate::Whole if whole || local => velocity.fill(T::ZERO),
+        Fate::Whole => bag.iter().for_each(|(i, _)| velocity[i as usize] = T::ZERO),
+        Fate::Selected { indices, .. } if local => {
+            indices.iter().for_each(|&i| velocity[i as usize] = T::ZERO);
+        }
+        // What was selected here and is not in the update waits here as if it had not been.
+        Fate::Selected { indices, .. } => {
+            let mut selected = indices.iter().peekable();
+            for (i, _) in bag.iter() {
+                while selected.next_if(|&&s| s < i).is_some() {}
+                if selected.peek() == Some(&&i) {
+                    velocity[i as usize] = T::ZERO;
+                }
+            }
+        }
+    }
+}
 
 /// The worker's whole contribution went into the sum, from which somebody selected.
 pub(super) fn commit_sent<T: Element>(

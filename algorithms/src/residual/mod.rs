@@ -5,6 +5,7 @@
 //! conservation: no entry is lost, whoever dropped it.
 
 mod commit;
+mod correction;
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -13,7 +14,9 @@ use std::sync::Arc;
 use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
 use crate::{Block, Element, Partition, select};
-use commit::{Chosen, commit_selected, commit_sent};
+use commit::{Chosen, commit_selected, commit_sent, mask};
+use correction::Velocity;
+pub use correction::{Correction, CorrectionError, squares};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +108,8 @@ pub struct Residual<T: Element = f32> {
     thresholds: Vec<Option<T>>,
     /// Candidates collected in this step, by block, each piece with its first index.
     pieces: Vec<Vec<(u32, Entries<T>)>>,
+    /// What is accumulated in place of the gradient, under momentum correction.
+    velocity: Option<Velocity<T>>,
     /// What the residual was before this step, if the step may have to leave no trace.
     before: Option<Before<T>>,
 }
@@ -113,6 +118,7 @@ pub struct Residual<T: Element = f32> {
 #[derive(Debug, Default)]
 struct Before<T: Element> {
     values: Vec<T>,
+    velocity: Vec<T>,
     zero: bool,
 }
 
@@ -135,9 +141,17 @@ impl<T: Element> Residual<T> {
             quotas,
             thresholds: vec![None; blocks],
             pieces: vec![Vec::new(); blocks],
+            velocity: None,
             before: None,
             partition,
         }
+    }
+
+    /// Accumulates velocities instead of gradients, and masks them, if the correction says so. Its other two parts are for
+    /// whoever holds the whole gradient, and for the schedules.
+    #[must_use]
+    pub fn corrected(self, correction: &Correction) -> Self {
+        Self { velocity: Velocity::new(correction, self.partition.entries()), ..self }
     }
 
     /// Lets [`revert`](Self::revert) undo a step, at the price of a copy of the residual in each step.
@@ -158,6 +172,9 @@ impl<T: Element> Residual<T> {
         if let Some(before) = &mut self.before {
             before.zero = self.zero;
             before.values.resize(self.partition.entries(), T::ZERO);
+            before
+                .velocity
+                .resize(self.velocity.as_ref().map_or(0, |velocity| velocity.values.len()), T::ZERO);
         }
         while from < end {
             let block = self.partition.block_of(from);
@@ -177,15 +194,23 @@ impl<T: Element> Residual<T> {
         let kernel = if self.zero { select::replace } else { select::accumulate };
         let values = Arc::make_mut(&mut self.values);
         let mut found = Entries::default();
-        let size = if self.before.is_some() { PIECE } else { part.len() };
+        let more = self.before.is_some() || self.velocity.is_some();
+        let size = if more { PIECE } else { part.len() };
         let mut at = from;
         for part in part.chunks(size) {
             let here = at..at + part.len();
-            if let Some(before) = self.before.as_mut().filter(|before| !before.zero) {
-                before.values[here.clone()].copy_from_slice(&values[here.clone()]);
+            if let Some(before) = &mut self.before {
+                before.remember(here.clone(), values, self.velocity.as_ref());
             }
-            kernel(&mut values[here.clone()], part, threshold, (at - start) as u32, &mut found)
-                .map_err(|error| at + error.index)?;
+            let mut pass = |part: &[T]| {
+                kernel(&mut values[here.clone()], part, threshold, (at - start) as u32, &mut found)
+                    .map_err(|error| error.index)
+            };
+            match &mut self.velocity {
+                None => pass(part),
+                Some(velocity) => velocity.advance(at, part, pass),
+            }
+            .map_err(|index| at + index)?;
             at = here.end;
         }
         self.pieces[b].push(((from - start) as u32, found));
@@ -195,13 +220,16 @@ impl<T: Element> Residual<T> {
     /// Counts what is not finite from the first such entry on, and remembers the residual there.
     #[cold]
     fn refuse(&mut self, entry: usize, rest: &[T]) -> NonFinite {
-        let old = &self.values[entry..entry + rest.len()];
-        if let Some(before) = self.before.as_mut().filter(|before| !before.zero) {
+        if let Some(before) = &mut self.before {
             // The rest of this piece, which is as it was, and the pieces after it.
-            before.values[entry..entry + rest.len()].copy_from_slice(old);
+            before.remember(entry..entry + rest.len(), &self.values, self.velocity.as_ref());
         }
-        let sum = |(&old, &new): (&T, &T)| if self.zero { new } else { old + new };
-        let count = old.iter().zip(rest).filter(|pair| !sum(*pair).is_finite()).count();
+        let sum = |(i, &gradient): (usize, &T)| {
+            let velocity = self.velocity.as_ref();
+            let new = velocity.map_or(gradient, |v| v.momentum * v.values[entry + i] + gradient);
+            if self.zero { new } else { self.values[entry + i] + new }
+        };
+        let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();
         NonFinite { entry, count }
     }
 
@@ -233,6 +261,12 @@ impl<T: Element> Residual<T> {
         self.zero = whole.iter().all(|&whole| whole);
         self.thresholds = thresholds;
         let mut lost = vec![Entries::default(); update.len()];
+        if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
+            for (b, (bag, fate)) in update.iter().zip(&fates).enumerate() {
+                let velocity = &mut velocity.values[self.partition.range(Block(b as u32))];
+                mask(velocity, bag, fate, whole[b], collection);
+            }
+        }
         if !self.zero {
             let values = Arc::make_mut(&mut accumulator);
             for (b, ((bag, fate), dropped)) in update.iter().zip(fates).zip(drops).enumerate() {
@@ -274,6 +308,9 @@ impl<T: Element> Residual<T> {
         assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
         self.values = Arc::new(std::mem::take(&mut before.values));
         self.zero = before.zero;
+        if let Some(velocity) = &mut self.velocity {
+            velocity.values = std::mem::take(&mut before.velocity);
+        }
         self.pieces.iter_mut().for_each(Vec::clear);
     }
 
@@ -290,6 +327,18 @@ impl<T: Element> Residual<T> {
             self.zero = false;
         }
         values[offset..offset + residual.len()].copy_from_slice(residual);
+    }
+
+    /// The velocity at some positions; nothing without momentum correction.
+    pub fn velocity(&self, range: Range<usize>) -> Option<&[T]> {
+        self.velocity.as_ref().map(|velocity| &velocity.values[range])
+    }
+
+    /// Puts a [velocity](Self::velocity) back, from position `offset` on. Without momentum correction there is none.
+    pub fn restore_velocity(&mut self, offset: usize, values: &[T]) {
+        if let Some(velocity) = &mut self.velocity {
+            velocity.values[offset..offset + values.len()].copy_from_slice(values);
+        }
     }
 
     /// From which magnitude on candidates are collected, by block: a prediction that makes selection fast
@@ -320,5 +369,17 @@ impl<T: Element> Residual<T> {
     /// The blocks of this residual.
     pub fn partition(&self) -> &Partition {
         &self.partition
+    }
+}
+
+impl<T: Element> Before<T> {
+    /// Remembers what is at some positions. A residual that is zero is known.
+    fn remember(&mut self, here: Range<usize>, values: &[T], velocity: Option<&Velocity<T>>) {
+        if !self.zero {
+            self.values[here.clone()].copy_from_slice(&values[here.clone()]);
+        }
+        if let Some(velocity) = velocity {
+            self.velocity[here.clone()].copy_from_slice(&velocity.values[here]);
+        }
     }
 }

@@ -6,6 +6,7 @@ mod agreement;
 mod auto;
 mod cancel;
 mod checkpoint;
+mod corrections;
 mod failures;
 mod handles;
 mod job;
