@@ -73,8 +73,8 @@ impl Correction {
     /// The factor, below 1, that shortens a gradient whose values have this sum of squares, among so many workers. None
     /// where it is short enough, and where the sum is not finite: then its values are judged one by one.
     pub fn shortening(&self, squares: f64, workers: u32) -> Option<f64> {
-        let factor = f64::from(self.clip?) / f64::from(workers).sqrt() / squares.sqrt();
-        (squares.is_finite() && factor < 1.0).then_some(factor)
+        let (norm, limit) = (squares.sqrt(), f64::from(self.clip?) / f64::from(workers).sqrt());
+        (norm.is_finite() && norm > limit).then(|| limit / norm)
     }
 
     /// The density of a step, counted from 0, of a method that is set to `target`: in stages of equal numbers of steps, each
