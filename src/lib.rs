@@ -30,12 +30,12 @@
 //! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
-pub use gleaner_algorithms::residual::Collection;
+pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 pub use gleaner_algorithms::{Method, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
     Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout, LayoutError,
-    Reducer, Session, StepTimes, Update,
+    Reducer, Session, Skipped, StepTimes, Update,
 };
 
 pub use gleaner_algorithms as algorithms;
@@ -53,6 +53,7 @@ mod pages {
     pages! {
         readme: "README.md";
         trainer: "docs/src/guide/trainer.md";
+        accuracy: "docs/src/guide/accuracy.md";
         non_blocking: "docs/src/guide/non-blocking.md";
         elements: "docs/src/guide/elements.md";
         conservation: "docs/src/concepts/conservation.md";

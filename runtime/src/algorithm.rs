@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use crate::failure::Failure;
 use crate::inbox::Reading;
 use crate::post::{Post, UnderWay};
-use crate::steps::Stand;
+use crate::steps::{Cause, Stand};
 use crate::tag::{StepId, Topic};
 use crate::worker::WorkerMessage;
 
@@ -50,8 +50,11 @@ pub(crate) enum Stopped {
     /// The job has failed.
     Failed(Failure),
     /// A rank asked for it.
-    Cancelled { by: u32 },
+    Cancelled { by: u32, cause: Cause },
 }
+
+/// What comes of a run.
+pub(crate) type Done<T = f32> = oneshot::Receiver<Result<(Finished<T>, RunTimes), Stopped>>;
 
 /// Where the time of a run went.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,7 +126,7 @@ async fn verdict(post: &Post, stand: &mut watch::Receiver<Stand>) -> Option<Stop
     let mut failed = post.failed();
     tokio::select! {
         heard = stand.wait_for(|stand| *stand != Stand::Frozen) => match *heard.ok()? {
-            Stand::Cancelled { by } => Some(Stopped::Cancelled { by }),
+            Stand::Cancelled { by, cause } => Some(Stopped::Cancelled { by, cause }),
             Stand::Free | Stand::Frozen => None,
         },
         failure = failed.wait_for(Option::is_some) => failure.ok()?.clone().map(Stopped::Failed),
@@ -140,7 +143,7 @@ async fn drive<T: Element>(
 ) -> Result<(Finished<T>, RunTimes), Stopped> {
     let exchanged = tokio::select! {
         biased;
-        by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+        stopped = cancelled(stand) => return Err(stopped),
         exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged,
     };
     let exchanged = match exchanged {
@@ -151,7 +154,7 @@ async fn drive<T: Element>(
     while !post.about_steps(|steps| steps.finish(id)) {
         let mut thawed = stand.clone();
         tokio::select! {
-            by = cancelled(stand) => return Err(Stopped::Cancelled { by }),
+            stopped = cancelled(stand) => return Err(stopped),
             _ = thawed.wait_for(|stand| *stand == Stand::Free) => {}
             failure = failed.wait_for(Option::is_some) => {
                 if let Some(failure) = failure.ok().and_then(|failure| failure.clone()) {
@@ -163,20 +166,36 @@ async fn drive<T: Element>(
     Ok(exchanged)
 }
 
-/// Waits until the step is cancelled, and says who asked for it.
-async fn cancelled(stand: &mut watch::Receiver<Stand>) -> u32 {
-    let mut asked = None;
+/// Waits until the step is cancelled.
+async fn cancelled(stand: &mut watch::Receiver<Stand>) -> Stopped {
+    let mut stopped = None;
     let heard = stand.wait_for(|stand| {
-        if let Stand::Cancelled { by } = stand {
-            asked = Some(*by);
+        if let Stand::Cancelled { by, cause } = *stand {
+            stopped = Some(Stopped::Cancelled { by, cause });
         }
-        asked.is_some()
+        stopped.is_some()
     });
     drop(heard.await);
-    match asked {
-        Some(by) => by,
+    match stopped {
+        Some(stopped) => stopped,
         // The step is over otherwise.
         None => std::future::pending().await,
+    }
+}
+
+/// A step for which this rank has no values to send: asks all ranks to leave it out, and waits until they do. Nobody can
+/// finish it meanwhile, as nobody can without this rank.
+pub(crate) async fn leave_out(post: &Post, mut under_way: UnderWay) -> Stopped {
+    post.about_steps(|steps| steps.ask(under_way.id, Cause::NonFinite));
+    let mut failed = post.failed();
+    let failure = async {
+        let failure = failed.wait_for(Option::is_some).await.ok()?.clone();
+        failure.map(Stopped::Failed)
+    };
+    tokio::select! {
+        stopped = cancelled(&mut under_way.stand) => stopped,
+        // Without a failure the session has ended, and this task ends with it.
+        Some(stopped) = failure => stopped,
     }
 }
 

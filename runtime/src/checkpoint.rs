@@ -12,6 +12,7 @@ use crate::staged::{Staged, StagedError};
 
 const FORMAT: &str = "gleaner residual 2";
 const RESIDUAL: &str = "residual.";
+const VELOCITY: &str = "velocity.";
 const THRESHOLDS: &str = "thresholds.";
 const AGREED: &str = "agreed.";
 const OWN: &str = "own.";
@@ -59,10 +60,14 @@ pub enum CheckpointError {
 #[derive(Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) step: u64,
+    /// How many of the steps were left out. Nothing was learnt from these.
+    pub(crate) skipped: u64,
     pub(crate) rank: u32,
     pub(crate) workers: u32,
     pub(crate) method: String,
     pub(crate) residuals: BTreeMap<String, Vec<f32>>,
+    /// Under momentum correction.
+    pub(crate) velocities: BTreeMap<String, Vec<f32>>,
     pub(crate) thresholds: Vec<Vec<Option<f32>>>,
     /// What the method has learnt, by group.
     pub(crate) memories: Vec<Memory>,
@@ -85,7 +90,10 @@ impl State {
 }
 
 pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
-    let tensors = state.residuals.iter().map(|(name, values)| (format!("{RESIDUAL}{name}"), bytes(values)));
+    let kinds = [(RESIDUAL, &state.residuals), (VELOCITY, &state.velocities)];
+    let tensors = kinds
+        .into_iter()
+        .flat_map(|(kind, of)| of.iter().map(move |(name, values)| (format!("{kind}{name}"), bytes(values))));
     let thresholds = state.thresholds.iter().enumerate().map(|(group, thresholds)| {
         let values: Vec<f32> = thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
         (format!("{THRESHOLDS}{group}"), bytes(&values))
@@ -104,6 +112,7 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
     let metadata = HashMap::from([
         ("format".to_owned(), FORMAT.to_owned()),
         ("step".to_owned(), state.step.to_string()),
+        ("skipped".to_owned(), state.skipped.to_string()),
         ("rank".to_owned(), state.rank.to_string()),
         ("workers".to_owned(), state.workers.to_string()),
         ("method".to_owned(), state.method.clone()),
@@ -132,8 +141,13 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
     if text("format")? != FORMAT {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
-    let (mut residuals, mut thresholds) = (BTreeMap::new(), BTreeMap::new());
-    let steps = number("step")?;
+    let (mut residuals, mut velocities, mut thresholds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let step = number("step")?;
+    // Files of versions that skipped none do not say so.
+    let skipped = if metadata.contains_key("skipped") { number("skipped")? } else { 0 };
+    let steps = step
+        .checked_sub(skipped)
+        .ok_or_else(|| damaged(format!("of {step} steps it has skipped {skipped}")))?;
     let mut memories: BTreeMap<usize, Memory> = BTreeMap::new();
     for (name, view) in tensors.tensors() {
         let numbered = |kind: &str| name.strip_prefix(kind).and_then(|group| group.parse::<usize>().ok());
@@ -157,21 +171,25 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         }
         let values: Vec<f32> =
             view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        if let Some(parameter) = name.strip_prefix(RESIDUAL) {
+        let kinds = [(RESIDUAL, &mut residuals), (VELOCITY, &mut velocities)];
+        let of = kinds.into_iter().find_map(|(kind, of)| Some((name.strip_prefix(kind)?, of)));
+        if let Some((parameter, of)) = of {
             if values.iter().any(|v| !v.is_finite()) {
-                return Err(damaged(format!("the residual of '{parameter}' holds NaN or infinity")));
+                return Err(damaged(format!("'{name}' holds NaN or infinity")));
             }
-            residuals.insert(parameter.to_owned(), values);
+            of.insert(parameter.to_owned(), values);
         } else if let Some(Ok(group)) = name.strip_prefix(THRESHOLDS).map(str::parse::<usize>) {
             thresholds.insert(group, values.into_iter().map(|t| Some(t).filter(|t| !t.is_nan())).collect());
         }
     }
     Ok(State {
-        step: steps,
+        step,
+        skipped,
         rank: small("rank")?,
         workers: small("workers")?,
         method: text("method")?,
         residuals,
+        velocities,
         thresholds: thresholds.into_values().collect(),
         memories: memories.into_values().collect(),
     })
@@ -187,11 +205,13 @@ mod tests {
 
     fn state() -> State {
         State {
-            step: 7,
+            step: 9,
+            skipped: 2,
             rank: 2,
             workers: 5,
             method: "spardl".into(),
             residuals: BTreeMap::from([("a".into(), vec![1.5, -0.0, 1e-40]), ("b.c".into(), vec![])]),
+            velocities: BTreeMap::from([("a".into(), vec![-1.0, 0.0, 3e-39])]),
             thresholds: vec![vec![None, Some(0.25)], vec![]],
             memories: vec![
                 Memory { steps: 7, agreed: vec![0.1, -3.0], own: vec![] },

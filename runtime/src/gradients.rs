@@ -1,23 +1,26 @@
 //! Synchronising a model's gradients step by step.
 
+mod saving;
+
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::schedule::Finished;
-use gleaner_algorithms::{Method, Reduction, Sparsity};
+use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::residual::{OnNonFinite, squares};
+use gleaner_algorithms::{Method, Partition, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, RunTimes, Stopped};
+use crate::algorithm::{Done, Run, Stopped};
 use crate::auto::{Auto, Chosen};
-use crate::checkpoint::{self, CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 use crate::session::Inner;
-use crate::update::Update;
+use crate::steps::Cause;
+use crate::tag::StepId;
+use crate::update::{Skipped, Update};
 
 /// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
 ///
@@ -32,16 +35,19 @@ pub struct Gradients {
     /// Chooses the groups' methods, if the method is a choice.
     auto: Option<Auto>,
     groups: Vec<Gathering>,
+    /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
+    held: Vec<Vec<f32>>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
     step: u64,
     times: StepTimes,
     lost: f64,
+    /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
+    refused: Option<String>,
+    skipped: u64,
     failed: Option<Failure>,
 }
-
-type Done = oneshot::Receiver<Result<(Finished, RunTimes), Stopped>>;
 
 /// A group whose parameters become ready one by one.
 struct Gathering {
@@ -132,21 +138,26 @@ impl Gradients {
             method,
             auto,
             groups,
+            held: vec![Vec::new(); ready.len()],
             ready,
             given: 0,
             step: 0,
             times,
             lost: 0.0,
+            refused: None,
+            skipped: 0,
             failed: None,
         })
     }
 
     /// The gradient of one parameter is ready. It is added to the parameter's residual at once, so `gradient` is
-    /// free when this returns; when it completes its group, the exchange begins.
+    /// free when this returns; when it completes its group, the exchange begins. With local clipping it is copied, and all
+    /// groups begin when the last gradient is there, since the norm of all of them decides.
     ///
     /// # Errors
     /// A parameter that the layout does not have or that was given before in this step, another length, NaN or infinite
-    /// entries (the step then fails on all workers), or a job that has failed.
+    /// entries (the job then fails on all workers, unless the method [skips](Method::on_nonfinite) such steps), or a job
+    /// that has failed.
     pub fn ready(&mut self, parameter: &str, gradient: &[f32]) -> Result<(), Error> {
         self.alive()?;
         let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
@@ -161,30 +172,73 @@ impl Gradients {
         if self.given == 0 {
             self.times = StepTimes::default();
         }
+        self.ready[position] = true;
+        self.given += 1;
+        if self.method.correction().clip.is_none() {
+            return self.take_in(position, gradient);
+        }
         let clock = Instant::now();
+        let held = &mut self.held[position];
+        held.clear();
+        held.extend_from_slice(gradient);
+        self.times.select += clock.elapsed();
+        if self.given == self.ready.len() { self.clip() } else { Ok(()) }
+    }
+
+    /// Takes in the gradients of all parameters, shortened together where they are too long.
+    fn clip(&mut self) -> Result<(), Error> {
+        let clock = Instant::now();
+        let total = self.held.iter().map(|values| squares(values)).sum();
+        let factor = self.method.correction().shortening(total, self.session.post.workers);
+        if let Some(factor) = factor {
+            self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
+        }
+        self.times.select += clock.elapsed();
+        let mut held = std::mem::take(&mut self.held);
+        let taken = held.iter_mut().enumerate().try_for_each(|(i, values)| self.take_in(i, values));
+        self.held = held;
+        taken
+    }
+
+    /// Adds a parameter's gradient to its residual, and begins its group's exchange with the last.
+    fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
+        let clock = Instant::now();
+        let p = &self.layout.parameters[position];
         let gathering = &mut self.groups[p.group];
-        if let Err(reason) = gathering.group.accumulate(parameter, p.offset, gradient) {
+        if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
+            if self.method.nonfinite() == OnNonFinite::Skip {
+                // A group that waits for the others to leave it out does not begin.
+                let id = StepId { channel: self.channel, group: p.group as u16, step: self.step as u32 };
+                gathering.running.get_or_insert_with(|| self.session.leave_out(id, self.step));
+                self.refused.get_or_insert(reason);
+                self.count(position, clock.elapsed());
+                return Ok(());
+            }
             let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
             return Err(self.fail(failure));
         }
-        self.ready[position] = true;
-        self.given += 1;
-        gathering.missing -= 1;
-        if gathering.missing == 0 {
+        let last = gathering.missing == 1 && gathering.running.is_none();
+        if last {
             let (schedule, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
             let (channel, group) = (self.channel, p.group as u16);
             // The clock stops first: the exchange may take the processor at once.
-            self.times.select += clock.elapsed();
-            gathering.accumulating += clock.elapsed();
-            gathering.began = Some(Instant::now());
+            self.count(position, clock.elapsed());
+            self.groups[usize::from(group)].began = Some(Instant::now());
             self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
         } else {
-            self.times.select += clock.elapsed();
-            gathering.accumulating += clock.elapsed();
+            self.count(position, clock.elapsed());
         }
         Ok(())
+    }
+
+    /// A parameter's gradient was taken in, which took so long.
+    fn count(&mut self, position: usize, took: Duration) {
+        let gathering = &mut self.groups[self.layout.parameters[position].group];
+        gathering.missing -= 1;
+        gathering.accumulating += took;
+        self.times.select += took;
     }
 
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
@@ -202,13 +256,18 @@ impl Gradients {
         }
         let clock = Instant::now();
         let mut finished = Vec::with_capacity(self.groups.len());
+        let mut skipped = None;
         let running: Vec<Option<Done>> = self.groups.iter_mut().map(|g| g.running.take()).collect();
         for done in running.into_iter().flatten() {
             match self.session.block_on(done) {
                 Ok(Ok(result)) => finished.push(result),
                 Ok(Err(Stopped::Failed(failure))) => return Err(self.fail(failure)),
+                // All ranks come to the same for each group, so all name the same rank.
+                Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
+                    skipped.get_or_insert(by);
+                }
                 // No handle of these steps is given out, so nobody can cancel them.
-                Ok(Err(Stopped::Cancelled { .. })) | Err(_) => {
+                Ok(Err(Stopped::Cancelled { cause: Cause::Wish, .. })) | Err(_) => {
                     let reason = "its worker's actors ended unexpectedly".into();
                     let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
                     return Err(self.fail(failure));
@@ -216,9 +275,12 @@ impl Gradients {
             }
         }
         self.times.waiting = clock.elapsed();
+        self.lost = 0.0;
+        if let Some(rank) = skipped {
+            return Ok(self.leave_out(rank));
+        }
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
-        self.lost = 0.0;
         // Whoever was kept waiting until the end also waited for being woken.
         let awaited = self.times.waiting > AWAITED;
         for (number, (gathering, (finished, times))) in self.groups.iter_mut().zip(finished).enumerate() {
@@ -238,19 +300,37 @@ impl Gradients {
             self.times.exchange += times.total.saturating_sub(times.select + times.merge);
         }
         self.times.merge += clock.elapsed();
+        let update = self.end_step(updates, None);
+        self.revise()?;
+        Ok(update)
+    }
+
+    /// Ends a step that all ranks left out, as `rank` has asked: no group keeps anything of it.
+    fn leave_out(&mut self, rank: u32) -> Update {
+        let mut nothing = Vec::with_capacity(self.groups.len());
+        for gathering in &mut self.groups {
+            nothing.push(gathering.group.leave_out());
+            gathering.missing = gathering.parameters;
+            (gathering.accumulating, gathering.began) = (Duration::ZERO, None);
+        }
+        self.skipped += 1;
+        let own = self.refused.take();
+        self.end_step(nothing, Some(Skipped { rank, own }))
+    }
+
+    fn end_step(&mut self, groups: Vec<(Partition, Vec<Bag>)>, skipped: Option<Skipped>) -> Update {
         self.ready.fill(false);
         self.given = 0;
-        let (layout, workers, step) = (self.layout.clone(), self.session.post.workers, self.step);
         self.step += 1;
-        self.revise()?;
-        Ok(Update {
-            layout,
+        Update {
+            layout: self.layout.clone(),
             by_name: self.by_name.clone(),
-            groups: updates,
-            workers,
-            step,
+            groups,
+            workers: self.session.post.workers,
+            step: self.step - 1,
             reduction: Reduction::Sum,
-        })
+            skipped,
+        }
     }
 
     /// Goes over to other methods where the choice is revised. What was not delivered stays.
@@ -284,38 +364,14 @@ impl Gradients {
         self.auto.as_ref().map(Auto::chosen).unwrap_or_default()
     }
 
-    /// What a checkpoint names.
-    fn method_names(&self) -> String {
-        match &self.auto {
-            None => self.method.to_string(),
-            Some(_) => {
-                let mut names: Vec<String> = self.methods().iter().map(Method::to_string).collect();
-                // Groups that all run the same one name it once.
-                if names.iter().all(|name| *name == names[0]) {
-                    names.truncate(1);
-                }
-                names.join(BETWEEN)
-            }
-        }
-    }
-
-    /// Goes over to the methods that a checkpoint names, as far as they are candidates. All ranks call it together.
-    fn resume(&mut self, names: &str) -> Result<(), Error> {
-        let Some(auto) = &mut self.auto else { return Ok(()) };
-        let names: Vec<&str> = names.split(BETWEEN).collect();
-        let mut changed = Vec::new();
-        for number in 0..self.groups.len() {
-            let name = if names.len() == 1 { names.first() } else { names.get(number) };
-            if name.is_some_and(|name| auto.resume(number, name)) {
-                changed.push(number);
-            }
-        }
-        self.change_methods(&changed)
-    }
-
     /// The number of the present step, from 0.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// How many steps were [skipped](Update::skipped), those before a checkpoint included.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// Where the time of the last step went.
@@ -339,73 +395,6 @@ impl Gradients {
         self.session.post.traffic().bytes_received
     }
 
-    /// Writes residuals, the algorithm's state and the step as safetensors: beside, then renamed, so that `path`
-    /// holds a whole checkpoint or the one before. Call it between steps.
-    ///
-    /// # Errors
-    /// A file that cannot be written, or a call in the middle of a step.
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
-        self.between_steps()?;
-        let residuals =
-            self.layout.parameters.iter().map(|p| {
-                (p.name.clone(), self.groups[p.group].group.residual.read(p.offset..p.offset + p.len))
-            });
-        let state = State {
-            step: self.step,
-            rank: self.session.post.rank.0,
-            workers: self.session.post.workers,
-            method: self.method_names(),
-            residuals: residuals.collect(),
-            thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
-            memories: self.groups.iter().map(|g| g.group.routine.memory().clone()).collect(),
-        };
-        Ok(checkpoint::save(path, &state)?)
-    }
-
-    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks must load checkpoints of the same step.
-    ///
-    /// # Errors
-    /// A file that is missing, damaged, or of another rank, world size, method or layout.
-    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
-        self.between_steps()?;
-        let mut state = checkpoint::load(path)?;
-        let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
-        state.expect(path, "rank", state.rank, rank)?;
-        state.expect(path, "world size", state.workers, workers)?;
-        self.resume(&state.method)?;
-        state.expect(path, "method", &state.method, &self.method_names())?;
-        state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
-        for p in &self.layout.parameters {
-            let len = state.residuals.get(&p.name).map(Vec::len);
-            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
-        }
-        for p in &self.layout.parameters {
-            if let Some(residual) = state.residuals.remove(&p.name) {
-                self.groups[p.group].group.residual.restore(p.offset, &residual);
-            }
-        }
-        for (gathering, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
-            // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
-            let residual = &mut gathering.group.residual;
-            if thresholds.len() == residual.partition().blocks() {
-                residual.restore_thresholds(thresholds);
-            }
-        }
-        for (gathering, memory) in self.groups.iter_mut().zip(state.memories) {
-            if gathering.group.routine.restore(memory)? {
-                gathering.group.change(&self.session.post);
-            }
-        }
-        self.step = state.step;
-        Ok(())
-    }
-
-    /// A checkpoint is of a whole step: not of one that is under way, nor of one that failed.
-    fn between_steps(&self) -> Result<(), Error> {
-        self.alive()?;
-        if self.given > 0 { Err(CheckpointError::MidStep.into()) } else { Ok(()) }
-    }
-
     fn alive(&self) -> Result<(), Error> {
         match self.failed.clone().or_else(|| self.session.post.failure()) {
             Some(failure) => Err(failure.into()),
@@ -423,24 +412,8 @@ impl Gradients {
     }
 }
 
-/// An optional length in a message.
-#[derive(PartialEq)]
-struct Found(Option<usize>);
-
-impl std::fmt::Display for Found {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(len) => write!(f, "{len}"),
-            None => write!(f, "missing"),
-        }
-    }
-}
-
 /// A trainer that waits longer than this is taken to wait for the exchange.
 const AWAITED: Duration = Duration::from_micros(100);
-
-/// Between the names of methods in a checkpoint.
-const BETWEEN: &str = " | ";
 
 /// Tells gradients apart that are exchanged side by side.
 fn stream(channel: u8, group: usize) -> u64 {
@@ -450,6 +423,7 @@ fn stream(channel: u8, group: usize) -> u64 {
 /// What all ranks must agree on, a line each.
 fn describe(layout: &Layout, method: Method) -> String {
     let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
+    text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {
         text += &format!("parameter '{}' with {} entries in group {}\n", p.name, p.len, p.group);
     }

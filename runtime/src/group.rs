@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::{Prepared, Routine};
-use gleaner_algorithms::residual::{NonFinite, Residual};
+use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
+use gleaner_algorithms::residual::{CorrectionError, NonFinite, OnNonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
 use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 
@@ -49,7 +49,14 @@ impl<T: Element> Group<T> {
         let (rank, workers) = (session.post.rank, session.post.workers);
         let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
         let schedule = &routine.prepared().schedule;
-        let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
+        let mut residual =
+            Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
+        if residual.velocity(0..0).is_some() && !reduction.has_residual() {
+            return Err(MethodError::from(CorrectionError::NotASum(reduction.name())).into());
+        }
+        if method.nonfinite() == OnNonFinite::Skip {
+            residual = residual.revertible();
+        }
         let mut group =
             Self { layers, routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
         // Refused now rather than in the first step.
@@ -69,19 +76,23 @@ impl<T: Element> Group<T> {
         self.routine.prepared().cost.rounds
     }
 
-    /// Adds a part of the gradient to the residual, from position `offset` on. A sum that is not finite is refused in words
-    /// that name the parameter and the entry.
+    /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words
+    /// that name the parameter, count them, and show the first.
     pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), String> {
-        self.residual.accumulate(offset, gradient).map_err(|NonFinite { entry }| {
+        self.residual.accumulate(offset, gradient).map_err(|NonFinite { entry, count }| {
             let index = entry - offset;
             let found = if gradient[index].is_finite() {
                 "an infinite sum with its residual".into()
             } else {
                 gradient[index].to_string()
             };
+            let others = match count {
+                1 => "the only entry that is not finite".to_owned(),
+                _ => format!("the first of {count} entries that are not finite"),
+            };
             format!(
-                "the gradient of '{name}' has {found} at entry {index}: lower the learning rate, clip the gradients, or look for what \
-                 makes them so"
+                "the gradient of '{name}' has {found} at entry {index}, {others}: lower the learning rate, clip the gradients, \
+                 or look for what makes them so"
             )
         })
     }
@@ -99,6 +110,16 @@ impl<T: Element> Group<T> {
         if let Some(accumulator) = self.accumulator.take() {
             self.residual.give_back(accumulator);
         }
+    }
+
+    /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
+    /// nothing in it.
+    pub(crate) fn leave_out(&mut self) -> (Partition, Vec<Bag<T>>) {
+        self.accumulator = None;
+        self.residual.revert();
+        let partition = self.residual.partition().clone();
+        let nothing = (0..partition.blocks()).map(|_| Bag::empty()).collect();
+        (partition, nothing)
     }
 
     /// Ends a step: what was delivered leaves the residual, and the method learns from it.

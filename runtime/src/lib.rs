@@ -38,4 +38,4 @@ pub use layout::{Layout, LayoutError};
 pub use probe::Probed;
 pub use reducer::{Handle, Reducer};
 pub use session::Session;
-pub use update::Update;
+pub use update::{Skipped, Update};

@@ -45,7 +45,7 @@ pub(crate) struct Post {
 /// A step of a group is under way here as long as this lives.
 pub(crate) struct UnderWay {
     post: Arc<Post>,
-    id: StepId,
+    pub(crate) id: StepId,
     /// Whether it may finish.
     pub(crate) stand: watch::Receiver<Stand>,
 }

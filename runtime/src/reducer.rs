@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::residual::{OnNonFinite, squares};
 use gleaner_algorithms::{Element, Method, Reduction};
 use tokio::sync::oneshot;
 
@@ -20,8 +21,9 @@ use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 use crate::post::Post;
 use crate::session::Inner;
+use crate::steps::Cause;
 use crate::tag::{REDUCERS, StepId};
-use crate::update::Update;
+use crate::update::{Skipped, Update};
 
 /// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
 /// steps of different reducers may be under way at once.
@@ -69,7 +71,8 @@ impl<T: Element> Reducer<T> {
             return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
         }
         let reduced = format!("{} of {}", reduction.name(), T::NAME);
-        let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n");
+        let nonfinite = format!("on values that are not finite: {}", method.nonfinite().name());
+        let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n{nonfinite}\n");
         let agree = || session.agree(Purpose::Reducer, &lines);
         let group = |method| Group::new(&session, method, n.into(), stream, reduction);
         let group = if method.is_auto() {
@@ -99,7 +102,8 @@ impl<T: Element> Reducer<T> {
     /// The step goes on and is committed by itself, whether or not anybody waits for its handle.
     ///
     /// # Errors
-    /// Another number of values, NaN or infinite values (the job then fails on all ranks), or a job that has failed.
+    /// Another number of values, NaN or infinite values (the job then fails on all ranks, unless the method
+    /// [skips](Method::on_nonfinite) such steps), or a job that has failed.
     pub fn start(&mut self, values: &[T]) -> Result<Handle<T>, Error> {
         let parameter = &self.layout.parameters[0];
         if values.len() != parameter.len {
@@ -108,12 +112,29 @@ impl<T: Element> Reducer<T> {
         }
         let mut group = self.wait_idle()?;
         let (rank, step) = (self.session.post.rank.0, self.step);
-        if let Err(reason) = group.accumulate(&parameter.name, 0, values) {
-            return Err(self.session.fail(Failure { rank, step: Some(step), reason }));
-        }
+        let correction = self.method.correction();
+        let clipped: Option<Vec<T>> = correction.clip.and_then(|_| {
+            let factor = T::from_f64(correction.shortening(squares(values), self.session.post.workers)?);
+            Some(values.iter().map(|&value| factor * value).collect())
+        });
+        let values = clipped.as_deref().unwrap_or(values);
+        let own = group.accumulate(&parameter.name, 0, values).err();
+        let id = StepId { channel: REDUCERS, group: self.number, step: step as u32 };
+        let running = match &own {
+            None => {
+                let (schedule, execution) = group.begin()?;
+                let (done, running) = oneshot::channel();
+                let (channel, group) = (REDUCERS, self.number);
+                self.session.run(Run { channel, group, step, schedule, execution, done });
+                running
+            }
+            Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.session.leave_out(id, step),
+            Some(reason) => {
+                let reason = reason.clone();
+                return Err(self.session.fail(Failure { rank, step: Some(step), reason }));
+            }
+        };
         self.step += 1;
-        let (schedule, execution) = group.begin()?;
-        let (done, running) = oneshot::channel();
         let (result, handle) = oneshot::channel();
         let (back, idle) = mpsc::sync_channel(1);
         self.idle = idle;
@@ -122,9 +143,6 @@ impl<T: Element> Reducer<T> {
         let (workers, desk) = (post.workers, post.clone());
         let reducer = parameter.name.clone();
         let reduction = self.reduction;
-        let run = Run { channel: REDUCERS, group: self.number, step, schedule, execution, done };
-        let id = run.id();
-        self.session.run(run);
         self.session.spawn(async move {
             let outcome = match running.await {
                 Ok(Ok((finished, _))) => {
@@ -133,11 +151,21 @@ impl<T: Element> Reducer<T> {
                     let _ = back.send(group);
                     committed.map(|delivered| {
                         let groups = vec![delivered.sums];
-                        Update { layout, by_name, groups, workers, step, reduction }
+                        Update { layout, by_name, groups, workers, step, reduction, skipped: None }
                     })
                 }
-                Ok(Err(Stopped::Cancelled { by })) => {
-                    group.give_back();
+                Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
+                    let groups = vec![group.leave_out()];
+                    let _ = back.send(group);
+                    let skipped = Some(Skipped { rank: by, own });
+                    Ok(Update { layout, by_name, groups, workers, step, reduction, skipped })
+                }
+                Ok(Err(Stopped::Cancelled { by, cause: Cause::Wish })) => {
+                    match own {
+                        None => group.give_back(),
+                        // Values that are not finite cannot wait for the next step.
+                        Some(_) => drop(group.leave_out()),
+                    }
                     let _ = back.send(group);
                     Err(Cancelled { rank: by, step, reducer }.into())
                 }
@@ -222,7 +250,7 @@ impl<T: Element> Handle<T> {
     ///
     /// A rank that has not started this step yet learns of it from the handle that it gets when it does.
     pub fn cancel(&self) {
-        self.post.about_steps(|steps| steps.ask(self.id));
+        self.post.about_steps(|steps| steps.ask(self.id, Cause::Wish));
     }
 
     /// Waits for the update: the same on every rank.

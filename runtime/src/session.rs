@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{oneshot, watch};
 
-use crate::algorithm::{Algorithm, AlgorithmArguments, Job, Run};
+use crate::algorithm::{self, Algorithm, AlgorithmArguments, Done, Job, Run};
 use crate::environment::Config;
 use crate::failure::{Error, Failure};
 use crate::gradients::Gradients;
@@ -22,7 +22,7 @@ use crate::post::{Post, UnderWay};
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
 use crate::report;
-use crate::tag::REDUCERS;
+use crate::tag::{REDUCERS, StepId};
 use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
@@ -254,6 +254,20 @@ impl Inner {
         let under_way = UnderWay::new(self.post.clone(), run.id());
         let _ = self.worker.cast(WorkerMessage::Step(run.step));
         let _ = self.algorithm.cast(run.job(under_way));
+    }
+
+    /// Begins a step in which this rank takes no part, so that all leave it out.
+    pub(crate) fn leave_out<T: Element>(&self, id: StepId, step: u64) -> Done<T> {
+        let under_way = UnderWay::new(self.post.clone(), id);
+        let _ = self.worker.cast(WorkerMessage::Step(step));
+        let (done, running) = oneshot::channel();
+        let post = self.post.clone();
+        self.spawn(async move {
+            let stopped = algorithm::leave_out(&post, under_way).await;
+            // Nobody waits any more when the trainer gave up.
+            let _ = done.send(Err(stopped));
+        });
+        running
     }
 }
 

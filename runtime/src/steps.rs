@@ -5,6 +5,9 @@
 //! what one rank has, all must get: the request came *too late*, and the step goes on everywhere. If nobody had finished, the
 //! step is *cancelled* everywhere, in the name of the rank that rank 0 heard first.
 //!
+//! A rank whose values are not finite asks for the same, and never sends any: so nobody can have finished. Its word counts
+//! more than that of a rank which cancels at the same time, since the step leaves no trace in the residuals then.
+//!
 //! A step may be frozen and cancelled on a rank that has not begun it yet. Links keep the order of messages, and a rank
 //! begins a step only when the one before is over there, so a rank hears the verdicts of one gradient in the order of its
 //! steps.
@@ -17,11 +20,20 @@ use tokio::sync::watch;
 
 use crate::tag::{REDUCERS, StepId};
 
+/// Why a step is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The program wants it: what was accumulated stays.
+    Wish,
+    /// Values that are not finite: everything is as before the step.
+    NonFinite,
+}
+
 /// What ranks tell each other about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// To rank 0: give it up, please.
-    Ask,
+    Ask(Cause),
     /// From rank 0: do not finish it before the verdict.
     Freeze,
     /// To rank 0: it is frozen here.
@@ -31,30 +43,39 @@ pub(crate) enum Word {
     /// From rank 0: go on.
     TooLate,
     /// From rank 0: it is cancelled, as this rank asked.
-    Cancelled { by: u32 },
+    Cancelled { by: u32, cause: Cause },
+}
+
+impl Cause {
+    fn decode(byte: u8) -> Option<Self> {
+        [Cause::Wish, Cause::NonFinite].into_iter().find(|cause| *cause as u8 == byte)
+    }
 }
 
 impl Word {
     pub(crate) fn encode(self) -> Vec<u8> {
         match self {
-            Word::Ask => vec![0],
+            Word::Ask(cause) => vec![0, cause as u8],
             Word::Freeze => vec![1],
             Word::Unfinished => vec![2],
             Word::Finished => vec![3],
             Word::TooLate => vec![4],
-            Word::Cancelled { by } => [&[5], by.to_le_bytes().as_slice()].concat(),
+            Word::Cancelled { by, cause } => [&[5, cause as u8], by.to_le_bytes().as_slice()].concat(),
         }
     }
 
     /// None for what no worker says.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         match *bytes {
-            [0] => Some(Word::Ask),
+            [0, cause] => Cause::decode(cause).map(Word::Ask),
             [1] => Some(Word::Freeze),
             [2] => Some(Word::Unfinished),
             [3] => Some(Word::Finished),
             [4] => Some(Word::TooLate),
-            [5, a, b, c, d] => Some(Word::Cancelled { by: u32::from_le_bytes([a, b, c, d]) }),
+            [5, cause, a, b, c, d] => {
+                let by = u32::from_le_bytes([a, b, c, d]);
+                Cause::decode(cause).map(|cause| Word::Cancelled { by, cause })
+            }
             _ => None,
         }
     }
@@ -68,7 +89,7 @@ pub(crate) enum Stand {
     /// It may not finish yet.
     Frozen,
     /// It is given up, as this rank asked.
-    Cancelled { by: u32 },
+    Cancelled { by: u32, cause: Cause },
 }
 
 /// What follows from an event.
@@ -109,6 +130,7 @@ struct Open {
 #[derive(Debug)]
 struct Inquiry {
     by: u32,
+    cause: Cause,
     unheard: HashSet<u32>,
 }
 
@@ -163,27 +185,31 @@ impl Steps {
     }
 
     /// This rank wants a step given up. Nothing happens if it is over.
-    pub(crate) fn ask(&mut self, id: StepId) {
+    pub(crate) fn ask(&mut self, id: StepId, cause: Cause) {
         match self.rank {
-            0 => self.inquire(id, 0),
+            0 => self.inquire(id, 0, cause),
             _ if self.is_over(id) => {}
-            _ => self.deeds.push(Deed::Tell(0, id, Word::Ask)),
+            _ => self.deeds.push(Deed::Tell(0, id, Word::Ask(cause))),
         }
     }
 
     /// A rank said something. What breaks the rules is an error.
     pub(crate) fn heard(&mut self, from: u32, id: StepId, word: Word) -> Result<(), &'static str> {
-        if id.channel != REDUCERS {
+        let cause = match word {
+            Word::Ask(cause) | Word::Cancelled { cause, .. } => cause,
+            _ => Cause::NonFinite,
+        };
+        if id.channel != REDUCERS && cause == Cause::Wish {
             return Err("it wants to cancel what cannot be cancelled");
         }
         match (self.rank, from, word) {
-            (0, _, Word::Ask) => self.inquire(id, from),
+            (0, _, Word::Ask(cause)) => self.inquire(id, from, cause),
             (0, _, Word::Unfinished) => {
                 if let Some(inquiry) = self.inquiries.get_mut(&id) {
                     inquiry.unheard.remove(&from);
-                    let by = inquiry.by;
+                    let (by, cause) = (inquiry.by, inquiry.cause);
                     if inquiry.unheard.is_empty() {
-                        self.conclude(id, Word::Cancelled { by })?;
+                        self.conclude(id, Word::Cancelled { by, cause })?;
                     }
                 }
             }
@@ -231,18 +257,24 @@ impl Steps {
     }
 
     /// At rank 0: asks everybody, unless the answer is known.
-    fn inquire(&mut self, id: StepId, by: u32) {
+    fn inquire(&mut self, id: StepId, by: u32, cause: Cause) {
         let cancelled = |open: &Open| matches!(*open.stand.borrow(), Stand::Cancelled { .. });
         let decided = self.is_over(id) || self.open.get(&id).is_some_and(cancelled);
-        if decided || self.parting || self.inquiries.contains_key(&id) {
+        if decided || self.parting {
+            return;
+        }
+        if let Some(inquiry) = self.inquiries.get_mut(&id) {
+            if inquiry.cause == Cause::Wish && cause == Cause::NonFinite {
+                (inquiry.by, inquiry.cause) = (by, cause);
+            }
             return;
         }
         self.freeze(id);
-        self.inquiries.insert(id, Inquiry { by, unheard: (1..self.workers).collect() });
+        self.inquiries.insert(id, Inquiry { by, cause, unheard: (1..self.workers).collect() });
         self.deeds.extend((1..self.workers).map(|rank| Deed::Tell(rank, id, Word::Freeze)));
         if self.workers == 1 {
             // Frozen just now, so this breaks no rules.
-            let _ = self.conclude(id, Word::Cancelled { by });
+            let _ = self.conclude(id, Word::Cancelled { by, cause });
         }
     }
 
@@ -260,8 +292,8 @@ impl Steps {
             return if late { Ok(()) } else { Err("it gave a verdict on a step that nobody froze") };
         };
         let begun = open.begun;
-        if let Word::Cancelled { by } = verdict {
-            open.stand.send_replace(Stand::Cancelled { by });
+        if let Word::Cancelled { by, cause } = verdict {
+            open.stand.send_replace(Stand::Cancelled { by, cause });
             self.cancelled.entry(id.gradient()).or_default().push(id);
             self.deeds.push(Deed::Discard(id));
             if begun {

@@ -8,6 +8,15 @@ use gleaner_algorithms::{Block, Element, Partition, Reduction, element};
 
 use crate::layout::{Layout, LayoutError, Parameter};
 
+/// Why nothing was delivered in a step: a rank's values were not finite, and all ranks left the step out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The rank whose values were not finite; of several, one that all ranks name.
+    pub rank: u32,
+    /// What was wrong with this rank's own values, in a sentence that names the parameter, if it was this rank's fault.
+    pub own: Option<String>,
+}
+
 /// The same sparse update on every worker: the mean over the workers of what was selected.
 #[derive(Debug)]
 pub struct Update<T: Element = f32> {
@@ -17,12 +26,19 @@ pub struct Update<T: Element = f32> {
     pub(crate) workers: u32,
     pub(crate) step: u64,
     pub(crate) reduction: Reduction<T>,
+    pub(crate) skipped: Option<Skipped>,
 }
 
 impl<T: Element> Update<T> {
     /// The step that it belongs to, counted from 0.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// Says so if the step was left out because of values that were not finite, on all ranks alike: then no entry is here, and
+    /// the residuals are what they were before. An optimiser leaves such a step out, too.
+    pub fn skipped(&self) -> Option<&Skipped> {
+        self.skipped.as_ref()
     }
 
     /// The number of non-zero entries over all parameters.

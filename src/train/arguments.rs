@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gleaner_algorithms::Method;
-use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 
 use super::data::Source;
 use super::error::TrainError;
@@ -58,15 +58,31 @@ pub struct TrainArgs {
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
     #[arg(long, value_delimiter = ',', value_name = "SHARES")]
     pub lr_drops: Vec<f64>,
-    /// How much of the last update the next one keeps
-    #[arg(long, default_value_t = 0.9)]
-    pub momentum: f32,
+    /// How much of the last update the next one keeps [default: 0.9, or 0 with --momentum-correction]
+    #[arg(long)]
+    pub momentum: Option<f32>,
+    /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
+    #[arg(long, value_name = "MOMENTUM", default_value_t = 0.0)]
+    pub momentum_correction: f32,
+    /// Let velocities start afresh at the entries that a worker sent; with --momentum-correction
+    #[arg(long)]
+    pub mask_momentum: bool,
     /// How strongly parameters are pulled towards zero
     #[arg(long, default_value_t = 0.0)]
     pub weight_decay: f32,
     /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
     #[arg(long, value_name = "NORM")]
     pub clip: Option<f32>,
+    /// The largest norm of a worker's gradient, times the square root of the number of workers [default: any length]
+    #[arg(long, value_name = "NORM", conflicts_with = "clip")]
+    pub clip_local: Option<f32>,
+    /// Let the density fall from 25% to what it is set to, over so many steps
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    pub warmup_density: u64,
+    /// What to do with a step in which a gradient is NaN or infinite: refuse ends the run, skip leaves the step out on all
+    /// workers
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub on_nonfinite: OnNonFinite,
     /// Decides the starting parameters, the order of the data, and synthetic data
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -128,15 +144,31 @@ impl TrainArgs {
         let text = model == ModelKind::Lstm;
         let steps = self.steps.unwrap_or(if text { 320 } else { 500 });
         let clip = self.clip.unwrap_or(0.0);
+        let correction = Correction {
+            momentum: self.momentum_correction,
+            mask: self.mask_momentum,
+            clip: self.clip_local,
+            warm_up: self.warmup_density,
+        };
+        correction.check()?;
+        let corrected = correction.momentum > 0.0;
+        if corrected && let Some(momentum) = self.momentum.filter(|&momentum| momentum != 0.0) {
+            return Err(TrainError::Setting {
+                option: "--momentum",
+                expected: "0, or nothing, beside --momentum-correction, which is the momentum of each worker",
+                found: momentum.to_string(),
+            });
+        }
+        let method = self.choice.method()?.residual(self.residual);
         let settings = Settings {
             source,
             model,
-            method: self.choice.method()?.residual(self.residual),
+            method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
             steps,
             batch: self.batch.unwrap_or(16),
             lr: self.lr.unwrap_or(default_learning_rate(model)),
             lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
-            momentum: self.momentum,
+            momentum: self.momentum.unwrap_or(if corrected { 0.0 } else { 0.9 }),
             weight_decay: self.weight_decay,
             clip: (clip > 0.0).then_some(clip),
             seed: self.seed,
@@ -159,9 +191,9 @@ impl TrainArgs {
             ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
             (
                 "--momentum",
-                (0.0..1.0).contains(&self.momentum),
+                (0.0..1.0).contains(&settings.momentum),
                 "a number from 0 to below 1",
-                self.momentum.to_string(),
+                settings.momentum.to_string(),
             ),
             (
                 "--weight-decay",
@@ -232,6 +264,24 @@ mod tests {
         let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
         let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
         assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
+    }
+
+    #[test]
+    fn momentum_is_either_the_optimizers_or_the_workers() {
+        assert_eq!(settings(&[]).unwrap().momentum, 0.9);
+        let corrected = settings(&["--momentum-correction", "0.8", "--mask-momentum"]).unwrap();
+        let correction = Correction { momentum: 0.8, mask: true, ..Correction::default() };
+        assert_eq!((corrected.momentum, *corrected.method.correction()), (0.0, correction));
+        assert!(settings(&["--momentum-correction", "0.8", "--momentum", "0"]).is_ok());
+        for (options, named) in [
+            (&["--momentum-correction", "0.8", "--momentum", "0.9"][..], "--momentum: expected 0"),
+            (&["--momentum-correction", "1"], "expected a number from 0 to below 1"),
+            (&["--mask-momentum"], "without momentum correction"),
+            (&["--clip-local", "0"], "expected a number above 0"),
+        ] {
+            let refusal = settings(options).unwrap_err().to_string();
+            assert!(refusal.contains(named), "{options:?}: {refusal}");
+        }
     }
 
     #[test]

@@ -137,6 +137,9 @@ pub enum TrainError {
     /// A method that cannot be.
     #[error(transparent)]
     Choice(#[from] crate::choice::ChoiceError),
+    /// A correction that cannot be.
+    #[error(transparent)]
+    Correction(#[from] gleaner_algorithms::residual::CorrectionError),
     /// A checkpoint that cannot be written.
     #[error(transparent)]
     Staged(#[from] gleaner_runtime::staged::StagedError),

@@ -73,10 +73,11 @@ fn table(s: &Summary) -> String {
         (
             "steps",
             format!(
-                "{} in {:.1} s, {:.0}% of it waiting",
+                "{} in {:.1} s, {:.0}% of it waiting{}",
                 s.steps - s.first_step,
                 s.seconds,
-                s.waiting_share * 100.0
+                s.waiting_share * 100.0,
+                skipped(s.steps_skipped),
             ),
         ),
         (
@@ -98,4 +99,8 @@ fn table(s: &Summary) -> String {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
+}
+
+fn skipped(steps: u64) -> String {
+    if steps == 0 { String::new() } else { format!("; {steps} skipped for gradients that were not finite") }
 }

@@ -40,6 +40,8 @@ pub struct Summary {
     pub density: f64,
     /// Steps of the whole run.
     pub steps: u64,
+    /// How many of them were skipped on all workers, since a gradient was not finite.
+    pub steps_skipped: u64,
     /// The step this process began with: 0, or that of a checkpoint.
     pub first_step: u64,
     /// The loss on held-out data before the first step, in nats per character or image.

@@ -15,6 +15,7 @@ use super::models::Model;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
 use super::summary::{Progress, Summary, dense_bytes_per_step, density};
+use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::{Gradients, Session};
 
 /// The shortest time between two reports of progress.
@@ -155,10 +156,13 @@ impl<'a> Run<'a> {
         let started = Instant::now();
         let (epoch, numbers) = self.order.batch(step);
         let batch = self.dataset.train.batch(numbers, epoch)?;
+        let skips = self.settings.method.nonfinite() == OnNonFinite::Skip;
+        // What the layers learn in a step that is skipped goes with it.
+        let buffers = skips.then(|| self.parameters.buffer_values());
         let logits = self.model.forward(&batch.input, Mode::Training)?;
         let loss = cross_entropy(&logits, &batch.targets)?;
         let value = loss.to_scalar::<f32>()?;
-        if !value.is_finite() {
+        if !value.is_finite() && !skips {
             return Err(TrainError::Diverged { step, loss: value });
         }
         self.hand_over(&loss.backward()?)?;
@@ -166,7 +170,21 @@ impl<'a> Run<'a> {
         let waiting = Instant::now();
         let update = self.gradients.wait()?;
         clock.waited += waiting.elapsed();
-        self.optimizer.apply(&update, &mut self.parameters, self.settings.learning_rate(step))?;
+        match update.skipped() {
+            None => {
+                let rate = self.settings.learning_rate(step);
+                self.optimizer.apply(&update, &mut self.parameters, rate)?;
+            }
+            Some(skipped) => {
+                if let Some(own) = &skipped.own {
+                    eprintln!(
+                        "gleaner: rank {} lets all workers skip step {step}: {own}",
+                        self.session.rank()
+                    );
+                }
+                buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
+            }
+        }
         clock.worked += started.elapsed();
         Ok(value)
     }
@@ -236,6 +254,7 @@ impl<'a> Run<'a> {
             method: settings.method.to_string(),
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,
+            steps_skipped: self.gradients.skipped(),
             first_step: self.first_step,
             held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
             held_out_loss: evaluation.loss,

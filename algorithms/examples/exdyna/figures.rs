@@ -22,7 +22,7 @@ const COLOURS: [RGBColor; 5] = [
 
 /// Prints the table and draws the picture.
 pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
-    let hard = Selector::Threshold(first_threshold(job));
+    let hard = Selector::Threshold(first_threshold(job).into());
     let ways = [
         ("top-k", Method::named("topka")?),
         ("hard threshold", Method::named("topka")?.selector(hard)),

@@ -10,6 +10,9 @@ use plotters::style::{Color, WHITE};
 
 use crate::streams::{JUMPS, STEPS};
 
+/// Steps of which a line shows the mean.
+const MEAN: usize = 10;
+
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 pub const LEFT: i32 = 84;

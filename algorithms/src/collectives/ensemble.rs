@@ -51,7 +51,10 @@ impl<T: Element> Ensemble<T> {
         let Proof { cost, ranks } = check(&schedules)?;
         Ok(Self {
             structure: method.collective().structure(&shape, &memory),
-            residuals: schedules.iter().map(|s| Residual::new(s.partition.clone(), s.quotas())).collect(),
+            residuals: schedules
+                .iter()
+                .map(|s| Residual::new(s.partition.clone(), s.quotas()).corrected(method.correction()))
+                .collect(),
             schedules: schedules.into_iter().map(Arc::new).collect(),
             proofs: ranks.into_iter().map(Arc::new).collect(),
             cost,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
 use crate::bag::Coding;
-use crate::residual::Collection;
+use crate::residual::{Collection, Correction, CorrectionError, OnNonFinite};
 use crate::schedule::{Cost, Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector, SelectorError};
 use crate::{Layers, Rank, Sparsity, SparsityError};
@@ -22,6 +22,8 @@ pub struct Method {
     sag: Sag,
     coding: Coding,
     selector: Selector,
+    correction: Correction,
+    nonfinite: OnNonFinite,
 }
 
 /// A choice that cannot be.
@@ -126,6 +128,9 @@ pub enum MethodError {
     /// A selector that cannot be.
     #[error(transparent)]
     Selector(#[from] SelectorError),
+    /// A correction that cannot be.
+    #[error(transparent)]
+    Correction(#[from] CorrectionError),
     /// What a selector chooses is indexed in the whole gradient.
     #[error(
         "the selector {selector} looks at {n} entries at once; expected at most {most}: leave it out, or give each part of the \
@@ -208,7 +213,8 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.collective.name())?;
         if !self.collective.is_sparse() {
-            return Ok(());
+            // Nothing of it is sparse, so there is nothing to warm up.
+            return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
         }
         match self.sparsity {
             Sparsity::Density(density) => write!(f, " at density {density}")?,
@@ -228,7 +234,7 @@ impl fmt::Display for Method {
         if self.selector != Selector::Top {
             write!(f, ", selector {}", self.selector)?;
         }
-        write!(f, ", {} residual collection", self.collection.name())
+        write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
     }
 }
 
@@ -278,6 +284,9 @@ impl Method {
             self.shape(workers, n)?;
             return Ok(vec![*self]);
         }
+        if self.correction.warm_up > 0 {
+            return Err(CorrectionError::Auto.into());
+        }
         if !workers.is_multiple_of(self.teams.max(1)) {
             return Err(MethodError::Teams { teams: self.teams, workers });
         }
@@ -324,6 +333,8 @@ impl Method {
             sag: Sag::Auto,
             coding: Coding::Exact,
             selector: Selector::Top,
+            correction: Correction::default(),
+            nonfinite: OnNonFinite::Refuse,
         }
     }
 
@@ -369,6 +380,19 @@ impl Method {
         Self { selector, ..self }
     }
 
+    /// Keeps accuracy by these means.
+    #[must_use]
+    pub fn corrected(self, correction: Correction) -> Self {
+        Self { correction, ..self }
+    }
+
+    /// Does this with a step in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
+    /// job may go on from a checkpoint with the other one.
+    #[must_use]
+    pub fn on_nonfinite(self, nonfinite: OnNonFinite) -> Self {
+        Self { nonfinite, ..self }
+    }
+
     /// The name, and after a slash the number of teams if there are several: as commands take it in a list of methods.
     pub fn label(&self) -> String {
         match self.teams {
@@ -390,6 +414,27 @@ impl Method {
     /// Which residuals are collected.
     pub fn collection(&self) -> Collection {
         self.collection
+    }
+
+    /// What is done to keep accuracy.
+    pub fn correction(&self) -> &Correction {
+        &self.correction
+    }
+
+    /// This method as it is in a step, counted from 0, with a gradient of n entries: less sparse while it warms up.
+    ///
+    /// # Errors
+    /// A density that is not in [0, 1], or k above n.
+    pub fn in_step(self, step: u64, n: usize) -> Result<Self, MethodError> {
+        if step >= self.correction.warm_up {
+            return Ok(self);
+        }
+        Ok(Self { sparsity: self.correction.sparsity(self.sparsity, step, n)?, ..self })
+    }
+
+    /// What becomes of a step with values that are not finite.
+    pub fn nonfinite(&self) -> OnNonFinite {
+        self.nonfinite
     }
 
     /// How values are told on the wire.
@@ -414,6 +459,7 @@ impl Method {
         let selection = (selector != Selector::Top).then(|| Arc::new(Selection { selector, k, layers }));
         let mut shape = Shape { workers, n, k, teams, sag, coding, selection };
         self.collective.accepts(&shape)?;
+        self.correction.check()?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
             if n >= u32::MAX as usize {

@@ -57,6 +57,7 @@ pub(super) fn fits(method: Method, shape: &Shape, memory: &Memory) -> Result<(),
 #[derive(Clone, Debug)]
 pub struct Routine {
     method: Method,
+    layers: Layers,
     shape: Shape,
     rank: Rank,
     memory: Arc<Memory>,
@@ -82,9 +83,10 @@ impl Routine {
         layers: impl Into<Layers>,
         stream: u64,
     ) -> Result<Self, RoutineError> {
-        let shape = method.shape(workers, layers)?;
+        let layers = layers.into();
+        let shape = method.in_step(0, layers.entries())?.shape(workers, layers.clone())?;
         let memory = Arc::new(method.memory(&shape));
-        let mut routine = Self { method, shape, rank, memory, structures: Vec::new(), stream };
+        let mut routine = Self { method, layers, shape, rank, memory, structures: Vec::new(), stream };
         routine.prepare()?;
         Ok(routine)
     }
@@ -94,7 +96,7 @@ impl Routine {
         self.method
     }
 
-    /// What the schedules are made for.
+    /// What the schedules of the next step are made for.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -131,11 +133,32 @@ impl Routine {
         let Some((structure, _)) = self.structures.last() else { return Ok(false) };
         let memory = Arc::make_mut(&mut self.memory);
         memory.steps += 1;
-        if memory.agreed.is_empty() && memory.own.is_empty() {
-            return Ok(false);
+        let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
+        if learns {
+            self.method.learn(&self.shape, structure, memory, &finished.observed());
         }
-        self.method.learn(&self.shape, structure, memory, &finished.observed());
-        self.prepare()
+        // The step after the warm-up is the first with what the method is set to.
+        let warming = self.memory.steps <= self.method.correction().warm_up;
+        let warmed_up = warming && self.take_density()?;
+        if warmed_up {
+            // What was learnt at another density says little.
+            let steps = self.memory.steps;
+            self.memory = Arc::new(Memory { steps, ..self.method.memory(&self.shape) });
+        }
+        if learns || warmed_up { self.prepare() } else { Ok(false) }
+    }
+
+    /// Goes over to the density of the next step. Says whether it is another one than before.
+    fn take_density(&mut self) -> Result<bool, MethodError> {
+        let method = self.method.in_step(self.memory.steps, self.layers.entries())?;
+        let shape = method.shape(self.shape.workers, self.layers.clone())?;
+        let other = shape != self.shape;
+        if other {
+            self.shape = shape;
+            // Schedules of another density.
+            self.structures.clear();
+        }
+        Ok(other)
     }
 
     /// Goes on from what was learnt before. Says whether the schedule is another one now.
@@ -145,6 +168,7 @@ impl Routine {
     pub fn restore(&mut self, memory: Memory) -> Result<bool, RoutineError> {
         fits(self.method, &self.shape, &memory)?;
         self.memory = Arc::new(memory);
+        self.take_density()?;
         self.prepare()
     }
 

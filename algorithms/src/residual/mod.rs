@@ -4,14 +4,20 @@
 //! itself dropped on the way; at all others it is the worker's whole accumulated gradient. That is exactly
 //! conservation: no entry is lost, whoever dropped it.
 
+mod commit;
+mod correction;
+
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::bag::{Bag, Entries, Marks};
+use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
 use crate::select::{STRIDE, crowd};
 use crate::{Block, Element, Partition, select};
+use commit::{Chosen, commit_selected, commit_sent, mask};
+use correction::Velocity;
+pub use correction::{Correction, CorrectionError, squares};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,13 +54,49 @@ impl FromStr for Collection {
     }
 }
 
+/// What becomes of a step in which a worker's gradient has NaN or infinite entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNonFinite {
+    /// The job fails, on every worker, with a sentence that names the rank and the parameter.
+    #[default]
+    Refuse,
+    /// Every worker leaves the step out: nothing is delivered, and the residuals are what they were before it. Takes as
+    /// much memory again as the residual, which is copied in each step.
+    Skip,
+}
+
+impl OnNonFinite {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnNonFinite::Refuse => "refuse",
+            OnNonFinite::Skip => "skip",
+        }
+    }
+}
+
+impl FromStr for OnNonFinite {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [OnNonFinite::Refuse, OnNonFinite::Skip].into_iter().find(|o| o.name() == name).ok_or_else(|| {
+            format!("'{name}' is nothing to do with values that are not finite; expected refuse or skip")
+        })
+    }
+}
+
 /// A gradient that cannot be synchronised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the sum of gradient and residual at entry {entry} is NaN or infinite")]
+#[error("the sum of gradient and residual at entry {entry} is NaN or infinite, the first of {count}")]
 pub struct NonFinite {
-    /// Position in the flat gradient.
+    /// Position of the first in the flat gradient.
     pub entry: usize,
+    /// How many there are in the part of the gradient that was given.
+    pub count: usize,
 }
+
+/// Entries that go through memory once where more is done with them than the pass itself does.
+const PIECE: usize = 4096;
 
 /// The residual of one gradient on one worker, and within a step the accumulator.
 #[derive(Debug)]
@@ -69,6 +111,18 @@ pub struct Residual<T: Element = f32> {
     pieces: Vec<Vec<(u32, Entries<T>)>>,
     /// Memory for the first piece of each block.
     spare: Vec<Entries<T>>,
+    /// What is accumulated in place of the gradient, under momentum correction.
+    velocity: Option<Velocity<T>>,
+    /// What the residual was before this step, if the step may have to leave no trace.
+    before: Option<Before<T>>,
+}
+
+/// A residual before a step, as far as the step's gradient has come.
+#[derive(Debug, Default)]
+struct Before<T: Element> {
+    values: Vec<T>,
+    velocity: Vec<T>,
+    zero: bool,
 }
 
 /// A committed step.
@@ -91,55 +145,106 @@ impl<T: Element> Residual<T> {
             thresholds: vec![None; blocks],
             pieces: vec![Vec::new(); blocks],
             spare: vec![Entries::default(); blocks],
+            velocity: None,
+            before: None,
             partition,
         }
+    }
+
+    /// Accumulates velocities instead of gradients, and masks them, if the correction says so. Its other two parts are for
+    /// whoever holds the whole gradient, and for the schedules.
+    #[must_use]
+    pub fn corrected(self, correction: &Correction) -> Self {
+        Self { velocity: Velocity::new(correction, self.partition.entries()), ..self }
+    }
+
+    /// Lets [`revert`](Self::revert) undo a step, at the price of a copy of the residual in each step.
+    #[must_use]
+    pub fn revertible(self) -> Self {
+        Self { before: Some(Before::default()), ..self }
     }
 
     /// Adds a part of the gradient, from position `offset` on, in one pass over memory that also collects
     /// candidates for the selection. Every entry must be given once before [`begin`](Self::begin).
     ///
     /// # Errors
-    /// A sum that is NaN or infinite; the first such entry is named and stays as it was.
+    /// Sums that are NaN or infinite. The first is named and they are counted; what is before the first was added, and the
+    /// rest of the residual is as it was.
     pub fn accumulate(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
-        let values = Arc::make_mut(&mut self.values);
         let mut from = offset;
         let end = offset + gradient.len();
+        if let Some(before) = &mut self.before {
+            before.zero = self.zero;
+            before.values.resize(self.partition.entries(), T::ZERO);
+            before
+                .velocity
+                .resize(self.velocity.as_ref().map_or(0, |velocity| velocity.values.len()), T::ZERO);
+        }
         while from < end {
             let block = self.partition.block_of(from);
-            let range = self.partition.range(block);
-            let to = end.min(range.end);
-            let start = (from - range.start) as u32;
-            let (b, part) = (block.index(), &gradient[from - offset..to - offset]);
-            let mut found = match self.pieces[b].is_empty() {
-                true => std::mem::take(&mut self.spare[b]),
-                false => Entries::default(),
-            };
-            let before: usize = self.pieces[b].iter().map(|(_, piece)| piece.len()).sum();
-            for (number, part) in part.chunks(STRIDE).enumerate() {
-                // With nothing to select or nothing predicted, no candidates are collected.
-                let threshold =
-                    self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
-                let first = number * STRIDE;
-                let kernel = if self.zero { select::replace } else { select::accumulate };
-                kernel(
-                    &mut values[from + first..][..part.len()],
-                    part,
-                    threshold,
-                    start + first as u32,
-                    &mut found,
-                )
-                .map_err(|e| NonFinite { entry: from + first + e.index })?;
-                if self.quotas[b].is_some_and(|k| before + found.len() > crowd(k as usize, range.len())) {
-                    // The prediction was far too low: the selection does without.
-                    self.thresholds[b] = None;
-                    self.pieces[b].clear();
-                    found.clear();
-                }
-            }
-            self.pieces[b].push((start, found));
+            let to = end.min(self.partition.range(block).end);
+            self.accumulate_within(block, from, &gradient[from - offset..to - offset])
+                .map_err(|entry| self.refuse(entry, &gradient[entry - offset..]))?;
             from = to;
         }
         Ok(())
+    }
+
+    /// Adds a part that lies in one block. The error is the position of the first sum that is not finite.
+    fn accumulate_within(&mut self, block: Block, from: usize, part: &[T]) -> Result<(), usize> {
+        let range = self.partition.range(block);
+        let (b, start, len) = (block.index(), range.start, range.len());
+        let kernel = if self.zero { select::replace } else { select::accumulate };
+        let values = Arc::make_mut(&mut self.values);
+        let mut found = match self.pieces[b].is_empty() {
+            true => std::mem::take(&mut self.spare[b]),
+            false => Entries::default(),
+        };
+        let collected: usize = self.pieces[b].iter().map(|(_, piece)| piece.len()).sum();
+        let more = self.before.is_some() || self.velocity.is_some();
+        let mut at = from;
+        for part in part.chunks(if more { PIECE } else { STRIDE }) {
+            let here = at..at + part.len();
+            if let Some(before) = &mut self.before {
+                before.remember(here.clone(), values, self.velocity.as_ref());
+            }
+            // With nothing to select or nothing predicted, no candidates are collected.
+            let threshold = self.quotas[b].and(self.thresholds[b]).unwrap_or(T::from_magnitude(T::INFINITE));
+            let mut pass = |part: &[T]| {
+                kernel(&mut values[here.clone()], part, threshold, (at - start) as u32, &mut found)
+                    .map_err(|error| error.index)
+            };
+            match &mut self.velocity {
+                None => pass(part),
+                Some(velocity) => velocity.advance(at, part, pass),
+            }
+            .map_err(|index| at + index)?;
+            if self.quotas[b].is_some_and(|k| collected + found.len() > crowd(k as usize, len)) {
+                // The prediction was far too low: the selection does without.
+                self.thresholds[b] = None;
+                self.pieces[b].clear();
+                found.clear();
+            }
+            at = here.end;
+        }
+        self.pieces[b].push(((from - start) as u32, found));
+        Ok(())
+    }
+
+    /// Counts what is not finite from the first such entry on, and remembers the residual there.
+    #[cold]
+    fn refuse(&mut self, entry: usize, rest: &[T]) -> NonFinite {
+        if let Some(before) = &mut self.before {
+            // The rest of this piece, which is as it was, and the pieces after it.
+            before.remember(entry..entry + rest.len(), &self.values, self.velocity.as_ref());
+        }
+        let sum = |(i, &gradient): (usize, &T)| {
+            let velocity = self.velocity.as_ref();
+            let new = velocity.map_or(gradient, |v| v.momentum * v.values[entry + i] + gradient);
+            if self.zero { new } else { self.values[entry + i] + new }
+        };
+        let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();
+        NonFinite { entry, count }
     }
 
     /// Lends the accumulator and its candidates to an execution.
@@ -173,6 +278,12 @@ impl<T: Element> Residual<T> {
             (self.thresholds[b], self.spare[b]) = (threshold, entries);
         }
         let mut lost = vec![Entries::default(); update.len()];
+        if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
+            for (b, (bag, fate)) in update.iter().zip(&fates).enumerate() {
+                let velocity = &mut velocity.values[self.partition.range(Block(b as u32))];
+                mask(velocity, bag, fate, whole[b], collection);
+            }
+        }
         if !self.zero {
             let values = Arc::make_mut(&mut accumulator);
             for (b, ((bag, fate), dropped)) in update.iter().zip(fates).zip(drops).enumerate() {
@@ -204,6 +315,22 @@ impl<T: Element> Residual<T> {
         self.values = accumulator;
     }
 
+    /// Undoes a step, whether or not it has begun: the residual is what it was before its gradient was given, of which every
+    /// entry must have been given once, those that were refused too. What [`begin`](Self::begin) lent is of no more use.
+    ///
+    /// # Panics
+    /// If the residual is not [revertible](Self::revertible).
+    pub fn revert(&mut self) {
+        let Some(before) = &mut self.before else { panic!("this residual is not revertible") };
+        assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
+        self.values = Arc::new(std::mem::take(&mut before.values));
+        self.zero = before.zero;
+        if let Some(velocity) = &mut self.velocity {
+            velocity.values = std::mem::take(&mut before.velocity);
+        }
+        self.pieces.iter_mut().for_each(Vec::clear);
+    }
+
     /// The residual at some positions.
     pub fn read(&self, range: Range<usize>) -> Vec<T> {
         if self.zero { vec![T::ZERO; range.len()] } else { self.values[range].to_vec() }
@@ -217,6 +344,18 @@ impl<T: Element> Residual<T> {
             self.zero = false;
         }
         values[offset..offset + residual.len()].copy_from_slice(residual);
+    }
+
+    /// The velocity at some positions; nothing without momentum correction.
+    pub fn velocity(&self, range: Range<usize>) -> Option<&[T]> {
+        self.velocity.as_ref().map(|velocity| &velocity.values[range])
+    }
+
+    /// Puts a [velocity](Self::velocity) back, from position `offset` on. Without momentum correction there is none.
+    pub fn restore_velocity(&mut self, offset: usize, values: &[T]) {
+        if let Some(velocity) = &mut self.velocity {
+            velocity.values[offset..offset + values.len()].copy_from_slice(values);
+        }
     }
 
     /// From which magnitude on candidates are collected, by block: a prediction that makes selection fast
@@ -251,75 +390,14 @@ impl<T: Element> Residual<T> {
     }
 }
 
-/// The worker's whole contribution went into the sum, from which somebody selected.
-fn commit_sent<T: Element>(
-    residual: &mut [T],
-    bag: &Bag<T>,
-    dropped: Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    if collection == Collection::Local {
-        // Nothing was dropped before it was sent.
-        residual.fill(T::ZERO);
-        return dropped;
-    }
-    let delivered = bag.indices();
-    delivered.iter().for_each(|&i| residual[i as usize] = T::ZERO);
-    collect(residual, &Marks::of(&delivered), &dropped, collection)
-}
-
-/// What was selected of a worker's contribution, and what remains of the rest.
-struct Chosen<'a, T: Element> {
-    indices: &'a [u32],
-    /// What rounding took away at some of the indices.
-    errors: &'a Entries<T>,
-    /// Sums at entries that others contributed to and that were not selected.
-    settled: &'a Entries<T>,
-}
-
-/// Only some of the worker's contribution was selected.
-fn commit_selected<T: Element>(
-    residual: &mut [T],
-    bag: &Bag<T>,
-    chosen: &Chosen<'_, T>,
-    dropped: Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    let rest = |settled: &Entries<T>, residual: &[T]| -> Entries<T> {
-        settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect()
-    };
-    if collection == Collection::Local {
-        // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost = rest(chosen.settled, residual);
-        chosen.indices.iter().for_each(|&i| residual[i as usize] = T::ZERO);
-        chosen.errors.iter().for_each(|(i, error)| residual[i as usize] = error);
-        return lost.merge(&dropped);
-    }
-    let delivered = Marks::of(&bag.indices());
-    let settled = delivered.pick::<T, true>(chosen.settled);
-    let lost = match collection {
-        Collection::Global => {
-            settled.iter().for_each(|(i, sum)| residual[i as usize] = sum);
-            Entries::default()
+impl<T: Element> Before<T> {
+    /// Remembers what is at some positions. A residual that is zero is known.
+    fn remember(&mut self, here: Range<usize>, values: &[T], velocity: Option<&Velocity<T>>) {
+        if !self.zero {
+            self.values[here.clone()].copy_from_slice(&values[here.clone()]);
         }
-        _ => rest(&settled, residual),
-    };
-    delivered.among(chosen.indices).iter().for_each(|&i| residual[i as usize] = T::ZERO);
-    delivered.pick::<T, true>(chosen.errors).iter().for_each(|(i, error)| residual[i as usize] = error);
-    lost.merge(&collect(residual, &delivered, &dropped, collection))
-}
-
-/// Adds this worker's share of later drops where something was delivered, or gives it back as lost.
-fn collect<T: Element>(
-    residual: &mut [T],
-    delivered: &Marks,
-    dropped: &Entries<T>,
-    collection: Collection,
-) -> Entries<T> {
-    let late = delivered.pick::<T, true>(dropped);
-    if collection != Collection::Global {
-        return late;
+        if let Some(velocity) = velocity {
+            self.velocity[here.clone()].copy_from_slice(&velocity.values[here]);
+        }
     }
-    late.iter().for_each(|(i, value)| residual[i as usize] += value);
-    Entries::default()
 }

@@ -185,6 +185,15 @@ fn corrected_controllers_keep_density_and_balance() {
         for (t, step) in settled(&followed) {
             assert!(error(step, K) <= 0.15, "P {workers}, step {t}: {} entries", step.count());
         }
+        for (t, step) in settled(&followed) {
+            // Nothing builds up: what is delivered is what the partitions selected, less what cancels.
+            assert!(step.delivered <= step.count(), "P {workers}, step {t}: {} entries", step.delivered);
+        }
+        // The threshold follows the global error (Fig. 10 of the paper), whatever the scale.
+        let times: Vec<f64> = settled(&followed).map(|(_, step)| step.threshold / step.error).collect();
+        let most = times.iter().fold(0.0f64, |most, &times| most.max(times));
+        let least = times.iter().fold(f64::INFINITY, |least, &times| least.min(times));
+        assert!(most < 3.0 * least, "P {workers}: the threshold is {least} to {most} of the error");
         // Every move makes new schedules.
         let moves = settled(&followed).filter(|(_, step)| step.moved).count();
         assert!(moves < STEPS / 20, "P {workers}: partitions moved in {moves} steps");

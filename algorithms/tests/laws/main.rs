@@ -11,6 +11,7 @@ mod by_hand;
 mod checker;
 mod complexity;
 mod conservation;
+mod corrections;
 mod decoders;
 mod dense;
 mod exdyna;

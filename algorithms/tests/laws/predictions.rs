@@ -53,8 +53,11 @@ fn predictions_are_carried() {
     );
 }
 
-/// Streams in which the step before tells nothing, or the wrong thing: by step, entry, length and a random number.
-const HOSTILE: [(&str, fn(usize, usize, usize, f32) -> f32); 8] = [
+/// An entry of a gradient, of the step, its index, the number of entries and a random number.
+type Entry = fn(usize, usize, usize, f32) -> f32;
+
+/// Streams in which the step before tells nothing, or the wrong thing.
+const HOSTILE: [(&str, Entry); 8] = [
     ("grows a thousandfold in each step", |step, _, _, random| random * 1e-20 * 1e3f32.powi(step as i32)),
     ("shrinks a thousandfold in each step", |step, _, _, random| random * 1e20 * 1e-3f32.powi(step as i32)),
     ("alternates", |step, _, _, random| if step % 2 == 1 { 1000.0 * random } else { random }),

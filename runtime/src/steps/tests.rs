@@ -13,7 +13,7 @@ fn id(step: u32) -> StepId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Finished,
-    Cancelled { by: u32 },
+    Cancelled { by: u32, cause: Cause },
 }
 
 #[derive(Debug)]
@@ -33,8 +33,8 @@ struct World {
     ranks: Vec<Rank>,
     /// By sender and receiver, in order.
     links: Vec<Vec<VecDeque<Mail>>>,
-    /// Who asked, by step.
-    asked: Vec<HashSet<u32>>,
+    /// Who asked, by step, and why.
+    asked: Vec<HashSet<(u32, bool)>>,
     state: u64,
 }
 
@@ -80,8 +80,8 @@ impl World {
     fn look(&mut self, rank: usize) -> bool {
         let rank = &mut self.ranks[rank];
         let stand = rank.running.as_ref().map(|stand| *stand.borrow());
-        let Some(Stand::Cancelled { by }) = stand else { return false };
-        rank.ends.push(End::Cancelled { by });
+        let Some(Stand::Cancelled { by, cause }) = stand else { return false };
+        rank.ends.push(End::Cancelled { by, cause });
         rank.running = None;
         true
     }
@@ -112,8 +112,9 @@ impl World {
     fn ask(&mut self, rank: usize) {
         let step = self.ranks[rank].ends.len();
         if self.ranks[rank].running.is_some() {
-            self.asked[step].insert(rank as u32);
-            self.ranks[rank].steps.ask(id(step as u32));
+            let cause = [Cause::Wish, Cause::NonFinite][self.random(2)];
+            self.asked[step].insert((rank as u32, cause == Cause::NonFinite));
+            self.ranks[rank].steps.ask(id(step as u32), cause);
             self.post(rank);
         }
     }
@@ -181,8 +182,9 @@ fn all_ranks_decide_the_same_whatever_comes_when() {
                 assert!(ends[0].is_some(), "step {step} does not end: {workers} workers, seed {seed}");
                 assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}: {workers} workers, seed {seed}");
                 match ends[0] {
-                    Some(End::Cancelled { by }) => {
-                        assert!(world.asked[step].contains(by), "in the name of one that did not ask");
+                    Some(End::Cancelled { by, cause }) => {
+                        let asked = (*by, *cause == Cause::NonFinite);
+                        assert!(world.asked[step].contains(&asked), "in the name of one that did not ask");
                         cancelled += 1;
                     }
                     _ => finished_though_asked += usize::from(!world.asked[step].is_empty()),
@@ -200,23 +202,48 @@ fn all_ranks_decide_the_same_whatever_comes_when() {
 
 #[test]
 fn who_speaks_out_of_turn_breaks_the_rules() {
-    let words =
-        [Word::Ask, Word::Freeze, Word::Unfinished, Word::Finished, Word::TooLate, Word::Cancelled { by: 1 }];
+    let words = [
+        Word::Ask(Cause::Wish),
+        Word::Freeze,
+        Word::Unfinished,
+        Word::Finished,
+        Word::TooLate,
+        Word::Cancelled { by: 1, cause: Cause::Wish },
+    ];
     for (rank, from) in [(0, 1), (1, 0), (1, 2)] {
         for word in words {
             let answer = Steps::new(rank, 3).heard(from, id(0), word);
             let allowed = match (rank, word) {
-                (0, Word::Ask | Word::Unfinished | Word::Finished) => true,
+                (0, Word::Ask(_) | Word::Unfinished | Word::Finished) => true,
                 (1, Word::Freeze) => from == 0,
                 // Nothing was frozen.
                 _ => false,
             };
             assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank}");
             let elsewhere = StepId { channel: 0, group: 0, step: 0 };
-            assert!(Steps::new(rank, 3).heard(from, elsewhere, word).is_err());
+            let wish = matches!(word, Word::Ask(_) | Word::Cancelled { .. });
+            let answer = Steps::new(rank, 3).heard(from, elsewhere, word);
+            assert_eq!(answer.is_ok(), allowed && !wish, "only a reducer's step can be cancelled at will");
+            let nonfinite = Steps::new(rank, 3).heard(from, elsewhere, Word::Ask(Cause::NonFinite));
+            assert_eq!(nonfinite.is_ok(), rank == 0, "any step can be skipped");
         }
     }
     assert_eq!(Word::decode(&[]), None);
-    assert_eq!(Word::decode(&[5, 1]), None);
+    for nonsense in [&[0][..], &[0, 2], &[5, 1], &[5, 2, 0, 0, 0, 0]] {
+        assert_eq!(Word::decode(nonsense), None);
+    }
     assert_eq!(Word::decode(&[6]), None);
+}
+
+#[test]
+fn a_rank_whose_values_are_not_finite_is_heard_before_one_that_cancels() {
+    let mut steps = Steps::new(0, 3);
+    let stand = steps.begin(id(0));
+    steps.ask(id(0), Cause::Wish);
+    steps.heard(2, id(0), Word::Ask(Cause::NonFinite)).unwrap();
+    steps.heard(1, id(0), Word::Ask(Cause::NonFinite)).unwrap();
+    for rank in [1, 2] {
+        steps.heard(rank, id(0), Word::Unfinished).unwrap();
+    }
+    assert_eq!(*stand.borrow(), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::train::data::Source;
 use crate::train::models::ModelKind;
 use gleaner_algorithms::Method;
+use gleaner_algorithms::residual::Correction;
 use std::fs;
 use std::path::Path;
 
@@ -133,6 +134,33 @@ fn training_lowers_the_loss_and_reports_progress() {
     assert_eq!(reports.last().unwrap().step, 60);
     settings.lr = 1e30;
     assert!(run(&settings).unwrap_err().to_string().contains("lower --lr"));
+    // The first update makes every later gradient NaN.
+    settings.method = settings.method.on_nonfinite(OnNonFinite::Skip);
+    settings.steps = 5;
+    let summary = run(&settings).unwrap();
+    assert!((3..5).contains(&summary.steps_skipped), "{summary:?}");
+}
+
+/// With every entry delivered, each worker's momentum before the exchange is the optimizer's after it.
+#[test]
+fn momentum_correction_is_momentum() {
+    let data = tempfile::tempdir().unwrap();
+    small_images(data.path());
+    let mut settings = settings(data.path(), None);
+    settings.model = ModelKind::Mlp;
+    (settings.method, settings.weight_decay, settings.lr) = (Method::ring(), 0.0, 0.02);
+    settings.lr_drops.clear();
+    let optimizer = run(&settings).unwrap().loss_curve;
+    let correction = Correction { momentum: 0.9, ..Correction::default() };
+    (settings.method, settings.momentum) = (settings.method.corrected(correction), 0.0);
+    let corrected = run(&settings).unwrap().loss_curve;
+    settings.method = Method::ring();
+    let without = run(&settings).unwrap().loss_curve;
+    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
+        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+    };
+    assert!(far(&optimizer, &corrected) < 1e-4, "{optimizer:?} {corrected:?}");
+    assert!(far(&optimizer, &without) > 1e-2, "{optimizer:?} {without:?}");
 }
 
 #[test]

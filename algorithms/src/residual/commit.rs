@@ -1,0 +1,102 @@
+//! What stays of a block once its update is known.
+
+use super::Collection;
+use crate::Element;
+use crate::bag::{Bag, Entries, Marks};
+use crate::schedule::Fate;
+
+/// Momentum factor masking: the velocity is zero where what this worker had accumulated has left its residual.
+pub(super) fn mask<T: Element>(
+    velocity: &mut [T],
+    bag: &Bag<T>,
+    fate: &Fate<T>,
+    whole: bool,
+    collection: Collection,
+) {
+    let local = collection == Collection::Local;
+    match fate {
+        Fate::Whole if whole || local => velocity.fill(T::ZERO),
+        Fate::Whole => bag.indices().iter().for_each(|&i| velocity[i as usize] = T::ZERO),
+        Fate::Selected { indices, .. } if local => {
+            indices.iter().for_each(|&i| velocity[i as usize] = T::ZERO);
+        }
+        // What was selected here and is not in the update waits here as if it had not been.
+        Fate::Selected { indices, .. } => {
+            let delivered = Marks::of(&bag.indices());
+            delivered.among(indices).iter().for_each(|&i| velocity[i as usize] = T::ZERO);
+        }
+    }
+}
+
+/// The worker's whole contribution went into the sum, from which somebody selected.
+pub(super) fn commit_sent<T: Element>(
+    residual: &mut [T],
+    bag: &Bag<T>,
+    dropped: Entries<T>,
+    collection: Collection,
+) -> Entries<T> {
+    if collection == Collection::Local {
+        // Nothing was dropped before it was sent.
+        residual.fill(T::ZERO);
+        return dropped;
+    }
+    let delivered = bag.indices();
+    delivered.iter().for_each(|&i| residual[i as usize] = T::ZERO);
+    collect(residual, &Marks::of(&delivered), &dropped, collection)
+}
+
+/// What was selected of a worker's contribution, and what remains of the rest.
+pub(super) struct Chosen<'a, T: Element> {
+    pub(super) indices: &'a [u32],
+    /// What rounding took away at some of the indices.
+    pub(super) errors: &'a Entries<T>,
+    /// Sums at entries that others contributed to and that were not selected.
+    pub(super) settled: &'a Entries<T>,
+}
+
+/// Only some of the worker's contribution was selected.
+pub(super) fn commit_selected<T: Element>(
+    residual: &mut [T],
+    bag: &Bag<T>,
+    chosen: &Chosen<'_, T>,
+    dropped: Entries<T>,
+    collection: Collection,
+) -> Entries<T> {
+    let rest = |settled: &Entries<T>, residual: &[T]| -> Entries<T> {
+        settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect()
+    };
+    if collection == Collection::Local {
+        // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
+        let lost = rest(chosen.settled, residual);
+        chosen.indices.iter().for_each(|&i| residual[i as usize] = T::ZERO);
+        chosen.errors.iter().for_each(|(i, error)| residual[i as usize] = error);
+        return lost.merge(&dropped);
+    }
+    let delivered = Marks::of(&bag.indices());
+    let settled = delivered.pick::<T, true>(chosen.settled);
+    let lost = match collection {
+        Collection::Global => {
+            settled.iter().for_each(|(i, sum)| residual[i as usize] = sum);
+            Entries::default()
+        }
+        _ => rest(&settled, residual),
+    };
+    delivered.among(chosen.indices).iter().for_each(|&i| residual[i as usize] = T::ZERO);
+    delivered.pick::<T, true>(chosen.errors).iter().for_each(|(i, error)| residual[i as usize] = error);
+    lost.merge(&collect(residual, &delivered, &dropped, collection))
+}
+
+/// Adds this worker's share of later drops where something was delivered, or gives it back as lost.
+fn collect<T: Element>(
+    residual: &mut [T],
+    delivered: &Marks,
+    dropped: &Entries<T>,
+    collection: Collection,
+) -> Entries<T> {
+    let late = delivered.pick::<T, true>(dropped);
+    if collection != Collection::Global {
+        return late;
+    }
+    late.iter().for_each(|(i, value)| residual[i as usize] += value);
+    Entries::default()
+}

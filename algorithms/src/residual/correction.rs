@@ -1,0 +1,236 @@
+//! What keeps the accuracy of a training whose gradients are sent late: momentum correction and masking, local clipping and
+//! the warm-up of the density (Deep Gradient Compression; Lin et al., ICLR 2018, §3.2 and §3.3).
+
+use std::fmt;
+
+use crate::{Element, Sparsity, SparsityError};
+
+/// What is done beside error feedback. Nothing, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Correction {
+    /// Momentum correction (§3.2): the share m, in [0, 1), of the velocity u that each step keeps. u ← m·u + gradient, and u
+    /// instead of the gradient enters the residual. 0 for none. The optimiser then has no momentum of its own.
+    pub momentum: f32,
+    /// Momentum factor masking (§3.3): the velocity starts afresh at the entries that this worker sent.
+    pub mask: bool,
+    /// Local gradient clipping (§3.2): a worker's gradient is shortened to this norm divided by √P before it is accumulated.
+    pub clip: Option<f32>,
+    /// Density warm-up (§3.3): the density falls from 25% to what the method is set to over so many steps. 0 for none.
+    pub warm_up: u64,
+}
+
+/// A correction that cannot be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CorrectionError {
+    /// No such share of a velocity.
+    #[error("the momentum correction is {0}; expected a number from 0 to below 1, such as 0.9")]
+    Momentum(f32),
+    /// Nothing to mask.
+    #[error(
+        "momentum masking was asked for without momentum correction; set the momentum correction, too, or leave both out"
+    )]
+    Mask,
+    /// No such norm.
+    #[error("the norm to clip to is {0}; expected a number above 0")]
+    Clip(f32),
+    /// Two things that cannot be told apart.
+    #[error(
+        "a density warm-up was asked for with the method auto, which measures steps whose density would not last; name a \
+         method, or leave the warm-up out"
+    )]
+    Auto,
+    /// Velocities of something that has no mean.
+    #[error(
+        "momentum correction adds gradients up over the steps, which a {0} does not; choose the sum, or leave it out"
+    )]
+    NotASum(&'static str),
+}
+
+/// The density at the start of a warm-up (§3.3: a sparsity of 75%).
+const FIRST: f64 = 0.25;
+
+/// How many times smaller the density becomes at a time (§3.3: 25%, 6.25%, 1.5625%, 0.4%, 0.1%).
+const TIMES: f64 = 4.0;
+
+impl Correction {
+    /// Refuses numbers that make no sense.
+    ///
+    /// # Errors
+    /// A momentum outside [0, 1), masking without momentum, or a norm that is not above 0.
+    pub fn check(&self) -> Result<(), CorrectionError> {
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(CorrectionError::Momentum(self.momentum));
+        }
+        if self.mask && self.momentum == 0.0 {
+            return Err(CorrectionError::Mask);
+        }
+        match self.clip {
+            Some(norm) if !(norm > 0.0 && norm.is_finite()) => Err(CorrectionError::Clip(norm)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The factor, below 1, that shortens a gradient whose values have this sum of squares, among so many workers. None
+    /// where it is short enough, and where the sum is not finite: then its values are judged one by one.
+    pub fn shortening(&self, squares: f64, workers: u32) -> Option<f64> {
+        let (norm, limit) = (squares.sqrt(), f64::from(self.clip?) / f64::from(workers).sqrt());
+        (norm.is_finite() && norm > limit).then(|| limit / norm)
+    }
+
+    /// The density of a step, counted from 0, of a method that is set to `target`: in stages of equal numbers of steps, each
+    /// about four times as sparse as the one before. Each stage has schedules of its own, so there are few. A target of 25%
+    /// or more is there from the start.
+    pub fn density(&self, target: f64, step: u64) -> f64 {
+        if step >= self.warm_up || target >= FIRST || target <= 0.0 {
+            return target;
+        }
+        let stages = (FIRST / target).log(TIMES).round().max(1.0);
+        let stage = (step as f64 * stages / self.warm_up as f64).floor();
+        FIRST * (target / FIRST).powf(stage / stages)
+    }
+
+    /// What stands for a method's own sparsity in a step, counted from 0, with a gradient of n entries.
+    ///
+    /// # Errors
+    /// A sparsity that cannot be.
+    pub fn sparsity(&self, of: Sparsity, step: u64, n: usize) -> Result<Sparsity, SparsityError> {
+        let k = of.k(n)?;
+        if step >= self.warm_up || k == 0 {
+            return Ok(of);
+        }
+        let target = match of {
+            Sparsity::Density(density) => density,
+            Sparsity::K(k) => k as f64 / n as f64,
+        };
+        let warm = Sparsity::Density(self.density(target, step)).k(n)?;
+        Ok(if warm > k { Sparsity::K(warm) } else { of })
+    }
+}
+
+/// What is done, each after a comma; nothing where nothing is.
+impl fmt::Display for Correction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.momentum > 0.0 {
+            write!(f, ", {} momentum correction", self.momentum)?;
+        }
+        if self.mask {
+            write!(f, " with masking")?;
+        }
+        if let Some(norm) = self.clip {
+            write!(f, ", clipped to norm {norm}")?;
+        }
+        match self.warm_up {
+            0 => Ok(()),
+            steps => write!(f, ", density warm-up over {steps} steps"),
+        }
+    }
+}
+
+/// The sum of the squares of some values.
+pub fn squares<T: Element>(values: &[T]) -> f64 {
+    values.iter().map(|value| value.to_f64() * value.to_f64()).sum()
+}
+
+/// The velocity of a gradient, under momentum correction.
+#[derive(Debug)]
+pub(super) struct Velocity<T: Element> {
+    pub(super) momentum: T,
+    pub(super) mask: bool,
+    pub(super) values: Vec<T>,
+    /// A piece of the next velocity, until it is known to be finite.
+    next: Vec<T>,
+}
+
+impl<T: Element> Velocity<T> {
+    /// At rest; None without momentum.
+    pub(super) fn new(correction: &Correction, n: usize) -> Option<Self> {
+        let momentum = T::from_f64(f64::from(correction.momentum));
+        (correction.momentum > 0.0).then(|| Self {
+            momentum,
+            mask: correction.mask,
+            values: vec![T::ZERO; n],
+            next: Vec::new(),
+        })
+    }
+
+    /// Computes a piece of the next velocity and lets `pass` accumulate it, while it is in the nearest cache. What `pass`
+    /// refuses, from the index in its error on, stays as it was.
+    pub(super) fn advance(
+        &mut self,
+        at: usize,
+        gradient: &[T],
+        pass: impl FnOnce(&[T]) -> Result<(), usize>,
+    ) -> Result<(), usize> {
+        let momentum = self.momentum;
+        let old = &mut self.values[at..at + gradient.len()];
+        self.next.clear();
+        self.next.extend(old.iter().zip(gradient).map(|(&u, &g)| momentum * u + g));
+        let outcome = pass(&self.next);
+        let sound = outcome.err().unwrap_or(old.len());
+        old[..sound].copy_from_slice(&self.next[..sound]);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_warm_up_has_the_papers_stages() {
+        let warm_up = Correction { warm_up: 4, ..Correction::default() };
+        let stages: Vec<f64> = (0..6).map(|step| warm_up.density(0.001, step)).collect();
+        for (found, paper) in stages.iter().zip([0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001]) {
+            assert!((found / paper - 1.0).abs() < 0.02, "{stages:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_warm_up_falls_from_a_quarter_to_its_target(target in 1e-5f64..1.0, warm_up in 1u64..500, n in 1usize..100_000) {
+            let correction = Correction { warm_up, ..Correction::default() };
+            let densities: Vec<f64> = (0..warm_up + 2).map(|step| correction.density(target, step)).collect();
+            prop_assert_eq!(densities[0], target.max(FIRST));
+            prop_assert_eq!(densities[warm_up as usize], target);
+            prop_assert!(densities.windows(2).all(|d| d[1] <= d[0]));
+            let mut stages = densities.clone();
+            stages.dedup();
+            prop_assert!(stages.windows(2).all(|d| d[0] / d[1] <= TIMES * TIMES), "{:?}", stages);
+            let ks = |step| correction.sparsity(Sparsity::Density(target), step, n).unwrap().k(n).unwrap();
+            prop_assert!((0..warm_up + 2).all(|step| ks(step) >= ks(step + 1)));
+            prop_assert_eq!(ks(warm_up), Sparsity::Density(target).k(n).unwrap());
+        }
+
+        #[test]
+        fn clipping_never_lengthens_and_leaves_short_gradients_alone(
+            values in proptest::collection::vec(-1e3f32..1e3, 0..50), norm in 1e-3f32..1e4, workers in 1u32..100,
+        ) {
+            let correction = Correction { clip: Some(norm), ..Correction::default() };
+            let limit = f64::from(norm) / f64::from(workers).sqrt();
+            match correction.shortening(squares(&values), workers) {
+                None => prop_assert!(squares(&values).sqrt() <= limit * (1.0 + 1e-12)),
+                Some(factor) => {
+                    let shorter: Vec<f32> = values.iter().map(|v| v * factor as f32).collect();
+                    prop_assert!(squares(&shorter) <= squares(&values));
+                    prop_assert!((squares(&shorter).sqrt() / limit - 1.0).abs() < 1e-5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        let none = Correction::default();
+        for momentum in [-0.1, 1.0, f32::NAN] {
+            assert!(matches!(Correction { momentum, ..none }.check(), Err(CorrectionError::Momentum(_))));
+        }
+        for norm in [0.0, -1.0, f32::INFINITY, f32::NAN] {
+            assert!(matches!(Correction { clip: Some(norm), ..none }.check(), Err(CorrectionError::Clip(_))));
+        }
+        assert_eq!(Correction { mask: true, ..none }.check(), Err(CorrectionError::Mask));
+        assert_eq!(Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9 }.check(), Ok(()));
+        assert_eq!(none.shortening(f64::INFINITY, 1), None);
+        assert_eq!(Correction { clip: Some(1.0), ..none }.shortening(f64::NAN, 1), None);
+    }
+}
