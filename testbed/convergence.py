@@ -238,7 +238,7 @@ def print_curves(rows):
         print(f"{row['run']:16}" + "".join(f"{loss:8.3f}" for _, loss in row["loss_curve"]))
 
 
-if any(MODELS[model]["data"] == "digits" for model in models) and not arguments.digits.exists():
+if any(MODELS[model]["data"] == "digits" for model in models) and not (arguments.digits / digits.LAST).exists():
     progress(f"making images in {arguments.digits}")
     digits.make(arguments.digits)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -251,8 +251,10 @@ if sys.stderr.isatty():
 
 tables = {model: [row_of(run, results[model][run], results[model].get("dense")) for run in runs] for model in models}
 if arguments.json:
-    kept = {name: value for name, value in vars(arguments).items() if not isinstance(value, pathlib.Path)}
-    print(json.dumps({"settings": kept, "program": program, "thresholds": thresholds, "models": tables}))
+    own = {model: {name: setting(model, name) for name in ("steps", "momentum", "lr")} for model in models}
+    common = {name: getattr(arguments, name) for name in ("density", "workers", "lr_drops", "train")}
+    common |= {"seeds": seeds, "program": program, "thresholds": thresholds}
+    print(json.dumps(common | {"settings": own, "models": tables}))
 else:
     for model, threshold in thresholds.items():
         print(f"hard threshold of {model}: {threshold:.4g}")

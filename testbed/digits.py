@@ -19,6 +19,8 @@ FONT = [
     "1F 10 1E 01 01 11 0E", "06 08 10 1E 11 11 0E", "1F 01 02 04 08 08 08", "0E 11 11 0E 11 11 0E", "0E 11 11 0F 01 02 0C",
 ]
 SIDE = 28
+# The file that is written last: where it is, all of them are.
+LAST = "t10k-labels-idx1-ubyte"
 INK = 110
 
 
@@ -66,7 +68,7 @@ def write(directory, name, count, noise, chance):
 
 
 def make(directory, images=20_000, held_out=2_000, noise=60, seed=1):
-    """Makes the four files; the last of them is written last."""
+    """Makes the four files."""
     directory.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
     write(directory, "train", images, noise, chance)
