@@ -56,6 +56,8 @@ pub struct Summary {
     pub seconds: f64,
     /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
     pub waiting_share: f64,
+    /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
+    pub entries_per_step: f64,
     /// What the worker that received most received for gradients since this process's first step.
     pub bytes_received: u64,
     /// The same per step.

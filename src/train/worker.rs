@@ -170,6 +170,7 @@ impl<'a> Run<'a> {
         let waiting = Instant::now();
         let update = self.gradients.wait()?;
         clock.waited += waiting.elapsed();
+        clock.entries += update.entries() as u64;
         match update.skipped() {
             None => {
                 let rate = self.settings.learning_rate(step);
@@ -262,6 +263,7 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             seconds: elapsed.as_secs_f64(),
             waiting_share,
+            entries_per_step: clock.entries as f64 / steps_here as f64,
             bytes_received,
             bytes_per_step: bytes_received as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
@@ -309,12 +311,14 @@ fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity 
 struct Clock {
     worked: Duration,
     waited: Duration,
+    /// The updates' entries.
+    entries: u64,
     bytes_at_start: u64,
 }
 
 impl Clock {
     fn new(bytes_at_start: u64) -> Self {
-        Clock { worked: Duration::ZERO, waited: Duration::ZERO, bytes_at_start }
+        Clock { worked: Duration::ZERO, waited: Duration::ZERO, entries: 0, bytes_at_start }
     }
 
     fn waiting_share(&self) -> f64 {
