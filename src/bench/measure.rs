@@ -53,7 +53,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
             mass.begin(u64::from(round));
         }
         if let Some(floor) = floor.as_mut().filter(|_| is_measured) {
-            floor.pass(&session, &gradient)?;
+            floor.passes(&session, &gradient)?;
         }
         for turn in 0..turns {
             // Nobody always comes first, or after the same one as the first.
@@ -135,7 +135,8 @@ fn finish(
         let auto = gradients.chosen().first().map(Chosen::from);
         let facts = Facts { workers, params, rounds, lost, digest, auto };
         let mut summary = Summary::of(&entrant, &records, facts);
-        summary.seconds_floor = floor.map(|floor| floor.seconds(summary.bytes_received as f64));
+        let least = floor.map(|floor| floor.seconds(summary.bytes_received as f64));
+        (summary.seconds_floor, summary.seconds_floor_in_place) = least.unzip();
         methods.push(summary);
     }
     Ok(methods)

@@ -47,6 +47,8 @@ pub struct Summary {
     /// The least that a step could take, where the rate of the links was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_floor: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_floor_in_place: Option<f64>,
     pub seconds_select: f64,
     pub seconds_select_p25: f64,
     pub seconds_select_p75: f64,
@@ -128,6 +130,7 @@ impl Summary {
             seconds_p25: seconds.p25,
             seconds_p75: seconds.p75,
             seconds_floor: None,
+            seconds_floor_in_place: None,
             seconds_select: select.median,
             seconds_select_p25: select.p25,
             seconds_select_p75: select.p75,

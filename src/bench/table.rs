@@ -45,15 +45,16 @@ pub fn one(s: &Summary) -> String {
         ("rounds", s.rounds.to_string()),
         ("digest", format!("{}… on every rank", &s.digest[..16])),
     ];
-    let floor = s.seconds_floor.map(|floor| {
-        let times = s.seconds / floor;
-        (
-            "floor",
-            format!(
-                "{}: bare memory traffic and bytes; a step takes {times:.2} times as long",
-                milliseconds(floor)
-            ),
-        )
+    let floor = s.seconds_floor.zip(s.seconds_floor_in_place).map(|(floor, in_place)| {
+        let (times, shown) = (|floor| s.seconds / floor, milliseconds);
+        let text = format!(
+            "{}: bare memory traffic and bytes; a step takes {:.2} times as long. In place: {}, {:.2} times",
+            shown(floor),
+            times(floor),
+            shown(in_place),
+            times(in_place)
+        );
+        ("floor", text)
     });
     let lost = (s.lost > 0.0).then(|| ("lost", format!("{:.4} a step, over all ranks", s.lost)));
     rows.into_iter().chain(floor).chain(lost).map(|(name, value)| format!("{name:15} {value}\n")).collect()

@@ -45,7 +45,7 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
             "{name:16} {:>20.3} {:>12.3} {:>19.3}x {:>22}",
             union / job.k as f64,
             union / own,
-            mean(settled(&followed).map(Followed::imbalance)),
+            mean(settled(&followed).filter(|f| f.count() > 0).map(Followed::imbalance)),
             correlation(&followed).map_or("-".into(), |r| format!("{r:.3}")),
         );
         all.push((name, followed));
