@@ -4,7 +4,8 @@
 //! selected. Each stream of gradients has a residual of its own; all of them take turns within each step, beside the
 //! bare traffic of reading two arrays and writing a third. Medians over the steps of a kind, on one core.
 //!
-//! Options: `--n ENTRIES`, `--steps STEPS` and `--json` (one line of JSON instead of the table).
+//! Options: `--n ENTRIES`, `--steps STEPS`, `--method NAME` (`spardl`, whose selection looks at one block; that of `topka`
+//! looks at all blocks together) and `--json` (one line of JSON instead of the table).
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -41,7 +42,7 @@ fn jumped(step: usize) -> &'static str {
     }
 }
 
-const STREAMS: [Stream; 6] = [
+const STREAMS: [Stream; 7] = [
     Stream {
         name: "drifting",
         row: |_| "drifting",
@@ -56,6 +57,13 @@ const STREAMS: [Stream; 6] = [
         name: "alternating",
         row: |step| if step % 2 == 1 { "alternating, large" } else { "alternating, small" },
         entry: |step, _, _, random| random * scale(step % 2 == 1),
+    },
+    Stream {
+        name: "growing",
+        row: |step| {
+            if step.is_multiple_of(PERIOD) { "times 1000, nothing left over" } else { "between those" }
+        },
+        entry: |step, _, _, random| random * 1e-18 * 1e3f32.powi((step / PERIOD) as i32),
     },
     Stream { name: "equal", row: |_| "all equal", entry: |_, _, _, _| 1.0 },
     Stream { name: "sorted", row: |_| "sorted", entry: |_, i, n, _| i as f32 / n as f32 },
@@ -92,7 +100,10 @@ fn main() {
     };
     let (n, steps) = (number("--n", 14_728_266), number("--steps", 24));
 
-    let ensemble = |_| Ensemble::new(Method::spardl().density(0.01), 1, n).expect("at least one entry");
+    let place = arguments.iter().position(|argument| argument == "--method");
+    let name = place.and_then(|place| arguments.get(place + 1)).map_or("spardl", String::as_str);
+    let method = Method::named(name).expect("a method").density(0.01);
+    let ensemble = |_| Ensemble::new(method, 1, n).expect("at least one entry");
     let mut ensembles: Vec<Ensemble> = STREAMS.iter().map(ensemble).collect();
     let traffic = [vec![1.0f32; n], vec![2.0; n]];
     let mut sum = vec![3.0f32; n];
@@ -128,10 +139,10 @@ fn main() {
         println!(r#"{{"n":{n},"simd":"{:?}","rows":[{}]}}"#, Simd::current(), rows.join(","));
         return;
     }
-    println!("n = {n}, top 1%, {:?}, medians", Simd::current());
-    println!("{:28} {:>10} {:>16}", "", "ms", "/ bare traffic");
+    println!("n = {n}, top 1%, {name}, {:?}, medians", Simd::current());
+    println!("{:30} {:>10} {:>16}", "", "ms", "/ bare traffic");
     for (name, seconds) in medians {
-        println!("{name:28} {:>10.3} {:>16.2}", 1e3 * seconds, seconds / bare);
+        println!("{name:30} {:>10.3} {:>16.2}", 1e3 * seconds, seconds / bare);
     }
 }
 

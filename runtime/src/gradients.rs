@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::residual::{OnNonFinite, squares};
+use gleaner_algorithms::residual::{OnNonFinite, norm};
 use gleaner_algorithms::{Method, Partition, Reduction, Sparsity};
 use tokio::sync::oneshot;
 
@@ -188,8 +188,9 @@ impl Gradients {
     /// Takes in the gradients of all parameters, shortened together where they are too long.
     fn clip(&mut self) -> Result<(), Error> {
         let clock = Instant::now();
-        let total = self.held.iter().map(|values| squares(values)).sum();
-        let factor = self.method.correction().shortening(total, self.session.post.workers);
+        // Of all parameters together: the norm of their norms.
+        let norms: Vec<f64> = self.held.iter().map(|values| norm(values)).collect();
+        let factor = self.method.correction().shortening(norm(&norms), self.session.post.workers);
         if let Some(factor) = factor {
             self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
-use gleaner_algorithms::residual::{CorrectionError, NonFinite, OnNonFinite, Residual};
+use gleaner_algorithms::residual::{NonFinite, OnNonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
 use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 
@@ -51,9 +51,7 @@ impl<T: Element> Group<T> {
         let schedule = &routine.prepared().schedule;
         let mut residual =
             Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
-        if residual.velocity(0..0).is_some() && !reduction.has_residual() {
-            return Err(MethodError::from(CorrectionError::NotASum(reduction.name())).into());
-        }
+        method.correction().fits(&reduction).map_err(MethodError::from)?;
         if method.nonfinite() == OnNonFinite::Skip {
             residual = residual.revertible();
         }

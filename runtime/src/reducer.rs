@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::residual::{OnNonFinite, squares};
+use gleaner_algorithms::residual::{OnNonFinite, norm};
 use gleaner_algorithms::{Element, Method, Reduction};
 use tokio::sync::oneshot;
 
@@ -114,7 +114,7 @@ impl<T: Element> Reducer<T> {
         let (rank, step) = (self.session.post.rank.0, self.step);
         let correction = self.method.correction();
         let clipped: Option<Vec<T>> = correction.clip.and_then(|_| {
-            let factor = T::from_f64(correction.shortening(squares(values), self.session.post.workers)?);
+            let factor = T::from_f64(correction.shortening(norm(values), self.session.post.workers)?);
             Some(values.iter().map(|&value| factor * value).collect())
         });
         let values = clipped.as_deref().unwrap_or(values);

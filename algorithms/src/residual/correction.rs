@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{Element, Sparsity, SparsityError};
+use crate::{Element, Reduction, Sparsity, SparsityError};
 
 /// What is done beside error feedback. Nothing, by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -41,9 +41,15 @@ pub enum CorrectionError {
     Auto,
     /// Velocities of something that has no mean.
     #[error(
-        "momentum correction adds gradients up over the steps, which a {0} does not; choose the sum, or leave it out"
+        "momentum correction and clipping are for gradients that are added up, which a {0} does not; choose the sum, or \
+         leave them out"
     )]
     NotASum(&'static str),
+    /// A share that its type cannot tell from all.
+    #[error(
+        "the momentum correction {0} is 1 as {1}, and a velocity would never decay; choose less, or a wider type"
+    )]
+    Rounded(f32, &'static str),
 }
 
 /// The density at the start of a warm-up (§3.3: a sparsity of 75%).
@@ -70,10 +76,24 @@ impl Correction {
         }
     }
 
-    /// The factor, below 1, that shortens a gradient whose values have this sum of squares, among so many workers. None
-    /// where it is short enough, and where the sum is not finite: then its values are judged one by one.
-    pub fn shortening(&self, squares: f64, workers: u32) -> Option<f64> {
-        let (norm, limit) = (squares.sqrt(), f64::from(self.clip?) / f64::from(workers).sqrt());
+    /// Refuses what does not go with values of a type, or with a reduction.
+    ///
+    /// # Errors
+    /// Momentum or clipping of what is not summed, or a momentum that is 1 once it is rounded to the type.
+    pub fn fits<T: Element>(&self, reduction: &Reduction<T>) -> Result<(), CorrectionError> {
+        if (self.momentum > 0.0 || self.clip.is_some()) && !reduction.has_residual() {
+            return Err(CorrectionError::NotASum(reduction.name()));
+        }
+        match T::from_f64(f64::from(self.momentum)) >= T::ONE {
+            true => Err(CorrectionError::Rounded(self.momentum, T::NAME)),
+            false => Ok(()),
+        }
+    }
+
+    /// The factor, below 1, that shortens a gradient of this norm, among so many workers. None where it is short enough, and
+    /// where the norm is not finite: then its values are judged one by one.
+    pub fn shortening(&self, norm: f64, workers: u32) -> Option<f64> {
+        let limit = f64::from(self.clip?) / f64::from(workers).sqrt();
         (norm.is_finite() && norm > limit).then(|| limit / norm)
     }
 
@@ -126,9 +146,17 @@ impl fmt::Display for Correction {
     }
 }
 
-/// The sum of the squares of some values.
-pub fn squares<T: Element>(values: &[T]) -> f64 {
-    values.iter().map(|value| value.to_f64() * value.to_f64()).sum()
+/// The L2 norm of some values; finite for every finite value but the very largest of f64.
+pub fn norm<T: Element>(values: &[T]) -> f64 {
+    let of =
+        |unit: f64| values.iter().map(|value| (value.to_f64() / unit).powi(2)).sum::<f64>().sqrt() * unit;
+    let plain = of(1.0);
+    if plain.is_finite() && plain > 0.0 {
+        return plain;
+    }
+    // Squares too large for f64, or too small.
+    let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.to_f64().abs()));
+    if largest > 0.0 { of(largest) } else { plain }
 }
 
 /// The velocity of a gradient, under momentum correction.
@@ -174,7 +202,9 @@ impl<T: Element> Velocity<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::norm as norm_of;
     use super::*;
+    use half::{bf16, f16};
     use proptest::prelude::*;
 
     #[test]
@@ -208,12 +238,12 @@ mod tests {
         ) {
             let correction = Correction { clip: Some(norm), ..Correction::default() };
             let limit = f64::from(norm) / f64::from(workers).sqrt();
-            match correction.shortening(squares(&values), workers) {
-                None => prop_assert!(squares(&values).sqrt() <= limit * (1.0 + 1e-12)),
+            match correction.shortening(norm_of(&values), workers) {
+                None => prop_assert!(norm_of(&values) <= limit * (1.0 + 1e-12)),
                 Some(factor) => {
                     let shorter: Vec<f32> = values.iter().map(|v| v * factor as f32).collect();
-                    prop_assert!(squares(&shorter) <= squares(&values));
-                    prop_assert!((squares(&shorter).sqrt() / limit - 1.0).abs() < 1e-5);
+                    prop_assert!(norm_of(&shorter) <= norm_of(&values));
+                    prop_assert!((norm_of(&shorter) / limit - 1.0).abs() < 1e-5);
                 }
             }
         }
@@ -230,6 +260,21 @@ mod tests {
         }
         assert_eq!(Correction { mask: true, ..none }.check(), Err(CorrectionError::Mask));
         assert_eq!(Correction { mask: true, momentum: 0.9, clip: Some(1.0), warm_up: 9 }.check(), Ok(()));
+        let momentum = |momentum| Correction { momentum, ..none };
+        assert_eq!(
+            momentum(0.999).fits(&Reduction::<bf16>::Sum),
+            Err(CorrectionError::Rounded(0.999, bf16::NAME))
+        );
+        assert_eq!(momentum(0.999).fits(&Reduction::<f16>::Sum), Ok(()));
+        assert_eq!(momentum(0.9).fits(&Reduction::<f32>::Max), Err(CorrectionError::NotASum("max")));
+        let clip = Correction { clip: Some(1.0), ..none };
+        assert_eq!(clip.fits(&Reduction::<f32>::Product), Err(CorrectionError::NotASum("product")));
+        assert_eq!(none.fits(&Reduction::<f32>::Product), Ok(()));
+        // Whose square is not finite, or nothing.
+        for size in [1e200, 1e-200] {
+            assert!((norm_of(&[3.0 * size, -4.0 * size]) / size - 5.0).abs() < 1e-12);
+        }
+        assert_eq!(norm_of::<f64>(&[]), 0.0);
         assert_eq!(none.shortening(f64::INFINITY, 1), None);
         assert_eq!(Correction { clip: Some(1.0), ..none }.shortening(f64::NAN, 1), None);
     }

@@ -17,7 +17,7 @@ use crate::select::{STRIDE, crowd};
 use crate::{Block, Element, Partition, select};
 use commit::{Chosen, commit_selected, commit_sent, mask};
 use correction::Velocity;
-pub use correction::{Correction, CorrectionError, squares};
+pub use correction::{Correction, CorrectionError, norm};
 
 /// Which dropped entries are collected (SparDL, §3.2 and §4.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

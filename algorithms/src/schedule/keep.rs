@@ -93,6 +93,28 @@ impl<T: Element> Source<'_, T> {
         }
     }
 
+    /// The same, unless they are many times k.
+    fn few(&self, threshold: T, k: usize) -> Option<Entries<T>> {
+        match self {
+            Source::Bag(entries) => Some((*entries).clone()),
+            Source::Own(own, overlay, _) => {
+                select::scan_few(own, threshold, k).map(|found| overlaid(found, overlay))
+            }
+        }
+    }
+
+    /// Entries among which its k largest are, and a magnitude above which all are there.
+    fn largest(&self, k: usize) -> (Entries<T>, T) {
+        match self {
+            Source::Bag(entries) => ((*entries).clone(), T::ZERO),
+            Source::Own(own, overlay, _) => {
+                // Each sum laid over a candidate may take one away.
+                let (found, threshold) = select::candidates(own, k + overlay.len());
+                (overlaid(found, overlay), threshold)
+            }
+        }
+    }
+
     /// From which magnitude on its candidates are complete.
     fn collected(&self) -> Option<T> {
         match self {
@@ -100,11 +122,6 @@ impl<T: Element> Source<'_, T> {
             Source::Own(_, _, candidates) => candidates.threshold,
         }
     }
-}
-
-/// A quarter of a threshold: the next guess where one was too high.
-fn quarter<T: Element>(threshold: T) -> T {
-    threshold * T::from_f64(0.25)
 }
 
 /// The k largest of all sources together; of equal magnitudes the earlier source, and in it the lower index. With it
@@ -127,25 +144,24 @@ pub(super) fn jointly<T: Element>(sources: &[Source<'_, T>], k: usize) -> (Chose
         let collected = collected?;
         Some(if collected > most { collected } else { most })
     });
-    // The prediction, if there is one; then estimates, each lower than the one before.
-    let guesses = predicted.into_iter().map(Some).chain([None]);
-    for guess in guesses {
-        let thresholds = match guess {
-            Some(predicted) => vec![predicted],
-            None => {
-                let estimate = estimate();
-                vec![estimate, quarter(estimate), T::ZERO]
-            }
-        };
-        for threshold in thresholds {
-            let pool = Pool { entries: sources.iter().map(|s| s.reaching(threshold)).collect(), threshold };
-            let chosen = pool.top(k);
-            if chosen.reached >= k || threshold <= T::ZERO {
-                return (chosen, threshold);
-            }
-        }
-    }
-    Default::default()
+    let choose = |entries: Vec<Entries<T>>, threshold: T| {
+        let chosen = Pool { entries, threshold }.top(k);
+        (chosen.reached >= k || threshold <= T::ZERO).then_some((chosen, threshold))
+    };
+    let by_prediction = || {
+        let predicted = predicted?;
+        choose(sources.iter().map(|s| s.reaching(predicted)).collect(), predicted)
+    };
+    let by_estimate = || {
+        let estimate = estimate();
+        choose(sources.iter().map(|s| s.few(estimate, k)).collect::<Option<_>>()?, estimate)
+    };
+    by_prediction().or_else(by_estimate).unwrap_or_else(|| {
+        let (entries, thresholds): (Vec<_>, Vec<_>) = sources.iter().map(|s| s.largest(k)).unzip();
+        // From there on all of them have everything.
+        let threshold = thresholds.into_iter().reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
+        (Pool { entries, threshold }.top(k), threshold)
+    })
 }
 
 /// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more.

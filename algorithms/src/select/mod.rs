@@ -36,7 +36,7 @@ pub(crate) use estimate::sample;
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::{Simd, UnknownSimd};
 pub use sweep::{NonFinite, accumulate, replace, scan};
-pub(crate) use top::{STRIDE, candidates, crowd};
+pub(crate) use top::{STRIDE, candidates, crowd, scan_few};
 pub use top::{top_k, top_k_dense};
 
 use crate::Element;

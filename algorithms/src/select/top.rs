@@ -4,7 +4,7 @@ use std::any::Any;
 
 use super::narrow::narrow;
 use super::sweep::{scan_from, scan_with};
-use super::{Entries, Simd, estimate_threshold, portable};
+use super::{Entries, Simd, estimate_threshold, limit, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::Element;
@@ -108,13 +108,13 @@ fn candidates_with<T: Element>(simd: Simd, values: &[T], k: usize) -> (Entries<T
         scan_with(simd, values, estimate, 0, &mut found);
         return (found, estimate);
     }
-    let crowded = !scan_few(simd, values, estimated.max(T::Magnitude::ONE), k, &mut found);
+    let crowded = !append_few(simd, values, estimated.max(T::Magnitude::ONE), k, &mut found);
     if !crowded && (found.len() >= k || estimated == none) {
         return (found, estimate);
     }
     found.clear();
     // Many magnitudes equal the estimate, or it is far off.
-    let ties = crowded && scan_few(simd, values, estimated + T::Magnitude::ONE, k, &mut found);
+    let ties = crowded && append_few(simd, values, estimated + T::Magnitude::ONE, k, &mut found);
     let cut = if ties && found.len() <= k {
         Cut { magnitude: estimated, ties: k - found.len() }
     } else {
@@ -130,8 +130,14 @@ fn candidates_with<T: Element>(simd: Simd, values: &[T], k: usize) -> (Entries<T
     (found.merge(&equal), T::from_magnitude(cut.magnitude))
 }
 
+/// What [`scan`](super::scan) finds, unless it is a [crowd] for the `k` largest.
+pub(crate) fn scan_few<T: Element>(values: &[T], threshold: T, k: usize) -> Option<Entries<T>> {
+    let mut found = Entries::default();
+    append_few(Simd::current(), values, limit(threshold), k, &mut found).then_some(found)
+}
+
 /// Appends what is at least so large, which is not 0, unless it is a [crowd]; then some of it. Returns whether it was all.
-fn scan_few<T: Element>(
+fn append_few<T: Element>(
     simd: Simd,
     values: &[T],
     limit: T::Magnitude,

@@ -3,6 +3,7 @@
 //! is below 2k/3 or above 4k/3, the threshold is halved, or taken one and a half times, three times at most.
 //!
 //! No promise about the count. Gradients have heavier tails than that, so the first guess often is too high or too low by far.
+//! Where the last guess is above all entries, the largest are chosen, or of equal magnitudes nothing ever would be.
 
 use super::source::Source;
 use super::{Chosen, Element, moments};
@@ -13,7 +14,8 @@ const CORRECTIONS: usize = 3;
 pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> {
     let n = source.values.len().max(1);
     let (mean, variance) = moments::signed(source.values);
-    let first = mean + variance.sqrt() * upper_quantile(k.min(n) as f64 / (2.0 * n as f64));
+    // The tail that is further from zero is on the side of the mean.
+    let first = mean.abs() + variance.sqrt() * upper_quantile(k.min(n) as f64 / (2.0 * n as f64));
     let mut found = source.reaching(T::from_f64(first.max(0.0)));
     for _ in 0..CORRECTIONS {
         let factor = match 3 * found.entries.len() {
@@ -24,6 +26,7 @@ pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> 
         let threshold = T::from_f64(factor * found.threshold.to_f64());
         found = source.again(&found, threshold);
     }
+    let found = source.at_least_the_largest(found);
     Chosen::by(found.entries, found.threshold)
 }
 

@@ -14,7 +14,8 @@
 //! were.
 //!
 //! No promise about the count. We fit to the entries that are not zero, where the paper fits to all: zeros are never sent, and
-//! have no logarithm. Where a fit gives no number, the exponential one stands in for it.
+//! have no logarithm. Where a fit gives no number, the exponential one stands in for it; where it gives a threshold that
+//! nothing reaches, as with equal magnitudes, the largest entries are chosen, or nothing ever would be.
 
 use super::moments::{Excesses, excesses, mean_logarithm};
 use super::source::Source;
@@ -44,7 +45,8 @@ pub(super) const MEMORY: [f64; 3] = [1.0, 0.0, 0.0];
 pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize, fit: Fit, memory: &[f64]) -> Chosen<T> {
     let stages = memory.first().map_or(1, |&stages| stages as u32);
     let threshold = T::from_f64(threshold(source.values, k, fit, stages));
-    Chosen::by(source.reaching(threshold).entries, threshold)
+    let found = source.at_least_the_largest(source.reaching(threshold));
+    Chosen::by(found.entries, found.threshold)
 }
 
 /// Most stages that leave so small a share: δ1 to the power of all but the last is above it.

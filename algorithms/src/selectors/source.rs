@@ -34,6 +34,15 @@ impl<'a, T: Element> Source<'a, T> {
         }
     }
 
+    /// What was found; or the largest entries, where nothing was and there is something.
+    pub(super) fn at_least_the_largest(&self, found: Found<T>) -> Found<T> {
+        let largest = self.values.iter().map(|value| value.magnitude()).max().unwrap_or_default();
+        match found.entries.is_empty() && largest > T::Magnitude::default() {
+            true => self.reaching(T::from_magnitude(largest)),
+            false => found,
+        }
+    }
+
     /// The same, where it may do to look at what was found before.
     pub(super) fn again(&self, before: &Found<T>, threshold: T) -> Found<T> {
         if before.threshold <= threshold {

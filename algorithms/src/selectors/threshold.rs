@@ -3,7 +3,8 @@
 //! minimization, NeurIPS 2021).
 //!
 //! The threshold has the unit of the gradient. The count is whatever reaches it: none, for any number of steps, while the
-//! residual grows; or all n. The pass that accumulates finds them, so that selection costs nothing besides.
+//! residual grows; or all n. The pass that accumulates finds them, so that selection takes no other pass; the more there are,
+//! the longer it takes.
 
 use super::source::Source;
 use super::{Chosen, Element};

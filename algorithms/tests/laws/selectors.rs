@@ -238,9 +238,14 @@ proptest! {
             .collect();
         prop_assert_eq!(choose(Selector::Blocks(7), &[]).0, largest_of_each(&values, &blocks));
 
-        let each = ((k as f64 * 16.0 / n as f64).round() as usize).clamp(1, 16);
-        let buckets: Vec<_> = (0..n).step_by(16).map(|start| (start, n.min(start + 16), each)).collect();
-        prop_assert_eq!(choose(Selector::Bucketed(16), &[]).0, largest_of_each(&values, &buckets));
+        for bucket in [16, 512] {
+            let ends = (0..n).step_by(bucket as usize).map(|start| (start, n.min(start + bucket as usize)));
+            let buckets: Vec<_> = ends.map(|(start, end)| (start, end, rounded(end - start, k as f64))).collect();
+            prop_assert_eq!(choose(Selector::Bucketed(bucket), &[]).0, largest_of_each(&values, &buckets));
+            // Near k: half an entry of rounding, and less than one where there must be one, for each bucket.
+            let count = Selection { selector: Selector::Bucketed(bucket), k, layers: layers.clone() }.count().unwrap();
+            prop_assert!(count.abs_diff(k) <= buckets.len(), "{count} of {n} in buckets of {bucket}, for {k}");
+        }
 
         prop_assert_eq!(choose(Selector::Threshold(0.1), &[]).0, reaching(&values, 0.1));
 
@@ -260,7 +265,7 @@ proptest! {
         prop_assert_eq!(&gaussian, &reaching(&values, threshold.unwrap()));
         let mu = mean(values.iter().map(|&v| f64::from(v)));
         let sigma = mean(values.iter().map(|&v| (f64::from(v) - mu) * (f64::from(v) - mu))).sqrt();
-        let mut expected = mu + sigma * normal_quantile(k as f64 / (2.0 * n as f64));
+        let mut expected = mu.abs() + sigma * normal_quantile(k as f64 / (2.0 * n as f64));
         let mut corrections = 0;
         while corrections < 3 {
             let count = reaching(&values, expected as f32).len() as f64;
@@ -273,6 +278,10 @@ proptest! {
             }
             corrections += 1;
         }
+        let most = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        if reaching(&values, expected as f32).is_empty() {
+            expected = f64::from(most);
+        }
         let threshold = f64::from(threshold.unwrap());
         // A count next to 2k/3 or 4k/3 may fall on either side, by the error of the approximation.
         let close = |a: f64, b: f64| (a - b).abs() <= 2e-3 * b.abs().max(sigma);
@@ -284,7 +293,7 @@ proptest! {
 
         if values.iter().filter(|v| **v != 0.0).count() > 16 * k {
             let (sidco, threshold) = choose(Selector::Sidco(Fit::Exponential), &[f64::from(stages), 0.0, 0.0]);
-            let expected = exponential(&values, k, stages.min(most_stages(&values, k)));
+            let expected = exponential(&values, k, stages.min(most_stages(&values, k))).min(f64::from(most));
             let threshold = threshold.unwrap();
             prop_assert!((f64::from(threshold) - expected).abs() <= 1e-5 * expected, "{} instead of {}", threshold, expected);
             prop_assert_eq!(sidco, reaching(&values, threshold));
@@ -310,6 +319,25 @@ proptest! {
         let deviation = (trials as f64 * p * (1.0 - p)).sqrt();
         for count in counts {
             prop_assert!((f64::from(count) - trials as f64 * p).abs() <= 6.0 * deviation + 1e-9);
+        }
+    }
+}
+
+/// Equal magnitudes, of any sign, have no distribution to fit; something is delivered all the same, and soon.
+#[test]
+fn equal_magnitudes_are_delivered() {
+    let (workers, n) = (3, 1000);
+    let selectors = Selector::NAMED.into_iter().chain([Selector::Threshold(3.0)]);
+    for selector in selectors {
+        for signs in [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]] {
+            let mut team = Team::of(Method::named("topka").unwrap().k(10).selector(selector), workers, n);
+            let gradient: Vec<f32> = (0..n).map(|i| signs[i % 2]).collect();
+            let delivered = |team: &mut Team| {
+                let outcome = team.step(&vec![gradient.clone(); workers]);
+                outcome.delivered[0].iter().filter(|value| **value != 0.0).count()
+            };
+            let total: usize = (0..6).map(|_| delivered(&mut team)).sum();
+            assert!(total >= 10, "{selector}, signs {signs:?}: {total} entries in six steps");
         }
     }
 }
