@@ -76,6 +76,19 @@ pub fn times_make_sense(report: &Value) {
     assert!(0.0 < parts && parts <= number("seconds") * (1.0 + 1e-9), "{parts}: {report}");
 }
 
+/// The floor is a pass and the bytes at the rate of the link: at 1 Mbit/s the bytes, in bits, outweigh it by far.
+#[test]
+fn a_step_is_compared_with_its_floor() {
+    let slow = ["--params", "420000", "--method", "spardl", "--link-rate", "1mbit"];
+    let report = bench(2, &slow);
+    let number = |field: &str| report[field].as_f64().unwrap();
+    let bytes = 8.0 * number("bytes_received") / 1e6;
+    for field in ["seconds_floor", "seconds_floor_in_place"] {
+        let pass = number(field) - bytes;
+        assert!(0.0 < pass && pass < 6.0 * bytes, "{field}: {report}");
+    }
+}
+
 fn every_number_of_workers(method: &str) {
     for p in [1, 2, 3, 5, 6, 7] {
         let report = bench(p, &["--params", &N.to_string(), "--density", "0.01", "--method", method]);
