@@ -1,8 +1,10 @@
 //! ExDyna: the paper's algorithms written out a second time, and whether the corrected controllers do what the printed ones
 //! are meant to do.
 
-use gleaner_algorithms::collectives::{Controllers, Corrected, ExDyna};
-use gleaner_algorithms::{Block, Method};
+use gleaner_algorithms::collectives::{Controllers, Corrected, Ensemble, ExDyna};
+use gleaner_algorithms::residual::Collection;
+use gleaner_algorithms::schedule::lockstep;
+use gleaner_algorithms::{Block, Element, Method};
 
 use super::harness::Team;
 use super::inputs::{Pattern, Random};
@@ -242,4 +244,72 @@ fn thresholds_are_found_again() {
         }
     }
     assert_eq!(near, 60);
+}
+
+/// A step, and how many entries were proposed in each partition.
+fn proposed<T: Element>(ensemble: &mut Ensemble<T>, gradients: &[Vec<T>]) -> Vec<usize> {
+    let begin = |(worker, gradient): (usize, &Vec<T>)| {
+        ensemble.residuals[worker].accumulate(0, gradient).unwrap();
+        ensemble.begin(worker).unwrap()
+    };
+    let step = lockstep(gradients.iter().enumerate().map(begin).collect()).unwrap();
+    let proposed = step.runs[0].finished.observed().proposed;
+    let counts = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
+    ensemble.commit(step, Collection::Global).unwrap();
+    counts
+}
+
+/// A count says little where it is bounded: 4k by what one partition may propose, n or what is not zero by what there is. The
+/// threshold finds its way from there too, after gradients vanished and after they became larger or smaller by orders of
+/// magnitude, within 100 steps and to within 15% of the density that was set. Where they become smaller, old residuals are the
+/// largest entries until all of them are sent, which takes 1/density steps: 100 at 1%, so that there are 50 steps more at 1% and 2%.
+#[test]
+fn thresholds_are_found_again_where_counts_are_bounded() {
+    // What gradients are in each phase. They vanish for 20 steps before the second.
+    let scales = [1.0f32, 1.0, 1e3, 1.0, 1e6, 1.0, 1e-6, 1e-3];
+    // Of how many entries one is not zero.
+    let cases = [(1, 0.01, 1), (4, 0.01, 1), (4, 0.25, 1), (4, 0.3, 1), (4, 0.5, 1), (1, 0.5, 1)];
+    let cases = cases.into_iter().chain([(4, 0.05, 10), (1, 0.02, 20)]);
+    let mut failures = Vec::new();
+    for (workers, density, sparse) in cases {
+        let n = if density < 0.1 { 100_000 } else { 20_000 };
+        let k = (density * n as f64).round() as usize;
+        let mut ensemble = Ensemble::<f32>::new(named("exdyna").k(k), workers as u32, n).unwrap();
+        let mut random = Random(17);
+        for (phase, scale) in scales.into_iter().enumerate() {
+            let vanished = if phase == 1 { 20 } else { 0 };
+            let falls = phase > 0 && scale < scales[phase - 1];
+            let settled = vanished + if falls && density < 0.03 { 150 } else { 100 };
+            for t in 0..settled + 20 {
+                let now = if t < vanished { 0.0 } else { scale };
+                let mut entry = || if random.below(sparse) == 0 { now * random.unit() } else { 0.0 };
+                let gradients: Vec<Vec<f32>> =
+                    (0..workers).map(|_| (0..n).map(|_| entry()).collect()).collect();
+                let counts = proposed(&mut ensemble, &gradients);
+                let times = counts.iter().sum::<usize>() as f64 / k as f64;
+                if t >= settled && !(0.85..=1.15).contains(&times) {
+                    let case = format!("P {workers}, density {density}, one in {sparse}");
+                    failures.push(format!("{case}: phase {phase}, step {t}: {times}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Gradients of 64 bits may be larger or smaller than any of 32.
+#[test]
+fn thresholds_go_as_far_as_gradients() {
+    let (workers, n, k) = (4, 20_000, 1000);
+    let mut ensemble = Ensemble::<f64>::new(named("exdyna").k(k), workers as u32, n).unwrap();
+    let mut random = Random(5);
+    for scale in [1e50, 1e-50, 1e200, 1e-200] {
+        for t in 0..120 {
+            let mut gradient = || (0..n).map(|_| scale * f64::from(random.unit())).collect();
+            let gradients: Vec<Vec<f64>> = (0..workers).map(|_| gradient()).collect();
+            let count: usize = proposed(&mut ensemble, &gradients).iter().sum();
+            let near = (0.85..=1.15).contains(&(count as f64 / k as f64));
+            assert!(t < 100 || near, "scale {scale}, step {t}: {count} entries");
+        }
+    }
 }

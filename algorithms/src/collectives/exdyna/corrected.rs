@@ -4,7 +4,9 @@
 //! logarithm of how many times too many entries were selected, and by a speed, which itself follows the error: so a
 //! threshold that has to fall steadily, as when gradients become smaller, lags behind by nothing. Where the count is not
 //! even within a factor of [`NEAR`], as after a jump, the threshold is searched for: by strides that grow as long as they
-//! lead the same way, and are halved and turned round when they led too far.
+//! lead the same way, and are halved and turned round when they led too far. It is searched for as well where following it
+//! at full speed does not help: counts are bounded by n and by the entries that are not zero, so one that is near may come
+//! from a threshold that is any number of times too low.
 //!
 //! *The partitions.* The selected entries themselves say where they would be cut into P parts of equal counts. The mean of
 //! that over some steps is where the cuts should be. They are moved there only if the counts have become unequal, for
@@ -31,8 +33,11 @@ pub struct Corrected {
     pub delta_0: Option<f64>,
 }
 
-/// Counts from k/4 to 4k are near.
+/// Counts from k/4 to less than 4k are near. 4k is not, for that is what a flooded partition gives, however low the threshold.
 const NEAR: f64 = 4.0;
+
+/// An error from which on a threshold that moves at full speed is not being followed but fallen behind: 15%.
+const BEHIND: f64 = 0.14;
 
 /// The first stride of a search, the shortest and the longest, in the logarithm of the threshold.
 const STRIDES: (f64, f64, f64) = (0.2, 0.01, 100.0);
@@ -44,8 +49,9 @@ const LONGER: f64 = 1.3;
 /// The fastest that the logarithm of the threshold moves steadily in a step.
 const FASTEST: f64 = 0.1;
 
-/// Thresholds stay within what a float of 32 bits can be.
-const THRESHOLDS: (f64, f64) = (1e-38, 1e38);
+/// Thresholds stay within what a float of 64 bits can be. Smaller floats are below or above them all at the ends, and the
+/// strides that lead there are long enough to lead back.
+const THRESHOLDS: (f64, f64) = (1e-300, 1e300);
 
 /// Of the agreed numbers: how fast the threshold moves, the present stride of a search, and the steps without one. Then come
 /// P − 1 cuts, P − 1 that would be better, and the mean counts of P partitions.
@@ -88,20 +94,40 @@ impl Corrected {
         let counts: Vec<usize> = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
         let count: usize = counts.iter().sum();
         let times = count as f64 / shape.k as f64;
-        if (1.0 / NEAR..=NEAR).contains(&times) {
-            self.follow(agreed, times.ln());
+        let near = (1.0 / NEAR..NEAR).contains(&times);
+        if near && self.follow(agreed, times.ln()) {
             self.balance(shape, agreed, &counts, ideal(partition, proposed, count));
         } else {
+            // A search keeps the speed it began with, which is full where following did not help, and else none.
+            if !near && agreed[STRIDE] == 0.0 {
+                agreed[SPEED] = 0.0;
+            }
             search(agreed, times > 1.0);
         }
         agreed[THRESHOLD] = agreed[THRESHOLD].clamp(THRESHOLDS.0, THRESHOLDS.1);
     }
 
-    /// Follows a threshold that is near. The error is the logarithm of how many times too many were selected.
-    fn follow(&self, agreed: &mut [f64], error: f64) {
-        agreed[SPEED] = (agreed[SPEED] + self.iota * error).clamp(-FASTEST, FASTEST);
+    /// Follows a threshold that is near, unless it is to be searched for. The error is the logarithm of how many times too
+    /// many were selected.
+    fn follow(&self, agreed: &mut [f64], error: f64) -> bool {
+        let searching = agreed[STRIDE] != 0.0;
+        // A search that began because following did not help ends at the threshold itself: what is near says little there.
+        let flat_out = |speed: f64| speed.abs() == FASTEST;
+        let speed = (agreed[SPEED] + self.iota * error).clamp(-FASTEST, FASTEST);
+        if error.abs() >= BEHIND {
+            if searching && flat_out(agreed[SPEED]) {
+                return false;
+            }
+            if !searching && speed == FASTEST.copysign(error) {
+                agreed[SPEED] = speed;
+                return false;
+            }
+        }
+        // The strides of a search say nothing about how the threshold should move after it.
+        agreed[SPEED] = if searching { (self.iota * error).clamp(-FASTEST, FASTEST) } else { speed };
         agreed[STRIDE] = 0.0;
         agreed[THRESHOLD] *= (self.kappa * error + agreed[SPEED]).exp();
+        true
     }
 
     /// Follows the counts of the partitions and where the cuts should be, and moves the cuts there if need be.
@@ -132,7 +158,6 @@ fn search(agreed: &mut [f64], too_many: bool) {
         true => (LONGER * stride.abs()).min(longest),
         false => (stride.abs() / 2.0).max(shortest),
     };
-    agreed[SPEED] = 0.0;
     agreed[STRIDE] = if too_many { size } else { -size };
     agreed[THRESHOLD] *= agreed[STRIDE].exp();
 }
