@@ -74,7 +74,7 @@ fn split_vectors<T: Element>(
 }
 
 /// The `k` non-zero entries of largest magnitude in `values`, indices ascending, the lower index first among equal
-/// magnitudes; fewer if there are not so many. Needs no prediction: see [`candidates`].
+/// magnitudes; fewer if there are not so many. Needs no prediction: one scan, and a few more where a sample misleads.
 ///
 /// # Panics
 /// If an index would not fit into u32.
