@@ -90,7 +90,8 @@ impl Gradients {
             let n = layout.layers(number).entries();
             let method = match method.sparsity() {
                 Sparsity::Density(_) => method,
-                // An explicit k is shared out to the groups by their lengths.
+                // An explicit k is shared out to the groups by their lengths; none goes without an entry, or it would wait
+                // for ever.
                 Sparsity::K(k) => {
                     method
                         .sparsity()
@@ -99,7 +100,7 @@ impl Gradients {
                     let upto = |entries: usize| {
                         (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize
                     };
-                    method.k(upto(before + n) - upto(before))
+                    method.k((upto(before + n) - upto(before)).max(k.min(1)).min(n))
                 }
             };
             before += n;

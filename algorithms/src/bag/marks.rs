@@ -5,6 +5,8 @@ use crate::Element;
 
 /// A set of indices. Asking it costs no branch that data decides, unlike walking along two sorted lists: which of two random
 /// indices comes first cannot be predicted.
+///
+/// Making it clears a bit for every index up to the last: a thirty-second of the memory that f32 values there take.
 #[derive(Debug)]
 pub(crate) struct Marks(Vec<u64>);
 

@@ -194,3 +194,31 @@ fn groups_without_parameters_do_not_count() {
         assert_eq!((a, b), ([8.0, 10.0, 12.0, 14.0], [2.0, 4.0, 6.0]));
     }
 }
+
+/// A share that rounds to nothing would leave a small group out for ever. With k = 0 nothing is delivered anywhere.
+#[test]
+fn no_group_goes_without_an_entry() {
+    let layout =
+        Layout::new().parameter("scale", 1).group().parameter("w", 1000).group().parameter("shift", 2);
+    for (k, wanted) in [(0, [0, 0, 0]), (1, [1, 1, 1]), (10, [1, 9, 1]), (1003, [1, 1000, 2])] {
+        let results = job::run(Over::Memory, 2, |session| {
+            let mut gradients = session.gradients(&layout, Method::spardl().k(k)).unwrap();
+            for (name, len) in [("scale", 1), ("w", 1000), ("shift", 2)] {
+                gradients.ready(name, &vec![1.0; len]).unwrap();
+            }
+            let update = gradients.wait().unwrap();
+            [("scale", 1), ("w", 1000), ("shift", 2)].map(|(name, len)| {
+                let mut sum = vec![0.0f32; len];
+                update.add_to(name, &mut sum, 1.0).unwrap();
+                sum.iter().filter(|value| **value != 0.0).count()
+            })
+        });
+        for found in results {
+            assert!(
+                found.iter().zip(wanted).all(|(found, wanted)| found.abs_diff(wanted) <= 1),
+                "k = {k}: {found:?}"
+            );
+            assert_eq!(found.map(|count| count > 0), wanted.map(|count| count > 0), "k = {k}: {found:?}");
+        }
+    }
+}
