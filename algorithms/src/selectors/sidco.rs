@@ -119,20 +119,7 @@ fn gamma(mean: f64, mean_logarithm: f64, leaves: f64) -> f64 {
         return f64::NAN;
     }
     let shape = (3.0 - s + ((s - 3.0) * (s - 3.0) + 24.0 * s).sqrt()) / (12.0 * s);
-    -(mean / shape) * (leaves.ln() + logarithm_of_gamma(shape))
-}
-
-/// ln Γ(x) of a positive number: Stirling's series from 8 on, to which smaller ones are led by Γ(x) = Γ(x + 1)/x.
-fn logarithm_of_gamma(x: f64) -> f64 {
-    let (mut x, mut product) = (x, 1.0);
-    while x < 8.0 {
-        product *= x;
-        x += 1.0;
-    }
-    let inverse = 1.0 / x;
-    let square = inverse * inverse;
-    let series = inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0 - square / 1680.0)));
-    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - f64::ln(product)
+    -(mean / shape) * (leaves.ln() + libm::lgamma(shape))
 }
 
 #[cfg(test)]
@@ -194,15 +181,5 @@ mod tests {
         assert_eq!(memory[0], 4.0);
         (0..10 * 5).for_each(|_| learn(&mut memory, 200, 100, 10_000));
         assert_eq!(memory[0], 1.0);
-    }
-
-    #[test]
-    fn the_logarithm_of_gamma_is_that_of_factorials() {
-        let mut factorial = 1.0f64;
-        for x in 1..30u32 {
-            assert!((logarithm_of_gamma(f64::from(x)) - factorial.ln()).abs() < 1e-9);
-            factorial *= f64::from(x);
-        }
-        assert!((logarithm_of_gamma(0.5) - std::f64::consts::PI.sqrt().ln()).abs() < 1e-9);
     }
 }

@@ -239,5 +239,4 @@ pub(super) fn milliseconds(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;
