@@ -6,7 +6,7 @@ use gleaner_algorithms::collectives::{COLLECTIVES, MethodError, Sag};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
-use crate::quantity;
+use gleaner_testbed::quantity;
 
 /// A method and its sparsity.
 #[derive(clap::Args, Clone, Debug)]

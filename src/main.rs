@@ -5,10 +5,11 @@ mod choice;
 mod crew;
 mod launch;
 mod plan;
-mod quantity;
 mod reduce;
 mod report;
 mod select;
+mod simulate;
+mod testbed;
 #[cfg(feature = "train")]
 mod train;
 
@@ -28,6 +29,9 @@ enum Command {
     Select(select::Select),
     Plan(plan::Plan),
     Launch(launch::Launch),
+    Simulate(simulate::Simulate),
+    #[command(subcommand)]
+    Testbed(testbed::Testbed),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +54,8 @@ fn main() -> ExitCode {
             plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
         Command::Launch(arguments) => Ok(launch::run(arguments)),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Testbed(testbed) => testbed::run(&testbed),
     };
     done.unwrap_or_else(|sentence| {
         eprintln!("gleaner: {sentence}");

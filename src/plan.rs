@@ -17,10 +17,10 @@ use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
-use crate::quantity::{self, Rate, grouped};
 use crate::report;
 use compare::Comparison;
 use draw::{DrawError, MOST_RANKS, Title};
+use gleaner_testbed::quantity::{self, Rate, grouped};
 use timeline::Timeline;
 
 /// The most steps, over all ranks, that are checked: 512 workers of a ring have so many.

@@ -17,8 +17,8 @@ use gleaner_algorithms::schedule::ExecutionError;
 use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
-use crate::quantity::grouped;
 use crate::report;
+use gleaner_testbed::quantity::grouped;
 use npy::{NpyError, Vector};
 use step::{Reduced, Step};
 

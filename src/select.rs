@@ -16,7 +16,8 @@ use crate::bench::picture::{probe, save};
 use crate::plan::draw::DrawError;
 use crate::reduce::npy::Vector;
 use crate::reduce::{ReduceError, open_gradients};
-use crate::{quantity, report};
+use crate::report;
+use gleaner_testbed::quantity;
 use measure::Entrant;
 
 /// Compare selectors on recorded gradients

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use gleaner_runtime::{Error, Session};
 
+use gleaner_testbed::quantity::Rate;
+
 use super::measure::gather;
-use crate::quantity::Rate;
 
 /// Times bare passes of all ranks at once.
 pub struct Floor {

@@ -14,7 +14,7 @@ use plotters::style::{Color, WHITE};
 use super::summary::{Report, Summary};
 use super::table::milliseconds;
 use crate::plan::draw::{Area, DrawError, GREY, INK, write};
-use crate::quantity::{self, grouped};
+use gleaner_testbed::quantity::{self, grouped};
 
 /// The parts of a step from dark to light, so that they differ without colours as well.
 const SELECT: RGBColor = RGBColor(22, 56, 92);

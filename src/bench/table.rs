@@ -1,7 +1,7 @@
 //! The report for readers: one method line by line, several as a table.
 
 use super::summary::{Report, Summary};
-use crate::quantity::{self, grouped};
+use gleaner_testbed::quantity::{self, grouped};
 
 /// A time as people read it.
 pub fn milliseconds(seconds: f64) -> String {

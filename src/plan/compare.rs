@@ -13,7 +13,7 @@ use plotters::style::{Color, WHITE};
 use serde::Serialize;
 
 use super::draw::{Area, DrawError, GREY, INK, write};
-use crate::quantity::{self, Rate, grouped};
+use gleaner_testbed::quantity::{self, Rate, grouped};
 
 /// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of
 /// 269,722 entries, rounded. A job that chooses by itself measures afresh.

@@ -9,7 +9,7 @@ use gleaner_algorithms::schedule::{After, Cost, How, Lanes, Note, Rule, Schedule
 use gleaner_algorithms::{Block, Rank};
 
 use super::timeline::Timeline;
-use crate::quantity::grouped;
+use gleaner_testbed::quantity::grouped;
 
 /// What some ranks do, round by round.
 pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], rounds: u64) -> String {

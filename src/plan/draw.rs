@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, ShapeStyle, WHITE};
 
 use super::timeline::{Flight, Timeline};
-use crate::quantity::grouped;
+use gleaner_testbed::quantity::grouped;
 
 /// The most ranks that a picture has.
 pub const MOST_RANKS: u32 = 64;

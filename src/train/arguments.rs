@@ -11,7 +11,7 @@ use super::data::Source;
 use super::error::TrainError;
 use super::models::ModelKind;
 use crate::choice::Choice;
-use crate::quantity;
+use gleaner_testbed::quantity;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -22,7 +22,8 @@ use std::fmt::Write;
 use gleaner_runtime::Error;
 
 use crate::crew::{self, Display, Role};
-use crate::{quantity, report};
+use crate::report;
+use gleaner_testbed::quantity;
 
 pub use arguments::TrainArgs;
 pub use error::TrainError;

@@ -1,0 +1,41 @@
+//! `gleaner testbed`: emulated networks, experiments on them, and reports.
+
+mod down;
+mod exec;
+mod peers;
+mod report;
+mod run;
+mod status;
+mod up;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Emulate networks, run experiments on them, and report
+#[derive(Debug, Subcommand)]
+pub enum Testbed {
+    Up(up::Up),
+    Down(down::Down),
+    Exec(exec::Exec),
+    Status(status::Status),
+    Vm(vm::Vm),
+    Run(run::Run),
+    Report(report::Report),
+    Peers(peers::Peers),
+}
+
+/// Runs the subcommand.
+pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
+    match testbed {
+        Testbed::Up(arguments) => up::run(arguments),
+        Testbed::Down(arguments) => down::run(arguments),
+        Testbed::Exec(arguments) => exec::run(arguments),
+        Testbed::Status(arguments) => status::run(arguments),
+        Testbed::Vm(arguments) => vm::run(arguments),
+        Testbed::Run(arguments) => run::run(arguments),
+        Testbed::Report(arguments) => report::run(arguments),
+        Testbed::Peers(arguments) => peers::run(arguments),
+    }
+}

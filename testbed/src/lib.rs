@@ -1,0 +1,5 @@
+//! The testbed: networks that are emulated by namespaces and by a machine, networks that are simulated, experiments from
+//! files, and reports to look at.
+
+pub mod quantity;
+pub mod record;

@@ -1,0 +1,82 @@
+//! A measurement as it is stored: one line of JSON, which says what was measured, where, and by which command.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the format that this program writes.
+pub const VERSION: u32 = 1;
+
+/// The name of the file with the records of a run, inside its directory.
+pub const FILE: &str = "measurements.jsonl";
+
+/// One job of an experiment, or what one method did in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The name of the experiment.
+    pub experiment: String,
+    /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `params` or
+    /// `model`, `density`, `rate`, `seed` and whatever else the experiment's file varies.
+    pub case: BTreeMap<String, Value>,
+    /// Which repetition, from 0.
+    pub turn: u32,
+    /// When it began: seconds since 1970.
+    pub started: f64,
+    /// How long the job ran, from starting its processes to their end.
+    pub seconds: f64,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The commit of the checkout that the experiment was started in, with `-dirty` behind it where files differed.
+    pub commit: Option<String>,
+    /// What was run, as one would type it.
+    pub command: Vec<String>,
+    /// What was done to the network and the workers on purpose, in order; empty without chaos.
+    #[serde(default)]
+    pub chaos: Vec<String>,
+    /// What crossed the interface of each host while the job ran.
+    pub traffic: Vec<Traffic>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// The machine that everything ran on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Processors that could be used.
+    pub cores: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+/// Bytes and packets on one host's interface, headers included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// The host's name.
+    pub host: String,
+    /// Bytes that it received.
+    pub received: u64,
+    /// Bytes that it sent.
+    pub sent: u64,
+}
+
+/// What came of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The object that `gleaner bench --json`, `gleaner train --json` or a peer's program printed, of one method.
+    Done(Value),
+    /// It failed.
+    Failed {
+        /// The exit code.
+        exit_code: i32,
+        /// The last thing it said.
+        reason: String,
+    },
+}
