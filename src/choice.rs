@@ -93,7 +93,8 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let method = Method::named(&self.method)?.teams(self.teams).sag(self.sag.into());
+        let (name, teams) = self.teams_in_name().unwrap_or((&self.method, self.teams));
+        let method = Method::named(name)?.teams(teams).sag(self.sag.into());
         let method = method.coding(self.values).selector(self.selector);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
@@ -103,6 +104,12 @@ impl Choice {
             (None, Some(k)) => method.k(k),
             (None, None) => method,
         })
+    }
+
+    /// A number of teams may stand after the name: `spardl/3`.
+    fn teams_in_name(&self) -> Option<(&str, u32)> {
+        let (name, teams) = self.method.split_once('/')?;
+        Some((name, teams.parse().ok()?))
     }
 
     /// The choice among all methods, with the same options.
@@ -122,16 +129,14 @@ impl Choice {
             true => COLLECTIVES.iter().map(|c| c.name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
-        // A number of teams may stand after the name. Only spardl has teams: where several methods are named, the others do
-        // without.
+        // Only spardl has teams: where several methods are named, the others do without.
         let several = names.len() > 1;
-        let alone = |name: &str| match name.split_once('/').map(|(name, teams)| (name, teams.parse())) {
-            Some((name, Ok(teams))) => Self { method: name.to_owned(), teams, ..self.clone() },
-            None if several && name != Method::spardl().collective().name() => {
-                Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() }
-            }
-            _ => Self { method: name.to_owned(), ..self.clone() },
-        };
+        let alone =
+            |name: &str| match several && !name.contains('/') && name != Method::spardl().collective().name()
+            {
+                true => Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() },
+                false => Self { method: name.to_owned(), ..self.clone() },
+            };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
     }
 }
