@@ -24,11 +24,8 @@ pub struct Down {
 
 /// Runs it.
 pub fn run(down: &Down) -> Result<ExitCode, String> {
-    let names = if down.all {
-        Network::names().map_err(|error| error.to_string())?
-    } else {
-        vec![down.name.clone()]
-    };
+    let names =
+        if down.all { Network::names().map_err(|error| error.to_string())? } else { vec![down.name.clone()] };
     for name in names {
         Network::remove(&name).map_err(|error| error.to_string())?;
         eprintln!("removed the network {name}");

@@ -30,5 +30,7 @@ pub fn run(exec: &Exec) -> Result<ExitCode, String> {
     let (program, arguments) = exec.command.split_first().ok_or("expected a command after --")?;
     let mut command = network.command(&exec.host, program).map_err(|error| error.to_string())?;
     let error = command.args(arguments).exec();
-    Err(format!("`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2"))
+    Err(format!(
+        "`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2"
+    ))
 }

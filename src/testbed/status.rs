@@ -49,7 +49,8 @@ pub fn run(status: &Status) -> Result<ExitCode, String> {
         } else {
             // Clears the screen, from the upper left corner on.
             let clear = if status.watch { "\x1b[H\x1b[J" } else { "" };
-            let text: Vec<String> = pictures.iter().map(|(name, rows)| table(name, rows.as_deref())).collect();
+            let text: Vec<String> =
+                pictures.iter().map(|(name, rows)| table(name, rows.as_deref())).collect();
             match text[..] {
                 [] => println!("{clear}there is no emulated network; make one with gleaner testbed up"),
                 _ => print!("{clear}{}", text.join("\n")),
@@ -126,15 +127,14 @@ fn table(name: &str, rows: Option<&[Row]>) -> String {
     };
     let mut text = format!("network {name}\n");
     let widest = rows.iter().map(|row| row.node.namespace.len()).max().unwrap_or(0).max(9);
-    text += &format!("{:widest$}  {:15}  {:>13}  {:>13}  link\n", "namespace", "address", "receives", "sends");
+    text +=
+        &format!("{:widest$}  {:15}  {:>13}  {:>13}  link\n", "namespace", "address", "receives", "sends");
     for row in rows {
         let (received, sent) = (mbit(row.received), mbit(row.sent));
         let link = if row.cut { "cut".to_owned() } else { row.node.link.to_string() };
         let address = row.node.address.to_string();
-        text += &format!(
-            "{:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n",
-            row.node.namespace
-        );
+        text +=
+            &format!("{:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n", row.node.namespace);
     }
     text
 }

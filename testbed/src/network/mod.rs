@@ -321,7 +321,7 @@ impl Network {
         self.plug(host, "down")
     }
 
-    /// Joins the link of a host again.
+    /// Joins the link of a host again. The kernel takes up to a second or so to use it.
     pub fn mend(&self, host: &str) -> Result<(), NetworkError> {
         self.plug(host, "up")
     }
@@ -359,3 +359,6 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
