@@ -130,28 +130,48 @@ fn a_command_sees_only_its_host() {
     );
 }
 
-/// A bucket is never smaller than two frames nor its queue than a packet of TCP, and at full speed it refills in a
-/// millisecond.
+const ALL: Kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Ok(()) };
+
+fn words(shape: Shape) -> String {
+    shape::discipline(&shape, &ALL).unwrap()
+}
+
+fn rate(text: &str) -> Shape {
+    Shape { rate: Some(quantity::rate(text).unwrap()), ..Shape::default() }
+}
+
+/// What tc says when it is given a discipline, in a namespace that ends with it.
+fn tc_says(words: &str) -> String {
+    let script =
+        format!("ip link add name one type veth peer name two && tc qdisc add dev one root {words} 2>&1");
+    let output = Command::new("unshare").args(["--net", "sh", "-c", &script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A bucket is never smaller than two frames nor its queue than two packets of TCP, and a full one is a millisecond.
 #[test]
 fn buckets_fit_their_rates() {
-    let words = |rate: &str| {
-        let rate = Some(quantity::rate(rate).unwrap());
-        let kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Err("none".into()) };
-        shape::discipline(&Shape { rate, ..Shape::default() }, &kernel).unwrap()
-    };
-    assert_eq!(words("1gbit"), "tbf rate 1000000000bit burst 125000b limit 2625000b");
-    assert_eq!(words("10mbit"), "tbf rate 10000000bit burst 3028b limit 134100b");
-    let here = Command::new("tc").arg("-V").output().is_ok();
-    if !here || Kernel::offers().is_err() {
-        eprintln!("SKIPPED: what tc thinks of it takes root and tc");
+    assert_eq!(words(rate("1gbit")), "tbf rate 1000000000bit burst 125000b limit 2625000b");
+    assert_eq!(words(rate("10mbit")), "tbf rate 10000000bit burst 3028b limit 134100b");
+    assert_eq!(shape::discipline(&Shape::default(), &ALL), None);
+}
+
+#[test]
+fn tc_understands_what_it_is_told() {
+    if let Err(reason) = Kernel::offers() {
+        eprintln!("SKIPPED: {reason}");
         return;
     }
-    for rate in ["8kbit", "1mbit", "1gbit", "100gbit", "1tbit"] {
-        let script = format!(
-            "ip link add name one type veth peer name two && tc qdisc add dev one root {} && tc qdisc show dev one",
-            words(rate)
-        );
-        let output = Command::new("unshare").args(["--net", "sh", "-c", &script]).output().unwrap();
-        assert!(output.status.success(), "{rate}: {}", String::from_utf8_lossy(&output.stderr));
+    for text in ["8kbit", "1.5mbit", "1gbit", "100gbit", "1tbit"] {
+        assert_eq!(tc_says(&words(rate(text))), "", "{text}");
+        for (delay, jitter, loss) in
+            [(50_001, 0, "0"), (0, 0, "0.1%"), (30_000_000_000, 30_000_000_000, "0.5")]
+        {
+            let [delay, jitter] = [delay, jitter].map(Duration::from_nanos);
+            let words = words(Shape { delay, jitter, loss: loss.parse().unwrap(), ..rate(text) });
+            let said = tc_says(&words);
+            // It reads its words before it asks the kernel, which may have no netem.
+            assert!(said.is_empty() || said.contains("qdisc kind is unknown"), "{words}: {said}");
+        }
     }
 }
