@@ -31,7 +31,13 @@ pub struct Status {
     watch: bool,
 }
 
-/// A host and what crosses its link now.
+/// A network as it is now; without hosts if it is half-made.
+struct Picture {
+    name: String,
+    hosts: Option<Vec<Row>>,
+}
+
+/// A host and what crosses its link now, in bytes a second.
 struct Row {
     node: Node,
     cut: bool,
@@ -39,21 +45,26 @@ struct Row {
     sent: f64,
 }
 
+/// What a host's interface had counted at a time.
+struct Sample {
+    at: Instant,
+    counted: Counters,
+}
+
 /// Runs it.
 pub fn run(status: &Status) -> Result<ExitCode, String> {
     loop {
-        let pictures = look(status).map_err(|error| error.to_string())?;
+        let pictures = look(status.name.as_deref()).map_err(|error| error.to_string())?;
         if status.json {
-            let networks: Vec<Value> = pictures.iter().map(|(name, rows)| object(name, rows)).collect();
+            let networks: Vec<Value> = pictures.iter().map(Picture::object).collect();
             println!("{}", json!({ "networks": networks }));
         } else {
             // Clears the screen, from the upper left corner on.
             let clear = if status.watch { "\x1b[H\x1b[J" } else { "" };
-            let text: Vec<String> =
-                pictures.iter().map(|(name, rows)| table(name, rows.as_deref())).collect();
-            match text[..] {
+            let tables: Vec<String> = pictures.iter().map(Picture::table).collect();
+            match tables[..] {
                 [] => println!("{clear}there is no emulated network; make one with gleaner testbed up"),
-                _ => print!("{clear}{}", text.join("\n")),
+                _ => print!("{clear}{}", tables.join("\n")),
             }
         }
         if !status.watch {
@@ -62,81 +73,84 @@ pub fn run(status: &Status) -> Result<ExitCode, String> {
     }
 }
 
-/// All networks, with their hosts; none for one that is half-made.
-fn look(status: &Status) -> Result<Vec<(String, Option<Vec<Row>>)>, NetworkError> {
-    let names = match &status.name {
-        Some(name) => vec![name.clone()],
+/// Looks at one network or all of them, over a second.
+fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
+    let names = match only {
+        Some(name) => vec![name.to_owned()],
         None => Network::names()?,
     };
     let mut networks = Vec::new();
     for name in names {
         match Network::find(&name) {
-            Ok(network) => networks.push((name, Some(network))),
+            Ok(network) => {
+                let before = samples(&network)?;
+                networks.push((name, Some((network, before))));
+            }
             Err(NetworkError::Half { .. }) => networks.push((name, None)),
             // It was removed since its name was read.
-            Err(NetworkError::None { .. }) if status.name.is_none() => {}
+            Err(NetworkError::None { .. }) if only.is_none() => {}
             Err(error) => return Err(error),
         }
     }
-    let counted = |network: &Network| -> Result<Vec<(Instant, Counters)>, NetworkError> {
-        let now = |node: Node| Ok((Instant::now(), network.counters(&node.name)?));
-        network.hosts().into_iter().map(now).collect()
-    };
-    let all = || -> Result<Vec<_>, NetworkError> {
-        networks.iter().map(|(_, network)| network.as_ref().map(counted).transpose()).collect()
-    };
-    let before = all()?;
     thread::sleep(WHILE);
-    let after = all()?;
-    let rows = |network: &Network, before: Vec<(Instant, Counters)>, after: Vec<(Instant, Counters)>| {
-        let pairs = network.hosts().into_iter().zip(before.into_iter().zip(after));
-        let row = |(node, ((then, old), (now, new))): (Node, ((Instant, Counters), (Instant, Counters)))| {
-            let seconds = (now - then).as_secs_f64();
-            let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
-            let cut = network.is_cut(&node.name)?;
-            Ok(Row { node, cut, received: rate(old.received, new.received), sent: rate(old.sent, new.sent) })
-        };
-        pairs.map(row).collect::<Result<Vec<Row>, NetworkError>>()
+    let picture = |(name, found): (String, Option<(Network, Vec<Sample>)>)| {
+        Ok(Picture { name, hosts: found.map(|(network, before)| rows(&network, &before)).transpose()? })
     };
-    let pairs = networks.iter().zip(before.into_iter().zip(after));
-    let pictures = pairs.map(|((name, network), (before, after))| {
-        let rows = match (network, before, after) {
-            (Some(network), Some(before), Some(after)) => Some(rows(network, before, after)?),
-            _ => None,
-        };
-        Ok((name.clone(), rows))
-    });
-    pictures.collect()
+    networks.into_iter().map(picture).collect()
 }
 
-fn object(name: &str, rows: &Option<Vec<Row>>) -> Value {
-    let host = |row: &Row| {
-        json!({
-            "name": row.node.name, "group": row.node.group, "namespace": row.node.namespace,
-            "address": row.node.address, "link": row.node.link, "cut": row.cut,
-            "received_bytes_per_second": row.received, "sent_bytes_per_second": row.sent,
-        })
-    };
-    let hosts: Option<Vec<Value>> = rows.as_ref().map(|rows| rows.iter().map(host).collect());
-    json!({ "name": name, "complete": rows.is_some(), "hosts": hosts })
+fn samples(network: &Network) -> Result<Vec<Sample>, NetworkError> {
+    let sample = |node: Node| Ok(Sample { at: Instant::now(), counted: network.counters(&node.name)? });
+    network.hosts().into_iter().map(sample).collect()
 }
 
-fn table(name: &str, rows: Option<&[Row]>) -> String {
-    let Some(rows) = rows else {
-        return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
+fn rows(network: &Network, before: &[Sample]) -> Result<Vec<Row>, NetworkError> {
+    let now = samples(network)?;
+    let cut = network.cut_hosts()?;
+    let row = |(node, (old, new)): (Node, (&Sample, &Sample))| {
+        let seconds = (new.at - old.at).as_secs_f64();
+        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
+        Row {
+            cut: cut.contains(&node.name),
+            received: rate(old.counted.received, new.counted.received),
+            sent: rate(old.counted.sent, new.counted.sent),
+            node,
+        }
     };
-    let mut text = format!("network {name}\n");
-    let widest = rows.iter().map(|row| row.node.namespace.len()).max().unwrap_or(0).max(9);
-    text +=
-        &format!("{:widest$}  {:15}  {:>13}  {:>13}  link\n", "namespace", "address", "receives", "sends");
-    for row in rows {
-        let (received, sent) = (mbit(row.received), mbit(row.sent));
-        let link = if row.cut { "cut".to_owned() } else { row.node.link.to_string() };
-        let address = row.node.address.to_string();
-        text +=
-            &format!("{:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n", row.node.namespace);
+    Ok(network.hosts().into_iter().zip(before.iter().zip(&now)).map(row).collect())
+}
+
+impl Picture {
+    fn object(&self) -> Value {
+        let host = |Row { node, cut, received, sent }: &Row| {
+            json!({
+                "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
+                "link": node.link, "cut": cut,
+                "received_bytes_per_second": received, "sent_bytes_per_second": sent,
+            })
+        };
+        let hosts: Option<Vec<Value>> = self.hosts.as_ref().map(|rows| rows.iter().map(host).collect());
+        json!({ "name": self.name, "complete": hosts.is_some(), "hosts": hosts })
     }
-    text
+
+    fn table(&self) -> String {
+        let name = &self.name;
+        let Some(rows) = &self.hosts else {
+            return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
+        };
+        let widest =
+            rows.iter().map(|row| row.node.namespace.len()).max().unwrap_or(0).max("namespace".len());
+        let line = |namespace: &str, address: &str, received: &str, sent: &str, link: &str| {
+            format!("{namespace:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
+        };
+        let mut text =
+            format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
+        for Row { node, cut, received, sent } in rows {
+            let link = if *cut { "cut".into() } else { node.link.to_string() };
+            text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
+        }
+        text
+    }
 }
 
 fn mbit(bytes_per_second: f64) -> String {

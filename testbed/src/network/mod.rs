@@ -326,13 +326,18 @@ impl Network {
         self.plug(host, "up")
     }
 
-    /// Whether the link of a host is cut now.
-    pub fn is_cut(&self, host: &str) -> Result<bool, NetworkError> {
-        let port = self.host(host)?.port;
-        let shown = commands::run(&["ip", "-n", self.name(), "link", "show", "dev", &port], None)?;
-        // The flags stand in the first pair of brackets.
-        let flags = shown.split(['<', '>']).nth(1).unwrap_or_default();
-        Ok(flags.split(',').all(|flag| flag != "UP"))
+    /// The hosts whose links are cut now.
+    pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
+        let shown = commands::run(&["ip", "-n", self.name(), "-o", "link", "show"], None)?;
+        // `7: port3@if2: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 …`
+        let ports = shown.lines().filter_map(|line| {
+            let port = line.split([' ', '@']).nth(1)?;
+            let flags = line.split(['<', '>']).nth(1)?;
+            flags.split(',').all(|flag| flag != "UP").then_some(port)
+        });
+        let down: Vec<&str> = ports.collect();
+        let cut = |node: Node| down.contains(&node.port.as_str()).then_some(node.name);
+        Ok(self.hosts().into_iter().filter_map(cut).collect())
     }
 
     fn plug(&self, host: &str, to: &str) -> Result<(), NetworkError> {
