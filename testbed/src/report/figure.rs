@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::read::Run;
-use super::sample::{Axes, Kind, Sample, number, samples};
+use super::sample::{Axes, Kind, Sample, in_order, number, samples};
 use super::statistics::Spread;
 use super::{exchange, training};
 
@@ -165,7 +165,7 @@ pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes,
 
 /// By the numbers that the values stand for, and by their letters where they are none.
 fn order(a: &Axes, b: &Axes) -> std::cmp::Ordering {
-    let differ = a.iter().find(|(name, value)| b.get(*name) != Some(value));
+    let differ = in_order(a).find(|(name, value)| b.get(*name) != Some(value));
     let Some((name, value)) = differ else { return a.len().cmp(&b.len()) };
     let Some(other) = b.get(name) else { return std::cmp::Ordering::Greater };
     match (number(value), number(other)) {

@@ -9,7 +9,7 @@ use super::figure::{Figure, Panel, Point, Series, common};
 use super::plot::pictures;
 use super::plot::scale::{suited, tick, written};
 use super::read::Run;
-use super::sample::{Axes, text};
+use super::sample::{Axes, in_order, text};
 use super::summary::{Summary, command, date};
 use crate::drawing::DrawError;
 use crate::quantity::{bytes, grouped};
@@ -289,7 +289,7 @@ fn case<'a>(axes: impl Iterator<Item = (&'a String, &'a Value)>) -> String {
 
 /// What surrounds a method, in words.
 pub fn setting(axes: &Axes) -> String {
-    axes.iter().map(|(name, value)| axis(name, value)).collect::<Vec<_>>().join(", ")
+    in_order(axes).map(|(name, value)| axis(name, value)).collect::<Vec<_>>().join(", ")
 }
 
 fn axis(name: &str, value: &str) -> String {

@@ -15,6 +15,16 @@ pub type Axes = BTreeMap<String, String>;
 /// Axes that belong to a method rather than to what surrounds it: they follow its name.
 const OF_THE_METHOD: [&str; 7] = ["teams", "sag", "values", "selector", "residual", "chaos", "run"];
 
+/// Axes in the order in which a setting names them; any others follow.
+const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
+
+/// A setting's axes in the order in which they are named.
+pub fn in_order(axes: &Axes) -> impl Iterator<Item = (&String, &String)> {
+    let mut axes: Vec<(&String, &String)> = axes.iter().collect();
+    axes.sort_by_key(|(name, _)| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    axes.into_iter()
+}
+
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {

@@ -130,7 +130,9 @@ pub fn date(seconds_since_1970: f64) -> String {
     const YEAR_9999: f64 = 253_402_300_799.0;
     let since = Duration::try_from_secs_f64(seconds_since_1970).ok().filter(|d| d.as_secs_f64() < YEAR_9999);
     let time = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-    time.map_or("–".into(), |time| humantime::format_rfc3339_seconds(time).to_string())
+    let words =
+        |time| humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', " UTC");
+    time.map_or("–".into(), words)
 }
 
 /// A command as one would type it.
@@ -153,8 +155,8 @@ mod tests {
 
     #[test]
     fn dates() {
-        assert_eq!(date(0.0), "1970-01-01T00:00:00Z");
-        assert_eq!(date(1_700_000_000.4), "2023-11-14T22:13:20Z");
+        assert_eq!(date(0.0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(1_700_000_000.4), "2023-11-14 22:13:20 UTC");
         for none in [-1.0, f64::NAN, f64::INFINITY, 1e300, 253_402_300_800.0] {
             assert_eq!(date(none), "–");
         }

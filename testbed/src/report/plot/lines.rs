@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 
 use super::marks::Look;
 use super::scale::{Scale, suited, tick};
-use super::{MOST_LINES, WIDTH, draw, short, stroke, width};
+use super::{MOST_LINES, TEXT, WIDTH, draw, short, stroke, width};
 use crate::drawing::{Area, DrawError, INK, write};
 use crate::report::figure::{Figure, Panel, Point, Series, Unit};
 
@@ -20,7 +20,7 @@ const HIGH: i32 = 250;
 const LINE: i32 = 16;
 
 /// So many markers stand on a line at most.
-const MARKS: usize = 12;
+const MARKS: usize = 8;
 
 /// How strong the bands behind lines are.
 const BAND: f64 = 0.18;
@@ -99,7 +99,7 @@ impl<'a> Chart<'a> {
         for value in self.y.ticks(5) {
             let y = self.at(0.0, value / self.factors.1).1;
             stroke(area, &[(LEFT, y), (self.right, y)])?;
-            write(area, &tick(value), (LEFT - 8, y), 13, HPos::Right, INK)?;
+            write(area, &tick(value), (LEFT - 8, y), TEXT, HPos::Right, INK)?;
         }
         let mut end = i32::MIN;
         let ticks = if self.places.len() > 8 || self.places.is_empty() {
@@ -113,7 +113,7 @@ impl<'a> Chart<'a> {
             let words = tick(value);
             // Where two would touch, the second is left out.
             if x - width(&words) / 2 > end {
-                write(area, &words, (x, bottom + 16), 13, HPos::Center, INK)?;
+                write(area, &words, (x, bottom + 16), TEXT, HPos::Center, INK)?;
                 end = x + width(&words) / 2 + 4;
             }
         }
@@ -122,12 +122,12 @@ impl<'a> Chart<'a> {
             INK.stroke_width(1),
         ))?;
         let name = axis_name(&self.figure.value.name, self.units.1, self.y.logarithmic);
-        write(area, &name, (8, 14), 13, HPos::Left, INK)?;
+        write(area, &name, (8, 14), TEXT, HPos::Left, INK)?;
         let against = self.figure.against.as_ref().map_or("", |q| q.name.as_str());
         let name = axis_name(against, self.units.0, self.x.logarithmic);
         let half = width(&name) / 2;
         let middle = ((LEFT + self.right) / 2).max(half + 4);
-        write(area, &name, (middle, bottom + 38), 13, HPos::Center, INK)
+        write(area, &name, (middle, bottom + 38), TEXT, HPos::Center, INK)
     }
 
     /// The places of a line's points; across the whole picture for what does not depend on the axis.
@@ -182,7 +182,7 @@ impl<'a> Chart<'a> {
             let look = Look::new(line.style);
             let leader = vec![(end.0 + 7, end.1), (self.right + 4, end.1), (self.right + 12, y)];
             area.draw(&PathElement::new(leader, look.colour().mix(0.45).stroke_width(1)))?;
-            write(area, &short(&line.label), (self.right + 16, y), 13, HPos::Left, look.colour())?;
+            write(area, &short(&line.label), (self.right + 16, y), TEXT, HPos::Left, look.colour())?;
         }
         Ok(())
     }

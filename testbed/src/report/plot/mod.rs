@@ -16,6 +16,9 @@ use scale::{suited, written};
 /// The width of every picture, in pixels: two of them stand side by side on a screen, one on a telephone.
 const WIDTH: i32 = 480;
 
+/// The size of words, as the library counts; about 13 pixels in SVG.
+const TEXT: i32 = 16;
+
 /// More lines than this stand in several pictures.
 const MOST_LINES: usize = 8;
 
@@ -81,7 +84,7 @@ fn short(label: &str) -> String {
     label.chars().take(LETTERS - 1).chain(['…']).collect()
 }
 
-/// About how wide words of 13 pixels are, rather more than less.
+/// About how wide words are, rather more than less.
 fn width(words: &str) -> i32 {
     words.chars().map(|c| if c.is_uppercase() || "mwMW%–".contains(c) { 10 } else { 7 }).sum()
 }

@@ -7,9 +7,9 @@ use plotters::style::{Color, ShapeStyle, WHITE};
 
 use super::marks::diamond;
 use super::scale::{Scale, suited, tick, written};
-use super::{WIDTH, draw, short, stroke, width};
+use super::{TEXT, WIDTH, draw, short, stroke, width};
 use crate::drawing::{Area, DrawError, INK, write};
-use crate::report::figure::{Figure, Panel, Series};
+use crate::report::figure::{Figure, Panel, Series, Unit};
 
 /// The height of a row, of a bar in it, and of what stands above and below, in pixels.
 const ROW: i32 = 26;
@@ -30,6 +30,7 @@ struct Frame {
     right: i32,
     bottom: i32,
     scale: Scale,
+    kind: Unit,
     factor: f64,
     unit: &'static str,
 }
@@ -44,6 +45,7 @@ impl Frame {
             right: WIDTH - 84,
             bottom: TOP + series.len() as i32 * ROW,
             scale: Scale::fit(values.iter().map(|v| v * factor), true),
+            kind: figure.value.unit,
             factor,
             unit,
         }
@@ -58,7 +60,7 @@ impl Frame {
         for value in self.scale.ticks(5) {
             let x = self.x(value / self.factor);
             stroke(area, &[(x, TOP - 4), (x, self.bottom + 4)])?;
-            write(area, &tick(value), (x, self.bottom + 15), 13, HPos::Center, INK)?;
+            write(area, &tick(value), (x, self.bottom + 15), TEXT, HPos::Center, INK)?;
         }
         let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
         let kind = if self.scale.logarithmic { " (logarithmic)" } else { "" };
@@ -67,16 +69,18 @@ impl Frame {
         let words = format!("{name}{unit}{kind}");
         let half = width(&words) / 2;
         let at = middle.clamp(half.min(WIDTH / 2), (WIDTH - half).max(WIDTH / 2));
-        write(area, &words, (at, self.bottom + 36), 13, HPos::Center, INK)
+        write(area, &words, (at, self.bottom + 36), TEXT, HPos::Center, INK)
     }
 
     fn name(&self, area: &Area<'_>, y: i32, label: &str) -> Result<(), DrawError> {
-        write(area, &short(label), (self.left - 10, y), 13, HPos::Right, INK)
+        write(area, &short(label), (self.left - 10, y), TEXT, HPos::Right, INK)
     }
 
     fn value(&self, area: &Area<'_>, y: i32, value: f64) -> Result<(), DrawError> {
-        let words = format!("{} {}", written(value * self.factor, 3), self.unit);
-        write(area, words.trim(), (WIDTH - 6, y), 13, HPos::Right, INK)
+        // In its own unit: where the largest is in megabytes, the smallest may be in kilobytes.
+        let (factor, unit) = suited(self.kind, value);
+        let words = format!("{} {unit}", written(value * factor, 3));
+        write(area, words.trim(), (WIDTH - 6, y), TEXT, HPos::Right, INK)
     }
 }
 
@@ -86,7 +90,7 @@ pub fn marks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
     let spreads = || series.iter().flat_map(|s| &s.points).map(|p| p.spread);
     let values: Vec<f64> = spreads().flat_map(|s| [s.low, s.value, s.high]).collect();
     let frame = Frame::new(figure, &series, &values);
-    let parts = series.iter().flat_map(|s| &s.points).any(|p| p.part.is_some());
+    let parts = series.iter().any(|s| s.points.len() > 1);
     let legend = if parts { LEGEND } else { 0 };
     draw(frame.bottom + BOTTOM + legend, |area| {
         frame.axis(area, &figure.value.name)?;
@@ -95,10 +99,10 @@ pub fn marks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
         }
         if parts {
             let y = frame.bottom + BOTTOM + LEGEND / 2 - 4;
-            area.draw(&Circle::new((frame.left, y), 5, INK.filled()))?;
-            write(area, "counted", (frame.left + 14, y), 13, HPos::Left, INK)?;
+            area.draw(&Circle::new((frame.left, y), 3, INK.filled()))?;
+            write(area, "counted", (frame.left + 14, y), TEXT, HPos::Left, INK)?;
             diamond(area, (frame.left + 104, y), INK)?;
-            write(area, "on the interface", (frame.left + 118, y), 13, HPos::Left, INK)?;
+            write(area, "on the interface", (frame.left + 118, y), TEXT, HPos::Left, INK)?;
         }
         Ok(())
     })
@@ -106,6 +110,9 @@ pub fn marks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
 
 fn mark_row(area: &Area<'_>, frame: &Frame, y: i32, series: &Series) -> Result<(), DrawError> {
     frame.name(area, y, &series.label)?;
+    if frame.scale.logarithmic {
+        stroke(area, &[(frame.left, y), (frame.right, y)])?;
+    }
     for (i, point) in series.points.iter().enumerate().rev() {
         let spread = point.spread;
         let x = frame.x(spread.value);
@@ -118,7 +125,7 @@ fn mark_row(area: &Area<'_>, frame: &Frame, y: i32, series: &Series) -> Result<(
         if point.part == Some("on the interface") {
             diamond(area, (x, y), INK)?;
         } else {
-            area.draw(&Circle::new((x, y), 4, INK.filled()))?;
+            area.draw(&Circle::new((x, y), 3, INK.filled()))?;
         }
     }
     frame.value(area, y, series.points.first().map_or(0.0, |p| p.spread.value))
@@ -160,7 +167,7 @@ pub fn stacks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
         for (part, name) in crate::report::exchange::PARTS.iter().enumerate() {
             let x = 12 + part as i32 * step;
             section(area, ((x, y - 7), (x + 28, y + 7)), part)?;
-            write(area, name, (x + 36, y), 13, HPos::Left, INK)?;
+            write(area, name, (x + 36, y), TEXT, HPos::Left, INK)?;
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use crate::quantity::grouped;
 use crate::report::figure::Unit;
 
 /// From so many times the smallest value on, an axis is logarithmic.
-const LOGARITHMIC: f64 = 30.0;
+const LOGARITHMIC: f64 = 12.0;
 
 /// An axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
