@@ -93,7 +93,7 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
         id,
         title: "Bytes received by a worker in a step",
         caption: "The worker that receives most. A filled mark is the method's own count, headers of its messages \
-                  included. A hollow diamond is what the host's interface received, with all headers, acknowledgements, \
+                  included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
                   and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
                   was measured several times, the mark is the median and its bar reaches from the least to the largest."
             .into(),

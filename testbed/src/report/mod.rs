@@ -18,3 +18,6 @@ pub use figure::{Figure, figures};
 pub use page::page;
 pub use read::{ReadError, Run, read};
 pub use summary::{Summary, summary};
+
+#[cfg(test)]
+mod tests;

@@ -121,7 +121,7 @@ fn troubles(summary: &Summary<'_>) -> Markup {
                     tbody {
                         @for failure in &summary.failed {
                             tr {
-                                td { (failure.run) } td { (case(failure.case.iter())) } td.number { (failure.turn) }
+                                td { (failure.run) } td.words { (case(failure.case.iter())) } td.number { (failure.turn) }
                                 td.number { (failure.exit_code) } td.words { (failure.reason) }
                             }
                         }
@@ -141,7 +141,7 @@ fn chaos(summary: &Summary<'_>) -> Markup {
                 tbody {
                     @for chaos in &summary.chaos {
                         tr {
-                            td { (chaos.run) } td { (case(chaos.case.iter())) } td.number { (chaos.turn) }
+                            td { (chaos.run) } td.words { (case(chaos.case.iter())) } td.number { (chaos.turn) }
                             td.words { ol { @for event in chaos.events { li { (event) } } } }
                         }
                     }

@@ -86,9 +86,16 @@ pub struct Evaluation {
 pub fn samples(runs: &[Run]) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
     for (run, of_run) in runs.iter().enumerate() {
+        let mut jobs: BTreeMap<(u64, &[String]), usize> = BTreeMap::new();
+        for record in &of_run.records {
+            *jobs.entry(job(record)).or_default() += 1;
+        }
         for (place, record) in of_run.records.iter().enumerate() {
             if let Outcome::Done(Value::Object(object)) = &record.outcome {
-                samples.push(sample(run, place, record, object));
+                let mut sample = sample(run, place, record, object);
+                // What crossed the interface belongs to all methods of a job together.
+                sample.interface_bytes.take_if(|_| jobs[&job(record)] > 1);
+                samples.push(sample);
             }
         }
     }
@@ -97,13 +104,18 @@ pub fn samples(runs: &[Run]) -> Vec<Sample> {
     samples
 }
 
+/// What tells jobs apart: when they began, and what was run.
+fn job(record: &Record) -> (u64, &[String]) {
+    (record.started.to_bits(), &record.command)
+}
+
 fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>) -> Sample {
     let number = |name: &str| object.get(name).and_then(Value::as_f64).filter(|n| n.is_finite());
     let case = |name: &str| record.case.get(name).map(text);
     let training = case("command").map_or(object.contains_key("held_out_loss"), |command| command == "train");
     let params = number("params").or(number("parameters")).filter(|n| *n > 0.0);
     let steps = number("steps").filter(|s| *s > 0.0);
-    let spread = if training { training_step(&number) } else { exchange_step(object, &number) };
+    let seconds = if training { training_step(&number) } else { exchange_step(object, &number) };
     let parts = [number("slowest_select"), number("slowest_exchange"), number("slowest_merge")];
     let evaluations = object.get("evaluations").and_then(Value::as_array);
     Sample {
@@ -115,17 +127,21 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
         label: String::new(),
         axes: axes(record, object),
-        seconds: spread,
+        seconds,
         parts: if let [Some(a), Some(b), Some(c)] = parts { Some([a, b, c]) } else { None },
         bytes: if training { number("bytes_per_step") } else { number("bytes_received") },
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),
-        asked: case("density")
-            .and_then(|d| d.parse().ok())
-            .or(params.and_then(|n| Some(number("k")? / n)))
-            .or(number("density")),
+        asked: asked(record, params, &number),
         evaluations: evaluations.into_iter().flatten().filter_map(evaluation).collect(),
     }
+}
+
+/// The density in the case, unless the method is dense: an experiment may name a density for all its methods.
+fn asked(record: &Record, params: Option<f64>, number: &dyn Fn(&str) -> Option<f64>) -> Option<f64> {
+    let share = params.and_then(|n| Some(number("k")? / n));
+    let told = record.case.get("density").and_then(Value::as_f64);
+    share.filter(|share| *share == 1.0).or(told).or(share).or(number("density"))
 }
 
 /// Quartiles over the steps where all of them are there, or as they were reckoned while measuring.
@@ -217,16 +233,18 @@ pub fn number(text: &str) -> Option<f64> {
     plain.or_else(|| Some(rate(text).ok()?.bytes_per_second()))
 }
 
-/// Where several runs measured the same case, the run becomes an axis.
+/// Where several runs measured the same case, the run becomes an axis. Runs with seeds of their own go together.
 fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     type Case = (Kind, String, Axes);
-    let mut seen: BTreeMap<Case, BTreeSet<usize>> = BTreeMap::new();
+    let mut seen: BTreeMap<Case, BTreeMap<Option<String>, BTreeSet<usize>>> = BTreeMap::new();
     let case = |s: &Sample| (s.kind, s.method.clone(), s.axes.clone());
     for sample in samples.iter() {
-        seen.entry(case(sample)).or_default().insert(sample.run);
+        let seeds = seen.entry(case(sample)).or_default();
+        seeds.entry(sample.seed.clone()).or_default().insert(sample.run);
     }
     for sample in samples {
-        if seen.get(&case(sample)).is_some_and(|among| among.len() > 1) {
+        let seeds = &seen[&case(sample)];
+        if seeds.values().any(|runs| runs.len() > 1) {
             sample.axes.insert("run".into(), runs[sample.run].name.clone());
         }
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::exchange;
-use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
+use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, by_label, panels, settings};
+use super::plot::scale::written;
 use super::sample::{Evaluation, Sample};
 use super::statistics::Spread;
 
@@ -18,7 +19,7 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     speed_up.title = "Speed-up of training against workers";
     let mut bytes = exchange::bytes("training-bytes", samples);
     bytes.title = "Bytes received by a worker in a training step";
-    vec![accuracy(samples), loss(samples), step, bytes, speed_up]
+    vec![accuracy(samples), loss(samples), reached(samples), step, bytes, speed_up]
 }
 
 const SEEDS: &str = "Means over seeds and turns at the same step, in time and in value; the band reaches from the least \
@@ -49,25 +50,82 @@ fn curve(
         shape: Shape::Lines,
         value: Quantity { name: name.into(), unit: Unit::None },
         against: Some(Quantity { name: "time of training".into(), unit: Unit::Seconds }),
-        panels: panels(&settings(samples, None), |of_label, _| means(of_label, &value)),
+        panels: panels(&settings(samples, None), |of_label, _| {
+            let point = |s: &Stage<'_>| Point::of(Some(s.seconds.value), s.value, &s.from);
+            stages(of_label, &value).iter().map(point).collect()
+        }),
     }
 }
 
-/// A point for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
+/// A number that evaluations have.
+type Value = fn(&Evaluation) -> Option<f64>;
+
+/// How long it took until an accuracy or a loss that every method reached.
+fn reached(samples: &[&Sample]) -> Figure {
+    let mut panels = Vec::new();
+    for (setting, members) in settings(samples, None) {
+        // The accuracy where there is one, with its sign changed: less is better in both.
+        let accuracy: Value = |e| e.accuracy.map(|a| -a);
+        let loss: Value = |e| Some(e.loss);
+        for (name, value) in [("accuracy", accuracy), ("loss", loss)] {
+            let curves: Vec<(String, Vec<Stage>)> = by_label(&members)
+                .into_iter()
+                .map(|(label, of_label)| (label, stages(&of_label, value)))
+                .collect();
+            let best = |stages: &[Stage]| stages.iter().map(|s| s.value.value).fold(f64::INFINITY, f64::min);
+            let curves: Vec<_> = curves.into_iter().filter(|(_, stages)| !stages.is_empty()).collect();
+            let Some(target) = curves.iter().map(|(_, stages)| best(stages)).reduce(f64::max) else {
+                continue;
+            };
+            let point = |stages: &[Stage]| {
+                let stage = stages.iter().find(|s| s.value.value <= target)?;
+                Some(Point::of(None, stage.seconds, &stage.from))
+            };
+            let series = curves.iter().filter_map(|(label, stages)| {
+                Some(Series { label: label.clone(), style: 0, points: vec![point(stages)?] })
+            });
+            let mut setting = setting.clone();
+            setting.insert(format!("until held-out {name}"), written(target.abs(), 3));
+            panels.push(Panel { setting, series: series.collect() });
+            break;
+        }
+    }
+    Figure {
+        id: "time-to-target",
+        title: "Time until what all reach",
+        caption: "The time of training until the mean over seeds and turns is, for the first time, as good as the worst method's \
+                  best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
+                  up to that evaluation."
+            .into(),
+        shape: Shape::Rows,
+        value: Quantity { name: "time of training".into(), unit: Unit::Seconds },
+        against: None,
+        panels,
+    }
+}
+
+/// The trainings of a method after as many steps.
+struct Stage<'a> {
+    seconds: Spread,
+    value: Spread,
+    from: Vec<&'a Sample>,
+}
+
+/// A stage for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
 /// of them ends.
-fn means(samples: &[&Sample], value: impl Fn(&Evaluation) -> Option<f64>) -> Vec<Point> {
-    let with: Vec<&Sample> = samples.iter().copied().filter(|s| !s.evaluations.is_empty()).collect();
+fn stages<'a>(samples: &[&'a Sample], value: impl Fn(&Evaluation) -> Option<f64>) -> Vec<Stage<'a>> {
+    let from: Vec<&Sample> = samples.iter().copied().filter(|s| !s.evaluations.is_empty()).collect();
     let mut steps: BTreeMap<u64, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-    for evaluation in with.iter().flat_map(|s| &s.evaluations) {
+    for evaluation in from.iter().flat_map(|s| &s.evaluations) {
         if let Some(value) = value(evaluation) {
             let (times, values) = steps.entry(evaluation.step).or_default();
             times.push(evaluation.seconds);
             values.push(value);
         }
     }
-    let whole = steps.values().filter(|(times, _)| times.len() == with.len());
-    let point = |(times, values): &(Vec<f64>, Vec<f64>)| {
-        Some(Point::of(Some(Spread::mean(times)?.value), Spread::mean(values)?, &with))
+    let whole = steps.values().filter(|(times, _)| times.len() == from.len());
+    let stage = |(times, values): &(Vec<f64>, Vec<f64>)| {
+        Some(Stage { seconds: Spread::mean(times)?, value: Spread::mean(values)?, from: from.clone() })
     };
-    whole.filter_map(point).collect()
+    whole.filter_map(stage).collect()
 }

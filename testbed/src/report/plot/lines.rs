@@ -65,7 +65,11 @@ impl<'a> Chart<'a> {
         Self {
             figure,
             lines,
-            x: Scale::fit(places.iter().copied(), false),
+            x: if time == Unit::None {
+                Scale::around(places.iter().copied())
+            } else {
+                Scale::fit(places.iter().copied(), true)
+            },
             y: Scale::fit(ys, false),
             factors: (fx, fy),
             units: (unit_x, unit_y),

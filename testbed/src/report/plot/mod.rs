@@ -32,7 +32,7 @@ const LETTERS: usize = 26;
 pub fn pictures(figure: &Figure, panel: &Panel, name: &str) -> Result<Vec<String>, DrawError> {
     let drawn = match figure.shape {
         Shape::Rows => vec![rows::marks(figure, panel)?],
-        Shape::Stacks => vec![rows::stacks(figure, panel)?],
+        Shape::Stacks => rows::stacks(figure, panel)?,
         Shape::Lines => lines::charts(figure, panel)?,
     };
     let several = drawn.len() > 1;

@@ -9,6 +9,7 @@ use super::marks::diamond;
 use super::scale::{Scale, suited, tick, written};
 use super::{TEXT, WIDTH, draw, short, stroke, width};
 use crate::drawing::{Area, DrawError, INK, write};
+use crate::report::exchange::PARTS as PARTS_OF_A_STEP;
 use crate::report::figure::{Figure, Panel, Series, Unit};
 
 /// The height of a row, of a bar in it, and of what stands above and below, in pixels.
@@ -17,6 +18,9 @@ const BAR: i32 = 14;
 const TOP: i32 = 12;
 const BOTTOM: i32 = 52;
 const LEGEND: i32 = 30;
+
+/// In one picture of bars of parts, the longest is at most so many times the shortest.
+const LONGER: f64 = 8.0;
 
 /// A bar behind a mark.
 const BAND: RGBColor = RGBColor(168, 190, 212);
@@ -57,10 +61,16 @@ impl Frame {
     }
 
     fn axis(&self, area: &Area<'_>, name: &str) -> Result<(), DrawError> {
+        let mut end = i32::MIN;
         for value in self.scale.ticks(5) {
             let x = self.x(value / self.factor);
             stroke(area, &[(x, TOP - 4), (x, self.bottom + 4)])?;
-            write(area, &tick(value), (x, self.bottom + 15), TEXT, HPos::Center, INK)?;
+            // Where two would touch, the second is left out.
+            let half = width(&tick(value)) / 2;
+            if x - half > end {
+                write(area, &tick(value), (x, self.bottom + 15), TEXT, HPos::Center, INK)?;
+                end = x + half + 4;
+            }
         }
         let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
         let kind = if self.scale.logarithmic { " (logarithmic)" } else { "" };
@@ -141,15 +151,26 @@ fn whisker(area: &Area<'_>, y: i32, (low, high): (i32, i32)) -> Result<(), DrawE
     Ok(())
 }
 
-/// A bar of parts for each method, the shortest first.
-pub fn stacks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
-    let whole = |s: &Series| s.points.iter().map(|p| p.spread.value).sum::<f64>();
-    let series = sorted(panel, whole);
+/// A bar of parts for each method, the shortest first. Bars begin at zero, so where some are many times as long as
+/// others, these have a picture and an axis of their own.
+pub fn stacks(figure: &Figure, panel: &Panel) -> Result<Vec<String>, DrawError> {
+    let mut groups: Vec<Vec<&Series>> = Vec::new();
+    for series in sorted(panel, whole) {
+        match groups.last_mut() {
+            Some(group) if whole(series) <= LONGER * whole(group[0]) => group.push(series),
+            _ => groups.push(vec![series]),
+        }
+    }
+    groups.iter().map(|group| stack(figure, group)).collect()
+}
+
+fn whole(series: &Series) -> f64 {
+    series.points.iter().map(|p| p.spread.value).sum()
+}
+
+fn stack(figure: &Figure, series: &[&Series]) -> Result<String, DrawError> {
     let values: Vec<f64> = series.iter().map(|s| whole(s)).collect();
-    let mut frame = Frame::new(figure, &series, &values);
-    // Parts of a bar cannot be compared on a logarithmic axis.
-    let most = values.iter().copied().fold(0.0, f64::max) * frame.factor;
-    frame.scale = Scale::fit([0.0, most].into_iter(), true);
+    let frame = Frame::new(figure, series, &values);
     draw(frame.bottom + BOTTOM + LEGEND, |area| {
         frame.axis(area, &figure.value.name)?;
         for (row, (s, whole)) in series.iter().zip(&values).enumerate() {
@@ -164,7 +185,7 @@ pub fn stacks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
             }
         }
         let (y, step) = (frame.bottom + BOTTOM + LEGEND / 2 - 4, WIDTH / 4);
-        for (part, name) in crate::report::exchange::PARTS.iter().enumerate() {
+        for (part, name) in PARTS_OF_A_STEP.iter().enumerate() {
             let x = 12 + part as i32 * step;
             section(area, ((x, y - 7), (x + 28, y + 7)), part)?;
             write(area, name, (x + 36, y), TEXT, HPos::Left, INK)?;

@@ -31,6 +31,18 @@ impl Scale {
         Self { from, to: (most + room).max(from + f64::MIN_POSITIVE), logarithmic: false }
     }
 
+    /// An axis of measured places, which begins and ends a little beside them.
+    pub fn around(places: impl Iterator<Item = f64> + Clone) -> Self {
+        let scale = Self::fit(places.clone(), false);
+        let least = places.clone().fold(f64::INFINITY, f64::min);
+        let most = places.fold(f64::NEG_INFINITY, f64::max);
+        if scale.logarithmic || most <= least {
+            return scale;
+        }
+        let room = 0.08 * (most - least);
+        Self { from: least - room, to: most + room, logarithmic: false }
+    }
+
     /// Where a value stands: 0 at the beginning, 1 at the end.
     pub fn place(&self, value: f64) -> f64 {
         let place = if self.logarithmic {
@@ -55,8 +67,8 @@ impl Scale {
         if ticks.len() < 3 {
             ticks = every(&[1.0, 2.0, 5.0]);
         }
-        let step = ticks.len().div_ceil(about.max(2));
-        ticks.into_iter().step_by(step.max(1)).collect()
+        let step = ticks.len().div_ceil(2 * about.max(1)).max(1);
+        ticks.into_iter().step_by(step).collect()
     }
 
     fn level_ticks(&self, about: usize) -> Vec<f64> {
