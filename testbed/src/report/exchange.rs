@@ -10,6 +10,9 @@ pub const REFERENCE: &str = "ring";
 /// The parts of a step, in the order in which they are drawn.
 pub const PARTS: [&str; 4] = ["select", "exchange", "merge", "between"];
 
+/// The part of bytes that were counted by the interface, which has a mark of its own.
+pub const ON_THE_INTERFACE: &str = "on the interface";
+
 /// What the error bars are, wherever measurements are put together.
 pub const BARS: &str = "Where a setting was measured several times, the mark is the median of the turns and its bar \
      reaches from the least to the largest; where it was measured once, the bar reaches from quartile to quartile of its steps.";
@@ -78,12 +81,15 @@ fn parts(samples: &[&Sample]) -> Vec<Point> {
     PARTS.into_iter().enumerate().filter_map(point).collect()
 }
 
+/// A number that some measurements have.
+type Count = fn(&Sample) -> Option<f64>;
+
 /// Bytes received in a step, by the method's count and on the interface.
 pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
     let points = |of_label: &[&Sample], _: &[&Sample]| {
-        let counts: [(&'static str, fn(&Sample) -> Option<f64>); 2] =
-            [("counted", |s| s.bytes), ("on the interface", |s| s.interface_bytes)];
-        let point = |(name, count): (&'static str, fn(&Sample) -> Option<f64>)| {
+        let counts: [(&'static str, Count); 2] =
+            [("counted", |s| s.bytes), (ON_THE_INTERFACE, |s| s.interface_bytes)];
+        let point = |(name, count): (&'static str, Count)| {
             let points = one(of_label, |s| count(s).map(Spread::exact));
             points.into_iter().map(move |p| Point { part: Some(name), ..p })
         };

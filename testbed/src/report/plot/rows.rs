@@ -9,7 +9,7 @@ use super::marks::diamond;
 use super::scale::{Scale, suited, tick, written};
 use super::{TEXT, WIDTH, draw, short, stroke, width};
 use crate::drawing::{Area, DrawError, INK, write};
-use crate::report::exchange::PARTS as PARTS_OF_A_STEP;
+use crate::report::exchange::{ON_THE_INTERFACE, PARTS as PARTS_OF_A_STEP};
 use crate::report::figure::{Figure, Panel, Series, Unit};
 
 /// The height of a row, of a bar in it, and of what stands above and below, in pixels.
@@ -112,7 +112,7 @@ pub fn marks(figure: &Figure, panel: &Panel) -> Result<String, DrawError> {
             area.draw(&Circle::new((frame.left, y), 3, INK.filled()))?;
             write(area, "counted", (frame.left + 14, y), TEXT, HPos::Left, INK)?;
             diamond(area, (frame.left + 104, y), INK)?;
-            write(area, "on the interface", (frame.left + 118, y), TEXT, HPos::Left, INK)?;
+            write(area, ON_THE_INTERFACE, (frame.left + 118, y), TEXT, HPos::Left, INK)?;
         }
         Ok(())
     })
@@ -132,7 +132,7 @@ fn mark_row(area: &Area<'_>, frame: &Frame, y: i32, series: &Series) -> Result<(
             area.draw(&Rectangle::new(corners, BAND.filled()))?;
         }
         whisker(area, y, (frame.x(spread.low), frame.x(spread.high)))?;
-        if point.part == Some("on the interface") {
+        if point.part == Some(ON_THE_INTERFACE) {
             diamond(area, (x, y), INK)?;
         } else {
             area.draw(&Circle::new((x, y), 3, INK.filled()))?;
