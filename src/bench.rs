@@ -22,8 +22,8 @@ use gleaner_runtime::{Config, ConfigError, Error};
 
 use crate::choice::{Choice, ChoiceError};
 use crate::crew::{self, Role};
-use crate::plan::draw::DrawError;
 use crate::report;
+use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate};
 use summary::Report;
 

@@ -19,7 +19,8 @@ use gleaner_runtime::staged::{Staged, StagedError};
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
-use draw::{DrawError, MOST_RANKS, Title};
+use draw::{MOST_RANKS, Title};
+use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
 use timeline::Timeline;
 

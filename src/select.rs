@@ -13,10 +13,10 @@ use gleaner_algorithms::{Layers, Sparsity, SparsityError, select};
 use gleaner_runtime::staged::StagedError;
 
 use crate::bench::picture::{probe, save};
-use crate::plan::draw::DrawError;
 use crate::reduce::npy::Vector;
 use crate::reduce::{ReduceError, open_gradients};
 use crate::report;
+use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity;
 use measure::Entrant;
 

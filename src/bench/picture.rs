@@ -13,7 +13,7 @@ use plotters::style::{Color, WHITE};
 
 use super::summary::{Report, Summary};
 use super::table::milliseconds;
-use crate::plan::draw::{Area, DrawError, GREY, INK, write};
+use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use gleaner_testbed::quantity::{self, grouped};
 
 /// The parts of a step from dark to light, so that they differ without colours as well.

@@ -12,7 +12,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 use serde::Serialize;
 
-use super::draw::{Area, DrawError, GREY, INK, write};
+use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use gleaner_testbed::quantity::{self, Rate, grouped};
 
 /// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of

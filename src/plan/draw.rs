@@ -2,10 +2,10 @@
 
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::schedule::{Cost, How, Schedule, Step};
-use plotters::coord::Shift;
-use plotters::element::{PathElement, Polygon, Text};
-use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBAColor, RGBColor, SVGBackend};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use plotters::element::{PathElement, Polygon};
+use plotters::prelude::{IntoDrawingArea, RGBAColor, RGBColor, SVGBackend};
+use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
 use super::timeline::{Flight, Timeline};
@@ -17,10 +17,6 @@ pub const MOST_RANKS: u32 = 64;
 /// Dark against light, so that the two kinds of arrows differ without colours as well.
 const ADDED: RGBColor = RGBColor(22, 56, 92);
 const PLACED: RGBColor = RGBColor(222, 129, 42);
-/// Words and outlines.
-pub const INK: RGBColor = RGBColor(30, 30, 30);
-/// Lines that stand back.
-pub const GREY: RGBColor = RGBColor(214, 214, 214);
 
 /// Above so many ranks, only the messages that one rank sends are drawn in full strength.
 const CROWD: usize = 16;
@@ -30,20 +26,6 @@ const LEFT: i32 = 76;
 const TOP: i32 = 108;
 const RIGHT: i32 = 40;
 const LINE: i32 = 22;
-
-/// What is drawn on.
-pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// A drawing that the plotting library refuses.
-#[derive(Debug, thiserror::Error)]
-#[error("the picture cannot be drawn: {0}")]
-pub struct DrawError(String);
-
-impl<E: std::error::Error + Send + Sync> From<plotters::drawing::DrawingAreaErrorKind<E>> for DrawError {
-    fn from(error: plotters::drawing::DrawingAreaErrorKind<E>) -> Self {
-        DrawError(error.to_string())
-    }
-}
 
 /// What stands above the picture.
 pub struct Title {
@@ -269,17 +251,4 @@ fn diamond(area: &Area<'_>, (x, y): (i32, i32)) -> Result<(), DrawError> {
     let corners = |size: i32| vec![(x - size, y), (x, y - size), (x + size, y), (x, y + size)];
     area.draw(&Polygon::new(corners(6), WHITE.filled()))?;
     Ok(area.draw(&Polygon::new(corners(5), ShapeStyle::from(&INK).filled()))?)
-}
-
-/// Writes words beside a point, in the middle of their height.
-pub fn write(
-    area: &Area<'_>,
-    words: &str,
-    at: (i32, i32),
-    size: i32,
-    side: HPos,
-    colour: RGBColor,
-) -> Result<(), DrawError> {
-    let style = ("sans-serif", size).into_font().color(&colour).pos(Pos::new(side, VPos::Center));
-    Ok(area.draw(&Text::new(words.to_owned(), at, style))?)
 }

@@ -7,7 +7,7 @@ use plotters::style::{Color, WHITE};
 
 use super::Report;
 use super::judge::Row;
-use crate::plan::draw::{Area, DrawError, GREY, INK, write};
+use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use gleaner_testbed::quantity::grouped;
 
 /// Where the bars begin, how long the longest of a panel is, and what lies around them, in pixels.

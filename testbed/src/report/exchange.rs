@@ -1,0 +1,225 @@
+//! Figures of steps that were measured by themselves.
+
+use super::figure::{Figure, Panel, Point, Quantity, Shape, Unit, along, panels, settings, spans};
+use super::sample::Sample;
+use super::statistics::Spread;
+
+/// The dense method that others are compared with.
+pub const REFERENCE: &str = "ring";
+
+/// The parts of a step, in the order in which they are drawn.
+pub const PARTS: [&str; 4] = ["select", "exchange", "merge", "between"];
+
+/// The part of bytes that were counted by the interface, which has a mark of its own.
+pub const ON_THE_INTERFACE: &str = "on the interface";
+
+/// What the error bars are, wherever measurements are put together.
+pub const BARS: &str = "Where a setting was measured several times, the mark is the median of the turns and its bar \
+     reaches from the least to the largest; where it was measured once, the bar reaches from quartile to quartile of its steps.";
+
+/// All figures for which there may be numbers; those without have no panel.
+pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
+    vec![
+        step_time("step-time", "Time of a step", samples),
+        split(samples),
+        bytes("bytes", samples),
+        speed_up("speed-up", samples),
+        against_density(samples),
+        delivered(samples),
+    ]
+}
+
+/// The time of a step for each method.
+pub fn step_time(id: &'static str, title: &'static str, samples: &[&Sample]) -> Figure {
+    let spread = |of_label: &[&Sample], _: &[&Sample]| one(of_label, |s| s.seconds);
+    Figure {
+        id,
+        title,
+        caption: format!(
+            "From handing over the gradient to holding the update, on the slowest worker. {BARS}"
+        ),
+        shape: Shape::Rows,
+        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
+        against: None,
+        panels: panels(&settings(samples, None), spread),
+    }
+}
+
+fn one(samples: &[&Sample], value: impl Fn(&Sample) -> Option<Spread>) -> Vec<Point> {
+    Point::over(None, samples, value).into_iter().collect()
+}
+
+fn split(samples: &[&Sample]) -> Figure {
+    Figure {
+        id: "split",
+        title: "What a step is spent on",
+        caption: "The slowest worker's time: choosing entries (select), waiting for messages (exchange), taking \
+                  them in (merge), and what was spent between these. Means over the turns, so that the parts add up."
+            .into(),
+        shape: Shape::Stacks,
+        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
+        against: None,
+        panels: panels(&settings(samples, None), |of_label, _| parts(of_label)),
+    }
+}
+
+fn parts(samples: &[&Sample]) -> Vec<Point> {
+    let with: Vec<(&Sample, [f64; 4])> = samples
+        .iter()
+        .filter_map(|s| {
+            let [select, exchange, merge] = s.parts?;
+            let between = s.seconds?.value - select - exchange - merge;
+            // The parts are scaled to the median step, so what is below nothing is rounding.
+            Some((*s, [select, exchange, merge, between.max(0.0)]))
+        })
+        .collect();
+    let from: Vec<&Sample> = with.iter().map(|(s, _)| *s).collect();
+    let mean = |part: usize| Spread::mean(&with.iter().map(|(_, parts)| parts[part]).collect::<Vec<_>>());
+    let point = |(i, name): (usize, &'static str)| {
+        Some(Point { part: Some(name), ..Point::of(None, mean(i)?, &from) })
+    };
+    PARTS.into_iter().enumerate().filter_map(point).collect()
+}
+
+/// A number that some measurements have.
+type Count = fn(&Sample) -> Option<f64>;
+
+/// Bytes received in a step, by the method's count and on the interface.
+pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
+    let points = |of_label: &[&Sample], _: &[&Sample]| {
+        let counts: [(&'static str, Count); 2] =
+            [("counted", |s| s.bytes), (ON_THE_INTERFACE, |s| s.interface_bytes)];
+        let point = |(name, count): (&'static str, Count)| {
+            let points = one(of_label, |s| count(s).map(Spread::exact));
+            points.into_iter().map(move |p| Point { part: Some(name), ..p })
+        };
+        counts.into_iter().flat_map(point).collect()
+    };
+    Figure {
+        id,
+        title: "Bytes received by a worker in a step",
+        caption: "The worker that receives most. A filled mark is the method's own count, headers of its messages \
+                  included. A hollow diamond is what the host's interface received, where the method had a job for itself: with all headers, acknowledgements, \
+                  and what starting the job took, divided by all steps, those of the warm-up included. Where a setting \
+                  was measured several times, the mark is the median and its bar reaches from the least to the largest."
+            .into(),
+        shape: Shape::Rows,
+        value: Quantity { name: "bytes received in a step".into(), unit: Unit::Bytes },
+        against: None,
+        panels: panels(&settings(samples, None), points),
+    }
+}
+
+/// How many times as fast as the dense ring, or, where there is none, as with the fewest workers.
+pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
+    let settings = settings(samples, Some("workers"));
+    let has_reference = samples.iter().any(|s| s.label == REFERENCE);
+    let (name, caption, mut panels) = if has_reference {
+        let points = |of_label: &[&Sample], all: &[&Sample]| {
+            along("workers", of_label, |s| times_the_reference(s, all))
+        };
+        let caption = format!(
+            "The time of a step of the dense {REFERENCE} divided by the method's, among as many workers, in the same \
+             run and turn: above 1 the method is faster. With several turns, the mark is the median of their ratios and \
+             its bar reaches from the least to the largest; with one, the {REFERENCE}'s median is divided by the \
+             method's quartiles."
+        );
+        ("speed-up over the dense ring", caption, panels(&settings, points))
+    } else {
+        let points = |of_label: &[&Sample], _: &[&Sample]| efficiency(of_label);
+        let caption = "The method's own time of a step with the fewest workers, divided by that with as many: 1 means \
+                       that more workers cost nothing (weak scaling, since every worker has a gradient of its own). The bars are \
+                       those of the time of a step."
+            .to_owned();
+        ("weak scaling efficiency", caption, panels(&settings, points))
+    };
+    panels.retain(spans);
+    Figure {
+        id,
+        title: "Speed-up against workers",
+        caption,
+        shape: Shape::Lines,
+        value: Quantity { name: name.into(), unit: Unit::None },
+        against: Some(Quantity { name: "workers".into(), unit: Unit::None }),
+        panels,
+    }
+}
+
+/// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there.
+fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
+    let seed = |r: &Sample| r.seed.is_none() || sample.seed.is_none() || r.seed == sample.seed;
+    let beside = |r: &Sample| {
+        r.method == REFERENCE
+            && (r.run, r.turn) == (sample.run, sample.turn)
+            && r.axes.get("workers") == sample.axes.get("workers")
+            && seed(r)
+    };
+    let reference = all.iter().find(|r| beside(r))?.seconds?.value;
+    let own = sample.seconds?;
+    let ratio = Spread { value: reference / own.value, low: reference / own.high, high: reference / own.low };
+    [ratio.low, ratio.value, ratio.high].iter().all(|r| r.is_finite()).then_some(ratio)
+}
+
+fn efficiency(samples: &[&Sample]) -> Vec<Point> {
+    let mut points = along("workers", samples, |s| s.seconds);
+    let Some(fewest) = points.first().map(|p| p.spread.value) else { return points };
+    for point in &mut points {
+        let own = point.spread;
+        point.spread = Spread { value: fewest / own.value, low: fewest / own.high, high: fewest / own.low };
+    }
+    points
+}
+
+fn against_density(samples: &[&Sample]) -> Figure {
+    let points = |of_label: &[&Sample], _: &[&Sample]| along("density", of_label, |s| s.seconds);
+    let mut panels = panels(&settings(samples, Some("density")), points);
+    panels.retain(spans);
+    Figure {
+        id: "density",
+        title: "Time of a step against density",
+        caption: format!(
+            "A level line is a method whose time does not depend on a density, such as a dense one. {BARS}"
+        ),
+        shape: Shape::Lines,
+        value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
+        against: Some(Quantity { name: "density asked for".into(), unit: Unit::None }),
+        panels,
+    }
+}
+
+/// Against the density asked for where that varies, else against workers where these vary, else a row for each method.
+fn delivered(samples: &[&Sample]) -> Figure {
+    // Dense methods deliver everything, which is no news and hides the others.
+    let sparse: Vec<&Sample> = samples.iter().copied().filter(|s| s.asked.is_some_and(|d| d < 1.0)).collect();
+    let lines = |axis: &str| {
+        let mut panels = panels(&settings(&sparse, Some(axis)), |of_label, _| {
+            along(axis, of_label, |s| s.delivered.map(Spread::exact))
+        });
+        panels.retain(spans);
+        panels
+    };
+    let candidates = [("density", "density asked for"), ("workers", "workers")];
+    let found = candidates.into_iter().map(|(axis, name)| (name, lines(axis))).find(|(_, p)| !p.is_empty());
+    let (shape, against, panels) = match found {
+        Some((name, panels)) => {
+            (Shape::Lines, Some(Quantity { name: name.into(), unit: Unit::None }), panels)
+        }
+        None => (Shape::Rows, None, rows_of_delivered(&sparse)),
+    };
+    Figure {
+        id: "delivered",
+        title: "Density delivered",
+        caption: "Entries of an update that are not zero, as a share of all entries. Methods that were asked for all \
+                  entries are left out. Where a setting was measured several times, the mark is the median and its bar reaches \
+                  from the least to the largest."
+            .into(),
+        shape,
+        value: Quantity { name: "density delivered".into(), unit: Unit::None },
+        against,
+        panels,
+    }
+}
+
+fn rows_of_delivered(sparse: &[&Sample]) -> Vec<Panel> {
+    panels(&settings(sparse, None), |of_label, _| one(of_label, |s| s.delivered.map(Spread::exact)))
+}

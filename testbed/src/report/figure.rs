@@ -1,0 +1,237 @@
+//! Figures: numbers put together so that they can be drawn, tabulated and printed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::read::Run;
+use super::sample::{Axes, Kind, Sample, in_order, number, samples};
+use super::statistics::Spread;
+use super::{exchange, training};
+
+/// A question and the numbers that answer it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Its name in the page's addresses and in JSON.
+    pub id: &'static str,
+    /// The question in a few words.
+    pub title: &'static str,
+    /// What is shown, how it was reckoned, and what the error bars are.
+    pub caption: String,
+    /// How it is drawn.
+    pub shape: Shape,
+    /// What the values are.
+    pub value: Quantity,
+    /// What they are drawn against, for lines.
+    pub against: Option<Quantity>,
+    /// One for each setting.
+    pub panels: Vec<Panel>,
+}
+
+/// How a figure is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// A row for each method, with a mark at its value.
+    Rows,
+    /// A row for each method, a bar of parts.
+    Stacks,
+    /// A line for each method.
+    Lines,
+}
+
+/// What a number stands for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Quantity {
+    /// In a few words.
+    pub name: String,
+    /// What it is counted in.
+    pub unit: Unit,
+}
+
+/// What numbers are counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// No unit: a share, a ratio, a loss or a count.
+    None,
+}
+
+/// The numbers of one setting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Panel {
+    /// The axes in which the settings of this figure differ; all axes where there is one setting.
+    pub setting: Axes,
+    /// One for each method.
+    pub series: Vec<Series>,
+}
+
+/// The numbers of one method.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    /// The method, with what tells several of its name apart.
+    pub label: String,
+    /// Which marker, dashes and colour it has, the same in all figures.
+    #[serde(skip)]
+    pub style: usize,
+    /// In the order of the axis.
+    pub points: Vec<Point>,
+}
+
+/// One number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Where it stands; none in rows, and for what does not depend on the axis, such as a dense method's step on density.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub x: Option<f64>,
+    /// Which part or which count, where a method has several in a figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<&'static str>,
+    /// The number.
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// From how many measurements.
+    pub measurements: usize,
+    /// Which they are: run and record.
+    #[serde(skip)]
+    pub sources: Vec<(usize, usize)>,
+}
+
+impl Point {
+    /// Puts together the measurements that have a number; none where no one has it.
+    pub fn over(
+        x: Option<f64>,
+        samples: &[&Sample],
+        value: impl Fn(&Sample) -> Option<Spread>,
+    ) -> Option<Self> {
+        let with = samples.iter().filter_map(|s| Some((*s, value(s)?)));
+        let (from, spreads): (Vec<&Sample>, Vec<Spread>) = with.unzip();
+        Some(Self::of(x, Spread::over(&spreads)?, &from))
+    }
+
+    /// A number that was reckoned from all these measurements.
+    pub fn of(x: Option<f64>, spread: Spread, from: &[&Sample]) -> Self {
+        let sources = from.iter().map(|s| (s.run, s.record)).collect();
+        Self { x, part: None, spread, measurements: from.len(), sources }
+    }
+}
+
+impl Figure {
+    /// The measurements that it is made of: run and record.
+    pub fn sources(&self) -> BTreeSet<(usize, usize)> {
+        let points = self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);
+        points.flat_map(|p| p.sources.iter().copied()).collect()
+    }
+}
+
+/// All figures for which there are numbers.
+pub fn figures(runs: &[Run]) -> Vec<Figure> {
+    let samples = samples(runs);
+    let of = |kind: Kind| samples.iter().filter(|s| s.kind == kind).collect::<Vec<_>>();
+    let (exchanges, trainings) = (of(Kind::Exchange), of(Kind::Training));
+    let mut figures = training::figures(&trainings);
+    figures.extend(exchange::figures(&exchanges));
+    figures.retain(|figure| !figure.panels.is_empty());
+    let labels: BTreeSet<&str> = samples.iter().map(|s| s.label.as_str()).collect();
+    let styles: BTreeMap<&str, usize> = labels.into_iter().zip(0..).collect();
+    for series in figures.iter_mut().flat_map(|f| &mut f.panels).flat_map(|p| &mut p.series) {
+        series.style = styles[series.label.as_str()];
+    }
+    figures
+}
+
+/// Measurements in the same setting, `without` regard to one axis.
+///
+/// A measurement that does not say where it stands on an axis, such as a dense method's on density, is in every setting
+/// that agrees with it.
+pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes, Vec<&'a Sample>)> {
+    let key = |sample: &Sample| -> Axes {
+        let told = sample.axes.iter().filter(|(name, _)| Some(name.as_str()) != without);
+        told.map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let within =
+        |small: &Axes, large: &Axes| small.iter().all(|(name, value)| large.get(name) == Some(value));
+    let keys: BTreeSet<Axes> = samples.iter().map(|s| key(s)).collect();
+    let mut whole: Vec<&Axes> =
+        keys.iter().filter(|k| !keys.iter().any(|other| other != *k && within(k, other))).collect();
+    whole.sort_by(|a, b| order(a, b));
+    let members = |setting: &Axes| samples.iter().copied().filter(|s| within(&key(s), setting)).collect();
+    whole.into_iter().map(|setting| (setting.clone(), members(setting))).collect()
+}
+
+/// By the numbers that the values stand for, and by their letters where they are none.
+fn order(a: &Axes, b: &Axes) -> std::cmp::Ordering {
+    let differ = in_order(a).find(|(name, value)| b.get(*name) != Some(value));
+    let Some((name, value)) = differ else { return a.len().cmp(&b.len()) };
+    let Some(other) = b.get(name) else { return std::cmp::Ordering::Greater };
+    match (number(value), number(other)) {
+        (Some(x), Some(y)) => x.total_cmp(&y),
+        _ => value.cmp(other),
+    }
+}
+
+/// The measurements of each label.
+pub fn by_label<'a>(samples: &[&'a Sample]) -> BTreeMap<String, Vec<&'a Sample>> {
+    let mut labels: BTreeMap<String, Vec<&Sample>> = BTreeMap::new();
+    for &sample in samples {
+        labels.entry(sample.label.clone()).or_default().push(sample);
+    }
+    labels
+}
+
+/// A panel for each setting in which a series comes out of the measurements of a label.
+pub fn panels(
+    settings: &[(Axes, Vec<&Sample>)],
+    points: impl Fn(&[&Sample], &[&Sample]) -> Vec<Point>,
+) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    for (setting, members) in settings {
+        let mut series = Vec::new();
+        for (label, of_label) in by_label(members) {
+            let points = points(&of_label, members);
+            if !points.is_empty() {
+                series.push(Series { label, style: 0, points });
+            }
+        }
+        if !series.is_empty() {
+            panels.push(Panel { setting: setting.clone(), series });
+        }
+    }
+    panels
+}
+
+/// The settings without the axes in which they all agree, and those axes.
+pub fn common(panels: &[Panel]) -> Axes {
+    let Some(first) = panels.first() else { return Axes::new() };
+    let agree = |name: &str, value: &String| panels.iter().all(|p| p.setting.get(name) == Some(value));
+    first
+        .setting
+        .iter()
+        .filter(|(name, value)| agree(name, value))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect()
+}
+
+/// One point for each place on an axis at which a measurement has the number.
+pub fn along(axis: &str, samples: &[&Sample], value: impl Fn(&Sample) -> Option<Spread>) -> Vec<Point> {
+    let mut places: BTreeMap<Option<&str>, Vec<&Sample>> = BTreeMap::new();
+    for &sample in samples {
+        places.entry(sample.axes.get(axis).map(String::as_str)).or_default().push(sample);
+    }
+    let drawn = places.into_iter().filter(|(place, _)| place.is_none_or(|p| number(p).is_some()));
+    let mut points: Vec<Point> = drawn
+        .filter_map(|(place, of_place)| Point::over(place.and_then(number), &of_place, &value))
+        .collect();
+    points.sort_by(|a, b| a.x.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.x.unwrap_or(f64::NEG_INFINITY)));
+    points
+}
+
+/// Whether there are points at two places or more.
+pub fn spans(panel: &Panel) -> bool {
+    let places = panel.series.iter().flat_map(|s| &s.points).filter_map(|p| p.x);
+    places.map(f64::to_bits).collect::<BTreeSet<u64>>().len() > 1
+}

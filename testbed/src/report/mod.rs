@@ -1,0 +1,23 @@
+//! What was measured, as one page to look at and as numbers for scripts.
+//!
+//! [`read`](read::read) takes in the directories of runs, [`figures`](figure::figures) puts their numbers together,
+//! [`summary`](summary::summary) adds what surrounds them and is what scripts get, and [`page`](page::page) writes a
+//! single HTML file: pictures, the tables under them, and the commands to measure again.
+
+mod exchange;
+pub mod figure;
+pub mod page;
+mod plot;
+pub mod read;
+mod sample;
+mod statistics;
+pub mod summary;
+mod training;
+
+pub use figure::{Figure, figures};
+pub use page::page;
+pub use read::{ReadError, Run, read};
+pub use summary::{Summary, summary};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! The stored measurements of one or more runs, read back.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::record::{FILE, Record, VERSION};
+
+/// A directory whose measurements cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing of that name, or not a directory.
+    #[error(
+        "'{}' is no directory; expected one that `gleaner testbed run` wrote, with a file {FILE} in it", .0.display()
+    )]
+    Directory(PathBuf),
+    /// Named more than once, maybe under several names.
+    #[error("'{}' is given twice; give each directory once, or its measurements would count twice", .0.display())]
+    Twice(PathBuf),
+    /// The directory has no file of measurements, or it is closed.
+    #[error("'{}' cannot be read: {source}; expected the measurements that `gleaner testbed run` wrote", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A later version wrote it.
+    #[error(
+        "'{}', line {line}: format {found} of measurements, but this program reads formats up to {VERSION}; \
+         use a newer gleaner", path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// Its version.
+        found: u64,
+    },
+    /// Not one line is a measurement.
+    #[error("'{}' holds no measurement; expected one in each line, but {found}", path.display())]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its first line.
+        found: String,
+    },
+}
+
+/// The measurements in one directory.
+#[derive(Debug)]
+pub struct Run {
+    /// The directory's last name, or its whole path where another run has that name too.
+    pub name: String,
+    /// The directory as it was given.
+    pub directory: PathBuf,
+    /// In the order of the file.
+    pub records: Vec<Record>,
+    /// A sentence for each line that was left out.
+    pub notes: Vec<String>,
+}
+
+/// Reads the measurements in these directories.
+///
+/// A line that is none is left out and noted: the last one is torn where a run was interrupted while writing it, and
+/// stays in the middle where the run was resumed.
+///
+/// # Errors
+/// A directory that is missing, is given twice, or holds no measurement, and measurements of a newer format.
+pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, ReadError> {
+    let mut known = BTreeSet::new();
+    let mut runs = Vec::new();
+    for directory in directories {
+        let real = fs::canonicalize(directory).ok().filter(|d| d.is_dir());
+        let real = real.ok_or_else(|| ReadError::Directory(directory.clone()))?;
+        if !known.insert(real.clone()) {
+            return Err(ReadError::Twice(directory.clone()));
+        }
+        runs.push(one(directory, &real)?);
+    }
+    let names: Vec<String> = runs.iter().map(|run: &Run| run.name.clone()).collect();
+    for run in &mut runs {
+        if names.iter().filter(|name| **name == run.name).count() > 1 {
+            run.name = run.directory.display().to_string();
+        }
+    }
+    Ok(runs)
+}
+
+fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
+    let path = directory.join(FILE);
+    // Bytes, since a torn line may end within a character.
+    let bytes = fs::read(&path).map_err(|source| ReadError::File { path: path.clone(), source })?;
+    let lines: Vec<&[u8]> = bytes.split(|b| *b == b'\n').collect();
+    let last = lines.iter().rposition(|line| !line.trim_ascii().is_empty());
+    let (mut records, mut notes) = (Vec::new(), Vec::new());
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        let line_number = i + 1;
+        match parse(line) {
+            Ok(record) => records.push(record),
+            Err(Unread::Newer(found)) => return Err(ReadError::Newer { path, line: line_number, found }),
+            Err(Unread::Torn(_)) if Some(i) == last && !bytes.ends_with(b"\n") => {
+                notes.push(format!(
+                    "the last line, {line_number}, is torn: the run was interrupted while writing it"
+                ));
+            }
+            Err(Unread::Torn(reason)) => {
+                notes.push(format!("line {line_number} is no measurement and was left out: {reason}"));
+            }
+        }
+    }
+    if records.is_empty() {
+        return Err(ReadError::Nothing {
+            path,
+            found: notes.into_iter().next().unwrap_or_else(|| "the file is empty".into()),
+        });
+    }
+    let name = real.file_name().unwrap_or(real.as_os_str()).to_string_lossy().into_owned();
+    Ok(Run { name, directory: directory.into(), records, notes })
+}
+
+enum Unread {
+    /// Written by a later version of the program.
+    Newer(u64),
+    /// Not a record of the format that it says it has.
+    Torn(String),
+}
+
+fn parse(line: &[u8]) -> Result<Record, Unread> {
+    let value: Value = serde_json::from_slice(line).map_err(|e| Unread::Torn(e.to_string()))?;
+    // The version comes first: what else a newer record holds is unknown.
+    match value.get("version").and_then(Value::as_u64) {
+        Some(version) if version > u64::from(VERSION) => Err(Unread::Newer(version)),
+        _ => serde_json::from_value(value).map_err(|e| Unread::Torn(e.to_string())),
+    }
+}

@@ -1,0 +1,277 @@
+//! One measurement, reduced to the numbers that figures show.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::read::Run;
+use super::statistics::Spread;
+use crate::quantity::{grouped, rate};
+use crate::record::{Outcome, Record};
+
+/// What tells cases apart besides the method, by name.
+pub type Axes = BTreeMap<String, String>;
+
+/// Axes that belong to a method rather than to what surrounds it: they follow its name.
+const OF_THE_METHOD: [&str; 7] = ["teams", "sag", "values", "selector", "residual", "chaos", "run"];
+
+/// Axes in the order in which a setting names them; any others follow.
+const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
+
+/// A setting's axes in the order in which they are named.
+pub fn in_order(axes: &Axes) -> impl Iterator<Item = (&String, &String)> {
+    let mut axes: Vec<(&String, &String)> = axes.iter().collect();
+    axes.sort_by_key(|(name, _)| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    axes.into_iter()
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It synchronises made-up gradients: `gleaner bench`, or a peer.
+    Exchange,
+    /// It trains: `gleaner train`.
+    Training,
+}
+
+/// One measurement that came to an end.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What it did.
+    pub kind: Kind,
+    /// Which run it is of, from 0.
+    pub run: usize,
+    /// Its place among the run's records, from 0.
+    pub record: usize,
+    /// Which repetition.
+    pub turn: u32,
+    /// The seed, where there is one.
+    pub seed: Option<String>,
+    /// The method alone.
+    pub method: String,
+    /// The method with what tells several of its name apart.
+    pub label: String,
+    /// What surrounds it: workers, parameters, rate and whatever else the experiment varied.
+    pub axes: Axes,
+    /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations.
+    pub seconds: Option<Spread>,
+    /// Of a step on the slowest rank, in seconds: select, exchange, merge.
+    pub parts: Option<[f64; 3]>,
+    /// What the worker that receives most receives in a step, in bytes, by the method's own count.
+    pub bytes: Option<f64>,
+    /// The same on its interface, with the headers of all layers.
+    pub interface_bytes: Option<f64>,
+    /// Entries of an update that are not zero, as a share of all.
+    pub delivered: Option<f64>,
+    /// The density that was asked for.
+    pub asked: Option<f64>,
+    /// Evaluations while training, in order.
+    pub evaluations: Vec<Evaluation>,
+}
+
+/// An evaluation on held-out data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// After how many steps.
+    pub step: u64,
+    /// After how many seconds of training.
+    pub seconds: f64,
+    /// The loss.
+    pub loss: f64,
+    /// The share of examples that were classified correctly.
+    pub accuracy: Option<f64>,
+}
+
+/// The measurements of all runs that came to an end.
+pub fn samples(runs: &[Run]) -> Vec<Sample> {
+    let mut samples: Vec<Sample> = Vec::new();
+    for (run, of_run) in runs.iter().enumerate() {
+        let mut jobs: BTreeMap<(u64, &[String]), usize> = BTreeMap::new();
+        for record in &of_run.records {
+            *jobs.entry(job(record)).or_default() += 1;
+        }
+        for (place, record) in of_run.records.iter().enumerate() {
+            if let Outcome::Done(Value::Object(object)) = &record.outcome {
+                let mut sample = sample(run, place, record, object);
+                // What crossed the interface belongs to all methods of a job together.
+                sample.interface_bytes.take_if(|_| jobs[&job(record)] > 1);
+                samples.push(sample);
+            }
+        }
+    }
+    tell_runs_apart(&mut samples, runs);
+    label(&mut samples);
+    samples
+}
+
+/// What tells jobs apart: when they began, and what was run.
+fn job(record: &Record) -> (u64, &[String]) {
+    (record.started.to_bits(), &record.command)
+}
+
+fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>) -> Sample {
+    let number = |name: &str| object.get(name).and_then(Value::as_f64).filter(|n| n.is_finite());
+    let case = |name: &str| record.case.get(name).map(text);
+    let training = case("command").map_or(object.contains_key("held_out_loss"), |command| command == "train");
+    let params = number("params").or(number("parameters")).filter(|n| *n > 0.0);
+    let steps = number("steps").filter(|s| *s > 0.0);
+    let seconds = if training { training_step(&number) } else { exchange_step(object, &number) };
+    let parts = [number("slowest_select"), number("slowest_exchange"), number("slowest_merge")];
+    let evaluations = object.get("evaluations").and_then(Value::as_array);
+    Sample {
+        kind: if training { Kind::Training } else { Kind::Exchange },
+        run,
+        record: place,
+        turn: record.turn,
+        seed: case("seed"),
+        method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
+        label: String::new(),
+        axes: axes(record, object),
+        seconds,
+        parts: if let [Some(a), Some(b), Some(c)] = parts { Some([a, b, c]) } else { None },
+        bytes: if training { number("bytes_per_step") } else { number("bytes_received") },
+        interface_bytes: interface_bytes(record, steps, training),
+        delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),
+        asked: asked(record, params, &number),
+        evaluations: evaluations.into_iter().flatten().filter_map(evaluation).collect(),
+    }
+}
+
+/// The density in the case, unless the method is dense: an experiment may name a density for all its methods.
+fn asked(record: &Record, params: Option<f64>, number: &dyn Fn(&str) -> Option<f64>) -> Option<f64> {
+    let share = params.and_then(|n| Some(number("k")? / n));
+    let told = record.case.get("density").and_then(Value::as_f64);
+    share.filter(|share| *share == 1.0).or(told).or(share).or(number("density"))
+}
+
+/// Quartiles over the steps where all of them are there, or as they were reckoned while measuring.
+fn exchange_step(object: &Map<String, Value>, number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
+    let value = number("seconds")?;
+    let steps: Option<Vec<f64>> = object
+        .get("seconds_steps")
+        .and_then(Value::as_array)
+        .map(|steps| steps.iter().filter_map(Value::as_f64).collect());
+    let of_steps = steps.and_then(|steps| Spread::quartiles(&steps));
+    match (number("seconds_p25"), number("seconds_p75"), of_steps) {
+        (Some(low), Some(high), _) => Some(Spread { value, low, high }),
+        (_, _, Some(spread)) => Some(Spread { value, ..spread }),
+        _ => Some(Spread::exact(value)),
+    }
+}
+
+fn training_step(number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
+    let steps = number("steps")? - number("first_step").unwrap_or(0.0);
+    let seconds = number("seconds")?;
+    (steps > 0.0).then(|| Spread::exact(seconds / steps))
+}
+
+fn evaluation(value: &Value) -> Option<Evaluation> {
+    Some(Evaluation {
+        step: value.get("step")?.as_u64()?,
+        seconds: value.get("seconds")?.as_f64()?,
+        loss: value.get("held_out_loss")?.as_f64()?,
+        accuracy: value.get("held_out_accuracy").and_then(Value::as_f64),
+    })
+}
+
+/// What the busiest interface received, over all steps that were made, those of the warm-up included. None where the
+/// warm-up is not known: the division would be wrong.
+fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Option<f64> {
+    let received = record.traffic.iter().map(|t| t.received).max()?;
+    let warmup = if training { Some(0.0) } else { warmup(record) };
+    Some(received as f64 / (steps? + warmup?))
+}
+
+fn warmup(record: &Record) -> Option<f64> {
+    if let Some(steps) = record.case.get("warmup").and_then(Value::as_f64) {
+        return Some(steps);
+    }
+    let mut words = record.command.iter().skip_while(|word| *word != "--warmup");
+    let beside = record.command.iter().find_map(|word| word.strip_prefix("--warmup="));
+    beside.or(words.nth(1).map(String::as_str))?.parse().ok()
+}
+
+fn axes(record: &Record, object: &Map<String, Value>) -> Axes {
+    let told = |name: &str| !matches!(name, "command" | "method" | "seed");
+    let mut axes: Axes = record
+        .case
+        .iter()
+        .filter(|(name, _)| told(name))
+        .map(|(name, value)| (name.clone(), text(value)))
+        .collect();
+    let model = axes.contains_key("model");
+    for name in ["workers", "params"] {
+        if let Some(value) = object.get(name).filter(|_| name != "params" || !model) {
+            axes.entry(name.into()).or_insert_with(|| text(value));
+        }
+    }
+    if let Some(Ok(rate)) = axes.get("rate").map(|r| rate(r)) {
+        axes.insert("rate".into(), rate.to_string());
+    }
+    // When something was done to it on purpose, a measurement is not mixed with the others.
+    if !record.chaos.is_empty() {
+        axes.entry("chaos".into()).or_insert_with(|| "yes".into());
+    }
+    axes
+}
+
+/// A value as a person would write it.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_u64() {
+            Some(whole) if whole >= 10_000 => grouped(whole),
+            _ => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// The number that a value of an axis stands for, to sort by it and to draw it: `0.01`, `14_728_266` or `1 gbit/s`.
+pub fn number(text: &str) -> Option<f64> {
+    let plain = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite());
+    plain.or_else(|| Some(rate(text).ok()?.bytes_per_second()))
+}
+
+/// Where several runs measured the same case, the run becomes an axis. Runs with seeds of their own go together.
+fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
+    type Case = (Kind, String, Axes);
+    let mut seen: BTreeMap<Case, BTreeMap<Option<String>, BTreeSet<usize>>> = BTreeMap::new();
+    let case = |s: &Sample| (s.kind, s.method.clone(), s.axes.clone());
+    for sample in samples.iter() {
+        let seeds = seen.entry(case(sample)).or_default();
+        seeds.entry(sample.seed.clone()).or_default().insert(sample.run);
+    }
+    for sample in samples {
+        let seeds = &seen[&case(sample)];
+        if seeds.values().any(|runs| runs.len() > 1) {
+            sample.axes.insert("run".into(), runs[sample.run].name.clone());
+        }
+    }
+}
+
+/// Puts the axes of the method behind its name where they tell several of that name apart, and out of what surrounds it.
+fn label(samples: &mut [Sample]) {
+    let mut values: BTreeMap<(String, &str), BTreeSet<Option<String>>> = BTreeMap::new();
+    for sample in samples.iter() {
+        for axis in OF_THE_METHOD {
+            values.entry((sample.method.clone(), axis)).or_default().insert(sample.axes.get(axis).cloned());
+        }
+    }
+    for sample in samples {
+        sample.label = sample.method.clone();
+        for axis in OF_THE_METHOD {
+            let several = values.get(&(sample.method.clone(), axis)).is_some_and(|among| among.len() > 1);
+            if let Some(value) = sample.axes.remove(axis).filter(|_| several) {
+                let behind = if axis == "chaos" && value == "yes" {
+                    ", with chaos".into()
+                } else if axis == "run" {
+                    format!(", {value}")
+                } else {
+                    format!(", {axis} {value}")
+                };
+                sample.label.push_str(&behind);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What surrounds the numbers: which runs, on which machine, at which commit, and what failed or was done on purpose.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::figure::Figure;
+use super::read::Run;
+use crate::record::{Machine, Outcome, Record};
+
+/// All that a report says.
+#[derive(Debug, Serialize)]
+pub struct Summary<'a> {
+    /// The runs, in the order in which they were given.
+    pub runs: Vec<RunSummary<'a>>,
+    /// The numbers.
+    pub figures: &'a [Figure],
+    /// Jobs that failed.
+    pub failed: Vec<Failure<'a>>,
+    /// Jobs in which something was done to the network or the workers.
+    pub chaos: Vec<Chaos<'a>>,
+}
+
+/// A run.
+#[derive(Debug, Serialize)]
+pub struct RunSummary<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its directory, as it was given.
+    pub directory: String,
+    /// The names of its experiments; one, unless files were put together by hand.
+    pub experiments: BTreeSet<&'a str>,
+    /// How many measurements came to an end.
+    pub done: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// When the first began and the last ended, in UTC.
+    pub began: String,
+    /// See `began`.
+    pub ended: String,
+    /// The commits that it was made at.
+    pub commits: BTreeSet<&'a str>,
+    /// The machines that it was made on.
+    pub machines: Vec<&'a Machine>,
+    /// Lines that were left out.
+    pub notes: &'a [String],
+}
+
+/// A job that failed.
+#[derive(Debug, Serialize)]
+pub struct Failure<'a> {
+    /// The run's name.
+    pub run: &'a str,
+    /// What was to be measured.
+    pub case: &'a BTreeMap<String, Value>,
+    /// Which repetition.
+    pub turn: u32,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The last thing it said.
+    pub reason: &'a str,
+}
+
+/// A job in which something was done on purpose.
+#[derive(Debug, Serialize)]
+pub struct Chaos<'a> {
+    /// The run's name.
+    pub run: &'a str,
+    /// What was measured.
+    pub case: &'a BTreeMap<String, Value>,
+    /// Which repetition.
+    pub turn: u32,
+    /// What was done, in order.
+    pub events: &'a [String],
+}
+
+/// Puts it together.
+pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
+    let records =
+        || runs.iter().flat_map(|run| run.records.iter().map(move |record| (run.name.as_str(), record)));
+    let failed = records().filter_map(|(run, record)| match &record.outcome {
+        Outcome::Failed { exit_code, reason } => {
+            Some(Failure { run, case: &record.case, turn: record.turn, exit_code: *exit_code, reason })
+        }
+        Outcome::Done(_) => None,
+    });
+    let chaos = records().filter(|(_, record)| !record.chaos.is_empty()).map(|(run, record)| Chaos {
+        run,
+        case: &record.case,
+        turn: record.turn,
+        events: &record.chaos,
+    });
+    Summary {
+        runs: runs.iter().map(of_run).collect(),
+        figures,
+        failed: failed.collect(),
+        chaos: chaos.collect(),
+    }
+}
+
+fn of_run(run: &Run) -> RunSummary<'_> {
+    let records = &run.records;
+    let done = records.iter().filter(|r| matches!(r.outcome, Outcome::Done(_))).count();
+    let began = records.iter().map(|r| r.started).fold(f64::INFINITY, f64::min);
+    let ended = records.iter().map(|r| r.started + r.seconds).fold(f64::NEG_INFINITY, f64::max);
+    let mut machines: Vec<&Machine> = Vec::new();
+    for record in records {
+        if !machines.contains(&&record.machine) {
+            machines.push(&record.machine);
+        }
+    }
+    RunSummary {
+        name: &run.name,
+        directory: run.directory.display().to_string(),
+        experiments: records.iter().map(|r| r.experiment.as_str()).collect(),
+        done,
+        failed: records.len() - done,
+        began: date(began),
+        ended: date(ended),
+        commits: records.iter().filter_map(|r| r.commit.as_deref()).collect(),
+        machines,
+        notes: &run.notes,
+    }
+}
+
+/// A time in UTC to the second; a dash for what is none.
+pub fn date(seconds_since_1970: f64) -> String {
+    const YEAR_9999: f64 = 253_402_300_799.0;
+    let since = Duration::try_from_secs_f64(seconds_since_1970).ok().filter(|d| d.as_secs_f64() < YEAR_9999);
+    let time = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+    let words =
+        |time| humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', " UTC");
+    time.map_or("–".into(), words)
+}
+
+/// A command as one would type it.
+pub fn command(record: &Record) -> String {
+    let words: Vec<String> = record.command.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0.0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(1_700_000_000.4), "2023-11-14 22:13:20 UTC");
+        for none in [-1.0, f64::NAN, f64::INFINITY, 1e300, 253_402_300_800.0] {
+            assert_eq!(date(none), "–");
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("--density=0.01"), "--density=0.01");
+        assert_eq!(quoted("ip netns exec"), "'ip netns exec'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,203 @@
+//! Numbers that were reckoned by hand, and pictures that any reader of XML understands.
+
+use serde_json::{Value, json};
+
+use super::figure::{Point, Series};
+use super::plot::marks::COLOURS;
+use super::plot::pictures;
+use super::statistics::Spread;
+use super::*;
+use crate::record::Record;
+
+fn record(case: Value, turn: u32, done: Value) -> Record {
+    serde_json::from_value(json!({
+        "version": 1, "experiment": "e", "case": case, "turn": turn, "started": f64::from(turn), "seconds": 1.0,
+        "machine": {"processor": "p", "cores": 2, "memory": 1, "kernel": "k"}, "commit": null,
+        "command": ["gleaner", case.to_string()], "traffic": [], "outcome": {"done": done},
+    }))
+    .unwrap()
+}
+
+fn run(records: Vec<Record>) -> Run {
+    Run { name: "run".into(), directory: "run".into(), records, notes: Vec::new() }
+}
+
+fn bench(method: &str, workers: u32, density: Option<f64>, turn: u32, seconds: f64) -> Record {
+    let mut case = json!({"command": "bench", "method": method, "workers": workers});
+    let k = density.map_or(1000.0, |d| d * 1000.0);
+    if let Some(density) = density {
+        case["density"] = density.into();
+    }
+    let done = json!({"seconds": seconds, "params": 1000, "k": k, "entries_delivered": k, "steps": 5});
+    record(case, turn, done)
+}
+
+fn figure(records: Vec<Record>, id: &str) -> Figure {
+    let figures = figures(&[run(records)]);
+    figures.into_iter().find(|f| f.id == id).unwrap_or_else(|| panic!("no figure {id}"))
+}
+
+fn series<'a>(figure: &'a Figure, panel: usize, label: &str) -> &'a Series {
+    figure.panels[panel].series.iter().find(|s| s.label == label).unwrap()
+}
+
+fn spreads(series: &Series) -> Vec<(Option<f64>, Spread)> {
+    series.points.iter().map(|Point { x, spread, .. }| (*x, *spread)).collect()
+}
+
+#[test]
+fn a_dense_method_is_beside_every_density() {
+    let records = vec![
+        bench("spardl", 4, Some(0.01), 0, 1.0),
+        bench("spardl", 4, Some(0.1), 0, 2.0),
+        bench("ring", 4, None, 0, 8.0),
+    ];
+    let step = figure(records.clone(), "step-time");
+    assert_eq!(step.panels.len(), 2);
+    for panel in 0..2 {
+        assert_eq!(series(&step, panel, "ring").points[0].spread, Spread::exact(8.0));
+    }
+    let density = figure(records, "density");
+    assert_eq!(density.panels.len(), 1);
+    let lines = spreads(series(&density, 0, "spardl"));
+    assert_eq!(lines, [(Some(0.01), Spread::exact(1.0)), (Some(0.1), Spread::exact(2.0))]);
+    assert_eq!(spreads(series(&density, 0, "ring")), [(None, Spread::exact(8.0))]);
+}
+
+#[test]
+fn without_a_ring_a_method_is_compared_with_itself() {
+    let records = vec![bench("spardl", 2, Some(0.1), 0, 1.0), bench("spardl", 8, Some(0.1), 0, 4.0)];
+    let scaling = figure(records, "speed-up");
+    assert_eq!(scaling.value.name, "weak scaling efficiency");
+    let points = spreads(series(&scaling, 0, "spardl"));
+    assert_eq!(points, [(Some(2.0), Spread::exact(1.0)), (Some(8.0), Spread::exact(0.25))]);
+}
+
+#[test]
+fn dense_methods_are_no_news_in_the_density_delivered() {
+    // An experiment may name a density for all of its methods.
+    let mut ring = bench("ring", 4, Some(0.1), 0, 1.0);
+    if let crate::record::Outcome::Done(done) = &mut ring.outcome {
+        done["k"] = 1000.into();
+    }
+    let delivered = figure(vec![ring, bench("spardl", 4, Some(0.1), 0, 1.0)], "delivered");
+    assert_eq!(delivered.panels[0].series.len(), 1);
+    assert_eq!(series(&delivered, 0, "spardl").points[0].spread, Spread::exact(0.1));
+}
+
+#[test]
+fn parts_add_up_to_the_mean_step() {
+    let with = |turn: u32, parts: [f64; 3], seconds: f64| {
+        let mut record = bench("spardl", 4, Some(0.1), turn, seconds);
+        if let crate::record::Outcome::Done(done) = &mut record.outcome {
+            for (name, part) in ["slowest_select", "slowest_exchange", "slowest_merge"].iter().zip(parts) {
+                done[*name] = part.into();
+            }
+        }
+        record
+    };
+    let split = figure(vec![with(0, [1.0, 2.0, 0.5], 4.0), with(1, [3.0, 2.0, 0.5], 6.0)], "split");
+    let parts: Vec<f64> = series(&split, 0, "spardl").points.iter().map(|p| p.spread.value).collect();
+    assert_eq!(parts, [2.0, 2.0, 0.5, 0.5]);
+}
+
+#[test]
+fn bytes_of_an_interface_need_the_warm_up_and_a_job_of_ones_own() {
+    let with = |turn: u32, method: &str, command: &[&str]| {
+        let mut record = bench(method, 4, Some(0.1), turn, 1.0);
+        record.command = command.iter().map(|word| (*word).to_owned()).collect();
+        let traffic = |host: &str, received| crate::record::Traffic { host: host.into(), received, sent: 0 };
+        record.traffic = vec![traffic("a", 700), traffic("b", 800)];
+        record
+    };
+    let interface = |records: Vec<Record>| -> Vec<f64> {
+        let figures = figures(&[run(records)]);
+        let points =
+            figures.iter().filter(|f| f.id == "bytes").flat_map(|f| &f.panels).flat_map(|p| &p.series);
+        points.flat_map(|s| &s.points).map(|p| p.spread.value).collect()
+    };
+    // 5 steps and 3 before them; the busiest host.
+    assert_eq!(interface(vec![with(0, "spardl", &["gleaner", "bench", "--warmup", "3"])]), [100.0]);
+    assert_eq!(interface(vec![with(0, "spardl", &["gleaner", "bench", "--warmup=3"])]), [100.0]);
+    assert!(interface(vec![with(0, "spardl", &["gleaner", "bench"])]).is_empty());
+    let together = ["gleaner", "bench", "--method", "spardl,topka", "--warmup", "3"];
+    assert!(interface(vec![with(0, "spardl", &together), with(0, "topka", &together)]).is_empty());
+}
+
+fn training(method: &str, seed: u32, step_seconds: f64, losses: &[f64]) -> Record {
+    let evaluation = |(i, loss): (usize, &f64)| json!({"step": 10 * i, "seconds": step_seconds * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null});
+    let evaluations: Vec<Value> = losses.iter().enumerate().map(evaluation).collect();
+    let case = json!({"command": "train", "method": method, "workers": 2, "model": "lstm", "seed": seed});
+    record(case, 0, json!({"seconds": 1.0, "steps": 10, "evaluations": evaluations}))
+}
+
+#[test]
+fn curves_are_means_over_seeds_while_all_of_them_go_on() {
+    let records = vec![
+        training("spardl", 1, 1.0, &[4.0, 3.0, 1.0]),
+        training("spardl", 2, 2.0, &[4.0, 2.0]),
+        training("ring", 1, 5.0, &[4.0, 2.0]),
+    ];
+    let loss = figure(records.clone(), "time-to-loss");
+    let points = spreads(series(&loss, 0, "spardl"));
+    let second = Spread { value: 2.5, low: 2.0, high: 3.0 };
+    assert_eq!(points, [(Some(0.0), Spread::exact(4.0)), (Some(15.0), second)]);
+    // The ring reaches 2, SparDL on average 2.5: so 2.5 is what both reach.
+    let reached = figure(records, "time-to-target");
+    assert_eq!(reached.panels[0].setting["until held-out loss"], "2.50");
+    assert_eq!(series(&reached, 0, "spardl").points[0].spread, Spread { value: 15.0, low: 10.0, high: 20.0 });
+    assert_eq!(series(&reached, 0, "ring").points[0].spread, Spread::exact(50.0));
+}
+
+/// Whatever the names and the numbers are, a picture is XML with a title and a description, and its numbers are finite.
+#[test]
+fn pictures_are_well_formed() {
+    let names =
+        ["a", "<b> & \"c\" 'd'", "ünï – ☃", "a name that is much longer than there is room for it", ""];
+    let numbers = [0.0, 1e-12, 0.5, 3.0, 1e12, f64::MAX, -1.0];
+    let mut records = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        for (j, number) in numbers.iter().enumerate() {
+            for density in [None, Some(0.01), Some(0.1)] {
+                let mut record = bench(name, 2 + 2 * j as u32, density, 0, *number);
+                if let crate::record::Outcome::Done(done) = &mut record.outcome {
+                    done["bytes_received"] = (*number).into();
+                    for part in ["slowest_select", "slowest_exchange", "slowest_merge"] {
+                        done[part] = (number / 5.0).into();
+                    }
+                }
+                records.push(record);
+            }
+            records.push(training(name, j as u32, 1.0 + i as f64, &[*number, number / 2.0, 0.1]));
+        }
+    }
+    let figures = figures(&[run(records)]);
+    assert!(figures.len() > 8, "{:?}", figures.iter().map(|f| f.id).collect::<Vec<_>>());
+    for figure in &figures {
+        for (i, panel) in figure.panels.iter().enumerate() {
+            for svg in pictures(figure, panel, &format!("{}-{i}", figure.id)).unwrap() {
+                let xml = roxmltree::Document::parse(&svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
+                for tag in ["title", "desc"] {
+                    let words = xml
+                        .root_element()
+                        .children()
+                        .find(|n| n.has_tag_name(tag) || n.tag_name().name() == tag);
+                    assert!(words.is_some_and(|w| w.text().is_some()), "{}: no {tag}", figure.id);
+                }
+                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}: {svg}", figure.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_colour_has_one_for_dark_screens() {
+    let style = include_str!("style.css");
+    for colour in COLOURS {
+        let (r, g, b) = (colour.0, colour.1, colour.2);
+        let name = format!("#{r:02X}{g:02X}{b:02X}");
+        for attribute in ["fill", "stroke"] {
+            assert!(style.contains(&format!("svg [{attribute}=\"{name}\"]")), "{attribute} {name}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Figures of trainings.
+
+use std::collections::BTreeMap;
+
+use super::exchange;
+use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, by_label, panels, settings};
+use super::plot::scale::written;
+use super::sample::{Evaluation, Sample};
+use super::statistics::Spread;
+
+/// All figures for which there may be numbers; those without have no panel.
+pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
+    let mut step = exchange::step_time("training-step-time", "Time of a training step", samples);
+    step.caption =
+        "The whole training divided by its steps, evaluations included. Where a setting was measured \
+                    several times, the mark is the median and its bar reaches from the least to the largest."
+            .into();
+    let mut speed_up = exchange::speed_up("training-speed-up", samples);
+    speed_up.title = "Speed-up of training against workers";
+    let mut bytes = exchange::bytes("training-bytes", samples);
+    bytes.title = "Bytes received by a worker in a training step";
+    vec![accuracy(samples), loss(samples), reached(samples), step, bytes, speed_up]
+}
+
+const SEEDS: &str = "Means over seeds and turns at the same step, in time and in value; the band reaches from the least \
+     to the largest.";
+
+fn accuracy(samples: &[&Sample]) -> Figure {
+    let caption = format!("The share of held-out examples that are classified correctly. {SEEDS}");
+    curve("time-to-accuracy", "Accuracy against time", "held-out accuracy", caption, samples, |e| e.accuracy)
+}
+
+fn loss(samples: &[&Sample]) -> Figure {
+    let caption = format!("The loss on held-out examples; the lower, the better. {SEEDS}");
+    curve("time-to-loss", "Loss against time", "held-out loss", caption, samples, |e| Some(e.loss))
+}
+
+fn curve(
+    id: &'static str,
+    title: &'static str,
+    name: &str,
+    caption: String,
+    samples: &[&Sample],
+    value: impl Fn(&Evaluation) -> Option<f64>,
+) -> Figure {
+    Figure {
+        id,
+        title,
+        caption,
+        shape: Shape::Lines,
+        value: Quantity { name: name.into(), unit: Unit::None },
+        against: Some(Quantity { name: "time of training".into(), unit: Unit::Seconds }),
+        panels: panels(&settings(samples, None), |of_label, _| {
+            let point = |s: &Stage<'_>| Point::of(Some(s.seconds.value), s.value, &s.from);
+            stages(of_label, &value).iter().map(point).collect()
+        }),
+    }
+}
+
+/// A number that evaluations have.
+type Value = fn(&Evaluation) -> Option<f64>;
+
+/// How long it took until an accuracy or a loss that every method reached.
+fn reached(samples: &[&Sample]) -> Figure {
+    let mut panels = Vec::new();
+    for (setting, members) in settings(samples, None) {
+        // The accuracy where there is one, with its sign changed: less is better in both.
+        let accuracy: Value = |e| e.accuracy.map(|a| -a);
+        let loss: Value = |e| Some(e.loss);
+        for (name, value) in [("accuracy", accuracy), ("loss", loss)] {
+            let curves: Vec<(String, Vec<Stage>)> = by_label(&members)
+                .into_iter()
+                .map(|(label, of_label)| (label, stages(&of_label, value)))
+                .collect();
+            let best = |stages: &[Stage]| stages.iter().map(|s| s.value.value).fold(f64::INFINITY, f64::min);
+            let curves: Vec<_> = curves.into_iter().filter(|(_, stages)| !stages.is_empty()).collect();
+            let Some(target) = curves.iter().map(|(_, stages)| best(stages)).reduce(f64::max) else {
+                continue;
+            };
+            let point = |stages: &[Stage]| {
+                let stage = stages.iter().find(|s| s.value.value <= target)?;
+                Some(Point::of(None, stage.seconds, &stage.from))
+            };
+            let series = curves.iter().filter_map(|(label, stages)| {
+                Some(Series { label: label.clone(), style: 0, points: vec![point(stages)?] })
+            });
+            let mut setting = setting.clone();
+            setting.insert(format!("until held-out {name}"), written(target.abs(), 3));
+            panels.push(Panel { setting, series: series.collect() });
+            break;
+        }
+    }
+    Figure {
+        id: "time-to-target",
+        title: "Time until what all reach",
+        caption: "The time of training until the mean over seeds and turns is, for the first time, as good as the worst method's \
+                  best, so that every method reaches it. The bar reaches from the least to the largest time of a training \
+                  up to that evaluation."
+            .into(),
+        shape: Shape::Rows,
+        value: Quantity { name: "time of training".into(), unit: Unit::Seconds },
+        against: None,
+        panels,
+    }
+}
+
+/// The trainings of a method after as many steps.
+struct Stage<'a> {
+    seconds: Spread,
+    value: Spread,
+    from: Vec<&'a Sample>,
+}
+
+/// A stage for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
+/// of them ends.
+fn stages<'a>(samples: &[&'a Sample], value: impl Fn(&Evaluation) -> Option<f64>) -> Vec<Stage<'a>> {
+    let from: Vec<&Sample> = samples.iter().copied().filter(|s| !s.evaluations.is_empty()).collect();
+    let mut steps: BTreeMap<u64, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for evaluation in from.iter().flat_map(|s| &s.evaluations) {
+        if let Some(value) = value(evaluation) {
+            let (times, values) = steps.entry(evaluation.step).or_default();
+            times.push(evaluation.seconds);
+            values.push(value);
+        }
+    }
+    let whole = steps.values().filter(|(times, _)| times.len() == from.len());
+    let stage = |(times, values): &(Vec<f64>, Vec<f64>)| {
+        Some(Stage { seconds: Spread::mean(times)?, value: Spread::mean(values)?, from: from.clone() })
+    };
+    whole.filter_map(stage).collect()
+}
