@@ -1,5 +1,6 @@
 //! The testbed: networks that are emulated by namespaces and by a machine, networks that are simulated, experiments from
 //! files, and reports to look at.
 
+pub mod machine;
 pub mod quantity;
 pub mod record;
