@@ -36,6 +36,8 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
     command.args(["--pdeathsig", "KILL", "--"]).arg(qemu);
     command.args(arguments(machine, &share, &parts, place.path()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // Ctrl-C is for this process, which then ends qemu.
+    command.process_group(0);
 
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Talk)?;

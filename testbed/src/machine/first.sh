@@ -16,8 +16,8 @@ while read -r module; do
     insmod "/modules/$module" || fail "the kernel refused the module $module"
 done </modules/order
 
-# Tags of 9p, read with blocks of half a megabyte. What does not change may stay in memory.
-files=trans=virtio,version=9p2000.L,msize=524288
+# Tags of 9p, read in the largest blocks that virtio carries. What does not change may stay in memory.
+files=trans=virtio,version=9p2000.L,msize=512000
 mkdir /host /tools /memory /root
 mount -t 9p -o "ro,cache=loose,$files" host /host || fail "cannot mount the files of the host"
 mount -t 9p -o "ro,cache=loose,$files" tools /tools || fail "cannot mount the programs from packages"

@@ -22,7 +22,7 @@ hostname machine
 ip link set lo up
 
 if [ -n "$SHARE" ]; then
-    mkdir -p "$SHARE" && mount -t 9p -o cache=mmap,trans=virtio,version=9p2000.L,msize=524288 share "$SHARE" ||
+    mkdir -p "$SHARE" && mount -t 9p -o cache=mmap,trans=virtio,version=9p2000.L,msize=512000 share "$SHARE" ||
         fail "cannot mount the folder $SHARE"
 fi
 

@@ -181,10 +181,72 @@ mod tests {
 
     const END: &str = "0123456789abcdef";
 
+    fn block_on<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// Runs a shell in place of qemu, and a thread in place of the machine: it sends the status and the ends of both
+    /// outputs.
+    fn supervised(
+        script: &str,
+        status: &'static str,
+        limit: Option<Duration>,
+    ) -> Result<Ended, MachineError> {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().to_owned();
+        let machine = std::thread::spawn(move || {
+            let connect = |port| {
+                let asked = Instant::now();
+                loop {
+                    match std::os::unix::net::UnixStream::connect(path.join(port)) {
+                        Ok(socket) => return socket,
+                        Err(_) if asked.elapsed() < Duration::from_secs(20) => std::thread::yield_now(),
+                        Err(e) => panic!("{port}: {e}"),
+                    }
+                }
+            };
+            let mut sockets = PORTS.map(connect);
+            for (socket, bytes) in sockets.iter_mut().zip([END, END, status]) {
+                std::io::Write::write_all(socket, bytes.as_bytes()).unwrap();
+            }
+            sockets
+        });
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let ended = block_on(supervise(shell, limit, false, place.path(), END, &|_| ()));
+        drop(machine.join().unwrap());
+        ended
+    }
+
+    #[test]
+    fn the_exit_code_is_the_one_told() {
+        for (status, exit_code) in [("ready\n0\n", 0), ("ready\n7\n", 7), ("ready\n255\n", 255)] {
+            assert_eq!(supervised("exec sleep 60", status, None).unwrap().exit_code, exit_code);
+        }
+        let error = supervised("exec sleep 60", "ready\nseven\n", None).unwrap_err();
+        assert!(matches!(&error, MachineError::Talk(_)) && error.to_string().contains("seven"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_that_dies_leaves_its_last_lines() {
+        let script = "seq 1000; echo 'Kernel panic'; echo 'qemu: gone' >&2; exit 1";
+        let error = supervised(script, "ready\n", None).unwrap_err();
+        let MachineError::Died(tail) = &error else { panic!("{error}") };
+        assert!(tail.contains("Kernel panic") && tail.contains("qemu: gone"), "{tail}");
+        assert!(tail.lines().count() <= TOLD && tail.contains("1000") && !tail.contains("900"), "{tail}");
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_ended() {
+        let limit = Duration::from_millis(50);
+        let error = supervised("exec sleep 60", "ready\n", Some(limit)).unwrap_err();
+        assert!(matches!(error, MachineError::TimedOut(after) if after == limit), "{error}");
+        assert_eq!(error.exit_code(), 124);
+    }
+
     /// Feeds the pieces and gives what was passed on, once after all but the end and once after all.
     fn passed(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let (mut feed, from) = tokio::io::duplex(4096);
             let (to, mut result) = tokio::io::duplex(1 << 20);
             let pass = tokio::spawn(async move { pass(from, to, END).await });
