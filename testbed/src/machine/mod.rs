@@ -5,6 +5,7 @@
 
 mod archive;
 mod boot;
+mod kernel;
 mod modules;
 mod packages;
 mod qemu;

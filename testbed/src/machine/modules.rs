@@ -105,8 +105,8 @@ fn module_name(file: &OsStr) -> Option<String> {
     ["", ".xz", ".zst", ".gz"].contains(&ending).then(|| name.replace('-', "_"))
 }
 
-/// A module as the kernel takes it. Debian compresses them since version 13.
-fn content(path: &Path) -> Result<Vec<u8>, MachineError> {
+/// A file as the kernel takes it: unpacked if its name says that it is packed, as modules are since Debian 13.
+pub(super) fn content(path: &Path) -> Result<Vec<u8>, MachineError> {
     let program = match path.extension().and_then(OsStr::to_str) {
         Some("xz") => "xz",
         Some("zst") => "zstd",

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::{MachineError, modules};
+use super::{MachineError, kernel, modules};
 
 /// The package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
@@ -33,7 +33,7 @@ const HALF: &str = "half-";
 /// What a machine is started from.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The folder of the kernel: `vmlinuz`, `busybox`, and `modules` with a file `order`.
+    /// The folder of the kernel: `linux`, `busybox`, and `modules` with a file `order`.
     pub(super) kernel: PathBuf,
     /// What the packages hold that this machine lacks, as a tree from the root.
     pub(super) tools: PathBuf,
@@ -113,23 +113,25 @@ fn fetch_kernel(apt: &Apt, cache: &Path, place: &Path, progress: &dyn Fn(&str)) 
     let packages = [format!("linux-image-{newest}"), BUSYBOX.to_owned()];
     apt.unpack(&packages, unpacked.path(), progress)?;
 
-    let copy = |from: PathBuf, name: &str| {
-        fs::copy(&from, half.path().join(name)).map_err(|e| MachineError::file(&from, e))
+    let read = |path: &Path| fs::read(path).map_err(|e| MachineError::file(path, e));
+    let write = |name: &str, content: &[u8]| {
+        let path = half.path().join(name);
+        fs::write(&path, content).map_err(|e| MachineError::file(&path, e))
     };
-    copy(unpacked.path().join(format!("boot/vmlinuz-{newest}")), "vmlinuz")?;
-    let busybox = ["bin/busybox", "usr/bin/busybox"].map(|name| unpacked.path().join(name));
-    copy(busybox.iter().find(|path| path.exists()).unwrap_or(&busybox[0]).clone(), "busybox")?;
+    let vmlinuz = read(&unpacked.path().join(format!("boot/vmlinuz-{newest}")))?;
+    write("linux", &kernel::unpacked(&vmlinuz, half.path())?.unwrap_or(vmlinuz))?;
+    // Where it is depends on the release.
+    let [old, new] = ["bin/busybox", "usr/bin/busybox"].map(|name| unpacked.path().join(name));
+    write("busybox", &read(if old.exists() { &old } else { &new })?)?;
 
     let folder = half.path().join("modules");
     fs::create_dir(&folder).map_err(|e| MachineError::file(&folder, e))?;
     let mut order = String::new();
     for (name, content) in modules::in_order(unpacked.path())? {
-        let path = folder.join(&name);
-        fs::write(&path, content).map_err(|e| MachineError::file(&path, e))?;
+        write(&format!("modules/{name}"), &content)?;
         order.push_str(&format!("{name}\n"));
     }
-    let path = folder.join("order");
-    fs::write(&path, order).map_err(|e| MachineError::file(&path, e))?;
+    write("modules/order", order.as_bytes())?;
     complete(half, place)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &
     add(&["-accel", "tcg,thread=multi", "-cpu", "max", "-no-reboot", "-nodefaults", "-display", "none"]
         .map(text));
     add(&["-nic", "none", "-m", &machine.memory.to_string(), "-smp", &machine.cpus.to_string()].map(text));
-    add(&[text("-kernel"), parts.kernel.join("vmlinuz").as_os_str()]);
+    add(&[text("-kernel"), parts.kernel.join("linux").as_os_str()]);
     add(&[text("-initrd"), place.join("files").as_os_str()]);
     // A panic ends the machine. The check of the timer can fail when the emulation is slow.
     let level = if machine.verbose { "loglevel=7" } else { "quiet loglevel=3" };

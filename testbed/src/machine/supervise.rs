@@ -18,8 +18,10 @@ use super::{Ended, MachineError};
 
 /// How long the machine may take to start: many times what it takes on two busy cores.
 const START: Duration = Duration::from_secs(300);
-/// How many lines of the console are told when something went wrong.
+/// How many of the last lines of the console are told when something went wrong.
 const TOLD: usize = 15;
+/// How many are remembered, since a panic says why before it says where.
+const REMEMBERED: usize = 200;
 
 /// Starts qemu, and ends it when the command has ended or something else happens.
 ///
@@ -146,16 +148,19 @@ impl Console {
             }
             let mut lines = self.lines.borrow_mut();
             lines.push_back(line);
-            if lines.len() > TOLD {
+            if lines.len() > REMEMBERED {
                 lines.pop_front();
             }
         }
     }
 
-    /// The last lines.
+    /// The last lines, behind the reason of a panic if there was one.
     fn tail(&self) -> String {
         let lines = self.lines.borrow();
-        if lines.is_empty() { "(none)".into() } else { lines.iter().cloned().collect::<Vec<_>>().join("\n") }
+        let last = lines.len().saturating_sub(TOLD);
+        let reason = lines.iter().take(last).find(|line| line.contains("Kernel panic"));
+        let told: Vec<&str> = reason.into_iter().chain(lines.iter().skip(last)).map(String::as_str).collect();
+        if told.is_empty() { "(none)".into() } else { told.join("\n") }
     }
 }
 
@@ -229,11 +234,14 @@ mod tests {
 
     #[test]
     fn a_machine_that_dies_leaves_its_last_lines() {
-        let script = "seq 1000; echo 'Kernel panic'; echo 'qemu: gone' >&2; exit 1";
+        let script = "seq 2000; echo 'Kernel panic'; seq 100; echo 'qemu: gone' >&2; exit 1";
         let error = supervised(script, "ready\n", None).unwrap_err();
         let MachineError::Died(tail) = &error else { panic!("{error}") };
         assert!(tail.contains("Kernel panic") && tail.contains("qemu: gone"), "{tail}");
-        assert!(tail.lines().count() <= TOLD && tail.contains("1000") && !tail.contains("900"), "{tail}");
+        assert!(
+            tail.lines().count() == TOLD + 1 && tail.contains("\n100") && !tail.contains("\n50\n"),
+            "{tail}"
+        );
     }
 
     #[test]
