@@ -234,6 +234,8 @@ fn ctrl_c_ends_the_machine() {
     let runs = child.stdout.as_mut().unwrap().read_exact(&mut first).is_ok();
     if runs {
         assert_eq!(&first, b"running\n");
+        // What the machine was started from is gone by then, so that even a kill leaves no file.
+        assert_eq!(fs::read_dir(&share).unwrap().count(), 0);
         signal(&child, "INT");
     }
     let output = child.wait_with_output().unwrap();

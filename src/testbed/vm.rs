@@ -14,7 +14,7 @@ use serde_json::json;
 const EXAMPLES: &str = "\
 Examples:
   gleaner testbed vm -- gleaner testbed up --hosts 2 --delay 1ms
-  gleaner testbed vm -- sh -c 'ip link add a type veth peer name b && tc qdisc add dev a root netem delay 5ms && tc qdisc'
+  gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
   gleaner testbed vm --share results --timeout 600s -- ./measure.sh
   gleaner testbed vm --verbose -- dmesg
 
@@ -79,7 +79,8 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
     spinner.finish_and_clear();
     let exit_code = ended.as_ref().map_or_else(MachineError::exit_code, |ended| ended.exit_code);
     let reason = ended.as_ref().err().map(ToString::to_string);
-    if let Some(reason) = &reason {
+    // A reader that has seen enough, such as `head`, is no error to speak of.
+    if let Some(reason) = reason.as_ref().filter(|_| exit_code != 141) {
         eprintln!("gleaner testbed vm: {reason}");
     }
     if vm.json {

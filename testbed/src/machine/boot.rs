@@ -29,7 +29,8 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
     let parts = packages::parts(&|doing| progress(Some(doing)))?;
     progress(Some("starting the machine"));
 
-    let place = tempfile::Builder::new().prefix("gleaner-machine-").tempdir().map_err(MachineError::Talk)?;
+    let place = tempfile::Builder::new().prefix("gleaner-machine-").tempdir();
+    let place = place.map_err(|e| MachineError::file(&env::temp_dir(), e))?;
     let end = Files { machine, share: &share, parts: &parts, place: &place }.write()?;
     let mut command = Command::new(setpriv);
     // Whatever happens to this process, the kernel ends qemu with it.
@@ -42,7 +43,7 @@ pub fn run(machine: &Machine, progress: impl Fn(Option<&str>)) -> Result<Ended, 
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MachineError::Talk)?;
     let ended =
-        runtime.block_on(supervise(command, machine.timeout, machine.verbose, place.path(), &end, &progress));
+        runtime.block_on(supervise(command, machine.timeout, machine.verbose, place, &end, &progress));
     // Output that nobody takes must not hold up the end.
     runtime.shutdown_background();
     ended
@@ -68,8 +69,9 @@ impl Files<'_> {
     fn write(&self) -> Result<String, MachineError> {
         let read = |path: PathBuf| fs::read(&path).map_err(|e| MachineError::file(&path, e));
         let end = unguessable()?;
-        let here = env::current_dir().map_err(MachineError::Talk)?;
-        let gleaner = env::current_exe().and_then(fs::canonicalize).map_err(MachineError::Talk)?;
+        let here = env::current_dir().map_err(|e| MachineError::file(Path::new("."), e))?;
+        let gleaner = env::current_exe().and_then(fs::canonicalize);
+        let gleaner = gleaner.map_err(|e| MachineError::file(Path::new("/proc/self/exe"), e))?;
 
         let mut settings = Vec::new();
         let values =

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
@@ -25,23 +25,27 @@ const REMEMBERED: usize = 200;
 
 /// Starts qemu, and ends it when the command has ended or something else happens.
 ///
-/// `place` is where the sockets are to be, `end` the bytes that end each output.
+/// `place` is where the sockets are to be; it is removed as soon as the machine has started. `end` are the bytes that end
+/// each output.
 pub(super) async fn supervise(
     mut qemu: Command,
     limit: Option<Duration>,
     verbose: bool,
-    place: &Path,
+    place: TempDir,
     end: &str,
     progress: &dyn Fn(Option<&str>),
 ) -> Result<Ended, MachineError> {
-    let bind = |port| UnixListener::bind(place.join(port)).map_err(MachineError::Talk);
+    let bind = |port| {
+        let path = place.path().join(port);
+        UnixListener::bind(&path).map_err(|e| MachineError::file(&path, e))
+    };
     let [out, err, status] = PORTS.map(bind);
     let ports = [out?, err?, status?];
     let interrupted = interrupts()?;
     let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64".into(), e))?;
     let console = Console { lines: RefCell::default(), verbose };
     let ended = tokio::select! {
-        ended = converse(ports, limit, end, &console, progress) => ended,
+        ended = converse(ports, place, limit, end, &console, progress) => ended,
         error = interrupted => Err(error),
         () = console.listen(&mut child) => Err(MachineError::Died(console.tail())),
     };
@@ -53,6 +57,7 @@ pub(super) async fn supervise(
 /// Passes on the output until the command has ended.
 async fn converse(
     ports: [UnixListener; 3],
+    place: TempDir,
     limit: Option<Duration>,
     end: &str,
     console: &Console,
@@ -70,6 +75,7 @@ async fn converse(
         Ok(started) => started.map_err(MachineError::Talk)?,
         Err(_) => return Err(MachineError::Stuck(START, console.tail())),
     };
+    drop(place);
     progress(None);
     let ready = Instant::now();
     let all = async {
@@ -218,7 +224,7 @@ mod tests {
         });
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let ended = block_on(supervise(shell, limit, false, place.path(), END, &|_| ()));
+        let ended = block_on(supervise(shell, limit, false, place, END, &|_| ()));
         drop(machine.join().unwrap());
         ended
     }
