@@ -1,14 +1,97 @@
 //! `gleaner testbed vm`.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use gleaner_testbed::machine::{self, Machine, MachineError};
+use gleaner_testbed::quantity;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner testbed vm -- gleaner testbed up --hosts 2 --delay 1ms
+  gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
+  gleaner testbed vm --share results --timeout 600s -- ./measure.sh
+  gleaner testbed vm --verbose -- dmesg
+
+Inside are this machine's files, at the same places. The command is root there. It starts in the current folder, with
+this environment, and with nothing on its standard input. Only the shared folder can be written for good. There is no
+network to the outside. The clock of the machine runs true, but its processors are slow.
+
+The first time, the kernel is fetched (70 MB) into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
+
+The exit code is that of the command: 127 if it was not found, 128 + n after signal n. 124 tells of --timeout, 130 of
+Ctrl-C, and 125 that there is no machine.";
 
 /// Run a command in an emulated machine whose kernel has netem and Soft-RoCE
 #[derive(Debug, Args)]
-pub struct Vm {}
+#[command(after_help = EXAMPLES)]
+pub struct Vm {
+    /// The folder that the command may write.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    share: PathBuf,
+
+    /// Ends the command after this time, for instance `600s`; the start of the machine does not count.
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    timeout: Option<Duration>,
+
+    /// Memory of the machine, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
+    memory: u32,
+
+    /// Processors of the machine.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: u32,
+
+    /// Writes what the kernel says to standard error.
+    #[arg(long)]
+    verbose: bool,
+
+    /// Ends standard output with a line of JSON: exit_code, started_in_seconds, ran_for_seconds, reason.
+    #[arg(long)]
+    json: bool,
+
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
 
 /// Runs it.
-pub fn run(_: &Vm) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(vm: &Vm) -> Result<ExitCode, String> {
+    let machine = Machine {
+        command: vm.command.clone(),
+        share: vm.share.clone(),
+        timeout: vm.timeout,
+        memory: vm.memory,
+        cpus: vm.cpus,
+        verbose: vm.verbose,
+    };
+    let spinner = ProgressBar::new_spinner();
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    let ended = machine::run(&machine, |doing| match doing {
+        Some(doing) => spinner.set_message(doing.to_owned()),
+        None => spinner.finish_and_clear(),
+    });
+    spinner.finish_and_clear();
+    let exit_code = ended.as_ref().map_or_else(MachineError::exit_code, |ended| ended.exit_code);
+    let reason = ended.as_ref().err().map(ToString::to_string);
+    // A reader that has seen enough, such as `head`, is no error to speak of.
+    if let Some(reason) = reason.as_ref().filter(|_| exit_code != 141) {
+        eprintln!("gleaner testbed vm: {reason}");
+    }
+    if vm.json {
+        let ended = ended.ok();
+        let summary = json!({
+            "exit_code": exit_code,
+            "started_in_seconds": ended.map(|ended| ended.started_in.as_secs_f64()),
+            "ran_for_seconds": ended.map(|ended| ended.ran_for.as_secs_f64()),
+            "reason": reason,
+        });
+        crate::report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+    }
+    Ok(ExitCode::from(exit_code))
 }

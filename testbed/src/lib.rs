@@ -2,6 +2,7 @@
 //! files, and reports to look at.
 
 pub mod drawing;
+pub mod machine;
 pub mod network;
 pub mod quantity;
 pub mod record;

@@ -1,0 +1,213 @@
+//! A machine with the kernel parts that this one may lack: Debian's kernel in qemu, with netem and Soft-RoCE.
+//!
+//! Inside, a command finds the files of this machine at the same places. Only the shared folder can be written; what is
+//! written elsewhere stays in the machine's memory and ends with it. There is no network to the outside.
+
+mod archive;
+mod boot;
+mod kernel;
+mod modules;
+mod packages;
+mod qemu;
+mod supervise;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use boot::run;
+
+/// What to run, and in which machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The program and its arguments. It gets the environment of this process, and it starts in this folder.
+    pub command: Vec<OsString>,
+    /// The folder whose files the command may write, for good.
+    pub share: PathBuf,
+    /// How long the command may run, without the time that the machine takes to start.
+    pub timeout: Option<Duration>,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// How many processors it sees.
+    pub cpus: u32,
+    /// Writes what the kernel says to standard error.
+    pub verbose: bool,
+}
+
+/// How a command in the machine ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ended {
+    /// The exit code of the command: 127 if it was not found, 128 + n after signal n.
+    pub exit_code: u8,
+    /// How long the machine took to start.
+    pub started_in: Duration,
+    /// How long the command ran.
+    pub ran_for: Duration,
+}
+
+/// Why there is no machine, or no end of the command.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// Another processor.
+    #[error(
+        "this machine has no x86-64 processor; the emulated machine has one and runs this machine's programs"
+    )]
+    Processor,
+    /// A program that is needed is not in the PATH.
+    #[error(
+        "expected the program {program} in the PATH, found none; install it with: apt-get install {package}"
+    )]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// The package that has it.
+        package: &'static str,
+    },
+    /// No place for the cache.
+    #[error("neither XDG_CACHE_HOME nor HOME names a folder; set one, since the kernel is kept there")]
+    NoCache,
+    /// apt knows no kernel.
+    #[error(
+        "apt knows no kernel by the name of {0}; expected Debian, found another system or empty lists of packages"
+    )]
+    NoKernel(String),
+    /// The kernel lacks something.
+    #[error(
+        "the kernel has no module {0}; remove the folder machine-* in the cache of gleaner to fetch another kernel"
+    )]
+    Module(String),
+    /// A program cannot be started.
+    #[error("cannot run {0}: {1}; it comes with Debian, and the kernel is a Debian package")]
+    Program(String, io::Error),
+    /// A program failed.
+    #[error("{command} failed; is the package server within reach? It said:\n{said}")]
+    Failed {
+        /// The program and its first argument.
+        command: String,
+        /// Its last words.
+        said: String,
+    },
+    /// A file or folder of this machine.
+    #[error("cannot use {0}: {1}")]
+    File(PathBuf, io::Error),
+    /// The shared folder is the root, or not a folder.
+    #[error(
+        "cannot share {0}; expected a folder below /, which the command may write; name another one with --share"
+    )]
+    Share(PathBuf),
+    /// The machine cannot be talked to.
+    #[error("cannot talk with the machine: {0}")]
+    Talk(io::Error),
+    /// Where the output goes takes no more.
+    #[error("cannot pass on what the command printed: {0}")]
+    Output(io::Error),
+    /// The machine ended before the command.
+    #[error(
+        "the machine ended before the command did; is its memory too small? The last lines of its console:\n{0}"
+    )]
+    Died(String),
+    /// The machine takes too long to start.
+    #[error("the machine did not start within {0:?}; is this one busy? The last lines of its console:\n{1}")]
+    Stuck(Duration, String),
+    /// The command takes too long.
+    #[error("the command ran longer than {0:?} and was ended")]
+    TimedOut(Duration),
+    /// A signal came.
+    #[error("interrupted; the machine has ended")]
+    Interrupted {
+        /// 128 + the number of the signal.
+        exit_code: u8,
+    },
+}
+
+impl MachineError {
+    fn file(path: &Path, error: io::Error) -> Self {
+        Self::File(path.into(), error)
+    }
+
+    /// The exit code that tells a shell of this: 124 after a time-out, as `timeout` has it, 128 + n after signal n, 141 if
+    /// nobody reads the output any more, and otherwise 125.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::TimedOut(_) => 124,
+            Self::Interrupted { exit_code } => *exit_code,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 141,
+            _ => 125,
+        }
+    }
+}
+
+/// A program in the PATH.
+fn program(program: &'static str, package: &'static str) -> Result<PathBuf, MachineError> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.ok_or(MachineError::Missing { program, package })
+}
+
+/// A script that runs the command in its folder, with the environment of this process.
+fn script(command: &[OsString], folder: &Path) -> Vec<u8> {
+    let mut script = b"cd ".to_vec();
+    quote(&mut script, folder.as_os_str());
+    script.extend_from_slice(b" || exit 125\nexec env -i");
+    for (name, value) in env::vars_os().filter(|(name, _)| name != "PATH" && name != "PWD") {
+        script.push(b' ');
+        let mut variable = name;
+        variable.push("=");
+        variable.push(value);
+        quote(&mut script, &variable);
+    }
+    // Programs for administrators are not in every user's PATH, but the user is root inside.
+    let mut path = OsString::from("PATH=");
+    path.push(env::var_os("PATH").unwrap_or_default());
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin");
+    script.push(b' ');
+    quote(&mut script, &path);
+    // The system's own shell finds the program. Busybox would take one of its own, such as its `ip`.
+    script.extend_from_slice(br#" /bin/sh -c 'exec "$0" "$@"'"#);
+    for word in command {
+        script.push(b' ');
+        quote(&mut script, word);
+    }
+    script.push(b'\n');
+    script
+}
+
+/// Writes a word so that a shell takes every byte of it as it is.
+fn quote(script: &mut Vec<u8>, word: &OsStr) {
+    script.push(b'\'');
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => script.extend_from_slice(br"'\''"),
+            other => script.push(other),
+        }
+    }
+    script.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+    use std::process::Command;
+
+    /// A real shell reads the script, and the command writes its arguments, each behind a zero.
+    #[test]
+    fn a_shell_reads_every_byte_of_every_word() {
+        let every: Vec<u8> = (1..=255).collect();
+        let words = [&b"it's"[..], b"", b" $HOME `ls` \\ \n\n", b"''", &every];
+        let mut command: Vec<OsString> =
+            ["sh", "-c", r#"printf '%s\0' "$@""#, "sh"].map(OsString::from).into();
+        command.extend(words.iter().map(|word| OsString::from_vec(word.to_vec())));
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("a folder's name");
+        std::fs::create_dir(&folder).unwrap();
+        let path = place.path().join("script");
+        std::fs::write(&path, script(&command, &folder)).unwrap();
+        let output = Command::new("sh").arg(&path).output().unwrap();
+        let expected: Vec<u8> = words.iter().flat_map(|word| [word, &b"\0"[..]].concat()).collect();
+        assert_eq!(output.stdout, expected);
+    }
+}

@@ -1,0 +1,63 @@
+//! The arguments of qemu.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use super::Machine;
+use super::packages::Parts;
+
+/// The ways out of the machine: standard output, standard error, and what tells how far the command is.
+pub(super) const PORTS: [&str; 3] = ["out", "err", "status"];
+
+/// The arguments of qemu. `place` has the first file system and the sockets behind the ports.
+pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &Path) -> Vec<OsString> {
+    let mut all: Vec<OsString> = Vec::new();
+    let mut add = |words: &[&OsStr]| all.extend(words.iter().map(OsString::from));
+    let text = OsStr::new;
+    // By software: the kernel's own acceleration is not to be had in every container, and hangs in some.
+    add(&["-accel", "tcg,thread=multi", "-cpu", "max", "-no-reboot", "-nodefaults", "-display", "none"]
+        .map(text));
+    add(&["-nic", "none", "-m", &machine.memory.to_string(), "-smp", &machine.cpus.to_string()].map(text));
+    add(&[text("-kernel"), parts.kernel.join("linux").as_os_str()]);
+    add(&[text("-initrd"), place.join("files").as_os_str()]);
+    // A panic ends the machine. The check of the timer can fail when the emulation is slow.
+    let level = if machine.verbose { "loglevel=7" } else { "quiet loglevel=3" };
+    let kernel = format!("console=ttyS0 panic=-1 no_timer_check mitigations=off {level}");
+    add(&["-append", &kernel, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
+        .map(text));
+    add(&["-device", "virtio-serial-pci"].map(text));
+    for port in PORTS {
+        add(&[text("-chardev"), &with_path(&format!("socket,id={port},path="), &place.join(port), "")]);
+        add(&["-device", &format!("virtserialport,chardev={port},name={port}")].map(text));
+    }
+    let read_only = ",readonly=on";
+    let trees =
+        [("host", Path::new("/"), read_only), ("tools", &parts.tools, read_only), ("share", share, "")];
+    for (tag, path, access) in trees {
+        let rest = format!(",security_model=none,multidevs=remap{access}");
+        add(&[text("-fsdev"), &with_path(&format!("local,id={tag},path="), path, &rest)]);
+        add(&["-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")].map(text));
+    }
+    all
+}
+
+/// An option that holds a path. Commas part options, so qemu wants those of the path twice.
+fn with_path(before: &str, path: &Path, after: &str) -> OsString {
+    let mut option = before.as_bytes().to_vec();
+    for &byte in path.as_os_str().as_bytes() {
+        option.extend(std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }));
+    }
+    option.extend_from_slice(after.as_bytes());
+    OsString::from_vec(option)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_of_paths_are_doubled() {
+        assert_eq!(with_path("path=", Path::new("/a,b/c"), ",readonly=on"), "path=/a,,b/c,readonly=on");
+    }
+}

@@ -1,0 +1,305 @@
+//! What goes on while the machine runs: its output is passed on, its console remembered, and signals are heeded.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+
+use super::qemu::PORTS;
+use super::{Ended, MachineError};
+
+/// How long the machine may take to start: many times what it takes on two busy cores.
+const START: Duration = Duration::from_secs(300);
+/// How many of the last lines of the console are told when something went wrong.
+const TOLD: usize = 15;
+/// How many are remembered, since a panic says why before it says where.
+const REMEMBERED: usize = 200;
+
+/// Starts qemu, and ends it when the command has ended or something else happens.
+///
+/// `place` is where the sockets are to be; it is removed as soon as the machine has started. `end` are the bytes that end
+/// each output.
+pub(super) async fn supervise(
+    mut qemu: Command,
+    limit: Option<Duration>,
+    verbose: bool,
+    place: TempDir,
+    end: &str,
+    progress: &dyn Fn(Option<&str>),
+) -> Result<Ended, MachineError> {
+    let bind = |port| {
+        let path = place.path().join(port);
+        UnixListener::bind(&path).map_err(|e| MachineError::file(&path, e))
+    };
+    let [out, err, status] = PORTS.map(bind);
+    let ports = [out?, err?, status?];
+    let interrupted = interrupts()?;
+    let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64".into(), e))?;
+    let console = Console { lines: RefCell::default(), verbose };
+    let ended = tokio::select! {
+        ended = converse(ports, place, limit, end, &console, progress) => ended,
+        error = interrupted => Err(error),
+        () = console.listen(&mut child) => Err(MachineError::Died(console.tail())),
+    };
+    // An error here means that it has ended already.
+    let _ = child.kill().await;
+    ended
+}
+
+/// Passes on the output until the command has ended.
+async fn converse(
+    ports: [UnixListener; 3],
+    place: TempDir,
+    limit: Option<Duration>,
+    end: &str,
+    console: &Console,
+    progress: &dyn Fn(Option<&str>),
+) -> Result<Ended, MachineError> {
+    let called = Instant::now();
+    let start = async {
+        let [out, err, status] = &ports;
+        let (out, err, status) = tokio::try_join!(out.accept(), err.accept(), status.accept())?;
+        let mut status = BufReader::new(status.0);
+        next_line(&mut status).await?;
+        Ok((out.0, err.0, status))
+    };
+    let (out, err, mut status) = match timeout(START, start).await {
+        Ok(started) => started.map_err(MachineError::Talk)?,
+        Err(_) => return Err(MachineError::Stuck(START, console.tail())),
+    };
+    drop(place);
+    progress(None);
+    let ready = Instant::now();
+    let all = async {
+        let code = async { next_line(&mut status).await.map_err(MachineError::Talk) };
+        let (out, err) = (pass(out, tokio::io::stdout(), end), pass(err, tokio::io::stderr(), end));
+        tokio::try_join!(code, out, err)
+    };
+    let (code, ..) = match limit {
+        Some(limit) => timeout(limit, all).await.map_err(|_| MachineError::TimedOut(limit))??,
+        None => all.await?,
+    };
+    let unclear = || MachineError::Talk(io::Error::other(format!("expected an exit code, found '{code}'")));
+    let exit_code = code.parse().map_err(|_| unclear())?;
+    Ok(Ended { exit_code, started_in: ready - called, ran_for: ready.elapsed() })
+}
+
+/// The next line of the status. A machine that is gone says nothing more; then its death is noticed elsewhere.
+async fn next_line(status: &mut BufReader<UnixStream>) -> io::Result<String> {
+    let mut line = String::new();
+    match status.read_line(&mut line).await? {
+        0 => pending().await,
+        _ => Ok(line.trim_end().to_owned()),
+    }
+}
+
+/// Passes on what comes, at once, up to the bytes that end it.
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    end: &str,
+) -> Result<(), MachineError> {
+    let end = end.as_bytes();
+    let mut held = Vec::new();
+    loop {
+        if from.read_buf(&mut held).await.map_err(MachineError::Talk)? == 0 {
+            return pending().await;
+        }
+        let kept = overlap(&held, end);
+        let passed = held.len() - kept;
+        to.write_all(&held[..passed]).await.map_err(MachineError::Output)?;
+        to.flush().await.map_err(MachineError::Output)?;
+        held.drain(..passed);
+        if kept == end.len() {
+            return Ok(());
+        }
+    }
+}
+
+/// How many of the last bytes may be the beginning of `end`.
+fn overlap(bytes: &[u8], end: &[u8]) -> usize {
+    (0..=end.len().min(bytes.len())).rev().find(|&length| bytes.ends_with(&end[..length])).unwrap_or(0)
+}
+
+/// What the kernel and qemu say.
+struct Console {
+    lines: RefCell<VecDeque<String>>,
+    verbose: bool,
+}
+
+impl Console {
+    /// Reads until qemu has ended.
+    async fn listen(&self, qemu: &mut Child) {
+        let (out, err) = (qemu.stdout.take(), qemu.stderr.take());
+        tokio::join!(self.read(out), self.read(err));
+        // Without a status nothing more is known than that it ended.
+        let _ = qemu.wait().await;
+    }
+
+    async fn read(&self, from: Option<impl AsyncRead + Unpin>) {
+        let Some(from) = from else { return };
+        let mut lines = BufReader::new(from).split(b'\n');
+        while let Ok(Some(line)) = lines.next_segment().await {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if self.verbose {
+                eprintln!("{line}");
+            }
+            let mut lines = self.lines.borrow_mut();
+            lines.push_back(line);
+            if lines.len() > REMEMBERED {
+                lines.pop_front();
+            }
+        }
+    }
+
+    /// The last lines, behind the reason of a panic if there was one.
+    fn tail(&self) -> String {
+        let lines = self.lines.borrow();
+        let last = lines.len().saturating_sub(TOLD);
+        let reason = lines.iter().take(last).find(|line| line.contains("Kernel panic"));
+        let told: Vec<&str> = reason.into_iter().chain(lines.iter().skip(last)).map(String::as_str).collect();
+        if told.is_empty() { "(none)".into() } else { told.join("\n") }
+    }
+}
+
+/// Waits for a signal that asks this process to end.
+fn interrupts() -> Result<impl Future<Output = MachineError>, MachineError> {
+    let listen = |kind| signal(kind).map_err(MachineError::Talk);
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    Ok(async move {
+        let exit_code = tokio::select! {
+            _ = interrupt.recv() => 130,
+            _ = terminate.recv() => 143,
+            _ = hang_up.recv() => 129,
+        };
+        MachineError::Interrupted { exit_code }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: &str = "0123456789abcdef";
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// Runs a shell in place of qemu, and a thread in place of the machine: it sends the status and the ends of both
+    /// outputs.
+    fn supervised(
+        script: &str,
+        status: &'static str,
+        limit: Option<Duration>,
+    ) -> Result<Ended, MachineError> {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().to_owned();
+        let machine = std::thread::spawn(move || {
+            let connect = |port| {
+                let asked = Instant::now();
+                loop {
+                    match std::os::unix::net::UnixStream::connect(path.join(port)) {
+                        Ok(socket) => return socket,
+                        Err(_) if asked.elapsed() < Duration::from_secs(20) => std::thread::yield_now(),
+                        Err(e) => panic!("{port}: {e}"),
+                    }
+                }
+            };
+            let mut sockets = PORTS.map(connect);
+            for (socket, bytes) in sockets.iter_mut().zip([END, END, status]) {
+                std::io::Write::write_all(socket, bytes.as_bytes()).unwrap();
+            }
+            sockets
+        });
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let ended = block_on(supervise(shell, limit, false, place, END, &|_| ()));
+        drop(machine.join().unwrap());
+        ended
+    }
+
+    #[test]
+    fn the_exit_code_is_the_one_told() {
+        for (status, exit_code) in [("ready\n0\n", 0), ("ready\n7\n", 7), ("ready\n255\n", 255)] {
+            assert_eq!(supervised("exec sleep 60", status, None).unwrap().exit_code, exit_code);
+        }
+        let error = supervised("exec sleep 60", "ready\nseven\n", None).unwrap_err();
+        assert!(matches!(&error, MachineError::Talk(_)) && error.to_string().contains("seven"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_that_dies_leaves_its_last_lines() {
+        let script = "seq 2000; echo 'Kernel panic'; seq 100; echo 'qemu: gone' >&2; exit 1";
+        let error = supervised(script, "ready\n", None).unwrap_err();
+        let MachineError::Died(tail) = &error else { panic!("{error}") };
+        assert!(tail.contains("Kernel panic") && tail.contains("qemu: gone"), "{tail}");
+        assert!(
+            tail.lines().count() == TOLD + 1 && tail.contains("\n100") && !tail.contains("\n50\n"),
+            "{tail}"
+        );
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_ended() {
+        let limit = Duration::from_millis(50);
+        let error = supervised("exec sleep 60", "ready\n", Some(limit)).unwrap_err();
+        assert!(matches!(error, MachineError::TimedOut(after) if after == limit), "{error}");
+        assert_eq!(error.exit_code(), 124);
+    }
+
+    /// Feeds the pieces and gives what was passed on, once after all but the end and once after all.
+    fn passed(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
+        block_on(async {
+            let (mut feed, from) = tokio::io::duplex(4096);
+            let (to, mut result) = tokio::io::duplex(1 << 20);
+            let pass = tokio::spawn(async move { pass(from, to, END).await });
+            for piece in pieces {
+                feed.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let mut before = vec![0; 1 << 20];
+            let at_once = timeout(Duration::from_millis(10), result.read(&mut before)).await;
+            before.truncate(at_once.map_or(0, Result::unwrap));
+            feed.write_all(END.as_bytes()).await.unwrap();
+            pass.await.unwrap().unwrap();
+            let mut all = before.clone();
+            result.read_to_end(&mut all).await.unwrap();
+            (before, all)
+        })
+    }
+
+    #[test]
+    fn every_byte_is_passed_on_and_the_end_is_not() {
+        let binary: Vec<u8> = (0..=255).cycle().take(3000).collect();
+        let cases: &[&[&[u8]]] = &[
+            &[],
+            &[b"no newline"],
+            &[&binary, b"0", b"123", &binary],
+            // What looks like the end and is not.
+            &[b"0123456789abcde", b"0123456789abcd", b"ef?"],
+            &[b"00", b"001"],
+        ];
+        for pieces in cases {
+            assert_eq!(passed(pieces).1, pieces.concat());
+        }
+    }
+
+    /// Somebody may wait for a prompt.
+    #[test]
+    fn nothing_is_held_that_cannot_be_the_end() {
+        assert_eq!(passed(&[b"name: "]).0, b"name: ");
+        assert_eq!(passed(&[b"name: 01"]).0, b"name: ");
+    }
+}
