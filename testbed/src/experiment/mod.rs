@@ -8,7 +8,9 @@ mod case;
 mod chaos;
 mod error;
 mod file;
+mod machine;
 mod options;
+mod store;
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,7 @@ pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, LinkText, When};
 pub use error::{ExperimentError, Problem};
 pub use options::Workload;
+pub use store::{Store, StoreError};
 
 /// An experiment, read and checked.
 #[derive(Clone, Debug)]
