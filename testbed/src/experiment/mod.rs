@@ -8,9 +8,15 @@ mod case;
 mod chaos;
 mod error;
 mod file;
+mod havoc;
+mod interrupt;
+mod job;
 mod machine;
 mod options;
+mod place;
+mod run;
 mod store;
+mod worker;
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +24,9 @@ pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, LinkText, When};
 pub use error::{ExperimentError, Problem};
 pub use options::Workload;
+pub use job::{Job, Seats};
+pub use place::PlaceError;
+pub use run::{Options, Plan, Progress, RunError, Tally};
 pub use store::{Store, StoreError};
 
 /// An experiment, read and checked.
