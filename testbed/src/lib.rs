@@ -4,3 +4,4 @@
 pub mod quantity;
 pub mod record;
 pub mod experiment;
+pub mod peers;

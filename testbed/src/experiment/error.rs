@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::quantity::QuantityError;
+use crate::topology::LinkError;
 
 /// An experiment that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,14 @@ pub enum Problem {
         key: String,
         /// Why.
         source: QuantityError,
+    },
+    /// A property of a link that cannot be read.
+    #[error("'{key}': {source}")]
+    Link {
+        /// The key.
+        key: String,
+        /// Why.
+        source: LinkError,
     },
     /// A key that has a value elsewhere.
     #[error("'{key}' stands in [{first}] and in [{second}]; keep one of them")]

@@ -15,6 +15,7 @@ use super::error::{ExperimentError, Problem};
 use super::options::{LINK, Workload};
 use super::{Experiment, Wanted};
 use crate::quantity;
+use crate::topology::Loss;
 
 /// Keys and values with their places.
 pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
@@ -322,8 +323,7 @@ fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
         "rate" => quantity::rate(text).map(|_| ()),
         "delay" | "jitter" => quantity::duration(text).map(|_| ()),
-        // Losses are read where the links are made.
-        _ => Ok(()),
+        _ => return text.parse::<Loss>().map(|_| ()).map_err(|source| Problem::Link { key: key.to_owned(), source }),
     };
     checked.map_err(|source| Problem::Quantity { key: key.to_owned(), source })
 }

@@ -51,6 +51,13 @@ pub struct Ended {
     pub applied: Applied,
 }
 
+/// The variable that tells a program of the emulated hosts: each as NAMESPACE=ADDRESS, with spaces between.
+const HOSTS: &str = "GLEANER_TESTBED_HOSTS";
+
+fn named(host: &Host) -> String {
+    format!("{}={}", host.name, host.address.as_deref().unwrap_or_default())
+}
+
 /// What `bench` and `train` tell their launcher of.
 #[derive(Deserialize)]
 struct Progress {
@@ -75,7 +82,10 @@ impl Job {
 
     /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`.
     pub fn typed(&self, place: &Place) -> Vec<String> {
-        let program = self.program.iter().map(|word| word.to_string_lossy().into_owned());
+        let mut program: Vec<String> = self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner")) {
+            *first = "gleaner".into();
+        }
         let agent = place.agent();
         let mut words: Vec<String> = Vec::new();
         match (self.seats, agent.is_empty()) {
@@ -135,6 +145,7 @@ impl Job {
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
         job.env.push((MARK.to_owned(), mark.to_owned()));
+        job.env.push((HOSTS.to_owned(), place.hosts(self.workers()).iter().map(named).collect::<Vec<_>>().join(" ")));
         job.output = launcher::Output::Told;
         job
     }

@@ -97,6 +97,18 @@ impl Store {
         Ok(store)
     }
 
+    /// What was measured in a directory, without keeping anybody from writing there. A torn last line is left out.
+    ///
+    /// # Errors
+    /// A file that is not there or holds something else.
+    pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
+        let path = directory.join(record::FILE);
+        match fs::read(&path) {
+            Ok(bytes) => whole_lines(&bytes, &path).map(|(records, _)| records),
+            Err(source) => Err(StoreError::System { file: path, what: "read", source }),
+        }
+    }
+
     /// What was measured so far.
     pub fn records(&self) -> &[Record] {
         &self.records
