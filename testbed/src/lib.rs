@@ -1,7 +1,9 @@
 //! The testbed: networks that are emulated by namespaces and by a machine, networks that are simulated, experiments from
 //! files, and reports to look at.
 
+pub mod experiment;
+pub mod network;
+pub mod peers;
 pub mod quantity;
 pub mod record;
-pub mod experiment;
-pub mod peers;
+pub mod topology;
