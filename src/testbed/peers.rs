@@ -9,7 +9,7 @@ use gleaner_testbed::peers::{Kit, Missing, Request, Row, rows};
 use gleaner_testbed::quantity;
 use serde_json::json;
 
-use super::run;
+use super::run::measure;
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -72,7 +72,8 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
     for Missing { name, reason } in kit.missing() {
         eprintln!("gleaner testbed: {name} is not measured: {reason}");
     }
-    let program = std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let request = Request {
         hosts: peers.hosts,
         rate: peers.rate.clone(),
@@ -89,15 +90,24 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
         replace: peers.replace,
         network: peers.name.clone(),
     };
-    let code = run::measure(&plan, &options, false)?;
+    let code = measure(&plan, &options, false)?;
     let records = Store::read(&peers.out).map_err(|e| e.to_string())?;
-    let text = if peers.json { in_json(peers, &kit, &rows(&records)) } else { table(peers, &rows(&records)) };
+    let rows = rows(&records);
+    let text = if peers.json { in_json(peers, &kit, &rows) } else { table(peers, &rows) };
     report::print(&text).map_err(|e| e.to_string())?;
-    Ok(code)
+    let around = rows.iter().find(|row| row.method != "spardl" && row.went_around(peers.params));
+    match around {
+        None => Ok(code),
+        Some(row) => Err(format!(
+            "{}: its hosts received fewer bytes than a dense all-reduce needs, so it went around the emulated links; its figures mean nothing",
+            row.method
+        )),
+    }
 }
 
 fn in_json(peers: &Peers, kit: &Kit, rows: &[Row]) -> String {
-    let missing = kit.missing().iter().map(|Missing { name, reason }| json!({"method": name, "reason": reason}));
+    let missing =
+        kit.missing().iter().map(|Missing { name, reason }| json!({"method": name, "reason": reason}));
     let object = json!({
         "hosts": peers.hosts,
         "rate": peers.rate,
@@ -112,8 +122,19 @@ fn in_json(peers: &Peers, kit: &Kit, rows: &[Row]) -> String {
 fn table(peers: &Peers, rows: &[Row]) -> String {
     let mut text = format!(
         "{} hosts at {}, {} entries, SparDL at density {}; medians of {} turns, and the fastest and slowest of them\n\n{:10}{:>12}{:>22}{:>10}{:>8}{:>14}{:>10}{:>8}  library\n",
-        peers.hosts, peers.rate, quantity::grouped(peers.params as u64), peers.density, peers.turns,
-        "", "step", "least to most", "/ spardl", "/ ring", "received", "/ spardl", "/ ring",
+        peers.hosts,
+        peers.rate,
+        quantity::grouped(peers.params as u64),
+        peers.density,
+        peers.turns,
+        "",
+        "step",
+        "least to most",
+        "/ spardl",
+        "/ ring",
+        "received",
+        "/ spardl",
+        "/ ring",
     );
     let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
     for row in rows {
@@ -121,8 +142,14 @@ fn table(peers: &Peers, rows: &[Row]) -> String {
         let range = format!("{} to {}", ms(row.seconds_least), ms(row.seconds_most));
         text += &format!(
             "{:10}{:>9} ms{:>22}{:>10}{:>8}{:>14}{:>10}{:>8}  {}\n",
-            row.method, ms(row.seconds), range, ratio(row.seconds_to_spardl), ratio(row.seconds_to_ring),
-            quantity::bytes(row.bytes_received), ratio(row.bytes_to_spardl), ratio(row.bytes_to_ring),
+            row.method,
+            ms(row.seconds),
+            range,
+            ratio(row.seconds_to_spardl),
+            ratio(row.seconds_to_ring),
+            quantity::bytes(row.bytes_received),
+            ratio(row.bytes_to_spardl),
+            ratio(row.bytes_to_ring),
             row.library.as_deref().unwrap_or("gleaner"),
         );
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-use gleaner_testbed::experiment::{Experiment, Options, Plan, Progress, Tally};
+use clap::{Args, Parser};
+use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -49,8 +49,10 @@ pub struct Run {
 /// Runs it.
 pub fn run(run: &Run) -> Result<ExitCode, String> {
     let experiment = Experiment::read(&run.file).map_err(|e| e.to_string())?;
-    let program = std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let plan = Plan::of(&experiment, &program);
+    plan.jobs.iter().try_for_each(check)?;
     if run.dry_run {
         report::print(&listed(&plan)).map_err(|e| e.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -58,6 +60,27 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
     let out = run.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&plan.name));
     let options = Options { out, resume: run.resume, replace: run.replace, network: run.name.clone() };
     measure(&plan, &options, run.json)
+}
+
+/// Judges a job's command line as the command itself will, before anything is started.
+fn check(job: &Job) -> Result<(), String> {
+    let typed =
+        || job.program.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let refuse = |reason: String| {
+        format!("a case cannot be run: gleaner {} with {} workers: {reason}", typed(), job.workers())
+    };
+    match crate::Command::try_parse_from(&job.program) {
+        Ok(crate::Command::Bench(bench)) => bench.check(job.workers()).map_err(|e| refuse(e.to_string())),
+        #[cfg(feature = "train")]
+        Ok(crate::Command::Train(arguments)) => {
+            arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
+        }
+        Ok(_) => Err(refuse("this is no measurement".into())),
+        Err(_) if !cfg!(feature = "train") && typed().starts_with("train") => {
+            Err(refuse("this gleaner was built without its trainer; build it with the feature train".into()))
+        }
+        Err(error) => Err(refuse(error.to_string().lines().next().unwrap_or_default().to_owned())),
+    }
 }
 
 /// Runs a plan with a bar, and says what came of it.
@@ -98,10 +121,14 @@ fn tell(tally: &Tally, options: &Options) {
     if tally.torn {
         eprintln!("gleaner testbed: the last line of an earlier run was torn; it is measured again");
     }
-    let before = if tally.before > 0 { format!(" ({} were there before)", tally.before) } else { String::new() };
+    let before =
+        if tally.before > 0 { format!(" ({} were there before)", tally.before) } else { String::new() };
     eprintln!("gleaner testbed: {} measurements written to {out}{before}", tally.measured);
     if tally.ended_on_purpose > 0 {
-        eprintln!("gleaner testbed: {} of them failed as the chaos of the file asked for", tally.ended_on_purpose);
+        eprintln!(
+            "gleaner testbed: {} of them failed as the chaos of the file asked for",
+            tally.ended_on_purpose
+        );
     }
     for reason in &tally.failed {
         eprintln!("gleaner testbed: failed: {reason}");
@@ -113,9 +140,11 @@ fn tell(tally: &Tally, options: &Options) {
 
 /// Every job on a line, as one would type it.
 fn listed(plan: &Plan) -> String {
-    let line = |(turn, job): (u32, &gleaner_testbed::experiment::Job)| {
+    let line = |(turn, job): (u32, &Job)| {
         let program: Vec<_> = job.program.iter().map(|word| word.to_string_lossy()).collect();
-        let link = ["rate", "delay", "jitter", "loss"].map(|key| job.cases.first().and_then(|case| Some(format!(" {key} {}", case.0.get(key)?.as_str()?))));
+        let link = ["rate", "delay", "jitter", "loss"].map(|key| {
+            job.cases.first().and_then(|case| Some(format!(" {key} {}", case.0.get(key)?.as_str()?)))
+        });
         let link: String = link.into_iter().flatten().collect();
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), program.join(" "))
     };

@@ -13,7 +13,11 @@ pub struct Case(pub BTreeMap<String, Value>);
 impl Case {
     /// How many workers.
     pub fn workers(&self) -> u32 {
-        self.0.get("workers").and_then(Value::as_u64).and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
+        self.0
+            .get("workers")
+            .and_then(Value::as_u64)
+            .and_then(|workers| u32::try_from(workers).ok())
+            .unwrap_or(1)
     }
 
     /// The method's name, or what the command takes without one.

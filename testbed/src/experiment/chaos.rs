@@ -136,10 +136,13 @@ impl Entry {
             (None, Some(step)) => When::Step(step),
             _ => return Err(Problem::Conflict("a [[chaos]] has either 'at = \"3s\"' or 'step = 20'")),
         };
-        let lasts = self.lasts.as_deref().map(quantity::duration).transpose().map_err(|e| unread("for", e))?;
+        let lasts =
+            self.lasts.as_deref().map(quantity::duration).transpose().map_err(|e| unread("for", e))?;
         let act = self.act(workers)?;
         if lasts.is_some() && matches!(act, Act::Mend { .. } | Act::Kill { .. } | Act::Continue { .. }) {
-            return Err(Problem::Conflict("'for' goes with cut, reshape, slow and stop; what else is done stays done"));
+            return Err(Problem::Conflict(
+                "'for' goes with cut, reshape, slow and stop; what else is done stays done",
+            ));
         }
         Ok(Event { when, act, lasts, cases })
     }
@@ -171,8 +174,17 @@ impl Entry {
             (Some(found), None) => Err(Problem::Number { key, found, workers }),
             _ => Err(Problem::Conflict(advice)),
         };
-        let host = || number("host", self.host, self.rank, "cut, mend and reshape need 'host', the number of one, and no 'rank'");
-        let rank = || number("rank", self.rank, self.host, "slow, kill, stop and continue need 'rank', and no 'host'");
+        let host = || {
+            number(
+                "host",
+                self.host,
+                self.rank,
+                "cut, mend and reshape need 'host', the number of one, and no 'rank'",
+            )
+        };
+        let rank = || {
+            number("rank", self.rank, self.host, "slow, kill, stop and continue need 'rank', and no 'host'")
+        };
         Ok(match self.verb {
             Verb::Cut => Act::Cut { host: host()? },
             Verb::Mend => Act::Mend { host: host()? },
@@ -228,7 +240,10 @@ impl fmt::Display for Act {
             Self::Reshape { host, link: LinkText { rate, delay, jitter, loss } } => {
                 write!(f, "reshape host {host}")?;
                 let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
-                parts.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))).try_for_each(|(name, value)| write!(f, " {name} {value}"))
+                parts
+                    .iter()
+                    .filter_map(|(name, value)| Some((name, value.as_ref()?)))
+                    .try_for_each(|(name, value)| write!(f, " {name} {value}"))
             }
             Self::Slow { rank, share } => write!(f, "slow rank {rank} to {share}"),
             Self::Kill { rank } => write!(f, "kill rank {rank}"),

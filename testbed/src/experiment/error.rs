@@ -97,7 +97,9 @@ pub enum Problem {
         second: &'static str,
     },
     /// A pattern that fits nothing.
-    #[error("this [[{section}]] fits no case of the matrix; its keys are axes or fixed options, and its values stand there")]
+    #[error(
+        "this [[{section}]] fits no case of the matrix; its keys are axes or fixed options, and its values stand there"
+    )]
     Pattern {
         /// `exclude` or `only`.
         section: &'static str,
@@ -109,7 +111,9 @@ pub enum Problem {
     #[error("{0}")]
     Conflict(&'static str),
     /// Too few hosts.
-    #[error("{workers} workers need {workers} hosts, and the network has {hosts}; raise 'hosts' or leave it out")]
+    #[error(
+        "{workers} workers need {workers} hosts, and the network has {hosts}; raise 'hosts' or leave it out"
+    )]
     Hosts {
         /// Workers of the largest case.
         workers: u32,

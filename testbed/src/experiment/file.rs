@@ -127,19 +127,28 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         (Some(_), Some(file)) => Wanted::Topology(file),
         (Some(network), None) => Wanted::Uniform { hosts: network.hosts.unwrap_or(most) },
     };
-    if let Wanted::Uniform { hosts } = wanted && hosts < most {
+    if let Wanted::Uniform { hosts } = wanted
+        && hosts < most
+    {
         return Err((place, Problem::Hosts { workers: most, hosts }).into());
     }
     let chaos = events(&file, fewest, &cases)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
     if let Some(asked) = file.together.as_ref().filter(|_| together && command == Workload::Train) {
-        return Err((asked.span(), Problem::Conflict("only methods of 'bench' take turns in one job; leave 'together' out")).into());
+        return Err((
+            asked.span(),
+            Problem::Conflict("only methods of 'bench' take turns in one job; leave 'together' out"),
+        )
+            .into());
     }
     let turns = file.turns.as_ref().map_or(3, |turns| *turns.get_ref());
     if let Some(asked) = file.turns.as_ref().filter(|_| turns == 0) {
-        return Err((asked.span(), Problem::Conflict("'turns' is 0; expected a whole number from 1 on")).into());
+        return Err(
+            (asked.span(), Problem::Conflict("'turns' is 0; expected a whole number from 1 on")).into()
+        );
     }
-    let jobs = if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
+    let jobs =
+        if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
     Ok(Experiment {
         name: name.to_owned(),
         title: file.title,
@@ -160,7 +169,8 @@ fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
         return Err((workload.span(), Problem::Lacks { key: "command", section: "workload", advice }));
     };
     let problem = || {
-        let problem = Problem::Value { key: "command".into(), found: value.get_ref().to_string(), expected: EXPECTED };
+        let problem =
+            Problem::Value { key: "command".into(), found: value.get_ref().to_string(), expected: EXPECTED };
         (key.span(), problem)
     };
     value.get_ref().clone().try_into().map_err(|_| problem())
@@ -183,7 +193,9 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert(key.to_owned(), value.clone().into());
     }
     if topology.is_some() && (hosts.is_some() || LINK.iter().any(|key| fixed.0.contains_key(*key))) {
-        let problem = Problem::Conflict("a topology says what hosts and links there are; leave the other keys of [network] out");
+        let problem = Problem::Conflict(
+            "a topology says what hosts and links there are; leave the other keys of [network] out",
+        );
         return Err((network.span(), problem));
     }
     Ok(fixed)
@@ -213,7 +225,11 @@ fn axes(
         let repeated = values.iter().enumerate().any(|(i, value)| values[..i].contains(value));
         if values.is_empty() || repeated {
             let found = value.get_ref().to_string();
-            return Err(refuse(Problem::Value { key: name.clone(), found, expected: "a list of different values" }));
+            return Err(refuse(Problem::Value {
+                key: name.clone(),
+                found,
+                expected: "a list of different values",
+            }));
         }
         axes.push((name.clone(), values));
     }
@@ -221,8 +237,14 @@ fn axes(
 }
 
 /// What every case needs, filled in where it follows from the rest.
-fn need(fixed: &mut Case, axes: &[(String, Vec<Value>)], network: Option<&Network>, command: Workload) -> Result<(), Problem> {
-    let lacks = |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|(name, _)| name == key);
+fn need(
+    fixed: &mut Case,
+    axes: &[(String, Vec<Value>)],
+    network: Option<&Network>,
+    command: Workload,
+) -> Result<(), Problem> {
+    let lacks =
+        |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|(name, _)| name == key);
     if lacks(fixed, "workers") {
         let Some(hosts) = network.and_then(|network| network.hosts) else {
             let advice = "write workers = 4, or an axis of that name in [matrix]";
@@ -251,7 +273,9 @@ fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>,
         let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
         let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
         if file.network.is_none() && event.act.is_of_network() {
-            return Err(refuse(Problem::Conflict("cut, mend and reshape need an emulated network: write a [network]")));
+            return Err(refuse(Problem::Conflict(
+                "cut, mend and reshape need an emulated network: write a [network]",
+            )));
         }
         if let chaos::Act::Reshape { link: LinkText { rate, delay, jitter, loss }, .. } = &event.act {
             let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
@@ -311,9 +335,15 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
         ("workers", toml::Value::Integer(1..=MOST_WORKERS)) => {}
         ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
-        ("method", _) => return Err(refuse("the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]")),
+        ("method", _) => {
+            return Err(refuse(
+                "the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]",
+            ));
+        }
         (_, toml::Value::String(text)) if LINK.contains(&key) => check_quantity(key, text)?,
-        _ if LINK.contains(&key) => return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\"")),
+        _ if LINK.contains(&key) => {
+            return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\""));
+        }
         _ => {}
     }
     Ok(stored)
@@ -323,7 +353,12 @@ fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
         "rate" => quantity::rate(text).map(|_| ()),
         "delay" | "jitter" => quantity::duration(text).map(|_| ()),
-        _ => return text.parse::<Loss>().map(|_| ()).map_err(|source| Problem::Link { key: key.to_owned(), source }),
+        _ => {
+            return text
+                .parse::<Loss>()
+                .map(|_| ())
+                .map_err(|source| Problem::Link { key: key.to_owned(), source });
+        }
     };
     checked.map_err(|source| Problem::Quantity { key: key.to_owned(), source })
 }

@@ -85,7 +85,8 @@ impl<'a> Havoc<'a> {
                 Ok(()) => {
                     self.applied.lines.push(at);
                     let end = lasts.zip(act.undone());
-                    self.pending.extend(end.map(|(lasts, end)| (When::At(self.start.elapsed() + lasts), end, None)));
+                    self.pending
+                        .extend(end.map(|(lasts, end)| (When::At(self.start.elapsed() + lasts), end, None)));
                     self.applied.acts.push(act);
                 }
                 Err(refusal) => self.applied.lines.push(format!("{at} failed: {refusal}")),

@@ -82,7 +82,8 @@ impl Job {
 
     /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`.
     pub fn typed(&self, place: &Place) -> Vec<String> {
-        let mut program: Vec<String> = self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let mut program: Vec<String> =
+            self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner")) {
             *first = "gleaner".into();
         }
@@ -108,7 +109,12 @@ impl Job {
     }
 
     /// Runs it. `on_progress` hears of steps done and to do.
-    pub fn run(&self, place: &mut Place, events: &[&Event], mut on_progress: impl FnMut(u64, u64) + Send) -> Ended {
+    pub fn run(
+        &self,
+        place: &mut Place,
+        events: &[&Event],
+        mut on_progress: impl FnMut(u64, u64) + Send,
+    ) -> Ended {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let clock = Instant::now();
         let mark = format!("{}-{started}", std::process::id());
@@ -145,7 +151,10 @@ impl Job {
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
         job.env.push((MARK.to_owned(), mark.to_owned()));
-        job.env.push((HOSTS.to_owned(), place.hosts(self.workers()).iter().map(named).collect::<Vec<_>>().join(" ")));
+        job.env.push((
+            HOSTS.to_owned(),
+            place.hosts(self.workers()).iter().map(named).collect::<Vec<_>>().join(" "),
+        ));
         job.output = launcher::Output::Told;
         job
     }
@@ -173,7 +182,8 @@ impl Heard {
     fn judge(&self, outcome: &Outcome) -> Result<Value, (i32, String)> {
         let code = i32::from(outcome.exit_code);
         if let Some(failure) = &outcome.failure {
-            let said = self.last.get(&failure.rank).filter(|said| !failure.reason.contains(*said));
+            // Without an account of its own, a worker's last line is the best there is.
+            let said = self.last.get(&failure.rank).filter(|_| failure.reason.starts_with("exited"));
             let said = said.map_or_else(String::new, |said| format!("; it said: {said}"));
             return Err((code, format!("{failure}{said}")));
         }

@@ -12,7 +12,8 @@ pub fn here() -> Machine {
         let line = text.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == name));
         line.map_or_else(String::new, |(_, value)| value.trim().to_owned())
     };
-    let kibibytes = field("/proc/meminfo", "MemTotal").split(' ').next().and_then(|number| number.parse::<u64>().ok());
+    let kibibytes =
+        field("/proc/meminfo", "MemTotal").split(' ').next().and_then(|number| number.parse::<u64>().ok());
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Machine {
         processor: field("/proc/cpuinfo", "model name"),
@@ -25,7 +26,8 @@ pub fn here() -> Machine {
 /// The commit of the checkout around the current directory, with `-dirty` behind it where files differ; none outside one.
 pub fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        let output =
+            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "HEAD"])?;

@@ -16,14 +16,48 @@ pub enum Workload {
 }
 
 const BENCH: &[&str] = &[
-    "params", "method", "density", "k", "teams", "sag", "values", "selector", "residual", "steps", "warmup",
-    "seed", "timeout", "link_rate",
+    "params",
+    "method",
+    "density",
+    "k",
+    "teams",
+    "sag",
+    "values",
+    "selector",
+    "residual",
+    "steps",
+    "warmup",
+    "seed",
+    "timeout",
+    "link_rate",
 ];
 
 const TRAIN: &[&str] = &[
-    "data", "model", "method", "density", "k", "teams", "sag", "values", "selector", "residual", "timeout",
-    "steps", "batch", "lr", "lr_drops", "momentum", "momentum_correction", "mask_momentum", "weight_decay",
-    "clip", "clip_local", "warmup_density", "on_nonfinite", "seed", "evaluate_every",
+    "data",
+    "model",
+    "method",
+    "density",
+    "k",
+    "teams",
+    "sag",
+    "values",
+    "selector",
+    "residual",
+    "timeout",
+    "steps",
+    "batch",
+    "lr",
+    "lr_drops",
+    "momentum",
+    "momentum_correction",
+    "mask_momentum",
+    "weight_decay",
+    "clip",
+    "clip_local",
+    "warmup_density",
+    "on_nonfinite",
+    "seed",
+    "evaluate_every",
 ];
 
 /// What shapes the links rather than the command.

@@ -32,7 +32,9 @@ pub enum PlaceError {
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// Too few hosts.
-    #[error("a case has {workers} workers, and the topology has {hosts} hosts; add hosts to it, or leave that case out")]
+    #[error(
+        "a case has {workers} workers, and the topology has {hosts} hosts; add hosts to it, or leave that case out"
+    )]
     Hosts {
         /// Workers of the case.
         workers: u32,
@@ -94,7 +96,8 @@ impl Place {
 
     /// The first hosts, as the launcher has them; none on the loopback.
     pub fn hosts(&self, count: u32) -> Vec<Host> {
-        let host = |node: &Node| Host { address: Some(node.address.to_string()), ..Host::new(&node.namespace) };
+        let host =
+            |node: &Node| Host { address: Some(node.address.to_string()), ..Host::new(&node.namespace) };
         match self {
             Self::Loopback => Vec::new(),
             Self::Emulated(emulated) => emulated.hosts.iter().take(count as usize).map(host).collect(),

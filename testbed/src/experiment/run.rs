@@ -97,7 +97,10 @@ impl Plan {
         let job = |cases: &Vec<Case>| {
             let methods: Vec<String> = cases.iter().map(Case::method).collect();
             let mut words: Vec<OsString> = vec![program.into()];
-            words.extend([experiment.workload.to_string(), "--json".into(), "--method".into(), methods.join(",")].map(OsString::from));
+            words.extend(
+                [experiment.workload.to_string(), "--json".into(), "--method".into(), methods.join(",")]
+                    .map(OsString::from),
+            );
             words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
             Job { cases: cases.clone(), program: words, env: Vec::new(), seats: Seats::Workers }
         };
@@ -123,7 +126,11 @@ impl Plan {
     ///
     /// # Errors
     /// A directory or a network that cannot be used. What was measured before stays, and the network is taken down.
-    pub fn run(&self, options: &Options, on_progress: impl FnMut(&Progress) + Send) -> Result<Tally, RunError> {
+    pub fn run(
+        &self,
+        options: &Options,
+        on_progress: impl FnMut(&Progress) + Send,
+    ) -> Result<Tally, RunError> {
         let store = Store::open(&options.out, &self.texts, options.resume)?;
         let interrupt = Interrupt::listen()?;
         let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
@@ -193,7 +200,8 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         let of = self.plan.jobs.len() * self.plan.turns as usize;
         for (number, (turn, job)) in sequence.iter().enumerate() {
             let left = sequence.len() - number;
-            let mean = (!self.took.is_empty()).then(|| self.took.iter().sum::<f64>() / self.took.len() as f64);
+            let mean =
+                (!self.took.is_empty()).then(|| self.took.iter().sum::<f64>() / self.took.len() as f64);
             let rest = mean.map(|mean| Duration::from_secs_f64(mean * left as f64));
             let mut progress = Progress { done: of - left, of, job: job.label(), steps: (0, 0), rest };
             (self.on_progress)(&progress);
@@ -233,7 +241,11 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 if chaos::is_deadly(&ended.applied.acts) {
                     self.tally.ended_on_purpose += 1;
                 } else {
-                    self.tally.failed.push(format!("{}, {} workers: {reason}", case.method(), case.workers()));
+                    self.tally.failed.push(format!(
+                        "{}, {} workers: {reason}",
+                        case.method(),
+                        case.workers()
+                    ));
                 }
             }
             records.push(Record {

@@ -27,7 +27,10 @@ pub enum StoreError {
     #[error("another run is writing to {0}; wait for it, or name another directory with --out")]
     Busy(PathBuf),
     /// A line in its middle is no record.
-    #[error("{file}, line {line}: no measurement of format {}: {reason}; remove the line, or name another directory with --out", record::VERSION)]
+    #[error(
+        "{file}, line {line}: no measurement of format {}: {reason}; remove the line, or name another directory with --out",
+        record::VERSION
+    )]
     Line {
         /// The file.
         file: PathBuf,
@@ -37,7 +40,9 @@ pub enum StoreError {
         reason: String,
     },
     /// The system refuses.
-    #[error("{file} cannot be {what}: {source}; what was measured before stays valid, and --resume goes on once there is room and access")]
+    #[error(
+        "{file} cannot be {what}: {source}; what was measured before stays valid, and --resume goes on once there is room and access"
+    )]
     System {
         /// The file or directory.
         file: PathBuf,
@@ -191,8 +196,18 @@ mod tests {
         let outcome = Outcome::Failed { exit_code: 3, reason: "ü\n".into() };
         let (version, experiment) = (record::VERSION, "test".to_owned());
         Record {
-            version, experiment, case: case.into(), turn, machine, outcome, started: 0.1, seconds: 0.2, commit: None,
-            command: vec!["a b".into()], chaos: Vec::new(), traffic: Vec::new(),
+            version,
+            experiment,
+            case: case.into(),
+            turn,
+            machine,
+            outcome,
+            started: 0.1,
+            seconds: 0.2,
+            commit: None,
+            command: vec!["a b".into()],
+            chaos: Vec::new(),
+            traffic: Vec::new(),
         }
     }
 

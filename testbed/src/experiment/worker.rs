@@ -47,7 +47,8 @@ fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
         let found = fs::read_dir("/proc").into_iter().flatten().flatten().find_map(|entry| {
             let number: i32 = entry.file_name().to_str()?.parse().ok()?;
             let environment = fs::read(entry.path().join("environ")).ok()?;
-            let has = |wanted: &String| environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes());
+            let has =
+                |wanted: &String| environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes());
             (wanted.iter().all(has) && leads_session(number)).then(|| Pid::from_raw(number))?
         });
         match found {

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 use std::thread;
+use std::time::Duration;
 
 use super::state::State;
 use super::{INTERFACE, Kernel, NetworkError, Node, commands, inside, nodes, shape};

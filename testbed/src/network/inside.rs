@@ -35,7 +35,8 @@ pub struct Counters {
 pub(super) fn counters(namespace: &str) -> Result<Counters, NetworkError> {
     let table = within(namespace, || fs::read_to_string("/proc/thread-self/net/dev"))?;
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
-    let numbers: Vec<u64> = line.unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let numbers: Vec<u64> =
+        line.unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
     match (numbers.first(), numbers.get(8)) {
         (Some(&received), Some(&sent)) => Ok(Counters { received, sent }),
         _ => Err(enter(namespace, &io::Error::other("it has no interface eth0"))),
@@ -51,10 +52,7 @@ pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Re
     within(namespace, || Ok((0..ATTEMPTS).any(|_| answers())))
 }
 
-fn within<T: Send>(
-    namespace: &str,
-    work: impl FnOnce() -> io::Result<T> + Send,
-) -> Result<T, NetworkError> {
+fn within<T: Send>(namespace: &str, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T, NetworkError> {
     let done = thread::scope(|scope| {
         let inside = || {
             let file = File::open(path(namespace))?;

@@ -32,7 +32,9 @@ pub const NAME: &str = "gleaner";
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// Not root.
-    #[error("network namespaces need root; run it with sudo, or as root in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN")]
+    #[error(
+        "network namespaces need root; run it with sudo, or as root in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN"
+    )]
     Root,
     /// A program is not installed.
     #[error("the command {program} is not here; install it, on Debian with apt-get install {package}")]
@@ -43,7 +45,9 @@ pub enum NetworkError {
         package: &'static str,
     },
     /// No namespaces.
-    #[error("this machine makes no network namespaces: {said}; expected CAP_SYS_ADMIN and a kernel with them")]
+    #[error(
+        "this machine makes no network namespaces: {said}; expected CAP_SYS_ADMIN and a kernel with them"
+    )]
     Namespaces {
         /// What was said.
         said: String,
@@ -92,7 +96,9 @@ pub enum NetworkError {
         there: Vec<String>,
     },
     /// A network that was not finished.
-    #[error("the network {name} is half-made; remove it with gleaner testbed down --name {name}, or make it anew with up --replace")]
+    #[error(
+        "the network {name} is half-made; remove it with gleaner testbed down --name {name}, or make it anew with up --replace"
+    )]
     Half {
         /// Its name.
         name: String,
@@ -128,7 +134,9 @@ pub enum NetworkError {
         said: String,
     },
     /// A namespace cannot be looked into.
-    #[error("the namespace {namespace} cannot be looked into: {error}; gleaner testbed up --replace makes the network anew")]
+    #[error(
+        "the namespace {namespace} cannot be looked into: {error}; gleaner testbed up --replace makes the network anew"
+    )]
     Enter {
         /// Which.
         namespace: String,
@@ -136,7 +144,9 @@ pub enum NetworkError {
         error: String,
     },
     /// A host does not reach the first one.
-    #[error("{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)")]
+    #[error(
+        "{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)"
+    )]
     Unreachable {
         /// Which host.
         host: String,
@@ -146,7 +156,9 @@ pub enum NetworkError {
         first: String,
     },
     /// A process does not end.
-    #[error("process {process} runs in one of the namespaces and does not end even when killed; look at it, then try again")]
+    #[error(
+        "process {process} runs in one of the namespaces and does not end even when killed; look at it, then try again"
+    )]
     Undead {
         /// Its id.
         process: i32,

@@ -18,7 +18,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
 pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
     let there = || state.namespaces.iter().filter(|namespace| inside::path(namespace).exists());
-    let (ours, others): (Vec<&String>, Vec<&String>) = there().partition(|namespace| is_ours(state, namespace));
+    let (ours, others): (Vec<&String>, Vec<&String>) =
+        there().partition(|namespace| is_ours(state, namespace));
     end_processes(&ours)?;
     for namespace in &ours {
         commands::run(&["ip", "netns", "delete", namespace], None)?;
@@ -47,7 +48,8 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
             let entry = entry.ok()?;
             let id = entry.file_name().to_str()?.parse().ok()?;
             // A namespace of a half-made network may not be there yet: what is in its file's place is in none of ours.
-            let at = identity(&entry.path().join("ns/net")).filter(|at| ours.contains(at) && Some(*at) != outside)?;
+            let at = identity(&entry.path().join("ns/net"))
+                .filter(|at| ours.contains(at) && Some(*at) != outside)?;
             ours.contains(&at).then(|| Pid::from_raw(id))?
         });
         processes.collect()

@@ -76,7 +76,10 @@ impl Kit {
         }
         let mut kit = Self { directory, mpi: Vec::new(), python: None, missing: Vec::new() };
         for (name, compiler, starter, install) in MPI {
-            match [compiler, starter].into_iter().find(|program| !runs(Command::new(program).arg("--version"))) {
+            match [compiler, starter]
+                .into_iter()
+                .find(|program| !runs(Command::new(program).arg("--version")))
+            {
                 Some(lacking) => kit.miss(name, format!("there is no {lacking}: {install}")),
                 None => {
                     kit.compile(name, compiler)?;

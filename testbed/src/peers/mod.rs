@@ -45,7 +45,8 @@ impl Request {
     /// A rate that cannot be read.
     pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Result<Plan, QuantityError> {
         quantity::rate(&self.rate)?;
-        let mut jobs = vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
+        let mut jobs =
+            vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
         jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
         jobs.extend(kit.gloo().map(|(python, script)| self.gloo(python, script)));
         let text = json!({
@@ -87,15 +88,25 @@ impl Request {
 
     fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
         let counts = [self.params.to_string(), self.steps.to_string(), self.warmup.to_string()];
-        let mut words: Vec<OsString> = vec![kit.mpirun().into(), name.into(), self.hosts.to_string().into(), program.into()];
+        let mut words: Vec<OsString> =
+            vec![kit.mpirun().into(), name.into(), self.hosts.to_string().into(), program.into()];
         words.push(name.into());
         words.extend(counts.map(OsString::from));
-        Job { cases: vec![Case(self.case("peer", name))], program: words, env: Vec::new(), seats: Seats::First }
+        Job {
+            cases: vec![Case(self.case("peer", name))],
+            program: words,
+            env: Vec::new(),
+            seats: Seats::First,
+        }
     }
 
     fn gloo(&self, python: PathBuf, script: PathBuf) -> Job {
         let mut words: Vec<OsString> = vec![python.into(), script.into()];
-        for (option, count) in [("--params", self.params as u64), ("--steps", self.steps.into()), ("--warmup", self.warmup.into())] {
+        for (option, count) in [
+            ("--params", self.params as u64),
+            ("--steps", self.steps.into()),
+            ("--warmup", self.warmup.into()),
+        ] {
             words.extend([option.into(), count.to_string().into()]);
         }
         // Gloo asks the host's name for its address; in a namespace that is another host's.

@@ -22,8 +22,11 @@ open-mpi)
     exec mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none "$@"
     ;;
 mpich)
+    # Neither UCX nor libfabric may find out that all hosts share one memory.
+    export UCX_TLS=tcp,self FI_PROVIDER=tcp
     set -- -n "$workers" "$@"
     if [ -n "$hosts" ]; then
+        export UCX_NET_DEVICES=eth0
         set -- -hosts "$hosts" -ppn 1 -launcher ssh -launcher-exec "$kit/agent.sh" -iface eth0 "$@"
     fi
     exec mpirun.mpich -bind-to none "$@"

@@ -33,6 +33,14 @@ pub struct Row {
     pub bytes_to_ring: Option<f64>,
 }
 
+impl Row {
+    /// Whether a dense all-reduce of so many float32 cannot have crossed the emulated links: every host has to receive as
+    /// many bytes as the sum has, at the least.
+    pub fn went_around(&self, params: usize) -> bool {
+        self.bytes_received < 4.0 * params as f64
+    }
+}
+
 /// A row for each method, in the order of its first record. Failed jobs have none.
 pub fn rows(records: &[Record]) -> Vec<Row> {
     let mut names: Vec<&Value> = Vec::new();
@@ -101,9 +109,18 @@ mod tests {
         let machine = Machine { processor: String::new(), cores: 1, memory: 1, kernel: String::new() };
         let case = [("method", json!(method)), ("steps", json!(8)), ("warmup", json!(2))];
         Record {
-            version: VERSION, experiment: "peers".into(), case: case.map(|(key, value)| (key.to_owned(), value)).into(),
-            turn, started: 0.0, seconds: 1.0, machine, commit: None, command: Vec::new(), chaos: Vec::new(),
-            traffic: traffic.to_vec(), outcome,
+            version: VERSION,
+            experiment: "peers".into(),
+            case: case.map(|(key, value)| (key.to_owned(), value)).into(),
+            turn,
+            started: 0.0,
+            seconds: 1.0,
+            machine,
+            commit: None,
+            command: Vec::new(),
+            chaos: Vec::new(),
+            traffic: traffic.to_vec(),
+            outcome,
         }
     }
 

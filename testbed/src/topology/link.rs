@@ -79,7 +79,11 @@ impl fmt::Display for Loss {
 #[serde(deny_unknown_fields, default)]
 pub struct Shape {
     /// Bits per second on the wire, Ethernet headers included; none is no limit.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rate_text", deserialize_with = "some_rate")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "rate_text",
+        deserialize_with = "some_rate"
+    )]
     pub rate: Option<Rate>,
     /// What every packet waits.
     #[serde(serialize_with = "time_text", deserialize_with = "time")]

@@ -132,10 +132,7 @@ impl Topology {
     /// So many hosts with equal links on one switch, called host0, host1, ….
     pub fn uniform(hosts: usize, link: Link) -> Self {
         let hosts = (0..hosts).map(|i| Host { name: format!("host{i}"), link }).collect();
-        Self {
-            subnet: Subnet::default(),
-            groups: vec![Group { name: "host".into(), uplink: None, hosts }],
-        }
+        Self { subnet: Subnet::default(), groups: vec![Group { name: "host".into(), uplink: None, hosts }] }
     }
 
     /// Reads a file.

@@ -64,7 +64,12 @@ fn a_file_says_which_jobs_there_are_and_in_which_order() {
         .collect();
     assert_eq!(
         jobs,
-        ["4 \"1gbit\" spardl+ring", "4 \"100mbit\" spardl", "2 \"1gbit\" spardl+ring", "2 \"100mbit\" spardl"]
+        [
+            "4 \"1gbit\" spardl+ring",
+            "4 \"100mbit\" spardl",
+            "2 \"1gbit\" spardl+ring",
+            "2 \"100mbit\" spardl"
+        ]
     );
     let of = |job: usize| chaos::of_case(&experiment.chaos, &experiment.jobs[job][0]).len();
     assert_eq!((of(0), of(3)), (2, 1));
@@ -72,11 +77,15 @@ fn a_file_says_which_jobs_there_are_and_in_which_order() {
 
 #[test]
 fn what_is_not_said_follows_from_the_rest() {
-    let experiment = parsed("title = 't'\n[network]\nhosts = 3\nrate = '1gbit'\n[workload]\ncommand = 'bench'\nparams = 10\n");
+    let experiment = parsed(
+        "title = 't'\n[network]\nhosts = 3\nrate = '1gbit'\n[workload]\ncommand = 'bench'\nparams = 10\n",
+    );
     let case = &experiment.jobs[0][0];
     assert_eq!((experiment.turns, experiment.jobs.len(), case.workers()), (3, 1, 3));
     assert_eq!((case.method().as_str(), &case.0["rate"]), ("spardl", &Value::from("1gbit")));
-    let alone = parsed("title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n");
+    let alone = parsed(
+        "title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n",
+    );
     assert_eq!((alone.network, alone.jobs.len()), (Wanted::Loopback, 2));
 }
 
@@ -91,7 +100,12 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("hosts = 4", "hosts = 4\nrate = '1gbit'", 17, "'rate' stands in [network] and in [matrix]"),
         ("hosts = 4", "topology = 'x'\nhosts = 4", 5, "leave the other keys"),
         ("hosts = 4", "topology = 'x'", 16, "'rate' is not known in [matrix]"),
-        ("command = \"bench\"", "command = \"plan\"", 9, "'command' is \"plan\"; expected \"bench\" or \"train\""),
+        (
+            "command = \"bench\"",
+            "command = \"plan\"",
+            9,
+            "'command' is \"plan\"; expected \"bench\" or \"train\"",
+        ),
         ("command = \"bench\"\n", "", 8, "[workload] lacks 'command'"),
         ("params = 100_000", "", 8, "[workload] lacks 'params'"),
         ("steps = 5", "step = 5", 10, "'step' is not known in [workload]; expected one of params, method"),
