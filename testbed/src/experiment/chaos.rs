@@ -51,7 +51,7 @@ pub enum Act {
         /// What changes, as in the file.
         link: LinkText,
     },
-    /// The worker runs for a share of the time only.
+    /// The worker gets at most a share of one processor's time; undone, what it can use.
     Slow {
         /// The worker.
         rank: u32,
@@ -163,7 +163,7 @@ impl Entry {
             (Verb::Slow, Some(share)) if share > 0.0 && share < 1.0 => share,
             (Verb::Slow, _) => {
                 return Err(Problem::Conflict(
-                    "'do = \"slow\"' needs 'share', the share of the time in which the worker runs: a number above 0 and below 1",
+                    "'do = \"slow\"' needs 'share', the worker's share of one processor: a number above 0 and below 1",
                 ));
             }
             (_, Some(_)) => return Err(Problem::Conflict("'share' goes with 'do = \"slow\"'")),

@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use super::chaos::{Act, Event, When};
 use super::place::Place;
-use super::worker::{self, Slowed};
+use super::slow::Slowed;
+use super::worker;
 
 /// With nothing to wait for, a job is looked at this often all the same.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -106,8 +107,8 @@ impl<'a> Havoc<'a> {
             }
             Act::Slow { rank, share } => {
                 self.slowed.remove(rank).into_iter().for_each(Slowed::end);
-                let slowed = Slowed::start(self.mark, *rank, *share).map_err(|e| text(&e))?;
-                self.slowed.insert(*rank, slowed);
+                let worker = worker::find(self.mark, *rank).map_err(|e| text(&e))?;
+                self.slowed.insert(*rank, Slowed::start(worker, *share));
                 Ok(())
             }
             Act::Cut { host } => self.place.cut(*host).map_err(|e| text(&e)),

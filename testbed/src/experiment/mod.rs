@@ -15,6 +15,7 @@ mod machine;
 mod options;
 mod place;
 mod run;
+mod slow;
 mod store;
 mod worker;
 

@@ -1,9 +1,7 @@
-//! Workers as processes: found by their rank, stopped, killed, slowed down.
+//! Workers as processes: found by their rank, stopped, killed.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,9 +11,6 @@ pub const MARK: &str = "GLEANER_TESTBED_JOB";
 
 /// How long a worker may take to appear after its launcher was started.
 const APPEARING: Duration = Duration::from_secs(5);
-
-/// How often a slow worker goes and stands still: shorter than the steps, so that each of them takes longer.
-const BEAT: Duration = Duration::from_millis(4);
 
 /// What kept a worker from being found or signalled.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +35,7 @@ pub fn signal(mark: &str, rank: u32, signal: Signal) -> Result<(), WorkerError> 
 }
 
 /// The worker's process, waited for if it is only being started.
-fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
+pub fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
     let wanted = [format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")];
     let since = Instant::now();
     loop {
@@ -65,37 +60,4 @@ fn leads_session(number: i32) -> bool {
     // number (name) state parent group session
     let session = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(3));
     session.and_then(|session| session.parse().ok()) == Some(number)
-}
-
-/// A worker that runs for a share of the time only. It is stopped and continued in turns, which needs no more than the
-/// right to send it signals; a quota of processor time would need a control group that not every machine lends.
-pub struct Slowed {
-    over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Slowed {
-    /// From now on.
-    pub fn start(mark: &str, rank: u32, share: f64) -> Result<Self, WorkerError> {
-        let worker = find(mark, rank)?;
-        let over = Arc::new(AtomicBool::new(false));
-        let is_over = over.clone();
-        let thread = thread::spawn(move || {
-            let running = BEAT.mul_f64(share);
-            // It ends with the worker, too.
-            while !is_over.load(Ordering::Relaxed) && kill_process(worker, Signal::STOP).is_ok() {
-                thread::sleep(BEAT - running);
-                let _ = kill_process(worker, Signal::CONT);
-                thread::sleep(running);
-            }
-        });
-        Ok(Self { over, thread })
-    }
-
-    /// It goes at its own speed again.
-    pub fn end(self) {
-        self.over.store(true, Ordering::Relaxed);
-        // The thread does nothing that could panic.
-        let _ = self.thread.join();
-    }
 }
