@@ -139,10 +139,20 @@ pub enum BenchError {
     Print(#[from] io::Error),
 }
 
+impl Bench {
+    /// Whether all its methods can run among so many workers.
+    ///
+    /// # Errors
+    /// The first one that cannot.
+    pub fn check(&self, workers: u32) -> Result<(), ChoiceError> {
+        lineup::enlist(&self.choice, self.residual, workers, self.params).map(drop)
+    }
+}
+
 /// Runs it, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(bench: &Bench) -> Result<u8, BenchError> {
     if !Config::is_worker() {
-        lineup::enlist(&bench.choice, bench.residual, bench.workers, bench.params)?;
+        bench.check(bench.workers)?;
         bench.svg.as_deref().map_or(Ok(()), picture::probe)?;
     }
     if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {

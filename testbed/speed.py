@@ -68,7 +68,7 @@ commands["ring"] = bench("ring")
 has_torch = subprocess.run([arguments.python, "-c", "import torch.distributed"], capture_output=True).returncode == 0
 if has_torch:
     commands["gloo (dense)"] = [
-        arguments.python, here / "gloo.py", "--params", str(arguments.params), "--steps", str(arguments.steps),
+        arguments.python, here / "src/peers/gloo.py", "--params", str(arguments.params), "--steps", str(arguments.steps),
         "--warmup", str(arguments.warmup),
     ]
 else:

@@ -44,6 +44,8 @@ pub struct Summary {
     pub seconds: f64,
     pub seconds_p25: f64,
     pub seconds_p75: f64,
+    /// Of each measured step the slowest rank's time, in order.
+    pub seconds_steps: Vec<f64>,
     /// The least that a step could take, where the rate of the links was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_floor: Option<f64>,
@@ -129,6 +131,7 @@ impl Summary {
             seconds: seconds.median,
             seconds_p25: seconds.p25,
             seconds_p75: seconds.p75,
+            seconds_steps: records.iter().map(|r| r.largest.seconds).collect(),
             seconds_floor: None,
             seconds_floor_in_place: None,
             seconds_select: select.median,
@@ -226,6 +229,7 @@ mod tests {
         let facts =
             || Facts { workers: 2, params: 10, rounds: 2, lost: 0.0, digest: String::new(), auto: None };
         let summary = Summary::of(&entrant, &[record; 3], facts());
+        assert_eq!(summary.seconds_steps, [10.0; 3]);
         assert_eq!((summary.seconds, summary.seconds_select, summary.seconds_exchange), (10.0, 9.0, 8.0));
         assert_eq!(
             (summary.slowest_select, summary.slowest_exchange, summary.slowest_merge),

@@ -1,14 +1,157 @@
-//! `gleaner testbed peers`.
+//! `gleaner testbed peers`: dense all-reduces of other libraries beside ours.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use gleaner_testbed::experiment::{Options, Store};
+use gleaner_testbed::peers::{Kit, Missing, Request, Row, rows};
+use gleaner_testbed::quantity;
+use serde_json::json;
+
+use super::run::measure;
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner testbed peers --hosts 6 --rate 1gbit --params 14728266
+  gleaner testbed peers --hosts 3 --rate 100mbit --params 269722 --turns 5 --json
+  gleaner testbed report runs/peers
+
+Measured are SparDL and our dense ring, and of Open MPI, MPICH and Gloo (through PyTorch) what is installed. Everybody has
+the same emulated hosts, one after the other, in turns. Needs root.";
 
 /// Measure dense all-reduces of other libraries beside ours
 #[derive(Debug, Args)]
-pub struct Peers {}
+#[command(after_help = EXAMPLES)]
+pub struct Peers {
+    /// How many emulated hosts, with a worker on each
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=250))]
+    hosts: u32,
+    /// The rate of their links
+    #[arg(long, default_value = "1gbit")]
+    rate: String,
+    /// Entries of the gradient, float32
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    params: usize,
+    /// The share of the entries that SparDL delivers
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    density: f64,
+    /// Steps that are measured in a turn
+    #[arg(long, value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Steps before them that are not
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    warmup: u32,
+    /// How often everybody has a turn
+    #[arg(long, value_name = "T", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// A Python that has PyTorch with Gloo
+    #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
+    python: PathBuf,
+    /// Where measurements go
+    #[arg(long, value_name = "DIR", default_value = "runs/peers")]
+    out: PathBuf,
+    /// Go on with what is in that directory
+    #[arg(long)]
+    resume: bool,
+    /// Take down an emulated network of that name first, left behind by a run that was killed
+    #[arg(long)]
+    replace: bool,
+    /// What the emulated network is called; runs at the same time need different names
+    #[arg(long, default_value = "peers")]
+    name: String,
+    /// One JSON object on standard output instead of a table
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs it.
-pub fn run(_: &Peers) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(peers: &Peers) -> Result<ExitCode, String> {
+    let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
+    for Missing { name, reason } in kit.missing() {
+        eprintln!("gleaner testbed: {name} is not measured: {reason}");
+    }
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let request = Request {
+        hosts: peers.hosts,
+        rate: peers.rate.clone(),
+        params: peers.params,
+        density: peers.density,
+        steps: peers.steps,
+        warmup: peers.warmup,
+        turns: peers.turns,
+    };
+    let plan = request.plan(&program, &kit).map_err(|e| e.to_string())?;
+    let options = Options {
+        out: peers.out.clone(),
+        resume: peers.resume,
+        replace: peers.replace,
+        network: peers.name.clone(),
+    };
+    let code = measure(&plan, &options, false)?;
+    let records = Store::read(&peers.out).map_err(|e| e.to_string())?;
+    let rows = rows(&records);
+    let text = if peers.json { in_json(peers, &kit, &rows) } else { table(peers, &rows) };
+    report::print(&text).map_err(|e| e.to_string())?;
+    let around = rows.iter().find(|row| row.method != "spardl" && row.went_around(peers.params));
+    match around {
+        None => Ok(code),
+        Some(row) => Err(format!(
+            "{}: its hosts received fewer bytes than a dense all-reduce needs, so it went around the emulated links; its figures mean nothing",
+            row.method
+        )),
+    }
+}
+
+fn in_json(peers: &Peers, kit: &Kit, rows: &[Row]) -> String {
+    let missing =
+        kit.missing().iter().map(|Missing { name, reason }| json!({"method": name, "reason": reason}));
+    let object = json!({
+        "hosts": peers.hosts,
+        "rate": peers.rate,
+        "params": peers.params,
+        "density": peers.density,
+        "methods": rows,
+        "missing": missing.collect::<Vec<_>>(),
+    });
+    format!("{object}\n")
+}
+
+fn table(peers: &Peers, rows: &[Row]) -> String {
+    let mut text = format!(
+        "{} hosts at {}, {} entries, SparDL at density {}; medians of {} turns, and the fastest and slowest of them\n\n{:10}{:>12}{:>22}{:>10}{:>8}{:>14}{:>10}{:>8}  library\n",
+        peers.hosts,
+        peers.rate,
+        quantity::grouped(peers.params as u64),
+        peers.density,
+        peers.turns,
+        "",
+        "step",
+        "least to most",
+        "/ spardl",
+        "/ ring",
+        "received",
+        "/ spardl",
+        "/ ring",
+    );
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+    for row in rows {
+        let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+        let range = format!("{} to {}", ms(row.seconds_least), ms(row.seconds_most));
+        text += &format!(
+            "{:10}{:>9} ms{:>22}{:>10}{:>8}{:>14}{:>10}{:>8}  {}\n",
+            row.method,
+            ms(row.seconds),
+            range,
+            ratio(row.seconds_to_spardl),
+            ratio(row.seconds_to_ring),
+            quantity::bytes(row.bytes_received),
+            ratio(row.bytes_to_spardl),
+            ratio(row.bytes_to_ring),
+            row.library.as_deref().unwrap_or("gleaner"),
+        );
+    }
+    text
 }

@@ -1,14 +1,152 @@
-//! `gleaner testbed run`.
+//! `gleaner testbed run`: an experiment from a file.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Parser};
+use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner testbed run experiments/first.toml                 (measurements go to runs/first)
+  gleaner testbed run experiments/first.toml --dry-run       (only says which jobs there are)
+  gleaner testbed run experiments/first.toml --out /data/1 --resume
+  gleaner testbed report runs/first
+
+Ctrl-C ends the run, leaves no emulated host behind and keeps what was measured; --resume goes on. The exit code is 0 if
+every job ended well or was ended on purpose, 1 if one failed, 130 after Ctrl-C and 143 after SIGTERM.";
 
 /// Run an experiment from a file
 #[derive(Debug, Args)]
-pub struct Run {}
+#[command(after_help = EXAMPLES)]
+pub struct Run {
+    /// The experiment's file
+    file: PathBuf,
+    /// Where measurements go [default: runs/ and the file's name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with what is in that directory: what it has is not measured again
+    #[arg(long)]
+    resume: bool,
+    /// Take down an emulated network of that name first, left behind by a run that was killed
+    #[arg(long)]
+    replace: bool,
+    /// What the emulated network is called; runs at the same time need different names
+    #[arg(long, default_value = "run")]
+    name: String,
+    /// Print the jobs in their order, and run none
+    #[arg(long)]
+    dry_run: bool,
+    /// End standard output with one JSON object: out, measured, before, failed, ended_on_purpose, interrupted
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs it.
-pub fn run(_: &Run) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(run: &Run) -> Result<ExitCode, String> {
+    let experiment = Experiment::read(&run.file).map_err(|e| e.to_string())?;
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let plan = Plan::of(&experiment, &program);
+    plan.jobs.iter().try_for_each(check)?;
+    if run.dry_run {
+        report::print(&listed(&plan)).map_err(|e| e.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let out = run.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&plan.name));
+    let options = Options { out, resume: run.resume, replace: run.replace, network: run.name.clone() };
+    measure(&plan, &options, run.json)
+}
+
+/// Judges a job's command line as the command itself will, before anything is started.
+fn check(job: &Job) -> Result<(), String> {
+    let typed =
+        || job.program.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let refuse = |reason: String| {
+        format!("a case cannot be run: gleaner {} with {} workers: {reason}", typed(), job.workers())
+    };
+    match crate::Command::try_parse_from(&job.program) {
+        Ok(crate::Command::Bench(bench)) => bench.check(job.workers()).map_err(|e| refuse(e.to_string())),
+        #[cfg(feature = "train")]
+        Ok(crate::Command::Train(arguments)) => {
+            arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
+        }
+        Ok(_) => Err(refuse("this is no measurement".into())),
+        Err(_) if !cfg!(feature = "train") && typed().starts_with("train") => {
+            Err(refuse("this gleaner was built without its trainer; build it with the feature train".into()))
+        }
+        Err(error) => Err(refuse(error.to_string().lines().next().unwrap_or_default().to_owned())),
+    }
+}
+
+/// Runs a plan with a bar, and says what came of it.
+pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
+    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let tally = plan.run(options, |progress| draw(&bar, progress));
+    bar.finish_and_clear();
+    let tally = tally.map_err(|e| e.to_string())?;
+    tell(&tally, options);
+    if json {
+        let summary = json!({
+            "out": options.out,
+            "measured": tally.measured,
+            "before": tally.before,
+            "failed": tally.failed,
+            "ended_on_purpose": tally.ended_on_purpose,
+            "interrupted": tally.interrupted,
+        });
+        report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
+    }
+    let failed = u8::from(!tally.failed.is_empty());
+    Ok(ExitCode::from(tally.interrupted.unwrap_or(failed)))
+}
+
+fn draw(bar: &ProgressBar, progress: &Progress) {
+    let Progress { done, of, job, steps, rest } = progress;
+    bar.set_length(*of as u64);
+    bar.set_position(*done as u64);
+    let steps = if steps.1 > 0 { format!(", {} of {} steps", steps.0, steps.1) } else { String::new() };
+    let rest = rest.map_or_else(String::new, |rest| format!(", about {} left", HumanDuration(rest)));
+    bar.set_message(format!("{job}{steps}{rest}"));
+}
+
+/// On standard error, since standard output is for what was asked for.
+fn tell(tally: &Tally, options: &Options) {
+    let out = options.out.display();
+    if tally.torn {
+        eprintln!("gleaner testbed: the last line of an earlier run was torn; it is measured again");
+    }
+    let before =
+        if tally.before > 0 { format!(" ({} were there before)", tally.before) } else { String::new() };
+    eprintln!("gleaner testbed: {} measurements written to {out}{before}", tally.measured);
+    if tally.ended_on_purpose > 0 {
+        eprintln!(
+            "gleaner testbed: {} of them failed as the chaos of the file asked for",
+            tally.ended_on_purpose
+        );
+    }
+    for reason in &tally.failed {
+        eprintln!("gleaner testbed: failed: {reason}");
+    }
+    if tally.interrupted.is_some() {
+        eprintln!("gleaner testbed: interrupted; --resume goes on");
+    }
+}
+
+/// Every job on a line, as one would type it.
+fn listed(plan: &Plan) -> String {
+    let line = |(turn, job): (u32, &Job)| {
+        let program: Vec<_> = job.program.iter().map(|word| word.to_string_lossy()).collect();
+        let link = ["rate", "delay", "jitter", "loss"].map(|key| {
+            job.cases.first().and_then(|case| Some(format!(" {key} {}", case.0.get(key)?.as_str()?)))
+        });
+        let link: String = link.into_iter().flatten().collect();
+        format!("turn {turn}, {} workers{link}: {}\n", job.workers(), program.join(" "))
+    };
+    plan.sequence().map(line).collect()
 }

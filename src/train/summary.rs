@@ -52,6 +52,8 @@ pub struct Summary {
     pub held_out_accuracy: Option<f64>,
     /// Step and held-out loss of every evaluation.
     pub loss_curve: Vec<(u64, f64)>,
+    /// Every evaluation of this process, in order.
+    pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
     pub seconds: f64,
     /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
@@ -66,6 +68,19 @@ pub struct Summary {
     pub dense_bytes_per_step: f64,
     /// SHA-256 of the final parameters, the same on every worker.
     pub parameters_digest: String,
+}
+
+/// An evaluation on held-out data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluated {
+    /// Steps that were done before it.
+    pub step: u64,
+    /// What this process's steps had taken by then on worker 0, in seconds: without evaluations and checkpoints.
+    pub seconds: f64,
+    /// The loss on held-out data, in nats per character or image.
+    pub held_out_loss: f64,
+    /// The share of held-out images classified correctly.
+    pub held_out_accuracy: Option<f64>,
 }
 
 /// What each worker receives in a ring all-reduce of n numbers of four bytes: 2(P−1)/P · 4n.

@@ -14,7 +14,7 @@ use super::layers::{Mode, cross_entropy, with_values};
 use super::models::Model;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
-use super::summary::{Progress, Summary, dense_bytes_per_step, density};
+use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::{Gradients, Session};
 
@@ -59,6 +59,7 @@ struct Run<'a> {
     identity: Identity,
     first_step: u64,
     loss_curve: Vec<(u64, f64)>,
+    evaluations: Vec<Evaluated>,
 }
 
 impl<'a> Run<'a> {
@@ -99,6 +100,7 @@ impl<'a> Run<'a> {
             identity,
             first_step,
             loss_curve,
+            evaluations: Vec::new(),
         })
     }
 
@@ -130,14 +132,14 @@ impl<'a> Run<'a> {
         let mut clock = Clock::new(self.gradients.bytes_received());
         let mut reporter = Reporter::new(self, progress);
         if self.loss_curve.is_empty() {
-            self.evaluate(self.first_step)?;
+            self.evaluate(self.first_step, &clock)?;
         }
         for step in self.first_step..self.settings.steps {
             let loss = self.step(step, &mut clock)?;
             let done = step + 1;
             reporter.report(done, loss, &clock, &self.gradients);
             if done % self.settings.evaluate_every == 0 && done < self.settings.steps {
-                self.evaluate(done)?;
+                self.evaluate(done, &clock)?;
             }
             let last = done == self.settings.steps;
             let every = self.settings.checkpoint.as_ref().and_then(|(_, every)| *every);
@@ -147,7 +149,7 @@ impl<'a> Run<'a> {
                 checkpoints.save(done, &self.state())?;
             }
         }
-        let evaluation = self.evaluate(self.settings.steps)?;
+        let evaluation = self.evaluate(self.settings.steps, &clock)?;
         self.summary(evaluation, started.elapsed(), &clock)
     }
 
@@ -225,12 +227,20 @@ impl<'a> Run<'a> {
         Ok((f64::from(largest) / sum.sqrt()).min(1.0) as f32)
     }
 
-    fn evaluate(&mut self, step: u64) -> Result<Evaluation, TrainError> {
+    fn evaluate(&mut self, step: u64, clock: &Clock) -> Result<Evaluation, TrainError> {
         let (held_out, input) = (&self.dataset.held_out, self.dataset.input);
         let evaluation =
             evaluation::evaluate(self.session, self.model.as_ref(), &self.parameters, held_out, input)?;
         if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
             self.loss_curve.push((step, evaluation.loss));
+        }
+        if self.evaluations.last().is_none_or(|last| last.step < step) {
+            self.evaluations.push(Evaluated {
+                step,
+                seconds: clock.worked.as_secs_f64(),
+                held_out_loss: evaluation.loss,
+                held_out_accuracy: evaluation.accuracy,
+            });
         }
         Ok(evaluation)
     }
@@ -261,6 +271,7 @@ impl<'a> Run<'a> {
             held_out_loss: evaluation.loss,
             held_out_accuracy: evaluation.accuracy,
             loss_curve: self.loss_curve.clone(),
+            evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
             waiting_share,
             entries_per_step: clock.entries as f64 / steps_here as f64,

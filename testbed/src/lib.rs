@@ -2,8 +2,10 @@
 //! files, and reports to look at.
 
 pub mod drawing;
+pub mod experiment;
 pub mod machine;
 pub mod network;
+pub mod peers;
 pub mod quantity;
 pub mod record;
 pub mod report;

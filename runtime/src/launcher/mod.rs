@@ -111,7 +111,16 @@ pub enum Output {
     Prefixed,
     /// Rank 0 as if it ran alone; of the others only standard error, every line behind its rank.
     RankZero,
+    /// Nothing. Every line arrives as an [`Event`] whose kind is [`STANDARD_OUTPUT`] or [`STANDARD_ERROR`], and whose body
+    /// is the line as text. A line above 64 KiB arrives in several.
+    Told,
 }
+
+/// The kind of an event that is a line of a worker's standard output, with [`Output::Told`].
+pub const STANDARD_OUTPUT: &str = "launcher.output";
+
+/// The kind of an event that is a line of a worker's standard error, with [`Output::Told`].
+pub const STANDARD_ERROR: &str = "launcher.error";
 
 /// What a worker told with [`crate::report::event`].
 #[derive(Clone, Debug, PartialEq)]

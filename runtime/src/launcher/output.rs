@@ -8,7 +8,8 @@ use std::io::{self, IsTerminal, Write};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Output;
+use super::worker::News;
+use super::{Output, STANDARD_ERROR, STANDARD_OUTPUT};
 
 /// How many chunks may wait for a slow reader before the workers do.
 const WAITING: usize = 256;
@@ -37,11 +38,19 @@ pub(super) struct Sheet {
 /// How one stream of one worker is shown.
 #[derive(Clone)]
 pub(super) struct Style {
-    queue: mpsc::Sender<Vec<u8>>,
-    /// What stands before every line; none where nothing is shown.
-    prefix: Option<Vec<u8>>,
+    to: To,
     /// Bytes are passed on as they come, without waiting for the end of a line.
     pub raw: bool,
+}
+
+/// Where a line goes.
+#[derive(Clone)]
+enum To {
+    Nowhere,
+    /// To a thread that writes, behind a prefix.
+    Stream(mpsc::Sender<Vec<u8>>, Vec<u8>),
+    /// To the supervisor, as an event of that kind.
+    Supervisor(mpsc::Sender<(u32, News)>, u32, &'static str),
 }
 
 impl Screen {
@@ -53,23 +62,20 @@ impl Screen {
     }
 
     /// The share of one of `world` workers.
-    pub fn sheet(&self, output: Output, rank: u32, world: u32) -> Sheet {
-        let style = |pen: &Pen, shown: bool, plain: bool, raw: bool| Style {
-            queue: pen.queue.clone(),
-            prefix: shown.then(|| if plain { Vec::new() } else { prefix(rank, world, pen.colour) }),
-            raw,
-        };
+    pub fn sheet(&self, output: Output, rank: u32, world: u32, news: &mpsc::Sender<(u32, News)>) -> Sheet {
+        let behind = |pen: &Pen| To::Stream(pen.queue.clone(), prefix(rank, world, pen.colour));
+        let plain = |pen: &Pen| To::Stream(pen.queue.clone(), Vec::new());
+        let told = |kind| To::Supervisor(news.clone(), rank, kind);
+        let lines = |to| Style { to, raw: false };
         match (output, rank) {
-            (Output::Prefixed, _) => {
-                Sheet { out: style(&self.out, true, false, false), err: style(&self.err, true, false, false) }
-            }
+            (Output::Prefixed, _) => Sheet { out: lines(behind(&self.out)), err: lines(behind(&self.err)) },
             (Output::RankZero, 0) => {
-                Sheet { out: style(&self.out, true, true, true), err: style(&self.err, true, true, false) }
+                Sheet { out: Style { to: plain(&self.out), raw: true }, err: lines(plain(&self.err)) }
             }
-            (Output::RankZero, _) => Sheet {
-                out: style(&self.out, false, false, false),
-                err: style(&self.err, true, false, false),
-            },
+            (Output::RankZero, _) => Sheet { out: lines(To::Nowhere), err: lines(behind(&self.err)) },
+            (Output::Told, _) => {
+                Sheet { out: lines(told(STANDARD_OUTPUT)), err: lines(told(STANDARD_ERROR)) }
+            }
         }
     }
 
@@ -87,21 +93,22 @@ impl Screen {
 impl Style {
     /// Shows a line, given without its end.
     pub async fn line(&self, line: &[u8]) {
-        if let Some(prefix) = &self.prefix {
-            self.put([prefix, line, b"\n"].concat()).await;
+        match &self.to {
+            To::Nowhere => {}
+            // A writing thread outlives every queue; if it was lost all the same, there is nowhere to write.
+            To::Stream(queue, prefix) => drop(queue.send([prefix, line, b"\n"].concat()).await),
+            To::Supervisor(news, rank, kind) => {
+                let text = String::from_utf8_lossy(line).into_owned();
+                drop(news.send((*rank, News::Told((*kind).to_owned(), text.into()))).await);
+            }
         }
     }
 
     /// Shows bytes as they are.
     pub async fn bytes(&self, bytes: &[u8]) {
-        if self.prefix.is_some() {
-            self.put(bytes.to_vec()).await;
+        if let To::Stream(queue, _) = &self.to {
+            drop(queue.send(bytes.to_vec()).await);
         }
-    }
-
-    async fn put(&self, bytes: Vec<u8>) {
-        // The thread outlives every queue; if it was lost all the same, there is nowhere to write.
-        let _ = self.queue.send(bytes).await;
     }
 }
 

@@ -57,7 +57,7 @@ async fn supervise(
         let connecting =
             connecting.entry(seat.host_index).or_insert_with(|| Semaphore::new(CONNECTING).into());
         let worker = Worker {
-            sheet: screen.sheet(job.output, seat.rank, world),
+            sheet: screen.sheet(job.output, seat.rank, world, &news),
             connecting: connecting.clone(),
             stage: watched.clone(),
             news: news.clone(),

@@ -72,6 +72,11 @@ fn a_resumed_run_ends_with_the_same_bits() {
     assert_eq!(resumed.loss_curve, whole.loss_curve);
     assert_eq!(resumed.held_out_accuracy, whole.held_out_accuracy);
     assert_eq!(resumed.loss_curve.iter().map(|(step, _)| *step).collect::<Vec<u64>>(), [0, 4, 8, 12]);
+    // What this process evaluated; the clock of a resumed run begins again.
+    let evaluated = |summary: &Summary| summary.evaluations.iter().map(|e| e.step).collect::<Vec<u64>>();
+    assert_eq!((evaluated(&whole), evaluated(&resumed)), (vec![0, 4, 8, 12], vec![12]));
+    assert!(whole.evaluations.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
+    assert!(whole.evaluations.last().unwrap().seconds < whole.seconds);
 }
 
 #[test]

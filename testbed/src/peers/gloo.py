@@ -1,6 +1,6 @@
 """A dense all-reduce by Gloo, through PyTorch, measured as `gleaner bench` measures: the peer beside our `ring`.
 
-Run it under gleaner launch:  gleaner launch --workers 4 -- python3 testbed/gloo.py --params 1000000
+Run it under gleaner launch:  gleaner launch --workers 4 -- python3 testbed/src/peers/gloo.py --params 1000000
 """
 
 import argparse
@@ -34,5 +34,14 @@ for step in range(arguments.warmup + arguments.steps):
     if step >= arguments.warmup:
         seconds.append(took.item())
 if rank == 0:
-    print(json.dumps({"method": "gloo", "workers": workers, "params": arguments.params, "seconds": statistics.median(seconds)}))
+    report = {
+        "method": "gloo",
+        "library": f"PyTorch {torch.__version__}",
+        "workers": workers,
+        "params": arguments.params,
+        "steps": arguments.steps,
+        "seconds_steps": seconds,
+        "seconds": statistics.median(seconds),
+    }
+    print(json.dumps(report))
 dist.destroy_process_group()

@@ -1,0 +1,155 @@
+//! One point of the matrix, and the patterns that leave points out.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::options::{self, LINK, plain};
+
+/// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Case(pub BTreeMap<String, Value>);
+
+impl Case {
+    /// How many workers.
+    pub fn workers(&self) -> u32 {
+        self.0
+            .get("workers")
+            .and_then(Value::as_u64)
+            .and_then(|workers| u32::try_from(workers).ok())
+            .unwrap_or(1)
+    }
+
+    /// The method's name, or what the command takes without one.
+    pub fn method(&self) -> String {
+        self.0.get("method").map_or_else(|| "spardl".to_owned(), plain)
+    }
+
+    /// All but the method: what the methods of one job have in common.
+    pub fn without_method(&self) -> Case {
+        let mut rest = self.clone();
+        rest.0.remove("method");
+        rest
+    }
+
+    /// The words of the command line, after `gleaner bench --json` or the like; without workers, which the launcher has,
+    /// and without the method.
+    pub fn words(&self) -> Vec<String> {
+        let elsewhere = |name: &str| ["command", "workers", "method"].contains(&name) || LINK.contains(&name);
+        let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
+        options.flat_map(|(name, value)| options::words(name, value)).collect()
+    }
+}
+
+/// Values that a case must have: of each key, one of several.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pattern(pub BTreeMap<String, Vec<Value>>);
+
+impl Pattern {
+    /// Whether a case has them.
+    pub fn fits(&self, case: &Case) -> bool {
+        self.0.iter().all(|(key, values)| case.0.get(key).is_some_and(|value| values.contains(value)))
+    }
+}
+
+/// All combinations of the axes' values with the fixed ones. The last axis turns fastest.
+pub fn product(fixed: &Case, axes: &[(String, Vec<Value>)]) -> Vec<Case> {
+    axes.iter().fold(vec![fixed.clone()], |cases, (name, values)| {
+        let with = |case: &Case, value: &Value| {
+            let mut case = case.clone();
+            case.0.insert(name.clone(), value.clone());
+            case
+        };
+        cases.iter().flat_map(|case| values.iter().map(|value| with(case, value))).collect()
+    })
+}
+
+/// Groups that run together: cases that differ in nothing but the method, each group where its first case stands.
+pub fn together(cases: &[Case]) -> Vec<Vec<Case>> {
+    let mut groups: Vec<(Case, Vec<Case>)> = Vec::new();
+    for case in cases {
+        let rest = case.without_method();
+        match groups.iter_mut().find(|(common, _)| *common == rest) {
+            Some((_, group)) => group.push(case.clone()),
+            None => groups.push((rest, vec![case.clone()])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// The order of a turn: turn 0 begins with the first of `length` jobs, and the others elsewhere, spread over all of them.
+/// So no job always follows the same time after the start, and a machine that drifts hits all alike.
+pub fn order(length: usize, turn: u32, turns: u32) -> Vec<usize> {
+    let apart = (length / turns.max(1) as usize).max(1);
+    let mut order: Vec<usize> = (0..length).collect();
+    if length > 0 {
+        order.rotate_left(turn as usize * apart % length);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn axis(name: &str, count: usize) -> (String, Vec<Value>) {
+        (name.to_owned(), (0..count).map(|i| json!(format!("{name}{i}"))).collect())
+    }
+
+    #[test]
+    fn a_product_has_every_combination_once() {
+        for (a, b, c) in [(1, 1, 1), (3, 2, 4), (2, 5, 1), (0, 3, 2)] {
+            let axes = [axis("method", a), axis("x", b), axis("y", c)];
+            let fixed = Case([("workers".to_owned(), json!(3))].into());
+            let cases = product(&fixed, &axes);
+            assert_eq!(cases.len(), a * b * c);
+            let different: BTreeSet<String> = cases.iter().map(|case| json!(case.0).to_string()).collect();
+            assert_eq!(different.len(), cases.len());
+            assert!(cases.iter().all(|case| case.workers() == 3));
+            // Together: as many groups as the other axes give, all methods in each, in the order of the axis.
+            let groups = together(&cases);
+            assert_eq!(groups.len(), if a == 0 { 0 } else { b * c });
+            for group in groups {
+                let methods: Vec<Value> = group.iter().map(|case| case.0["method"].clone()).collect();
+                assert_eq!(methods, axes[0].1);
+                assert!(group.iter().all(|case| case.without_method() == group[0].without_method()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_turn_has_every_job_once_and_turns_begin_differently() {
+        for (length, turns) in [(0, 3), (1, 4), (2, 3), (3, 3), (10, 3), (12, 4)] {
+            let mut firsts = BTreeSet::new();
+            for turn in 0..turns {
+                let order = order(length, turn, turns);
+                firsts.extend(order.first().copied());
+                assert_eq!(BTreeSet::from_iter(order), BTreeSet::from_iter(0..length));
+            }
+            assert_eq!(firsts.len(), length.min(turns as usize), "{length} jobs, {turns} turns");
+        }
+    }
+
+    #[test]
+    fn what_shapes_links_is_no_word_of_the_command() {
+        let case = Case(
+            [
+                ("command", json!("train")),
+                ("workers", json!(3)),
+                ("rate", json!("1gbit")),
+                ("loss", json!("1%")),
+                ("lr_drops", json!("0.5,0.75")),
+                ("mask_momentum", json!(true)),
+                ("method", json!("ring")),
+                ("seed", json!(4)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        );
+        assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
+    }
+}

@@ -1,0 +1,277 @@
+//! What goes wrong on purpose, and when: the `[[chaos]]` of an experiment's file.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::case::{Case, Pattern};
+use super::error::Problem;
+use crate::quantity::{self, QuantityError};
+
+/// Something that is done to a job while it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// When.
+    pub when: When,
+    /// What.
+    pub act: Act,
+    /// After which time it is undone; never, if none.
+    pub lasts: Option<Duration>,
+    /// Which cases it is for; all, if it is empty.
+    pub cases: Pattern,
+}
+
+/// A moment of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    /// So long after its workers were started.
+    At(Duration),
+    /// Once so many steps are done, those of the warm-up included.
+    Step(u64),
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// The host's link goes down; undone, it is mended.
+    Cut {
+        /// The number of the host, which is that of its worker.
+        host: u32,
+    },
+    /// The host's link comes up.
+    Mend {
+        /// The host.
+        host: u32,
+    },
+    /// The host's link gets other properties; undone, it gets back those of the case.
+    Reshape {
+        /// The host.
+        host: u32,
+        /// What changes, as in the file.
+        link: LinkText,
+    },
+    /// The worker gets at most a share of one processor's time; undone, what it can use.
+    Slow {
+        /// The worker.
+        rank: u32,
+        /// Above 0 and below 1.
+        share: f64,
+    },
+    /// The worker is killed.
+    Kill {
+        /// The worker.
+        rank: u32,
+    },
+    /// The worker is stopped; undone, it goes on.
+    Stop {
+        /// The worker.
+        rank: u32,
+    },
+    /// The worker goes on.
+    Continue {
+        /// The worker.
+        rank: u32,
+    },
+}
+
+/// Properties of a link, as written.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkText {
+    /// Its rate, such as `1gbit`.
+    pub rate: Option<String>,
+    /// Its delay one way.
+    pub delay: Option<String>,
+    /// How much the delay varies.
+    pub jitter: Option<String>,
+    /// The share of packets that are lost, such as `0.1%`.
+    pub loss: Option<String>,
+}
+
+impl LinkText {
+    /// Whether anything is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One `[[chaos]]` as it is written, without `when`, whose values need the matrix.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    at: Option<String>,
+    step: Option<u64>,
+    #[serde(rename = "do")]
+    verb: Verb,
+    host: Option<u32>,
+    rank: Option<u32>,
+    #[serde(rename = "for")]
+    lasts: Option<String>,
+    share: Option<f64>,
+    rate: Option<String>,
+    delay: Option<String>,
+    jitter: Option<String>,
+    loss: Option<String>,
+    pub cases: Option<super::file::Keys>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verb {
+    Cut,
+    Mend,
+    Reshape,
+    Slow,
+    Kill,
+    Stop,
+    Continue,
+}
+
+impl Entry {
+    /// The event, for cases with at least so many workers. Conflicts are told by name.
+    pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, Problem> {
+        let when = match (&self.at, self.step) {
+            (Some(at), None) => When::At(quantity::duration(at).map_err(|e| unread("at", e))?),
+            (None, Some(step)) => When::Step(step),
+            _ => return Err(Problem::Conflict("a [[chaos]] has either 'at = \"3s\"' or 'step = 20'")),
+        };
+        let lasts =
+            self.lasts.as_deref().map(quantity::duration).transpose().map_err(|e| unread("for", e))?;
+        let act = self.act(workers)?;
+        if lasts.is_some() && matches!(act, Act::Mend { .. } | Act::Kill { .. } | Act::Continue { .. }) {
+            return Err(Problem::Conflict(
+                "'for' goes with cut, reshape, slow and stop; what else is done stays done",
+            ));
+        }
+        Ok(Event { when, act, lasts, cases })
+    }
+
+    fn act(&self, workers: u32) -> Result<Act, Problem> {
+        let link = LinkText {
+            rate: self.rate.clone(),
+            delay: self.delay.clone(),
+            jitter: self.jitter.clone(),
+            loss: self.loss.clone(),
+        };
+        if (self.verb == Verb::Reshape) == link.is_empty() {
+            return Err(Problem::Conflict(
+                "'do = \"reshape\"' needs one of rate, delay, jitter and loss, and nothing else takes them",
+            ));
+        }
+        let share = match (self.verb, self.share) {
+            (Verb::Slow, Some(share)) if share > 0.0 && share < 1.0 => share,
+            (Verb::Slow, _) => {
+                return Err(Problem::Conflict(
+                    "'do = \"slow\"' needs 'share', the worker's share of one processor: a number above 0 and below 1",
+                ));
+            }
+            (_, Some(_)) => return Err(Problem::Conflict("'share' goes with 'do = \"slow\"'")),
+            (_, None) => 1.0,
+        };
+        let number = |key, number: Option<u32>, other: Option<u32>, advice| match (number, other) {
+            (Some(found), None) if found < workers => Ok(found),
+            (Some(found), None) => Err(Problem::Number { key, found, workers }),
+            _ => Err(Problem::Conflict(advice)),
+        };
+        let host = || {
+            number(
+                "host",
+                self.host,
+                self.rank,
+                "cut, mend and reshape need 'host', the number of one, and no 'rank'",
+            )
+        };
+        let rank = || {
+            number("rank", self.rank, self.host, "slow, kill, stop and continue need 'rank', and no 'host'")
+        };
+        Ok(match self.verb {
+            Verb::Cut => Act::Cut { host: host()? },
+            Verb::Mend => Act::Mend { host: host()? },
+            Verb::Reshape => Act::Reshape { host: host()?, link },
+            Verb::Slow => Act::Slow { rank: rank()?, share },
+            Verb::Kill => Act::Kill { rank: rank()? },
+            Verb::Stop => Act::Stop { rank: rank()? },
+            Verb::Continue => Act::Continue { rank: rank()? },
+        })
+    }
+}
+
+fn unread(key: &str, source: QuantityError) -> Problem {
+    Problem::Quantity { key: key.to_owned(), source }
+}
+
+impl Act {
+    /// Whether it needs an emulated network.
+    pub fn is_of_network(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::Mend { .. } | Self::Reshape { .. })
+    }
+
+    /// What ends it, if it lasts for a while.
+    pub fn undone(&self) -> Option<Act> {
+        match self {
+            Self::Cut { host } => Some(Self::Mend { host: *host }),
+            Self::Reshape { host, .. } => Some(Self::Reshape { host: *host, link: LinkText::default() }),
+            Self::Slow { rank, .. } | Self::Stop { rank } => Some(Self::Continue { rank: *rank }),
+            Self::Mend { .. } | Self::Kill { .. } | Self::Continue { .. } => None,
+        }
+    }
+}
+
+/// Whether these acts, in this order, leave a job that may well fail: somebody killed, cut off or stopped for good.
+pub fn is_deadly(acts: &[Act]) -> bool {
+    acts.iter().enumerate().any(|(i, act)| {
+        let undone = act.undone().is_some_and(|end| acts[i..].contains(&end));
+        matches!(act, Act::Kill { .. }) || (matches!(act, Act::Cut { .. } | Act::Stop { .. }) && !undone)
+    })
+}
+
+/// The events of a file that are for this case.
+pub fn of_case<'a>(events: &'a [Event], case: &Case) -> Vec<&'a Event> {
+    events.iter().filter(|event| event.cases.fits(case)).collect()
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Cut { host } => write!(f, "cut host {host}"),
+            Self::Mend { host } => write!(f, "mend host {host}"),
+            Self::Reshape { host, link } if link.is_empty() => write!(f, "reshape host {host} as it was"),
+            Self::Reshape { host, link: LinkText { rate, delay, jitter, loss } } => {
+                write!(f, "reshape host {host}")?;
+                let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+                parts
+                    .iter()
+                    .filter_map(|(name, value)| Some((name, value.as_ref()?)))
+                    .try_for_each(|(name, value)| write!(f, " {name} {value}"))
+            }
+            Self::Slow { rank, share } => write!(f, "slow rank {rank} to {share}"),
+            Self::Kill { rank } => write!(f, "kill rank {rank}"),
+            Self::Stop { rank } => write!(f, "stop rank {rank}"),
+            Self::Continue { rank } => write!(f, "continue rank {rank}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_undone_is_deadly() {
+        let (cut, mend, stop) = (Act::Cut { host: 1 }, Act::Mend { host: 1 }, Act::Stop { rank: 1 });
+        for (acts, deadly) in [
+            (vec![], false),
+            (vec![cut.clone()], true),
+            (vec![cut.clone(), mend.clone()], false),
+            (vec![mend.clone(), cut.clone()], true),
+            (vec![cut.clone(), Act::Mend { host: 2 }], true),
+            (vec![stop.clone()], true),
+            (vec![stop, Act::Continue { rank: 1 }], false),
+            (vec![Act::Kill { rank: 0 }, cut, mend], true),
+            (vec![Act::Slow { rank: 0, share: 0.5 }], false),
+        ] {
+            assert_eq!(is_deadly(&acts), deadly, "{acts:?}");
+        }
+    }
+}

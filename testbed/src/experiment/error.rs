@@ -1,0 +1,133 @@
+//! What can be wrong with an experiment's file.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::quantity::QuantityError;
+use crate::topology::LinkError;
+
+/// An experiment that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// No such file.
+    #[error("the experiment {file} cannot be read: {source}; name a file like experiments/first.toml")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not TOML, or keys and types that no experiment has; the text names line, key, and what was expected.
+    #[error("{file}: {text}")]
+    Form {
+        /// The file.
+        file: PathBuf,
+        /// The parser's words.
+        text: String,
+    },
+    /// Something in it that cannot be.
+    #[error("{file}, line {line}: {problem}")]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What.
+        problem: Problem,
+    },
+}
+
+/// What cannot be, without its place.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// A key that nobody knows.
+    #[error("'{key}' is not known in [{section}]; expected one of {}", known.join(", "))]
+    Key {
+        /// The key.
+        key: String,
+        /// Where it stands.
+        section: &'static str,
+        /// What may stand there.
+        known: Vec<&'static str>,
+    },
+    /// A key that has to be there.
+    #[error("[{section}] lacks '{key}': {advice}")]
+    Lacks {
+        /// The key.
+        key: &'static str,
+        /// Where it should stand.
+        section: &'static str,
+        /// What to write.
+        advice: &'static str,
+    },
+    /// A value of another kind.
+    #[error("'{key}' is {found}; expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// A quantity that cannot be read.
+    #[error("'{key}': {source}")]
+    Quantity {
+        /// The key.
+        key: String,
+        /// Why.
+        source: QuantityError,
+    },
+    /// A property of a link that cannot be read.
+    #[error("'{key}': {source}")]
+    Link {
+        /// The key.
+        key: String,
+        /// Why.
+        source: LinkError,
+    },
+    /// A key that has a value elsewhere.
+    #[error("'{key}' stands in [{first}] and in [{second}]; keep one of them")]
+    Twice {
+        /// The key.
+        key: String,
+        /// One place.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A pattern that fits nothing.
+    #[error(
+        "this [[{section}]] fits no case of the matrix; its keys are axes or fixed options, and its values stand there"
+    )]
+    Pattern {
+        /// `exclude` or `only`.
+        section: &'static str,
+    },
+    /// Nothing left.
+    #[error("no case is left; loosen [[exclude]] and [[only]]")]
+    Nothing,
+    /// Two things that go without each other.
+    #[error("{0}")]
+    Conflict(&'static str),
+    /// Too few hosts.
+    #[error(
+        "{workers} workers need {workers} hosts, and the network has {hosts}; raise 'hosts' or leave it out"
+    )]
+    Hosts {
+        /// Workers of the largest case.
+        workers: u32,
+        /// Hosts.
+        hosts: u32,
+    },
+    /// A host or a rank that no case has.
+    #[error("'{key} = {found}' is not there in a case with {workers} workers; they are numbered from 0 to {}", workers - 1)]
+    Number {
+        /// `host` or `rank`.
+        key: &'static str,
+        /// The number.
+        found: u32,
+        /// Workers of the smallest case.
+        workers: u32,
+    },
+}

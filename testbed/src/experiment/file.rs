@@ -1,0 +1,367 @@
+//! Reading an experiment's file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+use toml::Spanned;
+
+use super::case::{self, Case, Pattern};
+use super::chaos::{self, LinkText};
+use super::error::{ExperimentError, Problem};
+use super::options::{LINK, Workload};
+use super::{Experiment, Wanted};
+use crate::quantity;
+use crate::topology::Loss;
+
+/// Keys and values with their places.
+pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
+
+/// More is a slip of the finger.
+const MOST_WORKERS: i64 = 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    #[serde(default)]
+    description: String,
+    turns: Option<Spanned<u32>>,
+    together: Option<Spanned<bool>>,
+    network: Option<Spanned<Network>>,
+    workload: Spanned<Keys>,
+    #[serde(default)]
+    matrix: Keys,
+    #[serde(default)]
+    exclude: Vec<Spanned<Keys>>,
+    #[serde(default)]
+    only: Vec<Spanned<Keys>>,
+    #[serde(default)]
+    chaos: Vec<Spanned<chaos::Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Network {
+    hosts: Option<u32>,
+    topology: Option<PathBuf>,
+    rate: Option<String>,
+    delay: Option<String>,
+    jitter: Option<String>,
+    loss: Option<String>,
+}
+
+/// A problem, and where it is.
+type Placed = (Range<usize>, Problem);
+
+/// Reads and checks it.
+pub(super) fn read(path: &Path) -> Result<Experiment, ExperimentError> {
+    let read = |file: &Path| {
+        fs::read_to_string(file).map_err(|source| ExperimentError::Read { file: file.to_owned(), source })
+    };
+    let text = read(path)?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut experiment = parse(&name, &text).map_err(|error| match error {
+        Refused::Form(text) => ExperimentError::Form { file: path.to_owned(), text },
+        Refused::Content((place, problem)) => {
+            let before = &text.as_bytes()[..place.start.min(text.len())];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            ExperimentError::Content { file: path.to_owned(), line, problem }
+        }
+    })?;
+    if let Wanted::Topology(file) = &mut experiment.network {
+        // Beside the experiment's file, wherever the command is run.
+        *file = path.parent().unwrap_or(Path::new("")).join(&*file);
+        experiment.texts.push(("topology.toml".into(), read(file)?));
+    }
+    Ok(experiment)
+}
+
+/// Why a text is no experiment.
+#[derive(Debug)]
+enum Refused {
+    Form(String),
+    Content(Placed),
+}
+
+impl From<Placed> for Refused {
+    fn from(placed: Placed) -> Self {
+        Self::Content(placed)
+    }
+}
+
+fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
+    let file: File = toml::from_str(text).map_err(|error| Refused::Form(error.to_string()))?;
+    let command = command(&file.workload)?;
+    let network = file.network.as_ref().map(Spanned::get_ref);
+    let topology = network.and_then(|network| network.topology.clone());
+
+    let mut fixed = fixed(&file, command)?;
+    let axes = axes(&file, command, topology.is_some(), &fixed)?;
+    let whole = file.workload.span();
+    fixed.0.insert("command".to_owned(), command.to_string().into());
+    need(&mut fixed, &axes, network, command).map_err(|problem| (whole.clone(), problem))?;
+
+    let mut cases = case::product(&fixed, &axes);
+    for (section, patterns, keep) in [("only", &file.only, true), ("exclude", &file.exclude, false)] {
+        let mut fits = Vec::new();
+        for keys in patterns {
+            let pattern = pattern(keys.get_ref())?;
+            if !cases.iter().any(|case| pattern.fits(case)) {
+                return Err((keys.span(), Problem::Pattern { section }).into());
+            }
+            fits.push(pattern);
+        }
+        cases.retain(|case| fits.is_empty() || fits.iter().any(|pattern| pattern.fits(case)) == keep);
+    }
+    let workers = cases.iter().map(Case::workers);
+    let (Some(fewest), Some(most)) = (workers.clone().min(), workers.max()) else {
+        return Err((whole, Problem::Nothing).into());
+    };
+    let place = file.network.as_ref().map_or(whole, Spanned::span);
+    let wanted = match (network, topology) {
+        (None, _) => Wanted::Loopback,
+        (Some(_), Some(file)) => Wanted::Topology(file),
+        (Some(network), None) => Wanted::Uniform { hosts: network.hosts.unwrap_or(most) },
+    };
+    if let Wanted::Uniform { hosts } = wanted
+        && hosts < most
+    {
+        return Err((place, Problem::Hosts { workers: most, hosts }).into());
+    }
+    let chaos = events(&file, fewest, &cases)?;
+    let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
+    if let Some(asked) = file.together.as_ref().filter(|_| together && command == Workload::Train) {
+        return Err((
+            asked.span(),
+            Problem::Conflict("only methods of 'bench' take turns in one job; leave 'together' out"),
+        )
+            .into());
+    }
+    let turns = file.turns.as_ref().map_or(3, |turns| *turns.get_ref());
+    if let Some(asked) = file.turns.as_ref().filter(|_| turns == 0) {
+        return Err(
+            (asked.span(), Problem::Conflict("'turns' is 0; expected a whole number from 1 on")).into()
+        );
+    }
+    let jobs =
+        if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
+    Ok(Experiment {
+        name: name.to_owned(),
+        title: file.title,
+        description: file.description,
+        turns,
+        network: wanted,
+        workload: command,
+        jobs,
+        chaos,
+        texts: vec![("experiment.toml".into(), text.to_owned())],
+    })
+}
+
+fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
+    const EXPECTED: &str = "\"bench\" or \"train\"";
+    let Some((key, value)) = workload.get_ref().iter().find(|(key, _)| key.get_ref() == "command") else {
+        let advice = "write command = \"bench\" or command = \"train\"";
+        return Err((workload.span(), Problem::Lacks { key: "command", section: "workload", advice }));
+    };
+    let problem = || {
+        let problem =
+            Problem::Value { key: "command".into(), found: value.get_ref().to_string(), expected: EXPECTED };
+        (key.span(), problem)
+    };
+    value.get_ref().clone().try_into().map_err(|_| problem())
+}
+
+/// What is the same in all cases.
+fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
+    let mut fixed = Case::default();
+    for (key, value) in file.workload.get_ref().iter().filter(|(key, _)| key.get_ref() != "command") {
+        let known = command.options().iter().copied().chain(["command", "workers"]);
+        known_key(key, "workload", known)?;
+        let value = scalar(key.get_ref(), value.get_ref()).map_err(|problem| (value.span(), problem))?;
+        fixed.0.insert(key.get_ref().clone(), value);
+    }
+    let Some(network) = &file.network else { return Ok(fixed) };
+    let Network { hosts, topology, rate, delay, jitter, loss } = network.get_ref();
+    let link = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+    for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+        check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
+        fixed.0.insert(key.to_owned(), value.clone().into());
+    }
+    if topology.is_some() && (hosts.is_some() || LINK.iter().any(|key| fixed.0.contains_key(*key))) {
+        let problem = Problem::Conflict(
+            "a topology says what hosts and links there are; leave the other keys of [network] out",
+        );
+        return Err((network.span(), problem));
+    }
+    Ok(fixed)
+}
+
+/// The axes in the order in which they stand in the file.
+fn axes(
+    file: &File,
+    command: Workload,
+    topology: bool,
+    fixed: &Case,
+) -> Result<Vec<(String, Vec<Value>)>, Placed> {
+    let mut keys: Vec<_> = file.matrix.iter().collect();
+    keys.sort_by_key(|(key, _)| key.span().start);
+    let links = if file.network.is_some() && !topology { LINK } else { &[] };
+    let mut axes = Vec::new();
+    for (key, value) in keys {
+        let known = command.options().iter().chain(links).copied().chain(["workers"]);
+        known_key(key, "matrix", known)?;
+        let name = key.get_ref();
+        let refuse = |problem| (value.span(), problem);
+        if fixed.0.contains_key(name) {
+            let first = if LINK.contains(&name.as_str()) { "network" } else { "workload" };
+            return Err(refuse(Problem::Twice { key: name.clone(), first, second: "matrix" }));
+        }
+        let values = list(name, value.get_ref()).map_err(refuse)?;
+        let repeated = values.iter().enumerate().any(|(i, value)| values[..i].contains(value));
+        if values.is_empty() || repeated {
+            let found = value.get_ref().to_string();
+            return Err(refuse(Problem::Value {
+                key: name.clone(),
+                found,
+                expected: "a list of different values",
+            }));
+        }
+        axes.push((name.clone(), values));
+    }
+    Ok(axes)
+}
+
+/// What every case needs, filled in where it follows from the rest.
+fn need(
+    fixed: &mut Case,
+    axes: &[(String, Vec<Value>)],
+    network: Option<&Network>,
+    command: Workload,
+) -> Result<(), Problem> {
+    let lacks =
+        |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|(name, _)| name == key);
+    if lacks(fixed, "workers") {
+        let Some(hosts) = network.and_then(|network| network.hosts) else {
+            let advice = "write workers = 4, or an axis of that name in [matrix]";
+            return Err(Problem::Lacks { key: "workers", section: "workload", advice });
+        };
+        fixed.0.insert("workers".to_owned(), hosts.into());
+    }
+    if command == Workload::Bench && lacks(fixed, "params") {
+        let advice = "write params = 100_000, or an axis of that name in [matrix]";
+        return Err(Problem::Lacks { key: "params", section: "workload", advice });
+    }
+    if lacks(fixed, "method") {
+        fixed.0.insert("method".to_owned(), "spardl".into());
+    }
+    Ok(())
+}
+
+fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>, Placed> {
+    let mut events = Vec::new();
+    for entry in &file.chaos {
+        let refuse = |problem| (entry.span(), problem);
+        let pattern = entry.get_ref().cases.as_ref().map(pattern).transpose()?.unwrap_or_default();
+        if !cases.iter().any(|case| pattern.fits(case)) {
+            return Err(refuse(Problem::Pattern { section: "chaos" }));
+        }
+        let fitting = cases.iter().filter(|case| pattern.fits(case)).map(Case::workers).min();
+        let event = entry.get_ref().event(pattern, fitting.unwrap_or(fewest)).map_err(refuse)?;
+        if file.network.is_none() && event.act.is_of_network() {
+            return Err(refuse(Problem::Conflict(
+                "cut, mend and reshape need an emulated network: write a [network]",
+            )));
+        }
+        if let chaos::Act::Reshape { link: LinkText { rate, delay, jitter, loss }, .. } = &event.act {
+            let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+            for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+                check_quantity(key, value).map_err(refuse)?;
+            }
+        }
+        events.push(event);
+    }
+    Ok(events)
+}
+
+fn known_key(
+    key: &Spanned<String>,
+    section: &'static str,
+    known: impl Iterator<Item = &'static str> + Clone,
+) -> Result<(), Placed> {
+    if known.clone().any(|name| name == key.get_ref()) {
+        return Ok(());
+    }
+    Err((key.span(), Problem::Key { key: key.get_ref().clone(), section, known: known.collect() }))
+}
+
+/// A pattern's keys: each with one value or a list of them.
+fn pattern(keys: &Keys) -> Result<Pattern, Placed> {
+    let mut pattern = Pattern::default();
+    for (key, value) in keys {
+        let refuse = |problem| (value.span(), problem);
+        let values = match value.get_ref() {
+            toml::Value::Array(_) => list(key.get_ref(), value.get_ref()),
+            one => scalar(key.get_ref(), one).map(|value| vec![value]),
+        };
+        pattern.0.insert(key.get_ref().clone(), values.map_err(refuse)?);
+    }
+    Ok(pattern)
+}
+
+fn list(key: &str, value: &toml::Value) -> Result<Vec<Value>, Problem> {
+    let toml::Value::Array(values) = value else {
+        let found = value.to_string();
+        return Err(Problem::Value { key: key.to_owned(), found, expected: "a list, such as [1, 2]" });
+    };
+    values.iter().map(|value| scalar(key, value)).collect()
+}
+
+/// One value, as it is stored, if it can be one of that key.
+fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
+    let refuse = |expected| Problem::Value { key: key.to_owned(), found: value.to_string(), expected };
+    let stored = match value {
+        toml::Value::String(text) => text.clone().into(),
+        toml::Value::Integer(number) => (*number).into(),
+        toml::Value::Float(number) if number.is_finite() => (*number).into(),
+        toml::Value::Boolean(truth) => (*truth).into(),
+        _ => return Err(refuse("a text, a number, true or false")),
+    };
+    match (key, value) {
+        ("workers", toml::Value::Integer(1..=MOST_WORKERS)) => {}
+        ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
+        ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
+        ("method", _) => {
+            return Err(refuse(
+                "the name of one method; several make an axis, as in method = [\"spardl\", \"ring\"]",
+            ));
+        }
+        (_, toml::Value::String(text)) if LINK.contains(&key) => check_quantity(key, text)?,
+        _ if LINK.contains(&key) => {
+            return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\""));
+        }
+        _ => {}
+    }
+    Ok(stored)
+}
+
+fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
+    let checked = match key {
+        "rate" => quantity::rate(text).map(|_| ()),
+        "delay" | "jitter" => quantity::duration(text).map(|_| ()),
+        _ => {
+            return text
+                .parse::<Loss>()
+                .map(|_| ())
+                .map_err(|source| Problem::Link { key: key.to_owned(), source });
+        }
+    };
+    checked.map_err(|source| Problem::Quantity { key: key.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use super::*;
+
+const WHOLE: &str = r#"title = "All of it"
+description = "Every key."
+turns = 2
+
+[network]
+hosts = 4
+
+[workload]
+command = "bench"
+steps = 5
+params = 100_000
+
+[matrix]
+method = ["spardl", "ring"]
+workers = [4, 2]
+rate = ["1gbit", "100mbit"]
+
+[[exclude]]
+method = "ring"
+rate = "100mbit"
+workers = [2, 4]
+
+[[chaos]]
+step = 3
+do = "stop"
+rank = 1
+for = "1s"
+cases = { workers = 4 }
+
+[[chaos]]
+at = "2s"
+do = "reshape"
+host = 0
+rate = "10mbit"
+"#;
+
+fn parsed(text: &str) -> Experiment {
+    parse("test", text).unwrap()
+}
+
+/// The line that is refused, and the sentence.
+fn refused(text: &str) -> (usize, String) {
+    match parse("test", text).unwrap_err() {
+        Refused::Form(text) => (0, text),
+        Refused::Content((place, problem)) => {
+            (text[..place.start].matches('\n').count() + 1, problem.to_string())
+        }
+    }
+}
+
+#[test]
+fn a_file_says_which_jobs_there_are_and_in_which_order() {
+    let experiment = parsed(WHOLE);
+    assert_eq!((experiment.turns, experiment.network), (2, Wanted::Uniform { hosts: 4 }));
+    let jobs: Vec<String> = experiment
+        .jobs
+        .iter()
+        .map(|job| {
+            let methods: Vec<String> = job.iter().map(Case::method).collect();
+            format!("{} {} {}", job[0].workers(), job[0].0["rate"], methods.join("+"))
+        })
+        .collect();
+    assert_eq!(
+        jobs,
+        [
+            "4 \"1gbit\" spardl+ring",
+            "4 \"100mbit\" spardl",
+            "2 \"1gbit\" spardl+ring",
+            "2 \"100mbit\" spardl"
+        ]
+    );
+    let of = |job: usize| chaos::of_case(&experiment.chaos, &experiment.jobs[job][0]).len();
+    assert_eq!((of(0), of(3)), (2, 1));
+}
+
+#[test]
+fn what_is_not_said_follows_from_the_rest() {
+    let experiment = parsed(
+        "title = 't'\n[network]\nhosts = 3\nrate = '1gbit'\n[workload]\ncommand = 'bench'\nparams = 10\n",
+    );
+    let case = &experiment.jobs[0][0];
+    assert_eq!((experiment.turns, experiment.jobs.len(), case.workers()), (3, 1, 3));
+    assert_eq!((case.method().as_str(), &case.0["rate"]), ("spardl", &Value::from("1gbit")));
+    let alone = parsed(
+        "title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n",
+    );
+    assert_eq!((alone.network, alone.jobs.len()), (Wanted::Loopback, 2));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
+    for (from, to, line, words) in [
+        ("turns = 2", "turns = 0", 3, "'turns' is 0"),
+        ("turns = 2", "turn = 2", 0, "unknown field `turn`, expected one of"),
+        ("hosts = 4", "host = 4", 0, "unknown field `host`, expected one of `hosts`"),
+        ("hosts = 4", "hosts = 3", 5, "4 workers need 4 hosts, and the network has 3"),
+        ("hosts = 4", "hosts = 4\nrate = '1gbps'", 5, "'1gbps' is no rate"),
+        ("hosts = 4", "hosts = 4\nrate = '1gbit'", 17, "'rate' stands in [network] and in [matrix]"),
+        ("hosts = 4", "topology = 'x'\nhosts = 4", 5, "leave the other keys"),
+        ("hosts = 4", "topology = 'x'", 16, "'rate' is not known in [matrix]"),
+        (
+            "command = \"bench\"",
+            "command = \"plan\"",
+            9,
+            "'command' is \"plan\"; expected \"bench\" or \"train\"",
+        ),
+        ("command = \"bench\"\n", "", 8, "[workload] lacks 'command'"),
+        ("params = 100_000", "", 8, "[workload] lacks 'params'"),
+        ("steps = 5", "step = 5", 10, "'step' is not known in [workload]; expected one of params, method"),
+        ("steps = 5", "steps = [5]", 10, "expected a text, a number"),
+        ("steps = 5", "steps = nan", 10, "expected a text, a number"),
+        ("workers = [4, 2]", "workers = [4, 0]", 15, "expected a whole number from 1 to 1024"),
+        ("workers = [4, 2]", "workers = 4", 15, "expected a list"),
+        ("workers = [4, 2]", "workers = [4, 4]", 15, "a list of different values"),
+        ("workers = [4, 2]", "workers = []", 15, "a list of different values"),
+        ("workers = [4, 2]", "", 8, ""),
+        ("\"ring\"]", "\"all\"]", 14, "expected the name of one method"),
+        ("\"100mbit\"]", "\"fast\"]", 16, "'fast' is no rate"),
+        ("workers = [2, 4]", "workers = 3", 18, "this [[exclude]] fits no case"),
+        ("step = 3", "", 23, "either 'at = \"3s\"' or 'step = 20'"),
+        ("step = 3", "step = 3\nat = '1s'", 23, "either 'at"),
+        ("rank = 1", "rank = 4", 23, "numbered from 0 to 3"),
+        ("rank = 1", "host = 1", 23, "need 'rank'"),
+        ("for = \"1s\"", "for = \"1\"", 23, "'1' is no duration"),
+        ("\"stop\"", "\"kill\"", 23, "'for' goes with"),
+        ("\"stop\"", "\"slow\"", 23, "needs 'share'"),
+        ("\"stop\"", "\"halt\"", 0, "unknown variant `halt`, expected one of"),
+        ("rate = \"10mbit\"", "", 30, "needs one of rate, delay"),
+        ("rate = \"10mbit\"", "rate = \"10\"", 30, "'10' is no rate"),
+    ] {
+        assert!(WHOLE.contains(from), "{from}");
+        if words.is_empty() {
+            // Then there are as many workers as hosts.
+            continue;
+        }
+        let (found, sentence) = refused(&WHOLE.replace(from, to));
+        assert!(sentence.contains(words), "{to}: {sentence}");
+        assert_eq!(found, line, "{to}: {sentence}");
+    }
+}
+
+#[test]
+fn without_a_network_nothing_can_be_done_to_it() {
+    let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
+    assert_eq!(parsed(text).jobs.len(), 1);
+    for more in ["[[chaos]]\nat = '1s'\ndo = 'cut'\nhost = 1\n", "[matrix]\nrate = ['1gbit']\n"] {
+        let (line, _) = refused(&format!("{text}{more}"));
+        assert!(line > 5, "{more}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Doing what a file's chaos says, beside a job that runs.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::chaos::{Act, Event, When};
+use super::place::Place;
+use super::slow::Slowed;
+use super::worker;
+
+/// With nothing to wait for, a job is looked at this often all the same.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// What was done to a job.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// As it is recorded: when, after which step, and what.
+    pub lines: Vec<String>,
+    /// The acts that took effect.
+    pub acts: Vec<Act>,
+}
+
+/// A job whose course is disturbed.
+pub struct Havoc<'a> {
+    place: &'a mut Place,
+    mark: &'a str,
+    start: Instant,
+    step: u64,
+    /// What is still to be done.
+    pending: Vec<(When, Act, Option<Duration>)>,
+    slowed: BTreeMap<u32, Slowed>,
+    applied: Applied,
+}
+
+impl<'a> Havoc<'a> {
+    /// For the job with this mark, which starts now.
+    pub fn new(events: &[&Event], place: &'a mut Place, mark: &'a str) -> Self {
+        let pending = events.iter().map(|event| (event.when, event.act.clone(), event.lasts)).collect();
+        let (slowed, applied) = (BTreeMap::new(), Applied::default());
+        Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied }
+    }
+
+    /// Goes on until the job is over, which is when nobody tells steps any more. What was done to the network is undone
+    /// then.
+    pub fn run(mut self, steps: &Receiver<u64>) -> Applied {
+        loop {
+            self.apply_due();
+            match steps.recv_timeout(self.patience()) {
+                Ok(step) => self.step = step,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        std::mem::take(&mut self.slowed).into_values().for_each(Slowed::end);
+        if let Err(refusal) = self.place.restore() {
+            self.applied.lines.push(format!("the network could not be restored: {refusal}"));
+        }
+        self.applied
+    }
+
+    /// How long until something is due by the clock.
+    fn patience(&self) -> Duration {
+        let elapsed = self.start.elapsed();
+        let due = self.pending.iter().filter_map(|(when, ..)| match when {
+            When::At(at) => Some(at.saturating_sub(elapsed)),
+            When::Step(_) => None,
+        });
+        due.min().unwrap_or(IDLE)
+    }
+
+    fn apply_due(&mut self) {
+        loop {
+            let elapsed = self.start.elapsed();
+            let is_due = |when: &When| match when {
+                When::At(at) => *at <= elapsed,
+                When::Step(step) => *step <= self.step,
+            };
+            let Some(next) = self.pending.iter().position(|(when, ..)| is_due(when)) else { return };
+            let (_, act, lasts) = self.pending.remove(next);
+            let done = self.apply(&act);
+            let at = format!("{:.2} s, step {}: {act}", self.start.elapsed().as_secs_f64(), self.step);
+            match done {
+                Ok(()) => {
+                    self.applied.lines.push(at);
+                    let end = lasts.zip(act.undone());
+                    self.pending
+                        .extend(end.map(|(lasts, end)| (When::At(self.start.elapsed() + lasts), end, None)));
+                    self.applied.acts.push(act);
+                }
+                Err(refusal) => self.applied.lines.push(format!("{at} failed: {refusal}")),
+            }
+        }
+    }
+
+    fn apply(&mut self, act: &Act) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let send = |rank: u32, signal| worker::signal(self.mark, rank, signal).map_err(|e| text(&e));
+        match act {
+            Act::Kill { rank } => send(*rank, Signal::KILL),
+            Act::Stop { rank } => send(*rank, Signal::STOP),
+            Act::Continue { rank } => {
+                self.slowed.remove(rank).into_iter().for_each(Slowed::end);
+                send(*rank, Signal::CONT)
+            }
+            Act::Slow { rank, share } => {
+                self.slowed.remove(rank).into_iter().for_each(Slowed::end);
+                let worker = worker::find(self.mark, *rank).map_err(|e| text(&e))?;
+                self.slowed.insert(*rank, Slowed::start(worker, *share));
+                Ok(())
+            }
+            Act::Cut { host } => self.place.cut(*host).map_err(|e| text(&e)),
+            Act::Mend { host } => self.place.mend(*host).map_err(|e| text(&e)),
+            Act::Reshape { host, link } => self.place.reshape(*host, link).map_err(|e| text(&e)),
+        }
+    }
+}

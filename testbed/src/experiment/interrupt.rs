@@ -1,0 +1,43 @@
+//! Ctrl-C and SIGTERM, heard from the beginning of a run to its end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Whether somebody wants an end. Jobs hear the signals by themselves; this tells what is between them.
+#[derive(Clone, Debug)]
+pub struct Interrupt {
+    code: Arc<AtomicU8>,
+}
+
+impl Interrupt {
+    /// Listens from now on, for as long as this process lives.
+    pub fn listen() -> io::Result<Self> {
+        let code = Arc::new(AtomicU8::new(0));
+        let heard = code.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (mut interrupt, mut terminate) = {
+            let _inside = runtime.enter();
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        };
+        std::thread::Builder::new().name("interrupts".into()).spawn(move || {
+            runtime.block_on(async {
+                loop {
+                    let code = tokio::select! {
+                        _ = interrupt.recv() => 130,
+                        _ = terminate.recv() => 143,
+                    };
+                    heard.store(code, Ordering::Relaxed);
+                }
+            });
+        })?;
+        Ok(Self { code })
+    }
+
+    /// The exit code that was asked for.
+    pub fn code(&self) -> Option<u8> {
+        Some(self.code.load(Ordering::Relaxed)).filter(|code| *code != 0)
+    }
+}

@@ -1,0 +1,197 @@
+//! One job: its workers started, heard, and disturbed where the file says so.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use gleaner_runtime::launcher::{self, Event as Told, Host, Outcome};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::case::Case;
+use super::chaos::Event;
+use super::havoc::{Applied, Havoc};
+use super::place::Place;
+use super::worker::MARK;
+
+/// What is run at once, and which cases that measures.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// In the order in which the program reports on them.
+    pub cases: Vec<Case>,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+    /// Variables for it.
+    pub env: Vec<(String, String)>,
+    /// Where it is started.
+    pub seats: Seats,
+}
+
+/// Where a job's program is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seats {
+    /// Once for every worker of the case.
+    Workers,
+    /// Once, on the first host: it starts the others by itself.
+    First,
+}
+
+/// How a job went.
+#[derive(Debug)]
+pub struct Ended {
+    /// Seconds since 1970.
+    pub started: f64,
+    /// From starting its processes to their end.
+    pub seconds: f64,
+    /// The object that rank 0 printed, or the exit code and the reason why there is none.
+    pub printed: Result<Value, (i32, String)>,
+    /// What was done to it on purpose.
+    pub applied: Applied,
+}
+
+/// The variable that tells a program of the emulated hosts: each as NAMESPACE=ADDRESS, with spaces between.
+const HOSTS: &str = "GLEANER_TESTBED_HOSTS";
+
+fn named(host: &Host) -> String {
+    format!("{}={}", host.name, host.address.as_deref().unwrap_or_default())
+}
+
+/// What `bench` and `train` tell their launcher of.
+#[derive(Deserialize)]
+struct Progress {
+    done: u64,
+    of: u64,
+}
+
+/// What was heard of a job.
+#[derive(Default)]
+struct Heard {
+    /// Rank 0's standard output.
+    output: String,
+    /// Each rank's last line on standard error.
+    last: BTreeMap<u32, String>,
+}
+
+impl Job {
+    /// The number of workers.
+    pub fn workers(&self) -> u32 {
+        self.cases.first().map_or(1, Case::workers)
+    }
+
+    /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`.
+    pub fn typed(&self, place: &Place) -> Vec<String> {
+        let mut program: Vec<String> =
+            self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner")) {
+            *first = "gleaner".into();
+        }
+        let agent = place.agent();
+        let mut words: Vec<String> = Vec::new();
+        match (self.seats, agent.is_empty()) {
+            (Seats::First, true) => {}
+            (Seats::First, false) => {
+                words.extend(agent);
+                words.extend(place.hosts(1).into_iter().map(|host| host.name));
+            }
+            (Seats::Workers, true) => {
+                words.extend(["gleaner", "launch", "--workers"].map(String::from));
+                words.extend([self.workers().to_string(), "--".into()]);
+            }
+            (Seats::Workers, false) => {
+                words.extend(["gleaner", "launch", "--hostfile", "hosts", "--agent"].map(String::from));
+                words.extend([agent.join(" "), "--".into()]);
+            }
+        }
+        words.extend(program);
+        words
+    }
+
+    /// Runs it. `on_progress` hears of steps done and to do.
+    pub fn run(
+        &self,
+        place: &mut Place,
+        events: &[&Event],
+        mut on_progress: impl FnMut(u64, u64) + Send,
+    ) -> Ended {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let clock = Instant::now();
+        let mark = format!("{}-{started}", std::process::id());
+        let job = self.launched(place, &mark);
+        let methods = self.cases.len().max(1) as u64;
+        let (steps, told) = mpsc::channel();
+        let mut heard = Heard::default();
+        let (outcome, applied) = thread::scope(|scope| {
+            let havoc = Havoc::new(events, place, &mark);
+            let havoc = scope.spawn(move || havoc.run(&told));
+            let outcome = launcher::run(job, |event| {
+                if let Some(Progress { done, of }) = heard.hear(event) {
+                    // A step of the job is one of each method.
+                    let _ = steps.send(done / methods);
+                    on_progress(done, of);
+                }
+            });
+            drop(steps);
+            (outcome, havoc.join().unwrap_or_default())
+        });
+        let printed = match outcome {
+            Err(error) => Err((1, error.to_string())),
+            Ok(outcome) => heard.judge(&outcome),
+        };
+        Ended { started, seconds: clock.elapsed().as_secs_f64(), printed, applied }
+    }
+
+    fn launched(&self, place: &Place, mark: &str) -> launcher::Job {
+        let count = if self.seats == Seats::First { 1 } else { self.workers() };
+        let mut hosts: Vec<Host> = place.hosts(count);
+        if hosts.is_empty() {
+            hosts = vec![Host { slots: count, ..Host::new("localhost") }];
+        }
+        let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
+        job.env.clone_from(&self.env);
+        job.env.push((MARK.to_owned(), mark.to_owned()));
+        job.env.push((
+            HOSTS.to_owned(),
+            place.hosts(self.workers()).iter().map(named).collect::<Vec<_>>().join(" "),
+        ));
+        job.output = launcher::Output::Told;
+        job
+    }
+}
+
+impl Heard {
+    fn hear(&mut self, Told { rank, kind, body }: Told) -> Option<Progress> {
+        match (kind.as_str(), body) {
+            (launcher::STANDARD_OUTPUT, Value::String(line)) if rank == 0 => {
+                // Pieces of one long line follow each other, and between lines of JSON no end is needed.
+                if !self.output.is_empty() || line.starts_with('{') {
+                    self.output += &line;
+                }
+                None
+            }
+            (launcher::STANDARD_ERROR, Value::String(line)) if !line.trim().is_empty() => {
+                self.last.insert(rank, line);
+                None
+            }
+            ("progress", body) => serde_json::from_value(body).ok(),
+            _ => None,
+        }
+    }
+
+    fn judge(&self, outcome: &Outcome) -> Result<Value, (i32, String)> {
+        let code = i32::from(outcome.exit_code);
+        if let Some(failure) = &outcome.failure {
+            // Without an account of its own, a worker's last line is the best there is.
+            let said = self.last.get(&failure.rank).filter(|_| failure.reason.starts_with("exited"));
+            let said = said.map_or_else(String::new, |said| format!("; it said: {said}"));
+            return Err((code, format!("{failure}{said}")));
+        }
+        if code != 0 {
+            return Err((code, "interrupted".into()));
+        }
+        serde_json::from_str(&self.output).map_err(|error| {
+            (0, format!("it ended well, but printed no JSON object that can be read: {error}; run it by hand to see"))
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! Experiments as files: a matrix of cases, measured in turns on an emulated network, and stored as they were measured.
+//!
+//! A [file](Experiment::read) says what is fixed, what varies, and what goes wrong on purpose. Its cases become jobs of
+//! workers, which are run one after the other, several times, each time in another order. Every case of every turn leaves
+//! one [`Record`](crate::record::Record), written before the next job begins, so that nothing measured is lost.
+
+mod case;
+mod chaos;
+mod error;
+mod file;
+mod havoc;
+mod interrupt;
+mod job;
+mod machine;
+mod options;
+mod place;
+mod run;
+mod slow;
+mod store;
+mod worker;
+
+use std::path::{Path, PathBuf};
+
+pub use case::{Case, Pattern};
+pub use chaos::{Act, Event, LinkText, When};
+pub use error::{ExperimentError, Problem};
+pub use job::{Job, Seats};
+pub use options::Workload;
+pub use place::PlaceError;
+pub use run::{Options, Plan, Progress, RunError, Tally};
+pub use store::{Store, StoreError};
+
+/// An experiment, read and checked.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// The name of its file, without what follows the dot.
+    pub name: String,
+    /// What it is called.
+    pub title: String,
+    /// What it is for.
+    pub description: String,
+    /// How often every job is run.
+    pub turns: u32,
+    /// Where the workers run.
+    pub network: Wanted,
+    /// What they run.
+    pub workload: Workload,
+    /// Jobs, each with the cases that are measured in it: they differ in the method only.
+    pub jobs: Vec<Vec<Case>>,
+    /// What goes wrong on purpose.
+    pub chaos: Vec<Event>,
+    /// The files that say all this, by the names under which copies are kept with what was measured.
+    pub texts: Vec<(String, String)>,
+}
+
+/// Where an experiment's workers run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wanted {
+    /// On this machine, over the loopback.
+    Loopback,
+    /// On emulated hosts, whose links are as each case says.
+    Uniform {
+        /// How many.
+        hosts: u32,
+    },
+    /// On the hosts of a topology file.
+    Topology(PathBuf),
+}
+
+impl Experiment {
+    /// Reads an experiment from a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or says something that cannot be: named with the line, the key, and what was expected.
+    pub fn read(path: &Path) -> Result<Self, ExperimentError> {
+        file::read(path)
+    }
+}

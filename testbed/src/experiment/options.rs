@@ -1,0 +1,98 @@
+//! The options of the measured commands that an experiment may set, by their names in a file.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What an experiment runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// `gleaner bench`.
+    Bench,
+    /// `gleaner train`.
+    Train,
+}
+
+const BENCH: &[&str] = &[
+    "params",
+    "method",
+    "density",
+    "k",
+    "teams",
+    "sag",
+    "values",
+    "selector",
+    "residual",
+    "steps",
+    "warmup",
+    "seed",
+    "timeout",
+    "link_rate",
+];
+
+const TRAIN: &[&str] = &[
+    "data",
+    "model",
+    "method",
+    "density",
+    "k",
+    "teams",
+    "sag",
+    "values",
+    "selector",
+    "residual",
+    "timeout",
+    "steps",
+    "batch",
+    "lr",
+    "lr_drops",
+    "momentum",
+    "momentum_correction",
+    "mask_momentum",
+    "weight_decay",
+    "clip",
+    "clip_local",
+    "warmup_density",
+    "on_nonfinite",
+    "seed",
+    "evaluate_every",
+];
+
+/// What shapes the links rather than the command.
+pub const LINK: &[&str] = &["rate", "delay", "jitter", "loss"];
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bench => "bench",
+            Self::Train => "train",
+        })
+    }
+}
+
+impl Workload {
+    /// The options, in the spelling of files: `lr_drops` for `--lr-drops`.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Bench => BENCH,
+            Self::Train => TRAIN,
+        }
+    }
+}
+
+/// An option as words of a command line: none for `false`.
+pub fn words(name: &str, value: &Value) -> Vec<String> {
+    let option = format!("--{}", name.replace('_', "-"));
+    match value {
+        Value::Bool(true) => vec![option],
+        Value::Bool(false) => Vec::new(),
+        value => vec![option, plain(value)],
+    }
+}
+
+/// A value as one would type it.
+pub fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

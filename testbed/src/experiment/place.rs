@@ -1,0 +1,222 @@
+//! Where jobs run: on the loopback, or on an emulated network that is reshaped from job to job.
+
+use std::collections::BTreeSet;
+
+use gleaner_runtime::launcher::Host;
+use serde_json::Value;
+
+use super::Wanted;
+use super::case::Case;
+use super::chaos::LinkText;
+use crate::network::{Network, NetworkError, Node};
+use crate::quantity::{self, QuantityError};
+use crate::record::Traffic;
+use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
+
+/// What refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// There is no network.
+    #[error("there is no emulated network here; write a [network] into the experiment's file")]
+    Loopback,
+    /// A quantity.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+    /// A loss.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A topology.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Too few hosts.
+    #[error(
+        "a case has {workers} workers, and the topology has {hosts} hosts; add hosts to it, or leave that case out"
+    )]
+    Hosts {
+        /// Workers of the case.
+        workers: u32,
+        /// Hosts of the topology.
+        hosts: usize,
+    },
+}
+
+/// A place with workers' hosts.
+pub enum Place {
+    /// This machine.
+    Loopback,
+    /// Emulated hosts.
+    Emulated(Box<Emulated>),
+}
+
+/// Emulated hosts, and what they are like.
+pub struct Emulated {
+    network: Network,
+    hosts: Vec<Node>,
+    /// Each host's link without chaos.
+    links: Vec<Link>,
+    /// The hosts whose links differ from it now.
+    reshaped: BTreeSet<usize>,
+    cut: Vec<usize>,
+    /// Whether cases say what links are like; a topology does by itself.
+    uniform: bool,
+}
+
+impl Place {
+    /// Brings it up, with links as this case has them.
+    ///
+    /// # Errors
+    /// A network that cannot be emulated.
+    pub fn up(wanted: &Wanted, first: &Case, name: &str, replace: bool) -> Result<Self, PlaceError> {
+        let topology = match wanted {
+            Wanted::Loopback => return Ok(Self::Loopback),
+            Wanted::Uniform { hosts } => Topology::uniform(*hosts as usize, Subnet::default(), link(first)?)?,
+            Wanted::Topology(file) => Topology::read(file)?,
+        };
+        let network = Network::up(&topology, name, replace)?;
+        let hosts = network.hosts();
+        let links = hosts.iter().map(|host| host.link).collect();
+        let uniform = matches!(wanted, Wanted::Uniform { .. });
+        let (reshaped, cut) = Default::default();
+        Ok(Self::Emulated(Box::new(Emulated { network, hosts, links, reshaped, cut, uniform })))
+    }
+
+    /// Takes it down.
+    ///
+    /// # Errors
+    /// What cannot be removed.
+    pub fn down(self) -> Result<(), PlaceError> {
+        match self {
+            Self::Loopback => Ok(()),
+            Self::Emulated(emulated) => Ok(emulated.network.down()?),
+        }
+    }
+
+    /// The first hosts, as the launcher has them; none on the loopback.
+    pub fn hosts(&self, count: u32) -> Vec<Host> {
+        let host =
+            |node: &Node| Host { address: Some(node.address.to_string()), ..Host::new(&node.namespace) };
+        match self {
+            Self::Loopback => Vec::new(),
+            Self::Emulated(emulated) => emulated.hosts.iter().take(count as usize).map(host).collect(),
+        }
+    }
+
+    /// The command that reaches a host; empty on the loopback.
+    pub fn agent(&self) -> Vec<String> {
+        match self {
+            Self::Loopback => Vec::new(),
+            Self::Emulated(_) => ["ip", "netns", "exec"].map(String::from).into(),
+        }
+    }
+
+    /// Gives the links what this case says, and refuses one with more workers than hosts.
+    pub fn shape(&mut self, case: &Case) -> Result<(), PlaceError> {
+        let Self::Emulated(emulated) = self else { return Ok(()) };
+        let (workers, hosts) = (case.workers(), emulated.hosts.len());
+        if workers as usize > hosts {
+            return Err(PlaceError::Hosts { workers, hosts });
+        }
+        if !emulated.uniform {
+            return Ok(());
+        }
+        let link = link(case)?;
+        for host in 0..hosts {
+            if emulated.links[host] != link {
+                emulated.network.set_link(&emulated.hosts[host].name, link)?;
+                emulated.links[host] = link;
+            }
+        }
+        Ok(())
+    }
+
+    /// What each of the first hosts has received and sent so far.
+    pub fn traffic(&self, count: u32) -> Result<Vec<Traffic>, PlaceError> {
+        let Self::Emulated(emulated) = self else { return Ok(Vec::new()) };
+        let traffic = |node: &Node| {
+            let counters = emulated.network.counters(&node.name)?;
+            Ok(Traffic { host: node.name.clone(), received: counters.received, sent: counters.sent })
+        };
+        emulated.hosts.iter().take(count as usize).map(traffic).collect()
+    }
+
+    /// Takes a host's link down.
+    pub fn cut(&mut self, host: u32) -> Result<(), PlaceError> {
+        let (emulated, host) = self.host(host)?;
+        emulated.network.cut(&emulated.hosts[host].name)?;
+        emulated.cut.push(host);
+        Ok(())
+    }
+
+    /// Takes it up.
+    pub fn mend(&mut self, host: u32) -> Result<(), PlaceError> {
+        let (emulated, host) = self.host(host)?;
+        emulated.network.mend(&emulated.hosts[host].name)?;
+        emulated.cut.retain(|cut| *cut != host);
+        Ok(())
+    }
+
+    /// Gives one host's link other properties; what is not said is as the case has it.
+    pub fn reshape(&mut self, host: u32, text: &LinkText) -> Result<(), PlaceError> {
+        let (emulated, host) = self.host(host)?;
+        let Link { up, down } = emulated.links[host];
+        let link = Link { up: over(up, text)?, down: over(down, text)? };
+        emulated.network.set_link(&emulated.hosts[host].name, link)?;
+        emulated.reshaped.insert(host);
+        Ok(())
+    }
+
+    /// Undoes what was done to single hosts.
+    pub fn restore(&mut self) -> Result<(), PlaceError> {
+        let Self::Emulated(emulated) = self else { return Ok(()) };
+        for host in std::mem::take(&mut emulated.cut) {
+            emulated.network.mend(&emulated.hosts[host].name)?;
+        }
+        for host in std::mem::take(&mut emulated.reshaped) {
+            emulated.network.set_link(&emulated.hosts[host].name, emulated.links[host])?;
+        }
+        Ok(())
+    }
+
+    /// A host that is there: the file was checked against the cases, and these against the hosts.
+    fn host(&mut self, host: u32) -> Result<(&mut Emulated, usize), PlaceError> {
+        match self {
+            Self::Loopback => Err(PlaceError::Loopback),
+            Self::Emulated(emulated) => {
+                let hosts = emulated.hosts.len();
+                if host as usize >= hosts {
+                    return Err(PlaceError::Hosts { workers: host + 1, hosts });
+                }
+                Ok((emulated, host as usize))
+            }
+        }
+    }
+}
+
+/// The link that a case asks for, the same in both directions.
+fn link(case: &Case) -> Result<Link, PlaceError> {
+    let of = |key: &str| case.0.get(key).and_then(Value::as_str).map(str::to_owned);
+    let text = LinkText { rate: of("rate"), delay: of("delay"), jitter: of("jitter"), loss: of("loss") };
+    Ok(Link::both(over(Shape::default(), &text)?))
+}
+
+/// A shape, where a text says something else.
+fn over(shape: Shape, text: &LinkText) -> Result<Shape, PlaceError> {
+    let LinkText { rate, delay, jitter, loss } = text;
+    let mut shape = shape;
+    if let Some(rate) = rate {
+        shape.rate = Some(quantity::rate(rate)?);
+    }
+    if let Some(delay) = delay {
+        shape.delay = quantity::duration(delay)?;
+    }
+    if let Some(jitter) = jitter {
+        shape.jitter = quantity::duration(jitter)?;
+    }
+    if let Some(loss) = loss {
+        shape.loss = loss.parse()?;
+    }
+    Ok(shape)
+}

@@ -1,0 +1,293 @@
+//! Running all jobs of an experiment, in turns, and storing what each of them measured.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::case::order;
+use super::chaos::{self, Event};
+use super::interrupt::Interrupt;
+use super::job::{Ended, Job, Seats};
+use super::place::{Place, PlaceError};
+use super::store::{Store, StoreError};
+use super::{Case, Experiment, Wanted, machine};
+use crate::record::{self, Machine, Outcome, Record, Traffic};
+
+/// Why a run ended before its jobs did.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The network.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The system.
+    #[error("signals cannot be listened to: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Jobs in turns, whatever they run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The name that records bear.
+    pub name: String,
+    /// Jobs; no two of them measure the same case.
+    pub jobs: Vec<Job>,
+    /// How often each is run.
+    pub turns: u32,
+    /// Where.
+    pub network: Wanted,
+    /// What goes wrong on purpose.
+    pub chaos: Vec<Event>,
+    /// The files that say what was asked for, with their names.
+    pub texts: Vec<(String, String)>,
+}
+
+/// How a run is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where measurements go.
+    pub out: PathBuf,
+    /// Go on with what is there.
+    pub resume: bool,
+    /// Take down an emulated network that is in the way.
+    pub replace: bool,
+    /// What the emulated network is called.
+    pub network: String,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Jobs done, those of an earlier run included.
+    pub done: usize,
+    /// Jobs of all turns.
+    pub of: usize,
+    /// What runs.
+    pub job: String,
+    /// Its steps done and to do; both 0 before the first.
+    pub steps: (u64, u64),
+    /// How long the rest takes, once a job has ended.
+    pub rest: Option<Duration>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that were written.
+    pub measured: usize,
+    /// Records that were there before.
+    pub before: usize,
+    /// Whether the last line of those was torn and dropped.
+    pub torn: bool,
+    /// Of those written, jobs that failed though nothing on purpose could end them: method or case, and the reason.
+    pub failed: Vec<String>,
+    /// Of those written, records of jobs that failed after somebody was killed, cut off or stopped for good.
+    pub ended_on_purpose: usize,
+    /// The exit code of the signal that ended the run early.
+    pub interrupted: Option<u8>,
+}
+
+impl Plan {
+    /// The jobs of an experiment, run by this program, which is `gleaner`.
+    pub fn of(experiment: &Experiment, program: &Path) -> Self {
+        let job = |cases: &Vec<Case>| {
+            let methods: Vec<String> = cases.iter().map(Case::method).collect();
+            let mut words: Vec<OsString> = vec![program.into()];
+            words.extend(
+                [experiment.workload.to_string(), "--json".into(), "--method".into(), methods.join(",")]
+                    .map(OsString::from),
+            );
+            words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
+            Job { cases: cases.clone(), program: words, env: Vec::new(), seats: Seats::Workers }
+        };
+        Self {
+            name: experiment.name.clone(),
+            jobs: experiment.jobs.iter().map(job).collect(),
+            turns: experiment.turns,
+            network: experiment.network.clone(),
+            chaos: experiment.chaos.clone(),
+            texts: experiment.texts.clone(),
+        }
+    }
+
+    /// Every turn and job, in the order in which they are run.
+    pub fn sequence(&self) -> impl Iterator<Item = (u32, &Job)> {
+        let turns = 0..self.turns;
+        turns.flat_map(move |turn| {
+            order(self.jobs.len(), turn, self.turns).into_iter().map(move |job| (turn, &self.jobs[job]))
+        })
+    }
+
+    /// Runs what is not measured yet.
+    ///
+    /// # Errors
+    /// A directory or a network that cannot be used. What was measured before stays, and the network is taken down.
+    pub fn run(
+        &self,
+        options: &Options,
+        on_progress: impl FnMut(&Progress) + Send,
+    ) -> Result<Tally, RunError> {
+        let store = Store::open(&options.out, &self.texts, options.resume)?;
+        let interrupt = Interrupt::listen()?;
+        let left = |&(turn, job): &(u32, &Job)| job.cases.iter().any(|case| !store.has(case, turn));
+        let sequence: Vec<(u32, Job)> = self
+            .sequence()
+            .filter(left)
+            .map(|(turn, job)| (turn, job.without(|case| store.has(case, turn))))
+            .collect();
+        let tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
+        let Some((_, first)) = sequence.first() else { return Ok(tally) };
+        let place = Place::up(&self.network, &first.cases[0], &options.network, options.replace)?;
+        let mut course = Course {
+            plan: self,
+            store,
+            place,
+            interrupt,
+            on_progress,
+            machine: machine::here(),
+            commit: machine::commit(),
+            tally,
+            took: Vec::new(),
+        };
+        let done = course.all(&sequence);
+        let Course { place, tally, .. } = course;
+        // Whatever happened: nothing is left behind.
+        place.down()?;
+        done.map(|()| tally)
+    }
+}
+
+impl Job {
+    /// The same for the cases that are not there yet. Methods that run together are named on the command line.
+    fn without(&self, is_there: impl Fn(&Case) -> bool) -> Job {
+        let cases: Vec<Case> = self.cases.iter().filter(|case| !is_there(case)).cloned().collect();
+        let mut job = self.clone();
+        if let Some(place) = self.program.iter().position(|word| word == "--method")
+            && let Some(methods) = job.program.get_mut(place + 1)
+        {
+            *methods = cases.iter().map(Case::method).collect::<Vec<_>>().join(",").into();
+        }
+        Job { cases, ..job }
+    }
+
+    /// For a bar: the methods, and what else tells it from others.
+    fn label(&self) -> String {
+        let methods: Vec<String> = self.cases.iter().map(Case::method).collect();
+        format!("{}, {} workers", methods.join(" "), self.workers())
+    }
+}
+
+/// A run under way.
+struct Course<'a, F> {
+    plan: &'a Plan,
+    store: Store,
+    place: Place,
+    interrupt: Interrupt,
+    on_progress: F,
+    machine: Machine,
+    commit: Option<String>,
+    tally: Tally,
+    /// Seconds of each job that was run here.
+    took: Vec<f64>,
+}
+
+impl<F: FnMut(&Progress) + Send> Course<'_, F> {
+    fn all(&mut self, sequence: &[(u32, Job)]) -> Result<(), RunError> {
+        let of = self.plan.jobs.len() * self.plan.turns as usize;
+        for (number, (turn, job)) in sequence.iter().enumerate() {
+            let left = sequence.len() - number;
+            let mean =
+                (!self.took.is_empty()).then(|| self.took.iter().sum::<f64>() / self.took.len() as f64);
+            let rest = mean.map(|mean| Duration::from_secs_f64(mean * left as f64));
+            let mut progress = Progress { done: of - left, of, job: job.label(), steps: (0, 0), rest };
+            (self.on_progress)(&progress);
+            self.place.shape(&job.cases[0])?;
+            let before = self.place.traffic(job.workers())?;
+            if self.stops() {
+                return Ok(());
+            }
+            let events = chaos::of_case(&self.plan.chaos, &job.cases[0]);
+            let on_progress = &mut self.on_progress;
+            let ended = job.run(&mut self.place, &events, |done, of| {
+                progress.steps = (done, of);
+                on_progress(&progress);
+            });
+            // What was interrupted is no measurement.
+            if self.stops() {
+                return Ok(());
+            }
+            let traffic = since(&before, self.place.traffic(job.workers())?);
+            self.took.push(ended.seconds);
+            self.keep(*turn, job, &ended, &traffic)?;
+        }
+        Ok(())
+    }
+
+    fn stops(&mut self) -> bool {
+        self.tally.interrupted = self.interrupt.code();
+        self.tally.interrupted.is_some()
+    }
+
+    fn keep(&mut self, turn: u32, job: &Job, ended: &Ended, traffic: &[Traffic]) -> Result<(), RunError> {
+        let command = job.typed(&self.place);
+        let mut records = Vec::new();
+        for (number, case) in job.cases.iter().enumerate() {
+            let outcome = outcome(&ended.printed, number);
+            if let Outcome::Failed { reason, .. } = &outcome {
+                if chaos::is_deadly(&ended.applied.acts) {
+                    self.tally.ended_on_purpose += 1;
+                } else {
+                    self.tally.failed.push(format!(
+                        "{}, {} workers: {reason}",
+                        case.method(),
+                        case.workers()
+                    ));
+                }
+            }
+            records.push(Record {
+                version: record::VERSION,
+                experiment: self.plan.name.clone(),
+                case: case.0.clone(),
+                turn,
+                started: ended.started,
+                seconds: ended.seconds,
+                machine: self.machine.clone(),
+                commit: self.commit.clone(),
+                command: command.clone(),
+                chaos: ended.applied.lines.clone(),
+                traffic: traffic.to_vec(),
+                outcome,
+            });
+        }
+        self.tally.measured += records.len();
+        Ok(self.store.append(records)?)
+    }
+}
+
+/// What one method came to: a report on several has a list of them in the order in which they were named.
+fn outcome(printed: &Result<Value, (i32, String)>, number: usize) -> Outcome {
+    match printed {
+        Err((exit_code, reason)) => Outcome::Failed { exit_code: *exit_code, reason: reason.clone() },
+        Ok(report) => match report.get("methods").map(|methods| methods.get(number)) {
+            None => Outcome::Done(report.clone()),
+            Some(Some(one)) => Outcome::Done(one.clone()),
+            Some(None) => {
+                let reason = format!("its report has no method number {number}; run it by hand to see");
+                Outcome::Failed { exit_code: 0, reason }
+            }
+        },
+    }
+}
+
+fn since(before: &[Traffic], after: Vec<Traffic>) -> Vec<Traffic> {
+    let difference = |(before, after): (&Traffic, Traffic)| Traffic {
+        received: after.received.saturating_sub(before.received),
+        sent: after.sent.saturating_sub(before.sent),
+        ..after
+    };
+    before.iter().zip(after).map(difference).collect()
+}

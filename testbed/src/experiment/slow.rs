@@ -1,0 +1,203 @@
+//! Workers with less processor time than they could use.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How control groups are called in which workers are slow.
+const NAME: &str = "gleaner-slow-";
+
+/// How long a kernel counts a quota at the least, in microseconds, and the smallest quota that it takes.
+const PERIOD: f64 = 10_000.0;
+const LEAST: f64 = 1_000.0;
+
+/// How often a worker is stopped where there are no control groups. Shorter stops would be over before a busy machine
+/// got round to them.
+const BEAT: Duration = Duration::from_millis(50);
+
+/// A worker that is slow until this is told to end.
+pub enum Slowed {
+    /// By a quota of processor time.
+    Quota(Group),
+    /// By being stopped and continued in turns, where nobody may make control groups.
+    Beat {
+        /// Whether it is to end.
+        over: Arc<AtomicBool>,
+        /// Who stops and continues it.
+        thread: JoinHandle<()>,
+    },
+}
+
+/// A control group with one worker in it.
+pub struct Group {
+    own: PathBuf,
+    /// Where the worker was.
+    before: PathBuf,
+    worker: Pid,
+}
+
+impl Slowed {
+    /// Gives a worker at most this share of one processor, from now on.
+    pub fn start(worker: Pid, share: f64) -> Self {
+        match Group::make(worker, share) {
+            Some(group) => Self::Quota(group),
+            None => Self::beat(worker, share),
+        }
+    }
+
+    fn beat(worker: Pid, share: f64) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = over.clone();
+        let thread = thread::spawn(move || {
+            let running = BEAT.mul_f64(share);
+            // It ends with the worker, too.
+            while !is_over.load(Ordering::Relaxed) && kill_process(worker, Signal::STOP).is_ok() {
+                thread::sleep(BEAT - running);
+                let _ = kill_process(worker, Signal::CONT);
+                thread::sleep(running);
+            }
+        });
+        Self::Beat { over, thread }
+    }
+
+    /// It may use what it can again.
+    pub fn end(self) {
+        match self {
+            Self::Quota(group) => group.leave(),
+            Self::Beat { over, thread } => {
+                over.store(true, Ordering::Relaxed);
+                // The thread does nothing that could panic.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Group {
+    /// None where no control group can be made.
+    fn make(worker: Pid, share: f64) -> Option<Self> {
+        let (mount, old) = controller()?;
+        let before = mount.join(of(worker, old)?.trim_start_matches('/'));
+        // In the new form, a group with processes has no groups with quotas below it, except for the root.
+        let parent = if old { &before } else { &mount };
+        sweep(parent);
+        let own = parent.join(format!("{NAME}{}", worker.as_raw_nonzero()));
+        fs::create_dir(&own).ok()?;
+        let group = Self { own, before, worker };
+        if group.fill(share, old).is_ok() {
+            return Some(group);
+        }
+        group.leave();
+        None
+    }
+
+    fn fill(&self, share: f64, old: bool) -> io::Result<()> {
+        let period = PERIOD.max(LEAST / share);
+        let (period, quota) = (period.round(), (share * period).round());
+        if old {
+            fs::write(self.own.join("cpu.cfs_period_us"), period.to_string())?;
+            fs::write(self.own.join("cpu.cfs_quota_us"), quota.to_string())?;
+        } else {
+            fs::write(self.own.join("cpu.max"), format!("{quota} {period}"))?;
+        }
+        enter(&self.own, self.worker)
+    }
+
+    fn leave(self) {
+        // A worker that has ended is in no group any more.
+        let _ = enter(&self.before, self.worker);
+        let _ = fs::remove_dir(&self.own);
+    }
+}
+
+fn enter(group: &Path, worker: Pid) -> io::Result<()> {
+    fs::write(group.join("cgroup.procs"), worker.as_raw_nonzero().to_string())
+}
+
+/// Removes what a run left that was killed: only groups without any process can be removed.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(NAME) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Where groups with quotas of processor time are, and whether they have the old form.
+fn controller() -> Option<(PathBuf, bool)> {
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mounts: Vec<Vec<&str>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
+    // What is mounted, where, its form, its options.
+    let old = mounts.iter().find(|mount| {
+        mount.get(2) == Some(&"cgroup")
+            && mount.get(3).is_some_and(|options| options.split(',').any(|option| option == "cpu"))
+    });
+    let new = mounts.iter().find(|mount| mount.get(2) == Some(&"cgroup2"));
+    let found = old.map(|mount| (mount, true)).or(new.map(|mount| (mount, false)));
+    found.and_then(|(mount, old)| Some((PathBuf::from(mount.get(1)?), old)))
+}
+
+/// The group that a worker is in, below the mount.
+fn of(worker: Pid, old: bool) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", worker.as_raw_nonzero())).ok()?;
+    // number:controllers:path, with no controllers in the new form.
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let wanted =
+            if old { controllers.split(',').any(|one| one == "cpu") } else { controllers.is_empty() };
+        wanted.then(|| path.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::Instant;
+
+    use super::*;
+
+    fn busy() -> (Child, Pid) {
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        (child, pid)
+    }
+
+    /// Processor time in hundredths of a second.
+    fn used(child: &Child) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    fn share_of(child: &Child) -> f64 {
+        let (clock, before) = (Instant::now(), used(child));
+        thread::sleep(Duration::from_millis(800));
+        (used(child) - before) as f64 / 100.0 / clock.elapsed().as_secs_f64()
+    }
+
+    /// A loop that never waits gets its share and no more, by either means; afterwards it gets more again, or at least may.
+    #[test]
+    fn a_slow_process_gets_its_share_and_no_more() {
+        for by_quota in [true, false] {
+            let (mut child, pid) = busy();
+            let slowed = if by_quota { Slowed::start(pid, 0.1) } else { Slowed::beat(pid, 0.1) };
+            if by_quota && !matches!(slowed, Slowed::Quota(_)) {
+                eprintln!("SKIPPED: nobody may make control groups with quotas here");
+            }
+            let share = share_of(&child);
+            slowed.end();
+            let state = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!((0.0..0.25).contains(&share), "{share}, by quota: {by_quota}");
+            assert!(!state.contains(") T "), "still stopped: {state}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The directory of a run: copies of what was asked for, and the measurements, one line each, safe once they are written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use super::case::Case;
+use crate::record::{self, Record};
+
+/// A directory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Something is in it already.
+    #[error("{0} is not empty; go on with what is in it by --resume, or name another directory with --out")]
+    Taken(PathBuf),
+    /// It is of another experiment.
+    #[error(
+        "{directory} holds measurements of another experiment: its {name} differs from the one given; name another directory with --out"
+    )]
+    Other {
+        /// The directory.
+        directory: PathBuf,
+        /// The copy that differs, or is missing.
+        name: String,
+    },
+    /// Somebody writes into it.
+    #[error("another run is writing to {0}; wait for it, or name another directory with --out")]
+    Busy(PathBuf),
+    /// A line in its middle is no record.
+    #[error(
+        "{file}, line {line}: no measurement of format {}: {reason}; remove the line, or name another directory with --out",
+        record::VERSION
+    )]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The system refuses.
+    #[error(
+        "{file} cannot be {what}: {source}; what was measured before stays valid, and --resume goes on once there is room and access"
+    )]
+    System {
+        /// The file or directory.
+        file: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// The directory of a run, open for more.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    /// Bytes that are whole lines.
+    length: u64,
+    records: Vec<Record>,
+    torn: bool,
+}
+
+impl Store {
+    /// Makes the directory, with copies of these texts; or, to go on, opens it if its copies are the same.
+    ///
+    /// # Errors
+    /// A directory that is not empty without `resume`, or of another experiment, or in use, or cannot be written.
+    pub fn open(directory: &Path, texts: &[(String, String)], resume: bool) -> Result<Self, StoreError> {
+        let system = |file: &Path, what| {
+            let file = file.to_owned();
+            move |source| StoreError::System { file, what, source }
+        };
+        fs::create_dir_all(directory).map_err(system(directory, "made"))?;
+        let mut entries = fs::read_dir(directory).map_err(system(directory, "read"))?;
+        let is_new = entries.next().is_none();
+        if !is_new && !resume {
+            return Err(StoreError::Taken(directory.to_owned()));
+        }
+        let path = directory.join(record::FILE);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(system(&path, "opened"))?;
+        file.try_lock().map_err(|_| StoreError::Busy(directory.to_owned()))?;
+        for (name, text) in texts {
+            let copy = directory.join(name);
+            if is_new {
+                fs::write(&copy, text).map_err(system(&copy, "written"))?;
+            } else if fs::read_to_string(&copy).ok().as_ref() != Some(text) {
+                return Err(StoreError::Other { directory: directory.to_owned(), name: name.clone() });
+            }
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(system(&path, "read"))?;
+        let (records, length) = whole_lines(&bytes, &path)?;
+        let torn = length < bytes.len();
+        let mut store = Self { path, file, length: length as u64, records, torn };
+        store.rewind().map_err(system(&store.path, "written"))?;
+        Ok(store)
+    }
+
+    /// What was measured in a directory, without keeping anybody from writing there. A torn last line is left out.
+    ///
+    /// # Errors
+    /// A file that is not there or holds something else.
+    pub fn read(directory: &Path) -> Result<Vec<Record>, StoreError> {
+        let path = directory.join(record::FILE);
+        match fs::read(&path) {
+            Ok(bytes) => whole_lines(&bytes, &path).map(|(records, _)| records),
+            Err(source) => Err(StoreError::System { file: path, what: "read", source }),
+        }
+    }
+
+    /// What was measured so far.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Whether the last line was torn, and dropped.
+    pub fn was_torn(&self) -> bool {
+        self.torn
+    }
+
+    /// Whether there is a record of this case in this turn.
+    pub fn has(&self, case: &Case, turn: u32) -> bool {
+        self.records.iter().any(|record| record.turn == turn && record.case == case.0)
+    }
+
+    /// Adds records, and waits until the disk has them. If it refuses, what was there before stays as it was.
+    ///
+    /// # Errors
+    /// A full disk, and other refusals.
+    pub fn append(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
+        let mut lines = Vec::new();
+        for record in &records {
+            let mut line = serde_json::to_vec(record).map_err(|e| self.refused(e.into()))?;
+            line.push(b'\n');
+            lines.append(&mut line);
+        }
+        let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
+        if let Err(refusal) = written {
+            // Half a line would be dropped by the next run as well; without it, the file is whole for every reader.
+            let _ = self.rewind();
+            return Err(self.refused(refusal));
+        }
+        self.length += lines.len() as u64;
+        self.records.extend(records);
+        Ok(())
+    }
+
+    /// Drops what stands after the whole lines.
+    fn rewind(&mut self) -> io::Result<()> {
+        self.file.set_len(self.length)?;
+        self.file.seek(io::SeekFrom::End(0)).map(|_| ())
+    }
+
+    fn refused(&self, source: io::Error) -> StoreError {
+        StoreError::System { file: self.path.clone(), what: "written", source }
+    }
+}
+
+/// The records, and how many bytes their lines have. A torn line can only be the last one.
+fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), StoreError> {
+    let (mut records, mut length) = (Vec::new(), 0);
+    for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let is_last = length + line.len() == bytes.len();
+        let record = serde_json::from_slice::<Record>(line).map_err(|error| error.to_string());
+        let record = record.and_then(|record| match record.version {
+            record::VERSION => Ok(record),
+            other => Err(format!("its format is {other}")),
+        });
+        match record {
+            Ok(record) if line.ends_with(b"\n") => records.push(record),
+            _ if is_last => break,
+            Ok(_) => unreachable!("only the last line lacks an end"),
+            Err(reason) => return Err(StoreError::Line { file: file.to_owned(), line: index + 1, reason }),
+        }
+        length += line.len();
+    }
+    Ok((records, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::record::{Machine, Outcome};
+
+    fn record(turn: u32, density: f64) -> Record {
+        let case = [("command".to_owned(), json!("bench")), ("density".to_owned(), json!(density))];
+        let machine = Machine { processor: "p".into(), cores: 2, memory: 1 << 30, kernel: "k".into() };
+        let outcome = Outcome::Failed { exit_code: 3, reason: "ü\n".into() };
+        let (version, experiment) = (record::VERSION, "test".to_owned());
+        Record {
+            version,
+            experiment,
+            case: case.into(),
+            turn,
+            machine,
+            outcome,
+            started: 0.1,
+            seconds: 0.2,
+            commit: None,
+            command: vec!["a b".into()],
+            chaos: Vec::new(),
+            traffic: Vec::new(),
+        }
+    }
+
+    fn texts(text: &str) -> Vec<(String, String)> {
+        vec![("experiment.toml".into(), text.into())]
+    }
+
+    /// Densities whose shortest decimals are long.
+    fn densities() -> impl Iterator<Item = f64> {
+        (1..40).map(|i| 0.1 + f64::from(i) / 7.0 / 3.0)
+    }
+
+    #[test]
+    fn what_was_appended_is_there_again_however_the_file_was_torn() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("a/b");
+        let mut store = Store::open(&out, &texts("x"), false).unwrap();
+        for density in densities() {
+            store.append(vec![record(1, density)]).unwrap();
+        }
+        drop(store);
+        let path = out.join(record::FILE);
+        let whole = fs::read(&path).unwrap();
+        let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        for cut in last..=whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let mut store = Store::open(&out, &texts("x"), true).unwrap();
+            let kept = if cut == whole.len() { 39 } else { 38 };
+            assert_eq!(store.records().len(), kept);
+            assert_eq!(store.was_torn(), cut != last && cut != whole.len());
+            for (i, density) in densities().enumerate() {
+                assert_eq!(store.has(&Case(record(1, density).case), 1), i < kept);
+                assert!(!store.has(&Case(record(1, density).case), 0));
+            }
+            if kept == 38 {
+                store.append(vec![record(1, densities().last().unwrap())]).unwrap();
+            }
+            drop(store);
+            assert_eq!(fs::read(&path).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_directory_of_something_else_is_refused_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        let store = Store::open(&out, &texts("x"), true).unwrap();
+        assert!(matches!(Store::open(&out, &texts("x"), true), Err(StoreError::Busy(_))));
+        drop(store);
+        assert!(matches!(Store::open(&out, &texts("x"), false), Err(StoreError::Taken(_))));
+        assert!(matches!(Store::open(&out, &texts("y"), true), Err(StoreError::Other { .. })));
+        assert_eq!(fs::read_to_string(out.join("experiment.toml")).unwrap(), "x");
+
+        let path = out.join(record::FILE);
+        let mut old = record(0, 0.5);
+        old.version = 999;
+        let line = |record: &Record| serde_json::to_string(record).unwrap();
+        for first in [line(&old), "nonsense".to_owned()] {
+            fs::write(&path, format!("{first}\n{}\n", line(&record(0, 0.5)))).unwrap();
+            let error = Store::open(&out, &texts("x"), true).unwrap_err().to_string();
+            assert!(error.contains("line 1: no measurement"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What is there of the peers, and the files that they need: a program in C, compiled here, and scripts.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+const PROGRAM: &str = include_str!("allreduce.c");
+const MPIRUN: &str = include_str!("mpirun.sh");
+const AGENT: &str = include_str!("agent.sh");
+const GLOO: &str = include_str!("gloo.py");
+
+/// Implementations of MPI, each with its compiler, its starter, and the packages that have them.
+const MPI: &[(&str, &str, &str, &str)] = &[
+    ("open-mpi", "mpicc.openmpi", "mpirun.openmpi", "apt-get install openmpi-bin libopenmpi-dev"),
+    ("mpich", "mpicc.mpich", "mpirun.mpich", "apt-get install mpich libmpich-dev"),
+];
+
+/// A peer that is not measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its name.
+    pub name: String,
+    /// What is missing, and how to install it.
+    pub reason: String,
+}
+
+/// A kit that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum KitError {
+    /// No room for temporary files.
+    #[error("the peers' programs cannot be written to {place}: {source}; make room there, or set TMPDIR")]
+    Write {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A compiler that is there and does not work.
+    #[error("{compiler} does not compile the all-reduce: {said}")]
+    Compile {
+        /// The compiler.
+        compiler: &'static str,
+        /// The end of what it said.
+        said: String,
+    },
+}
+
+/// The files, which go with it.
+#[derive(Debug)]
+pub struct Kit {
+    directory: TempDir,
+    mpi: Vec<&'static str>,
+    /// A Python that has PyTorch with Gloo.
+    python: Option<PathBuf>,
+    missing: Vec<Missing>,
+}
+
+impl Kit {
+    /// Looks for the peers, and compiles what the ones that are there need. `python` is tried for PyTorch.
+    ///
+    /// # Errors
+    /// Files that cannot be written, and a compiler that fails.
+    pub fn make(python: &Path) -> Result<Self, KitError> {
+        let write = |place: PathBuf| move |source| KitError::Write { place, source };
+        let directory = TempDir::with_prefix("gleaner-peers-").map_err(write(std::env::temp_dir()))?;
+        let files = [("allreduce.c", PROGRAM), ("mpirun.sh", MPIRUN), ("agent.sh", AGENT), ("gloo.py", GLOO)];
+        for (name, text) in files {
+            let file = directory.path().join(name);
+            let written = fs::write(&file, text);
+            let mode = Permissions::from_mode(0o755);
+            written.and_then(|()| fs::set_permissions(&file, mode)).map_err(write(file))?;
+        }
+        let mut kit = Self { directory, mpi: Vec::new(), python: None, missing: Vec::new() };
+        for (name, compiler, starter, install) in MPI {
+            match [compiler, starter]
+                .into_iter()
+                .find(|program| !runs(Command::new(program).arg("--version")))
+            {
+                Some(lacking) => kit.miss(name, format!("there is no {lacking}: {install}")),
+                None => {
+                    kit.compile(name, compiler)?;
+                    kit.mpi.push(name);
+                }
+            }
+        }
+        let gloo = "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()";
+        if runs(Command::new(python).args(["-c", gloo])) {
+            kit.python = Some(python.to_owned());
+        } else {
+            let python = python.display();
+            kit.miss(
+                "gloo",
+                format!("{python} has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python"),
+            );
+        }
+        Ok(kit)
+    }
+
+    /// Peers that are not there.
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Implementations of MPI that are there, each with its program.
+    pub(super) fn mpi(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        self.mpi.iter().map(|name| (*name, self.program(name)))
+    }
+
+    /// A Python and the script for it.
+    pub(super) fn gloo(&self) -> Option<(PathBuf, PathBuf)> {
+        Some((self.python.clone()?, self.directory.path().join("gloo.py")))
+    }
+
+    /// The script that starts either implementation of MPI.
+    pub(super) fn mpirun(&self) -> PathBuf {
+        self.directory.path().join("mpirun.sh")
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.directory.path().join(format!("allreduce-{name}"))
+    }
+
+    fn miss(&mut self, name: &str, reason: String) {
+        self.missing.push(Missing { name: name.to_owned(), reason });
+    }
+
+    fn compile(&self, name: &str, compiler: &'static str) -> Result<(), KitError> {
+        let source = self.directory.path().join("allreduce.c");
+        let output = Command::new(compiler).args(["-O2", "-o"]).arg(self.program(name)).arg(source).output();
+        let said = match output {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let last = said.lines().last().unwrap_or("nothing").to_owned();
+        Err(KitError::Compile { compiler, said: last })
+    }
+}
+
+/// Whether it can be run, and ends well.
+fn runs(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}

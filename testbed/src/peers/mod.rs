@@ -1,0 +1,116 @@
+//! Dense all-reduces of other libraries, measured beside ours: in the same namespaces, in turns, by the same clock.
+//!
+//! Each job is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
+//! Open MPI and MPICH run by their own `mpirun`, which is started on the first host and reaches the others by an agent;
+//! Gloo runs through PyTorch, under our launcher.
+
+mod kit;
+mod table;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::experiment::{Case, Job, Plan, Seats, Wanted};
+use crate::quantity::{self, QuantityError};
+
+pub use kit::{Kit, KitError, Missing};
+pub use table::{Row, rows};
+
+/// What is compared.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Emulated hosts, with a worker on each.
+    pub hosts: u32,
+    /// The rate of their links, as written.
+    pub rate: String,
+    /// Entries of float32.
+    pub params: usize,
+    /// The density at which SparDL runs.
+    pub density: f64,
+    /// Steps that are measured.
+    pub steps: u32,
+    /// Steps before them.
+    pub warmup: u32,
+    /// How often everybody has a turn.
+    pub turns: u32,
+}
+
+impl Request {
+    /// The jobs: ours, and those of the peers that are installed.
+    ///
+    /// # Errors
+    /// A rate that cannot be read.
+    pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Result<Plan, QuantityError> {
+        quantity::rate(&self.rate)?;
+        let mut jobs =
+            vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
+        jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
+        jobs.extend(kit.gloo().map(|(python, script)| self.gloo(python, script)));
+        let text = json!({
+            "hosts": self.hosts, "rate": self.rate, "params": self.params, "density": self.density,
+            "steps": self.steps, "warmup": self.warmup, "turns": self.turns,
+        });
+        Ok(Plan {
+            name: "peers".into(),
+            jobs,
+            turns: self.turns,
+            network: Wanted::Uniform { hosts: self.hosts },
+            chaos: Vec::new(),
+            texts: vec![("peers.json".into(), format!("{text}\n"))],
+        })
+    }
+
+    fn case(&self, command: &str, method: &str) -> BTreeMap<String, Value> {
+        let entries = [
+            ("command", json!(command)),
+            ("method", json!(method)),
+            ("workers", json!(self.hosts)),
+            ("rate", json!(self.rate)),
+            ("params", json!(self.params)),
+            ("steps", json!(self.steps)),
+            ("warmup", json!(self.warmup)),
+        ];
+        entries.map(|(key, value)| (key.to_owned(), value)).into()
+    }
+
+    fn ours(&self, gleaner: &Path, method: &str, density: Option<f64>) -> Job {
+        let mut case = self.case("bench", method);
+        case.extend(density.map(|density| ("density".to_owned(), json!(density))));
+        let case = Case(case);
+        let mut program: Vec<OsString> = vec![gleaner.into()];
+        program.extend(["bench", "--json", "--method", method].map(OsString::from));
+        program.extend(case.words().into_iter().map(OsString::from));
+        Job { cases: vec![case], program, env: Vec::new(), seats: Seats::Workers }
+    }
+
+    fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
+        let counts = [self.params.to_string(), self.steps.to_string(), self.warmup.to_string()];
+        let mut words: Vec<OsString> =
+            vec![kit.mpirun().into(), name.into(), self.hosts.to_string().into(), program.into()];
+        words.push(name.into());
+        words.extend(counts.map(OsString::from));
+        Job {
+            cases: vec![Case(self.case("peer", name))],
+            program: words,
+            env: Vec::new(),
+            seats: Seats::First,
+        }
+    }
+
+    fn gloo(&self, python: PathBuf, script: PathBuf) -> Job {
+        let mut words: Vec<OsString> = vec![python.into(), script.into()];
+        for (option, count) in [
+            ("--params", self.params as u64),
+            ("--steps", self.steps.into()),
+            ("--warmup", self.warmup.into()),
+        ] {
+            words.extend([option.into(), count.to_string().into()]);
+        }
+        // Gloo asks the host's name for its address; in a namespace that is another host's.
+        let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
+        Job { cases: vec![Case(self.case("peer", "gloo"))], program: words, env, seats: Seats::Workers }
+    }
+}
