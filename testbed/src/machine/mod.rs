@@ -106,7 +106,7 @@ pub enum MachineError {
     Output(io::Error),
     /// The machine ended before the command.
     #[error(
-        "the machine ended before the command did; is its memory too small? The last lines of its console:\n{0}"
+        "the machine ended before the command did; try other --memory and --cpus, or --verbose. The last lines of its console:\n{0}"
     )]
     Died(String),
     /// The machine takes too long to start.

@@ -55,10 +55,10 @@ pub(super) fn parts(progress: &dyn Fn(&str)) -> Result<Parts, MachineError> {
     }
     remove_halves(&cache)?;
     // The lists of packages may be old or not there, and only root may renew them. So there is a second try with own ones.
-    let own = cache.join("lists");
     if parts.fetch(&Apt { lists: None }, &cache, progress).is_err() {
         progress("fetching the lists of packages");
-        let apt = Apt { lists: Some(own) };
+        let lists = half(&cache)?;
+        let apt = Apt { lists: Some(lists.path().to_owned()) };
         apt.update()?;
         parts.fetch(&apt, &cache, progress)?;
     }
