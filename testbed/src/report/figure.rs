@@ -287,16 +287,13 @@ mod tests {
             axes(&[("workers", "14")]),
             axes(&[("workers", "many")]),
             axes(&[("density", "0.01")]),
-            axes(&[("a", "1")]),
             axes(&[("a", "01"), ("b", "1")]),
+            axes(&[("a", "1")]),
             axes(&[("b", "1")]),
         ];
         for (i, a) in sorted.iter().enumerate() {
             for (j, b) in sorted.iter().enumerate() {
-                if a.get("a").is_none() || b.get("a").is_none() {
-                    assert_eq!(order(a, b), i.cmp(&j), "{a:?} {b:?}");
-                }
-                assert_eq!(order(a, b), order(b, a).reverse());
+                assert_eq!(order(a, b), i.cmp(&j), "{a:?} {b:?}");
             }
         }
     }
