@@ -185,10 +185,17 @@ fn every_record_is_in_the_page() {
         "density",
         "delivered",
         "training-step-time",
+        "time-to-target",
         "training-bytes",
         "training-speed-up",
     ] {
-        assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
+        let section =
+            page.split_once(&format!("<section id=\"{id}\">")).unwrap_or_else(|| panic!("no {id}")).1;
+        let section = section.split_once("</section>").unwrap().0;
+        assert!(
+            section.contains("<svg") && section.contains("<table") && section.contains("gleaner "),
+            "{id}"
+        );
         assert!(page.contains(&format!("<a href=\"#{id}\">")), "{id}");
     }
 }

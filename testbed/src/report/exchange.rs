@@ -120,7 +120,7 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
         };
         let caption = format!(
             "The time of a step of the dense {REFERENCE} divided by the method's, among as many workers, in the same \
-             run and turn: above 1 the method is faster. With several turns, the mark is the median of their ratios and \
+             run and turn and with the same seed: above 1 the method is faster. With several turns or seeds, the mark is the median of their ratios and \
              its bar reaches from the least to the largest; with one, the {REFERENCE}'s median is divided by the \
              method's quartiles."
         );

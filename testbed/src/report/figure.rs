@@ -1,11 +1,12 @@
 //! Figures: numbers put together so that they can be drawn, tabulated and printed.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::read::Run;
-use super::sample::{Axes, Kind, Sample, in_order, number, samples};
+use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
 use super::statistics::Spread;
 use super::{exchange, training};
 
@@ -64,7 +65,7 @@ pub enum Unit {
 /// The numbers of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Panel {
-    /// The axes in which the settings of this figure differ; all axes where there is one setting.
+    /// What surrounds the methods, by axis.
     pub setting: Axes,
     /// One for each method.
     pub series: Vec<Series>,
@@ -146,32 +147,63 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
 
 /// Measurements in the same setting, `without` regard to one axis.
 ///
-/// A measurement that does not say where it stands on an axis, such as a dense method's on density, is in every setting
-/// that agrees with it.
+/// A method that never says where it stands on an axis, such as a dense one on density, is in every setting that agrees
+/// with it.
 pub fn settings<'a>(samples: &[&'a Sample], without: Option<&str>) -> Vec<(Axes, Vec<&'a Sample>)> {
     let key = |sample: &Sample| -> Axes {
         let told = sample.axes.iter().filter(|(name, _)| Some(name.as_str()) != without);
         told.map(|(name, value)| (name.clone(), value.clone())).collect()
     };
-    let within =
-        |small: &Axes, large: &Axes| small.iter().all(|(name, value)| large.get(name) == Some(value));
-    let keys: BTreeSet<Axes> = samples.iter().map(|s| key(s)).collect();
+    let mut groups: BTreeMap<(&str, Axes), Vec<&Sample>> = BTreeMap::new();
+    for &sample in samples {
+        groups.entry((&sample.label, key(sample))).or_default().push(sample);
+    }
+    let within = |small: &Axes, large: &Axes| {
+        small.len() < large.len() && small.iter().all(|(name, value)| large.get(name) == Some(value))
+    };
+    // Where the same method does say more, what says less is something else.
+    let is_open =
+        |(label, key): &(&str, Axes)| !groups.keys().any(|(other, more)| other == label && within(key, more));
+    let is_elsewhere =
+        |group: &(&str, Axes)| is_open(group) && groups.keys().any(|(_, more)| within(&group.1, more));
     let mut whole: Vec<&Axes> =
-        keys.iter().filter(|k| !keys.iter().any(|other| other != *k && within(k, other))).collect();
+        groups.keys().filter(|group| !is_elsewhere(group)).map(|(_, key)| key).collect();
     whole.sort_by(|a, b| order(a, b));
-    let members = |setting: &Axes| samples.iter().copied().filter(|s| within(&key(s), setting)).collect();
+    whole.dedup();
+    let members = |setting: &Axes| {
+        let inside =
+            |group: &(&str, Axes)| group.1 == *setting || is_open(group) && within(&group.1, setting);
+        groups
+            .iter()
+            .filter(|(group, _)| inside(group))
+            .flat_map(|(_, samples)| samples.iter().copied())
+            .collect()
+    };
     whole.into_iter().map(|setting| (setting.clone(), members(setting))).collect()
 }
 
-/// By the numbers that the values stand for, and by their letters where they are none.
-fn order(a: &Axes, b: &Axes) -> std::cmp::Ordering {
-    let differ = in_order(a).find(|(name, value)| b.get(*name) != Some(value));
-    let Some((name, value)) = differ else { return a.len().cmp(&b.len()) };
-    let Some(other) = b.get(name) else { return std::cmp::Ordering::Greater };
-    match (number(value), number(other)) {
-        (Some(x), Some(y)) => x.total_cmp(&y),
-        _ => value.cmp(other),
+/// Axis by axis: by the numbers that the values stand for, and by their letters where they are none.
+fn order(a: &Axes, b: &Axes) -> Ordering {
+    let (mut of_a, mut of_b) = (in_order(a), in_order(b));
+    loop {
+        let (one, other) = match (of_a.next(), of_b.next()) {
+            (Some(one), Some(other)) => (one, other),
+            (one, other) => return one.is_some().cmp(&other.is_some()),
+        };
+        let names = place(one.0).cmp(&place(other.0)).then_with(|| one.0.cmp(other.0));
+        let unequal = names.then_with(|| by_number(one.1, other.1));
+        if unequal.is_ne() {
+            return unequal;
+        }
     }
+}
+
+fn by_number(a: &str, b: &str) -> Ordering {
+    let numbers = match (number(a), number(b)) {
+        (Some(x), Some(y)) => x.total_cmp(&y),
+        (x, y) => y.is_some().cmp(&x.is_some()),
+    };
+    numbers.then_with(|| a.cmp(b))
 }
 
 /// The measurements of each label.
@@ -234,4 +266,35 @@ pub fn along(axis: &str, samples: &[&Sample], value: impl Fn(&Sample) -> Option<
 pub fn spans(panel: &Panel) -> bool {
     let places = panel.series.iter().flat_map(|s| &s.points).filter_map(|p| p.x);
     places.map(f64::to_bits).collect::<BTreeSet<u64>>().len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_one_order() {
+        let axes = |axes: &[(&str, &str)]| -> Axes {
+            axes.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        };
+        // As they belong.
+        let sorted = [
+            axes(&[]),
+            axes(&[("workers", "4")]),
+            axes(&[("workers", "4"), ("density", "0.1")]),
+            axes(&[("workers", "4"), ("rate", "100 mbit/s")]),
+            axes(&[("workers", "4"), ("rate", "1 gbit/s")]),
+            axes(&[("workers", "14")]),
+            axes(&[("workers", "many")]),
+            axes(&[("density", "0.01")]),
+            axes(&[("a", "01"), ("b", "1")]),
+            axes(&[("a", "1")]),
+            axes(&[("b", "1")]),
+        ];
+        for (i, a) in sorted.iter().enumerate() {
+            for (j, b) in sorted.iter().enumerate() {
+                assert_eq!(order(a, b), i.cmp(&j), "{a:?} {b:?}");
+            }
+        }
+    }
 }

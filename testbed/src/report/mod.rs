@@ -1,7 +1,7 @@
 //! What was measured, as one page to look at and as numbers for scripts.
 //!
-//! [`read`](read::read) takes in the directories of runs, [`figures`](figure::figures) puts their numbers together,
-//! [`summary`](summary::summary) adds what surrounds them and is what scripts get, and [`page`](page::page) writes a
+//! [`read()`] takes in the directories of runs, [`figures()`] puts their numbers together,
+//! [`summary()`] adds what surrounds them and is what scripts get, and [`page()`] writes a
 //! single HTML file: pictures, the tables under them, and the commands to measure again.
 
 mod exchange;

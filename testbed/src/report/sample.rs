@@ -21,8 +21,13 @@ const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
 /// A setting's axes in the order in which they are named.
 pub fn in_order(axes: &Axes) -> impl Iterator<Item = (&String, &String)> {
     let mut axes: Vec<(&String, &String)> = axes.iter().collect();
-    axes.sort_by_key(|(name, _)| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    axes.sort_by_key(|(name, _)| place(name));
     axes.into_iter()
+}
+
+/// The place of an axis in that order.
+pub fn place(axis: &str) -> usize {
+    FIRST.iter().position(|first| *first == axis).unwrap_or(FIRST.len())
 }
 
 /// What a job does.

@@ -190,6 +190,41 @@ fn pictures_are_well_formed() {
     }
 }
 
+/// Whatever a record holds or lacks, the table of all measurements has it, and the others are shown as without it.
+#[test]
+fn every_record_is_in_a_table() {
+    let cases = [
+        json!({}),
+        json!({"method": "spardl"}),
+        json!({"command": "train", "workers": "many", "x": [1, null]}),
+    ];
+    let outcomes = [
+        json!({"done": null}),
+        json!({"done": [1]}),
+        json!({"done": {"seconds": "soon", "params": 0, "steps": 0, "seconds_steps": [], "evaluations": [{}]}}),
+        json!({"done": {"seconds": 1.5, "method": {"name": 1}}}),
+        json!({"failed": {"exit_code": -1, "reason": "</td><script>"}}),
+    ];
+    let mut records = vec![bench("spardl", 4, Some(0.1), 0, 1.0)];
+    for case in &cases {
+        for outcome in &outcomes {
+            let mut odd = record(case.clone(), 7, Value::Null);
+            odd.outcome = serde_json::from_value(outcome.clone()).unwrap();
+            odd.started = f64::MAX;
+            records.push(odd);
+        }
+    }
+    let count = records.len();
+    let runs = [run(records)];
+    let figures = figures(&runs);
+    let page = page(&runs, &summary(&runs, &figures)).unwrap();
+    assert_eq!(page.matches("<tr class=\"record\">").count(), count);
+    assert!(!page.contains("<script>"));
+    let spardl = figures.iter().find(|f| f.id == "step-time").unwrap();
+    let shown = spardl.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);
+    assert!(shown.into_iter().any(|p| p.spread == Spread::exact(1.0)));
+}
+
 #[test]
 fn every_colour_has_one_for_dark_screens() {
     let style = include_str!("style.css");

@@ -9,7 +9,7 @@ use plotters::element::PathElement;
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::Color;
 
-use super::figure::{Figure, Panel, Shape};
+use super::figure::{Figure, Panel, Series, Shape};
 use crate::drawing::{Area, DrawError, GREY};
 use scale::{suited, written};
 
@@ -59,13 +59,24 @@ fn described(svg: &str, name: &str, figure: &Figure, panel: &Panel) -> String {
     let setting = super::page::setting(&panel.setting);
     let title =
         if setting.is_empty() { figure.title.to_owned() } else { format!("{}: {setting}", figure.title) };
-    let values = panel.series.iter().filter_map(|s| Some((s, s.points.last()?)));
-    let most = panel.series.iter().flat_map(|s| &s.points).map(|p| p.spread.value).fold(0.0, f64::max);
-    let (factor, unit) = suited(figure.value.unit, most);
-    let values: Vec<String> = values
-        .map(|(s, p)| format!("{} {} {unit}", s.label, written(p.spread.value * factor, 3)).trim().into())
+    let value = |s: &Series| {
+        let mut values = s.points.iter().map(|p| p.spread.value);
+        match figure.shape {
+            Shape::Rows => values.next(),
+            Shape::Stacks => Some(values.sum()),
+            Shape::Lines => values.next_back(),
+        }
+    };
+    let values: Vec<String> = panel
+        .series
+        .iter()
+        .filter_map(|s| {
+            let value = value(s)?;
+            let (factor, unit) = suited(figure.value.unit, value);
+            Some(format!("{} {} {unit}", s.label, written(value * factor, 3)).trim().into())
+        })
         .collect();
-    let which = if figure.against.is_some() { "at the end of each line" } else { "by method" };
+    let which = if figure.shape == Shape::Lines { "at the end of each line" } else { "by method" };
     let description = format!("{} {which}: {}.", figure.value.name, values.join(", "));
     let words = maud::html! {
         title id={ (name) "-title" } { (title) }
