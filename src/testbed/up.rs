@@ -1,16 +1,17 @@
 //! `gleaner testbed up`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
-use std::{io, thread};
 
 use clap::Args;
-use gleaner_testbed::network::{NAME, Network};
+use gleaner_testbed::network::{NAME, Network, Node};
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Make an emulated network of hosts on this machine
@@ -84,15 +85,28 @@ pub fn run(up: &Up) -> Result<ExitCode, String> {
         eprintln!("gleaner: interrupted; the network {} is removed again", up.name);
         return Ok(ExitCode::from(code));
     }
-    if up.json {
-        let hosts: Vec<_> = network.hosts().iter().map(|node| json!({
-            "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address, "link": node.link,
-        })).collect();
-        println!("{}", json!({ "name": up.name, "subnet": topology.subnet, "hosts": hosts }));
-    } else {
-        print!("{}", network.hostfile());
+    let text = if up.json { object(&network) } else { network.hostfile() };
+    let mut out = io::stdout();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        network.down().map_err(|error| error.to_string())?;
+        return Err(format!(
+            "the hosts cannot be printed: {error}; the network {} is removed again",
+            up.name
+        ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn object(network: &Network) -> String {
+    let host = |node: &Node| {
+        json!({
+            "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
+            "link": node.link,
+        })
+    };
+    let hosts: Vec<Value> = network.hosts().iter().map(host).collect();
+    let subnet = network.topology().subnet;
+    format!("{}\n", json!({ "name": network.name(), "subnet": subnet, "hosts": hosts }))
 }
 
 /// Where the exit code arrives at Ctrl-C or when this process is asked to end. What is half-made then is finished first.

@@ -12,6 +12,9 @@ use crate::topology::{Link, Topology};
 /// So many hosts at once try to reach the first.
 const AT_ONCE: usize = 64;
 
+/// How long the first may take to answer: longer than the second after which TCP asks again.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Makes what the state asks for, and writes down every namespace before it makes it.
 pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(), NetworkError> {
     let nodes = nodes(&state.name, &state.topology);
@@ -23,10 +26,13 @@ pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(
     for node in &nodes {
         commands::batch("ip", &state.name, &cable(node))?;
         commands::batch("ip", &node.namespace, &addresses(node, &state.topology))?;
+    }
+    // Before they are slow or lose packets.
+    all_reach_the_first(&nodes)?;
+    for node in &nodes {
         apply(&state.name, node, kernel)?;
     }
     commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
-    all_reach_the_first(&nodes, &state.topology)?;
     state.complete = true;
     state.write()
 }
@@ -120,14 +126,11 @@ fn shaped(interface: &str, discipline: Option<String>) -> String {
 }
 
 /// Every host must reach the first.
-fn all_reach_the_first(nodes: &[Node], topology: &Topology) -> Result<(), NetworkError> {
+fn all_reach_the_first(nodes: &[Node]) -> Result<(), NetworkError> {
     let Some((first, others)) = nodes.split_first() else { return Ok(()) };
-    let slowest = topology.shapes().map(|shape| shape.delay + shape.jitter).max();
-    // There and back cross eight directions of links at most, and an address is asked for first.
-    let patience = Duration::from_secs(2) + 16 * slowest.unwrap_or_default();
     for some in others.chunks(AT_ONCE) {
         let reached: Vec<_> = thread::scope(|scope| {
-            let reaches = |node: &Node| inside::reaches(&node.namespace, first.address, patience);
+            let reaches = |node: &Node| inside::reaches(&node.namespace, first.address, PATIENCE);
             let threads: Vec<_> = some.iter().map(|node| scope.spawn(move || reaches(node))).collect();
             threads.into_iter().map(|thread| thread.join()).collect()
         });

@@ -72,10 +72,13 @@ impl State {
         })
     }
 
-    /// Removes the file.
+    /// Removes the file, if it could be written at all.
     pub(super) fn forget(&self) -> Result<(), NetworkError> {
         let path = path(&self.name);
-        fs::remove_file(&path).map_err(|error| trouble(&path, &error))
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(trouble(&path, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// The names of all networks.

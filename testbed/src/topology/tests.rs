@@ -50,6 +50,26 @@ fn what_is_said_nearest_to_a_link_holds() {
 }
 
 #[test]
+fn the_example_of_the_book_is_what_it_says() {
+    let page = include_str!("../../../docs/src/commands/testbed.md");
+    let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let racks = Topology::parse(example).unwrap();
+    let links: Vec<String> = racks.hosts().map(|host| format!("{}: {}", host.name, host.link)).collect();
+    assert_eq!(
+        links,
+        [
+            "east0: 1 gbit/s",
+            "east1: 1 gbit/s",
+            "east2: 1 gbit/s",
+            "fast: 10 gbit/s",
+            "slow: up 100 mbit/s; down 10 gbit/s"
+        ]
+    );
+    assert_eq!(racks.groups[0].uplink.unwrap().to_string(), "1 gbit/s");
+    assert_eq!(racks.groups[1].uplink, None);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_its_name() {
     let group = |hosts: &str| format!("[[group]]\nname = \"g\"\nhosts = {hosts}\n");
     for (text, words) in [
