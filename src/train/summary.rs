@@ -77,6 +77,8 @@ pub struct Evaluated {
     pub step: u64,
     /// What this process's steps had taken by then on worker 0, in seconds: without evaluations and checkpoints.
     pub seconds: f64,
+    /// The entries of all updates of this process by then.
+    pub entries: u64,
     /// The loss on held-out data, in nats per character or image.
     pub held_out_loss: f64,
     /// The share of held-out images classified correctly.

@@ -238,6 +238,7 @@ impl<'a> Run<'a> {
             self.evaluations.push(Evaluated {
                 step,
                 seconds: clock.worked.as_secs_f64(),
+                entries: clock.entries,
                 held_out_loss: evaluation.loss,
                 held_out_accuracy: evaluation.accuracy,
             });

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::read::Run;
 use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
 use super::statistics::Spread;
-use super::{exchange, training};
+use super::{exchange, fit, training};
 
 /// A question and the numbers that answer it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -136,11 +136,15 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let (exchanges, trainings) = (of(Kind::Exchange), of(Kind::Training));
     let mut figures = training::figures(&trainings);
     figures.extend(exchange::figures(&exchanges));
+    figures.extend(fit::figures(&exchanges));
     figures.retain(|figure| !figure.panels.is_empty());
-    let labels: BTreeSet<&str> = samples.iter().map(|s| s.label.as_str()).collect();
-    let styles: BTreeMap<&str, usize> = labels.into_iter().zip(0..).collect();
+    let drawn = figures.iter().flat_map(|f| &f.panels).flat_map(|p| &p.series).map(|s| &s.label);
+    let methods: BTreeSet<&String> = samples.iter().map(|s| &s.label).collect();
+    // What was fitted has a style of its own, behind those of the methods.
+    let fitted: BTreeSet<&String> = drawn.filter(|label| !methods.contains(label)).collect();
+    let styles: BTreeMap<String, usize> = methods.into_iter().chain(fitted).cloned().zip(0..).collect();
     for series in figures.iter_mut().flat_map(|f| &mut f.panels).flat_map(|p| &mut p.series) {
-        series.style = styles[series.label.as_str()];
+        series.style = styles[&series.label];
     }
     figures
 }

@@ -6,6 +6,7 @@
 
 mod exchange;
 pub mod figure;
+mod fit;
 pub mod page;
 mod plot;
 pub mod read;

@@ -81,6 +81,8 @@ pub struct Evaluation {
     pub step: u64,
     /// After how many seconds of training.
     pub seconds: f64,
+    /// Entries of all updates by then, as a share of an update with all.
+    pub entries: Option<f64>,
     /// The loss.
     pub loss: f64,
     /// The share of examples that were classified correctly.
@@ -138,7 +140,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),
         asked: asked(record, params, &number),
-        evaluations: evaluations.into_iter().flatten().filter_map(evaluation).collect(),
+        evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
     }
 }
 
@@ -170,10 +172,11 @@ fn training_step(number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
     (steps > 0.0).then(|| Spread::exact(seconds / steps))
 }
 
-fn evaluation(value: &Value) -> Option<Evaluation> {
+fn evaluation(value: &Value, params: Option<f64>) -> Option<Evaluation> {
     Some(Evaluation {
         step: value.get("step")?.as_u64()?,
         seconds: value.get("seconds")?.as_f64()?,
+        entries: value.get("entries").and_then(Value::as_f64).zip(params).map(|(entries, n)| entries / n),
         loss: value.get("held_out_loss")?.as_f64()?,
         accuracy: value.get("held_out_accuracy").and_then(Value::as_f64),
     })

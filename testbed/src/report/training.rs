@@ -19,7 +19,7 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     speed_up.title = "Speed-up of training against workers";
     let mut bytes = exchange::bytes("training-bytes", samples);
     bytes.title = "Bytes received by a worker in a training step";
-    vec![accuracy(samples), loss(samples), reached(samples), step, bytes, speed_up]
+    vec![accuracy(samples), loss(samples), reached(samples), step, bytes, speed_up, delivered(samples)]
 }
 
 const SEEDS: &str = "Means over seeds and turns at the same step, in time and in value; the band reaches from the least \
@@ -101,6 +101,37 @@ fn reached(samples: &[&Sample]) -> Figure {
         value: Quantity { name: "time of training".into(), unit: Unit::Seconds },
         against: None,
         panels,
+    }
+}
+
+/// How many entries updates had between one evaluation and the next.
+fn delivered(samples: &[&Sample]) -> Figure {
+    let sparse: Vec<&Sample> = samples.iter().copied().filter(|s| s.asked.is_some_and(|d| d < 1.0)).collect();
+    let between = |pair: &[Evaluation]| {
+        let steps = pair[1].step.checked_sub(pair[0].step).filter(|s| *s > 0)?;
+        Some((pair[1].step, (pair[1].entries? - pair[0].entries?) / steps as f64))
+    };
+    let points = |of_label: &[&Sample], _: &[&Sample]| {
+        let mut steps: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for (step, share) in of_label.iter().flat_map(|s| s.evaluations.windows(2)).filter_map(between) {
+            steps.entry(step).or_default().push(share);
+        }
+        let point = |(step, shares): (u64, Vec<f64>)| {
+            Some(Point::of(Some(step as f64), Spread::mean(&shares)?, of_label))
+        };
+        steps.into_iter().filter_map(point).collect()
+    };
+    Figure {
+        id: "delivered-in-training",
+        title: "Density delivered in training",
+        caption: "Entries of an update that are not zero, as a share of all entries: means over the steps from one evaluation to \
+                  the next, and over seeds and turns; the band reaches from the least to the largest. Methods that were asked for \
+                  all entries are left out."
+            .into(),
+        shape: Shape::Lines,
+        value: Quantity { name: "density delivered".into(), unit: Unit::None },
+        against: Some(Quantity { name: "steps".into(), unit: Unit::None }),
+        panels: panels(&settings(&sparse, None), points),
     }
 }
 

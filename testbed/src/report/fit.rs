@@ -1,0 +1,151 @@
+//! What the parts of a step grow with, and curves fitted to them (OMGS-SGD, §V-B and Fig. 2).
+
+use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings};
+use super::plot::scale::{suited, written};
+use super::sample::Sample;
+use super::statistics::Spread;
+
+/// So many sizes make a curve.
+const FEWEST: usize = 4;
+
+/// Figures of measurements with several numbers of entries; without them they have no panel.
+pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
+    let seconds = |name: &str| Quantity { name: name.into(), unit: Unit::Seconds };
+    vec![
+        Figure {
+            id: "selection-against-entries",
+            title: "Time of a selection against the number of entries",
+            caption: "Adding the gradient to the residual and choosing entries, on the slowest worker. Fitted by least squares of \
+                      the relative errors: a straight line, and γ n ln n (OMGS-SGD, equation 10, its density within γ)."
+                .into(),
+            shape: Shape::Lines,
+            value: seconds("time of a selection"),
+            against: Some(Quantity { name: "entries".into(), unit: Unit::None }),
+            panels: panels(samples, |of_label| {
+                let points = along("params", of_label, |s| s.parts.map(|[select, ..]| Spread::exact(select)));
+                let places = places(&points);
+                let fits = [line(&places), growth(&places)];
+                (points, fits.into_iter().flatten().collect())
+            }),
+        },
+        Figure {
+            id: "exchange-against-bytes",
+            title: "Time of an exchange against the bytes received",
+            caption: "Waiting for messages, on the slowest worker, against what the worker that receives most receives. Fitted by \
+                      least squares of the relative errors: α + β times the bytes (OMGS-SGD, equation 11)."
+                .into(),
+            shape: Shape::Lines,
+            value: seconds("time of an exchange"),
+            against: Some(Quantity { name: "bytes received".into(), unit: Unit::None }),
+            panels: panels(samples, |of_label| {
+                let exchanges = along("params", of_label, |s| s.parts.map(|[_, exchange, _]| Spread::exact(exchange)));
+                let bytes = along("params", of_label, |s| s.bytes.map(Spread::exact));
+                let at = |point: Point| {
+                    let received = bytes.iter().find(|b| b.x == point.x)?.spread.value;
+                    (received > 0.0).then_some(Point { x: Some(received), ..point })
+                };
+                let points: Vec<Point> = exchanges.into_iter().filter_map(at).collect();
+                let fit = line(&places(&points));
+                (points, fit.into_iter().collect())
+            }),
+        },
+    ]
+}
+
+/// A panel for each setting with enough sizes: of each label what was measured, and what was fitted to it.
+fn panels(samples: &[&Sample], of_label: impl Fn(&[&Sample]) -> (Vec<Point>, Vec<Fit>)) -> Vec<Panel> {
+    let series = |label: String, points: Vec<Point>| Series { label, style: 0, points };
+    let mut panels = Vec::new();
+    for (setting, members) in settings(samples, Some("params")) {
+        let mut all = Vec::new();
+        for (label, samples) in by_label(&members) {
+            let (points, fits) = of_label(&samples);
+            if points.len() < FEWEST {
+                continue;
+            }
+            for fit in fits {
+                let fitted =
+                    |p: &Point| Point { spread: Spread::exact((fit.at)(p.x.unwrap_or(0.0))), ..p.clone() };
+                all.push(series(fit.label.clone(), points.iter().map(fitted).collect()));
+            }
+            all.push(series(label, points));
+        }
+        if !all.is_empty() {
+            panels.push(Panel { setting, series: all });
+        }
+    }
+    panels
+}
+
+/// A curve through places.
+struct Fit {
+    /// Its formula, with the numbers found.
+    label: String,
+    at: Box<dyn Fn(f64) -> f64>,
+}
+
+fn places(points: &[Point]) -> Vec<(f64, f64)> {
+    points.iter().filter_map(|p| Some((p.x?, p.spread.value))).filter(|(_, y)| *y > 0.0).collect()
+}
+
+/// a + b x, with the least sum of squared relative errors; none through fewer places than [`FEWEST`].
+fn line(places: &[(f64, f64)]) -> Option<Fit> {
+    let sum = |of: fn(f64, f64) -> f64| places.iter().map(|(x, y)| of(*x, *y) / (y * y)).sum::<f64>();
+    let (one, x, xx) = (sum(|_, _| 1.0), sum(|x, _| x), sum(|x, _| x * x));
+    let (y, xy) = (sum(|_, y| y), sum(|x, y| x * y));
+    let determinant = one * xx - x * x;
+    let (a, b) = ((y * xx - xy * x) / determinant, (one * xy - x * y) / determinant);
+    let (factor, unit) = suited(Unit::Seconds, a.abs());
+    let label = format!("{} {unit} + {} ns · x", written(a * factor, 3), written(b * 1e9, 3));
+    let enough = places.len() >= FEWEST && a.is_finite() && b.is_finite();
+    enough.then(|| Fit { label, at: Box::new(move |x| a + b * x) })
+}
+
+/// γ n ln n, likewise.
+fn growth(places: &[(f64, f64)]) -> Option<Fit> {
+    let shape = |n: f64| n * n.ln();
+    let sum = |of: fn(f64) -> f64| places.iter().map(|(n, y)| of(shape(*n) / y)).sum::<f64>();
+    let gamma = sum(|ratio| ratio) / sum(|ratio| ratio * ratio);
+    let label = format!("{} ns · n ln n", written(gamma * 1e9, 3));
+    let enough = places.len() >= FEWEST && gamma.is_finite();
+    enough.then(|| Fit { label, at: Box::new(move |n| gamma * shape(n)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: [f64; 5] = [1e3, 2e4, 3e5, 1e6, 4e6];
+
+    #[test]
+    fn what_lies_on_a_curve_gives_that_curve() {
+        for (a, b) in [(1e-3, 2e-9), (5e-6, 1e-8), (0.0, 3e-9)] {
+            let places = SIZES.map(|x| (x, a + b * x));
+            let fit = line(&places).unwrap();
+            assert!(places.iter().all(|(x, y)| ((fit.at)(*x) / y - 1.0).abs() < 1e-9), "{}", fit.label);
+        }
+        assert_eq!(line(&SIZES.map(|x| (x, 2e-3 + 5e-9 * x))).unwrap().label, "2.00 ms + 5.00 ns · x");
+        let places = SIZES.map(|n| (n, 7e-11 * n * n.ln()));
+        let fit = growth(&places).unwrap();
+        assert!(places.iter().all(|(n, y)| ((fit.at)(*n) / y - 1.0).abs() < 1e-9));
+        assert_eq!(fit.label, "0.0700 ns · n ln n");
+    }
+
+    #[test]
+    fn no_other_line_has_a_smaller_error() {
+        let places = [(1e3, 2e-3), (2e4, 1.5e-3), (3e5, 4e-3), (1e6, 5e-3), (4e6, 2.3e-2)];
+        let error =
+            |at: &dyn Fn(f64) -> f64| places.iter().map(|(x, y)| (at(*x) / y - 1.0).powi(2)).sum::<f64>();
+        let fit = line(&places).unwrap();
+        let (a, b) = ((fit.at)(0.0), (fit.at)(1.0) - (fit.at)(0.0));
+        for (da, db) in [(1.01, 1.0), (0.99, 1.0), (1.0, 1.01), (1.0, 0.99), (1.01, 0.99)] {
+            assert!(error(&*fit.at) < error(&|x| a * da + b * db * x));
+        }
+    }
+
+    #[test]
+    fn few_places_are_no_curve() {
+        assert!(line(&[(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]).is_none());
+        assert!(line(&[(1.0, 1.0); 5]).is_none() && growth(&[]).is_none());
+    }
+}
