@@ -7,7 +7,7 @@
 For each case: a job with the method `auto` runs until it has settled, and reports what it took. Then all methods, SparDL
 also with teams, take turns in one job on the same gradients, and the table gives medians and quartiles over the steps.
 The last line of a case is the median of what `auto` took over the best median. Needs root (network namespaces) and a
-release build. Emulated hosts are made and removed by testbed/namespaces.sh.
+release build. Emulated hosts are made and removed by gleaner testbed.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import tempfile
 
 here = pathlib.Path(__file__).resolve().parent
 gleaner = here.parent / "target" / "release" / "gleaner"
-namespaces = here / "namespaces.sh"
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--hosts", type=int, default=6)
@@ -101,7 +100,7 @@ def ms(seconds):
 results = []
 names = methods()
 for rate in arguments.rates.split(","):
-    up = subprocess.run([namespaces, "up", str(arguments.hosts), rate], capture_output=True, text=True)
+    up = subprocess.run([gleaner, "testbed", "up", "--hosts", str(arguments.hosts), "--rate", rate], capture_output=True, text=True)
     if up.returncode != 0:
         sys.exit(f"the emulated hosts cannot be set up: {up.stderr.strip()}")
     hosts = up.stdout
@@ -128,6 +127,6 @@ for rate in arguments.rates.split(","):
                     print(told(chosen))
                     print(f"auto's choice over the best median: {ratio:.2f}", flush=True)
     finally:
-        subprocess.run([namespaces, "down"], check=True)
+        subprocess.run([gleaner, "testbed", "down"], check=True)
 if arguments.json:
     arguments.json.write_text(json.dumps(results, indent=1) + "\n")

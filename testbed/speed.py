@@ -38,7 +38,7 @@ arguments = parser.parse_args()
 def received(host):
     """What a host's interface has received so far, in bytes."""
     text = subprocess.run(
-        ["ip", "-n", f"gleaner{host}", "-s", "-j", "link", "show", "eth0"], check=True, capture_output=True, text=True
+        ["ip", "-n", f"gleaner.host{host}", "-s", "-j", "link", "show", "eth0"], check=True, capture_output=True, text=True
     ).stdout
     return json.loads(text)[0]["stats64"]["rx"]["bytes"]
 
@@ -76,7 +76,7 @@ else:
 
 samples = {name: [] for name in commands}
 with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hostfile:
-    up = subprocess.run([here / "namespaces.sh", "up", str(arguments.hosts), arguments.rate], capture_output=True, text=True)
+    up = subprocess.run([gleaner, "testbed", "up", "--hosts", str(arguments.hosts), "--rate", arguments.rate], capture_output=True, text=True)
     if up.returncode != 0:
         sys.exit(f"the emulated hosts cannot be set up: {up.stderr.strip()}")
     try:
@@ -86,7 +86,7 @@ with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hostfile:
             for name, command in commands.items():
                 samples[name].append(measure(hostfile.name, command))
     finally:
-        subprocess.run([here / "namespaces.sh", "down"], check=True)
+        subprocess.run([gleaner, "testbed", "down"], check=True)
 
 table = [
     {

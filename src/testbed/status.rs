@@ -1,14 +1,158 @@
 //! `gleaner testbed status`.
 
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use gleaner_testbed::network::{Counters, Network, NetworkError, Node};
+use serde_json::{Value, json};
+
+/// Traffic is counted over so long.
+const WHILE: Duration = Duration::from_secs(1);
 
 /// Show the emulated hosts and what crosses their links
+///
+/// For every host its link as asked for, and what its interface receives and sends, measured over a second. Needs root.
 #[derive(Debug, Args)]
-pub struct Status {}
+#[command(after_help = "Examples:\n  \
+    gleaner testbed status\n  \
+    gleaner testbed status --name slow --watch\n  \
+    gleaner testbed status --json")]
+pub struct Status {
+    /// Which network; all of them if not said
+    #[arg(long)]
+    name: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Go on until Ctrl-C, with a new picture (or with --json a line) every second
+    #[arg(long)]
+    watch: bool,
+}
+
+/// A network as it is now; without hosts if it is half-made.
+struct Picture {
+    name: String,
+    hosts: Option<Vec<Row>>,
+}
+
+/// A host and what crosses its link now, in bytes a second.
+struct Row {
+    node: Node,
+    cut: bool,
+    received: f64,
+    sent: f64,
+}
+
+/// What a host's interface had counted at a time.
+struct Sample {
+    at: Instant,
+    counted: Counters,
+}
 
 /// Runs it.
-pub fn run(_: &Status) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(status: &Status) -> Result<ExitCode, String> {
+    loop {
+        let pictures = look(status.name.as_deref()).map_err(|error| error.to_string())?;
+        if status.json {
+            let networks: Vec<Value> = pictures.iter().map(Picture::object).collect();
+            println!("{}", json!({ "networks": networks }));
+        } else {
+            // Clears the screen, from the upper left corner on.
+            let clear = if status.watch { "\x1b[H\x1b[J" } else { "" };
+            let tables: Vec<String> = pictures.iter().map(Picture::table).collect();
+            match tables[..] {
+                [] => println!("{clear}there is no emulated network; make one with gleaner testbed up"),
+                _ => print!("{clear}{}", tables.join("\n")),
+            }
+        }
+        if !status.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// Looks at one network or all of them, over a second.
+fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
+    let names = match only {
+        Some(name) => vec![name.to_owned()],
+        None => Network::names()?,
+    };
+    let mut networks = Vec::new();
+    for name in names {
+        match Network::find(&name) {
+            Ok(network) => {
+                let before = samples(&network)?;
+                networks.push((name, Some((network, before))));
+            }
+            Err(NetworkError::Half { .. }) => networks.push((name, None)),
+            // It was removed since its name was read.
+            Err(NetworkError::None { .. }) if only.is_none() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    thread::sleep(WHILE);
+    let picture = |(name, found): (String, Option<(Network, Vec<Sample>)>)| {
+        Ok(Picture { name, hosts: found.map(|(network, before)| rows(&network, &before)).transpose()? })
+    };
+    networks.into_iter().map(picture).collect()
+}
+
+fn samples(network: &Network) -> Result<Vec<Sample>, NetworkError> {
+    let sample = |node: Node| Ok(Sample { at: Instant::now(), counted: network.counters(&node.name)? });
+    network.hosts().into_iter().map(sample).collect()
+}
+
+fn rows(network: &Network, before: &[Sample]) -> Result<Vec<Row>, NetworkError> {
+    let now = samples(network)?;
+    let cut = network.cut_hosts()?;
+    let row = |(node, (old, new)): (Node, (&Sample, &Sample))| {
+        let seconds = (new.at - old.at).as_secs_f64();
+        let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
+        Row {
+            cut: cut.contains(&node.name),
+            received: rate(old.counted.received, new.counted.received),
+            sent: rate(old.counted.sent, new.counted.sent),
+            node,
+        }
+    };
+    Ok(network.hosts().into_iter().zip(before.iter().zip(&now)).map(row).collect())
+}
+
+impl Picture {
+    fn object(&self) -> Value {
+        let host = |Row { node, cut, received, sent }: &Row| {
+            json!({
+                "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
+                "link": node.link, "cut": cut,
+                "received_bytes_per_second": received, "sent_bytes_per_second": sent,
+            })
+        };
+        let hosts: Option<Vec<Value>> = self.hosts.as_ref().map(|rows| rows.iter().map(host).collect());
+        json!({ "name": self.name, "complete": hosts.is_some(), "hosts": hosts })
+    }
+
+    fn table(&self) -> String {
+        let name = &self.name;
+        let Some(rows) = &self.hosts else {
+            return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
+        };
+        let widest =
+            rows.iter().map(|row| row.node.namespace.len()).max().unwrap_or(0).max("namespace".len());
+        let line = |namespace: &str, address: &str, received: &str, sent: &str, link: &str| {
+            format!("{namespace:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
+        };
+        let mut text =
+            format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
+        for Row { node, cut, received, sent } in rows {
+            let link = if *cut { "cut".into() } else { node.link.to_string() };
+            text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
+        }
+        text
+    }
+}
+
+fn mbit(bytes_per_second: f64) -> String {
+    format!("{:.1} Mbit/s", 8e-6 * bytes_per_second)
 }

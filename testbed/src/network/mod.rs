@@ -321,9 +321,23 @@ impl Network {
         self.plug(host, "down")
     }
 
-    /// Joins the link of a host again.
+    /// Joins the link of a host again. The kernel takes up to a second or so to use it.
     pub fn mend(&self, host: &str) -> Result<(), NetworkError> {
         self.plug(host, "up")
+    }
+
+    /// The hosts whose links are cut now.
+    pub fn cut_hosts(&self) -> Result<Vec<String>, NetworkError> {
+        let shown = commands::run(&["ip", "-n", self.name(), "-o", "link", "show"], None)?;
+        // `7: port3@if2: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 …`
+        let ports = shown.lines().filter_map(|line| {
+            let port = line.split([' ', '@']).nth(1)?;
+            let flags = line.split(['<', '>']).nth(1)?;
+            flags.split(',').all(|flag| flag != "UP").then_some(port)
+        });
+        let down: Vec<&str> = ports.collect();
+        let cut = |node: Node| down.contains(&node.port.as_str()).then_some(node.name);
+        Ok(self.hosts().into_iter().filter_map(cut).collect())
     }
 
     fn plug(&self, host: &str, to: &str) -> Result<(), NetworkError> {
@@ -350,3 +364,6 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

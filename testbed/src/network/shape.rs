@@ -42,10 +42,11 @@ fn netem(shape: &Shape) -> String {
     let held = shape.delay + shape.jitter + QUEUE;
     // Counted in packets, on their way and waiting; at least as many as netem allows by itself.
     let limit = (rate * held.as_secs_f64() / FRAME).clamp(1e3, 1e6);
-    let (delay, jitter) = (shape.delay.as_nanos(), shape.jitter.as_nanos());
-    let mut words = format!("netem limit {limit:.0} delay {delay}ns");
-    if jitter > 0 {
-        words += &format!(" {jitter}ns");
+    let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let (delay, jitter) = (micros(shape.delay), micros(shape.jitter));
+    let mut words = format!("netem limit {limit:.0} delay {delay}us");
+    if jitter > 0.0 {
+        words += &format!(" {jitter}us");
     }
     if shape.loss.share() > 0.0 {
         words += &format!(" loss {:.8}%", 100.0 * shape.loss.share());

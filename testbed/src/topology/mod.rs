@@ -130,9 +130,13 @@ pub struct Host {
 
 impl Topology {
     /// So many hosts with equal links on one switch, called host0, host1, ….
-    pub fn uniform(hosts: usize, link: Link) -> Self {
+    pub fn uniform(hosts: usize, subnet: Subnet, link: Link) -> Result<Self, TopologyError> {
+        // Before a name is made for each.
+        fits(hosts, subnet)?;
         let hosts = (0..hosts).map(|i| Host { name: format!("host{i}"), link }).collect();
-        Self { subnet: Subnet::default(), groups: vec![Group { name: "host".into(), uplink: None, hosts }] }
+        let topology = Self { subnet, groups: vec![Group { name: "host".into(), uplink: None, hosts }] };
+        topology.check()?;
+        Ok(topology)
     }
 
     /// Reads a file.
