@@ -308,6 +308,25 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     assert_eq!(namespaces("rates"), [""; 0]);
 }
 
+/// A delay is kept where the kernel has netem. Where it has none, that is said before the first case is measured, though
+/// only the second one needs it.
+#[test]
+fn delays_are_kept_or_refused_beforehand() {
+    if !can_emulate() {
+        return;
+    }
+    let bed = Bed::new(&format!("{SHORT}[network]\n[matrix]\ndelay = ['0us', '20ms']\n"));
+    let (code, said) = bed.run(&["--name", "delays"]);
+    let records = bed.records();
+    if code == 0 {
+        assert!(median(&steps(&records[1])) > 0.02, "{records:?}");
+    } else {
+        assert!(said.contains("netem") && said.contains("gleaner testbed vm"), "{said}");
+        assert!(records.is_empty(), "{records:?}");
+    }
+    assert_eq!(namespaces("delays"), [""; 0]);
+}
+
 #[test]
 fn an_interrupted_run_keeps_what_was_measured_and_leaves_no_network() {
     if !can_emulate() {

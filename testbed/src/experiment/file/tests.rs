@@ -154,7 +154,8 @@ fn without_a_network_nothing_can_be_done_to_it() {
 #[test]
 fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
     let page = include_str!("../../../../docs/src/commands/testbed-run.md");
-    let blocks: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let [whole, chaos] = blocks[..] else { panic!("{blocks:?}") };
     let experiment = parsed(&format!("{whole}{chaos}"));
     let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
