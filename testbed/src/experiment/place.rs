@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Wanted;
 use super::case::Case;
 use super::chaos::LinkText;
-use crate::network::{Network, NetworkError, Node};
+use crate::network::{Kernel, Network, NetworkError, Node};
 use crate::quantity::{self, QuantityError};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
@@ -65,17 +65,30 @@ pub struct Emulated {
 }
 
 impl Place {
-    /// Brings it up, with links as this case has them.
+    /// Brings it up for these cases, with links as the first of them has them. What any of them needs and is not here is
+    /// refused before anything is made.
     ///
     /// # Errors
     /// A network that cannot be emulated.
-    pub fn up(wanted: &Wanted, first: &Case, name: &str, replace: bool) -> Result<Self, PlaceError> {
-        let topology = match wanted {
+    pub fn up<'a>(
+        wanted: &Wanted,
+        cases: impl Iterator<Item = &'a Case> + Clone,
+        name: &str,
+        replace: bool,
+    ) -> Result<Self, PlaceError> {
+        let topologies = match wanted {
             Wanted::Loopback => return Ok(Self::Loopback),
-            Wanted::Uniform { hosts } => Topology::uniform(*hosts as usize, Subnet::default(), link(first)?)?,
-            Wanted::Topology(file) => Topology::read(file)?,
+            Wanted::Uniform { hosts } => uniform(*hosts, cases.clone())?,
+            Wanted::Topology(file) => vec![Topology::read(file)?],
         };
-        let network = Network::up(&topology, name, replace)?;
+        let kernel = Kernel::offers()?;
+        topologies.iter().try_for_each(|topology| kernel.suffices(topology))?;
+        let Some(first) = topologies.first() else { return Ok(Self::Loopback) };
+        let (workers, hosts) = (cases.map(Case::workers).max().unwrap_or(1), first.hosts().count());
+        if workers as usize > hosts {
+            return Err(PlaceError::Hosts { workers, hosts });
+        }
+        let network = Network::up(first, name, replace)?;
         let hosts = network.hosts();
         let links = hosts.iter().map(|host| host.link).collect();
         let uniform = matches!(wanted, Wanted::Uniform { .. });
@@ -112,18 +125,14 @@ impl Place {
         }
     }
 
-    /// Gives the links what this case says, and refuses one with more workers than hosts.
+    /// Gives the links what this case says.
     pub fn shape(&mut self, case: &Case) -> Result<(), PlaceError> {
         let Self::Emulated(emulated) = self else { return Ok(()) };
-        let (workers, hosts) = (case.workers(), emulated.hosts.len());
-        if workers as usize > hosts {
-            return Err(PlaceError::Hosts { workers, hosts });
-        }
         if !emulated.uniform {
             return Ok(());
         }
         let link = link(case)?;
-        for host in 0..hosts {
+        for host in 0..emulated.hosts.len() {
             if emulated.links[host] != link {
                 emulated.network.set_link(&emulated.hosts[host].name, link)?;
                 emulated.links[host] = link;
@@ -193,6 +202,12 @@ impl Place {
             }
         }
     }
+}
+
+/// The network of each case, checked.
+fn uniform<'a>(hosts: u32, cases: impl Iterator<Item = &'a Case>) -> Result<Vec<Topology>, PlaceError> {
+    let topology = |case| Ok(Topology::uniform(hosts as usize, Subnet::default(), link(case)?)?);
+    cases.map(topology).collect()
 }
 
 /// The link that a case asks for, the same in both directions.

@@ -140,8 +140,11 @@ impl Plan {
             .map(|(turn, job)| (turn, job.without(|case| store.has(case, turn))))
             .collect();
         let tally = Tally { before: store.records().len(), torn: store.was_torn(), ..Tally::default() };
-        let Some((_, first)) = sequence.first() else { return Ok(tally) };
-        let place = Place::up(&self.network, &first.cases[0], &options.network, options.replace)?;
+        if sequence.is_empty() {
+            return Ok(tally);
+        }
+        let cases = sequence.iter().filter_map(|(_, job)| job.cases.first());
+        let place = Place::up(&self.network, cases, &options.network, options.replace)?;
         let mut course = Course {
             plan: self,
             store,

@@ -150,3 +150,19 @@ fn without_a_network_nothing_can_be_done_to_it() {
         assert!(line > 5, "{more}");
     }
 }
+
+#[test]
+fn the_file_in_the_book_is_one_and_so_is_its_chaos() {
+    let page = include_str!("../../../../docs/src/commands/testbed-run.md");
+    let blocks: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [whole, chaos] = blocks[..] else { panic!("{blocks:?}") };
+    let experiment = parsed(&format!("{whole}{chaos}"));
+    let cases: usize = experiment.jobs.iter().map(Vec::len).sum();
+    assert_eq!((cases, experiment.turns, experiment.chaos.len()), (2 * 2 * 3 * 2 - 4, 3, 2));
+    assert_eq!(experiment.network, Wanted::Uniform { hosts: 6 });
+    for option in ["clip_local", "link_rate"].map(|option| format!("\n{option} = 1\n")) {
+        let known = parse("test", &whole.replace("\nsteps = 20\n", &option)).is_ok();
+        assert_eq!(known, option.contains("link_rate"));
+    }
+}
