@@ -42,15 +42,14 @@ fn is_ours(state: &State, namespace: &String) -> bool {
 fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
     let ours: HashSet<_> = namespaces.iter().filter_map(|name| identity(&inside::path(name))).collect();
-    let outside = identity(Path::new("/proc/self/ns/net"));
+    // Run from one of the hosts, this must not end itself before it is done.
+    let own = identity(Path::new("/proc/self/ns/net"));
     let running = || -> Vec<Pid> {
         let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
             let entry = entry.ok()?;
             let id = entry.file_name().to_str()?.parse().ok()?;
-            // A namespace of a half-made network may not be there yet: what is in its file's place is in none of ours.
-            let at = identity(&entry.path().join("ns/net"))
-                .filter(|at| ours.contains(at) && Some(*at) != outside)?;
-            ours.contains(&at).then(|| Pid::from_raw(id))?
+            let at = identity(&entry.path().join("ns/net"))?;
+            (ours.contains(&at) && Some(at) != own).then(|| Pid::from_raw(id))?
         });
         processes.collect()
     };
