@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Bits of a counter (SplitMix64's finaliser), and from them a number that sums exactly in any order: a multiple of 1/256
  * below 4, so that the result can be compared bit by bit. */
@@ -67,6 +68,14 @@ int main(int count, char **words) {
         for (long i = 0; i < steps; i++) printf("%s%.9f", i ? ", " : "", seconds[i]);
         qsort(seconds, steps, sizeof *seconds, ascending);
         printf("], \"seconds\": %.9f}\n", (seconds[(steps - 1) / 2] + seconds[steps / 2]) / 2);
+    }
+    /* MPICH 4.0 over UCX was seen not to come back from MPI_Finalize among three emulated hosts. Everything is measured and
+     * told by now: its ranks wait until all are here, give the last messages a second to leave, and end. */
+    if (strcmp(words[1], "mpich") == 0) {
+        fflush(stdout);
+        MPI_Barrier(MPI_COMM_WORLD);
+        sleep(1);
+        _exit(0);
     }
     MPI_Finalize();
     return 0;
