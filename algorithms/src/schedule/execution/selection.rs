@@ -89,6 +89,9 @@ impl<T: Element> Execution<T> {
     fn keep_all(&mut self, place: Place, rule: &Rule) {
         let len = self.block_len(place.block);
         let neutral = self.reduction.neutral();
+        if *rule == Rule::Dense {
+            self.tally.dense += len as f64;
+        }
         if let Some(Held::Bag(carried)) = self.slot(place) {
             carried.seen = carried.bag.nonzeros();
             if *rule == Rule::Dense {
@@ -305,6 +308,10 @@ impl<T: Element> Execution<T> {
         let Kept { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
+        self.tally.chosen += if own { kept.len() } else { seen } as f64;
+        if *rule == Rule::Dense {
+            self.tally.dense += len as f64;
+        }
         let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
             (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
             (_, Some(values)) if *rule == Rule::Dense => {
