@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried};
@@ -87,6 +88,9 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "calibrate", "fit"])]
     svg: Option<PathBuf>,
 }
+
+/// Steps of a job that is predicted, as `gleaner bench` has by default.
+const STEPS: u32 = 10;
 
 /// The most workers that are simulated.
 const MOST_WORKERS: i64 = 4096;
@@ -192,16 +196,16 @@ impl Simulate {
         Ok(network)
     }
 
-    /// How bags are represented among so many workers, at this density where nothing says how far they overlap.
-    fn bags(&self, workers: u32, n: usize, density: f64) -> Result<Bags, String> {
+    /// How bags are represented in a job of so many steps.
+    fn bags(&self, method: Method, (workers, n): (u32, usize), steps: u32) -> Result<Bags, String> {
+        let k = choice::k(&method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {
-            Bags::Lengths(
-                self.overlap.unwrap_or_else(|| Overlap::of_source(density.min(1.0), &bench_gradient)),
-            )
+            let density = k as f64 / n as f64;
+            Bags::Lengths(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
         };
-        match (self.bags, carried::scale(workers, n)) {
+        match (self.bags, carried::scale(method, workers, n)) {
             (Way::Lengths, _) => Ok(lengths()),
-            (_, Some(scale)) => Ok(Bags::Carried { scale }),
+            (_, Some(scale)) => Ok(Bags::Carried { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),
             (Way::Real, None) => Err(format!(
                 "real bags of {workers} workers with {n} entries do not fit; expected at most {} workers, or {} whose {n} \
@@ -236,9 +240,8 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     let (mut rows, mut refused) = (Vec::new(), Vec::new());
     for (name, method) in methods {
         bar.set_message(name.clone());
-        let predicted = method.and_then(|method| choice::k(&method, workers, n).map(|k| (method, k)));
-        let predicted = predicted.map_err(|error| error.to_string()).and_then(|(method, k)| {
-            let bags = simulate.bags(workers, n, k as f64 / n as f64)?;
+        let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
+            let bags = simulate.bags(method, (workers, n), STEPS)?;
             let traces = simulation::traces(method, (workers, n), bags, &bench_gradient)
                 .map_err(|error| error.to_string())?;
             let replayed =

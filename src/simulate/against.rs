@@ -75,10 +75,9 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
 }
 
 fn prepare(simulate: &Simulate, measured: Measured) -> Result<Prepared, String> {
-    let Measured { method, workers, n, .. } = measured;
+    let Measured { method, workers, n, steps, .. } = measured;
     let refused = |reason: String| format!("{} among {workers} workers: {reason}", measured.label);
-    let k = choice::k(&method, workers, n).map_err(|error| refused(error.to_string()))?;
-    let bags = simulate.bags(workers, n, k as f64 / n as f64).map_err(refused)?;
+    let bags = simulate.bags(method, (workers, n), steps).map_err(refused)?;
     let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
     let traces = traces.map_err(|error| refused(error.to_string()))?;
     let cores = measured.cores.map_or(simulate.cores, f64::from);

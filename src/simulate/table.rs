@@ -61,7 +61,7 @@ impl Row {
         Self {
             method,
             scale: match bags {
-                Bags::Carried { scale } => Some(scale),
+                Bags::Carried { scale, .. } => Some(scale),
                 Bags::Lengths(_) => None,
             },
             rounds: middle.map_or(0, |(_, trace)| trace.rounds),

@@ -19,11 +19,12 @@ pub const MOST_SAMPLED: u32 = 16;
 /// Among more workers, bags are lengths.
 pub const MOST_WORKERS: u32 = 256;
 
-/// Steps before the one that is written down: residuals fill up, and thresholds are found.
-const WARM_UP: u64 = 3;
+/// Where a method learns, how fast it does depends on k itself: then longer gradients are carried whole, up to so many
+/// entries of all workers.
+pub const MOST_LEARNING: usize = 1 << 27;
 
-/// Steps that are written down where a method learns from step to step.
-const LEARNING: u64 = 8;
+/// Steps before those that count, as `gleaner bench` has them.
+const WARM_UP: u64 = 3;
 
 /// The most messages that one payload is cut into.
 const MOST_PIECES: usize = 4096;
@@ -47,24 +48,35 @@ pub enum CarriedError {
 
 /// How many entries one entry of a sample stands for, so that real bags can be carried; None where there are too many
 /// workers.
-pub fn scale(workers: u32, n: usize) -> Option<usize> {
-    let each = (MOST_ENTRIES / workers.max(1) as usize).max(1);
+pub fn scale(method: Method, workers: u32, n: usize) -> Option<usize> {
+    let most = if learns(method, workers, n) { MOST_LEARNING } else { MOST_ENTRIES };
+    let each = (if workers as usize * n <= most { most } else { MOST_ENTRIES } / workers.max(1) as usize).max(1);
     let scale = n.div_ceil(each).max(1);
     let most = if scale > 1 { MOST_SAMPLED } else { MOST_WORKERS };
     (workers <= most).then_some(scale)
 }
 
-/// The steps of a method that were written down: one, or several where it learns.
+/// Whether a method learns from step to step; not if it cannot run.
+fn learns(method: Method, workers: u32, n: usize) -> bool {
+    method.shape(workers, n).is_ok_and(|shape| {
+        let memory = method.memory(&shape);
+        !(memory.agreed.is_empty() && memory.own.is_empty())
+    })
+}
+
+/// What happens in a job of so many steps after its warm-up: all of these steps where the method learns, or else the middle
+/// one.
 ///
 /// # Errors
 /// A method that cannot run among so many workers, or gradients that are not finite.
 pub fn traces(
     method: Method,
-    workers: u32,
-    n: usize,
+    (workers, n): (u32, usize),
     scale: usize,
+    steps: u32,
     source: Source<'_>,
 ) -> Result<Vec<Trace>, CarriedError> {
+    let learns = learns(method, workers, n);
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
         Sparsity::K(k) if scale > 1 => method.k((k / scale).clamp(usize::from(k > 0), sample)),
@@ -72,12 +84,11 @@ pub fn traces(
     };
     let scale = n as f64 / sample.max(1) as f64;
     let mut ensemble = Ensemble::<f32>::new(method, workers, sample)?;
-    let memory = &ensemble.memories[0];
-    let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
-    let steps = if learns { LEARNING } else { 1 };
+    let steps = u64::from(steps);
+    let last = WARM_UP + if learns { steps.saturating_sub(1) } else { steps / 2 };
     let mut gradient = vec![0.0; sample];
     let mut traces = Vec::new();
-    for step in 0..WARM_UP + steps {
+    for step in 0..=last {
         let mut recorder = Recorder::new(workers as usize, scale);
         let mut executions = Vec::new();
         for rank in 0..workers {
@@ -90,7 +101,7 @@ pub fn traces(
         let done = watched(executions, |rank, happening| recorder.take(rank.index(), happening))?;
         recorder.trace.delivered = scale * done.runs.first().map_or(0, |run| run.finished.entries()) as f64;
         ensemble.commit(done, method.collection())?;
-        if step >= WARM_UP {
+        if step == last || (learns && step >= WARM_UP) {
             traces.push(recorder.trace);
         }
     }

@@ -22,8 +22,12 @@ pub const MOST_MESSAGES: u64 = 1 << 22;
 /// Places for bags of all workers together, at most.
 pub const MOST_SLOTS: u64 = 1 << 26;
 
-/// The most messages that one payload is cut into: longer pieces than those of the wire change little.
-const MOST_PIECES: usize = 32;
+/// The most messages that one payload is cut into: longer pieces than those of the wire change little. Fewer where there
+/// are many payloads.
+const MOST_PIECES: u64 = 32;
+
+/// Pieces of all payloads together, as long as each has one.
+const MOST_IN_PIECES: u64 = 1 << 20;
 
 /// Bytes before each bag.
 const HEADER: f64 = 8.0;
@@ -68,9 +72,10 @@ pub enum LengthsError {
 /// A method that cannot run among so many workers, and what is too large.
 pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
     let shape = method.shape(workers, n)?;
-    refuse_large(method, &shape)?;
+    let messages = refuse_large(method, &shape)?;
     let schedules = typical(method, &shape);
     let mut walk = Walk::new(&schedules, Sizes::new(method)?, overlap, &shape);
+    walk.pieces = (MOST_IN_PIECES / messages.max(1)).clamp(1, MOST_PIECES) as usize;
     let mut unfinished = true;
     while std::mem::take(&mut unfinished) {
         let mut progress = false;
@@ -93,7 +98,8 @@ pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result
     Ok(walk.finish())
 }
 
-fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
+/// About how many payloads are sent.
+fn refuse_large(method: Method, shape: &Shape) -> Result<u64, LengthsError> {
     let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
     let sends = |step: &Step| match step {
         Step::Exchange { sends, .. } => sends.len() as u64,
@@ -106,7 +112,7 @@ fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
         let (method, workers) = (method.collective().name(), shape.workers);
         return Err(LengthsError::Large { method, workers, messages, slots });
     }
-    Ok(())
+    Ok(messages)
 }
 
 /// The schedules of the second step, after a first one in which all went as it should: first steps are not typical.
@@ -264,6 +270,8 @@ struct Walk<'a> {
     k: f64,
     sizes: Sizes,
     overlap: Overlap,
+    /// Into how many messages a payload is cut at most.
+    pieces: usize,
     workers: Vec<Worker>,
     flights: HashMap<(u32, u32), VecDeque<Flight>>,
     trace: Trace,
@@ -301,6 +309,7 @@ impl<'a> Walk<'a> {
             k: shape.k as f64,
             sizes,
             overlap,
+            pieces: MOST_PIECES as usize,
             workers: schedules.iter().map(worker).collect(),
             flights: HashMap::new(),
             trace,
@@ -617,7 +626,7 @@ impl<'a> Walk<'a> {
                 bags.push(None);
             }
         }
-        let counts = (pieces(open, MOST_PIECES), if lent > 0.0 { pieces(lent, MOST_PIECES) } else { 0 });
+        let counts = (pieces(open, self.pieces), if lent > 0.0 { pieces(lent, self.pieces) } else { 0 });
         self.flush(rank, Part::Select);
         if ahead.is_none() {
             let ops = &mut self.trace.workers[rank];

@@ -24,6 +24,8 @@ pub struct Measured {
     pub rate: Option<Rate>,
     /// Cores that all workers shared, if it was stored.
     pub cores: Option<u32>,
+    /// Steps whose median this is.
+    pub steps: u32,
     /// Seconds of a step on the slowest worker.
     pub seconds: f64,
     /// Of them, accumulating, choosing and preparing messages.
@@ -126,6 +128,7 @@ fn of_summary(summary: &Value, rate: Option<Rate>, cores: Option<u32>) -> Result
         n,
         rate,
         cores,
+        steps: number("steps")? as u32,
         seconds: number("seconds")?,
         select: number("slowest_select")?,
         merge: number("slowest_merge")?,

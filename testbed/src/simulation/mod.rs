@@ -29,10 +29,12 @@ pub use trace::{Handled, KINDS, Op, Part, Trace};
 /// Where the lengths of bags come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bags {
-    /// Real bags, in which one entry stands for so many.
+    /// Real bags of a job.
     Carried {
-        /// 1 for the whole gradient.
+        /// How many entries one entry stands for: 1 for the whole gradient.
         scale: usize,
+        /// How many steps the job has after its warm-up.
+        steps: u32,
     },
     /// Lengths alone.
     Lengths(Overlap),
@@ -65,7 +67,7 @@ pub fn traces(
     // Refused with the same words however it is simulated.
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
     Ok(match bags {
-        Bags::Carried { scale } => carried::traces(method, workers, n, scale, source)?,
+        Bags::Carried { scale, steps } => carried::traces(method, (workers, n), scale, steps, source)?,
         Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
 }

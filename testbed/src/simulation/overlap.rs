@@ -29,7 +29,7 @@ const WORKERS: u32 = 8;
 const ENTRIES: usize = 1 << 17;
 
 /// Steps whose gradients add up in residuals before the choice that is looked at.
-const WARM_UP: u64 = 3;
+const WARM_UP: u64 = 8;
 
 impl Overlap {
     /// Different entries that so many workers choose together, k each, in a block of `len`.
