@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
+use gleaner_testbed::topology::{Loss, Shape, Topology};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried};
 
 use crate::bench::gradient::Gradient;
@@ -45,12 +46,15 @@ pub struct Simulate {
     /// How long a byte is on its way between two hosts, besides what the hosts themselves take
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = quantity::duration)]
     latency: Duration,
-    /// Bytes that a shaped link lets through at once after a pause
-    #[arg(long, value_name = "BYTES", default_value = "131072", value_parser = quantity::count)]
-    burst: usize,
-    /// The share of segments that are lost between two hosts, such as 0.001
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = loss)]
-    loss: f64,
+    /// A link lets through at once, after a pause, what it carries in this time
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = quantity::duration)]
+    burst: Duration,
+    /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    loss: Loss,
+    /// Groups of hosts with their own links and a core, from a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "loss", "against"])]
+    topology: Option<PathBuf>,
     /// Where the chances of loss start
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -104,11 +108,6 @@ enum Way {
     Real,
     /// Lengths alone
     Lengths,
-}
-
-fn loss(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=0.5).contains(share));
-    share.ok_or_else(|| format!("'{text}' is no share of lost segments; expected a number from 0 to 0.5"))
 }
 
 fn cores(text: &str) -> Result<f64, String> {
@@ -177,13 +176,25 @@ fn save(path: &Path, text: &str) -> Result<(), String> {
 }
 
 impl Simulate {
-    fn link(&self, rate: Rate) -> Link {
-        let (rate, burst) = (rate.bytes_per_second(), self.burst as f64);
-        Link { rate, burst, latency: self.latency.as_secs_f64(), loss: self.loss }
+    /// One direction of a host's link: a message crosses two of them.
+    fn link(&self) -> Link {
+        let shape =
+            Shape { rate: Some(self.rate), delay: self.latency / 2, loss: self.loss, ..Shape::default() };
+        Link::of_shape(&shape, self.burst)
     }
 
     fn network(&self, workers: u32) -> Result<Network, String> {
-        let mut network = Network::star(workers, self.link(self.rate), self.cores, self.shared);
+        let mut network = match &self.topology {
+            None => Network::star(workers, self.link(), self.cores, self.shared),
+            Some(path) => {
+                let topology = Topology::read(path).map_err(|error| error.to_string())?;
+                let network = Network::of_topology(&topology, self.burst, self.cores, self.shared);
+                match network.hosts.len() {
+                    hosts if hosts == workers as usize => network,
+                    hosts => return Err(format!("{} has {hosts} hosts, and {workers} workers were asked for; expected as many", path.display())),
+                }
+            }
+        };
         network.seed = self.seed;
         for &(rank, factor) in &self.slow {
             let hosts = network.hosts.len();

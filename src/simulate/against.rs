@@ -3,7 +3,7 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Machine, Network};
+use gleaner_testbed::simulation::{self, Link, Machine, Network};
 use serde::Serialize;
 
 use super::table::{bar, columns, ms};
@@ -81,7 +81,10 @@ fn prepare(simulate: &Simulate, measured: Measured) -> Result<Prepared, String> 
     let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
     let traces = traces.map_err(|error| refused(error.to_string()))?;
     let cores = measured.cores.map_or(simulate.cores, f64::from);
-    let link = simulate.link(measured.rate.unwrap_or(simulate.rate));
+    let link = match &measured.shape {
+        Some(shape) => Link::of_shape(shape, simulate.burst),
+        None => simulate.link(),
+    };
     // What was measured were hosts that one machine emulated.
     let network = Network::star(workers, link, cores, true);
     Ok(Prepared { measured, traces, network })

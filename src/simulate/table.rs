@@ -135,11 +135,13 @@ impl Prediction {
             true => format!("{} cores for all", simulate.cores),
             false => format!("{} cores each", simulate.cores),
         };
+        let links = match &simulate.topology {
+            Some(path) => format!("links of {}", path.display()),
+            None => format!("links of {} and {:?}", simulate.rate, simulate.latency),
+        };
         let mut text = format!(
-            "{} workers with {cores}, links of {} and {:?}, n = {}; predicted ms\n\n{}",
+            "{} workers with {cores}, {links}, n = {}; predicted ms\n\n{}",
             self.workers,
-            simulate.rate,
-            simulate.latency,
             grouped(self.params as u64),
             columns(&cells)
         );

@@ -3,12 +3,32 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use gleaner_testbed::network::{NAME, Network};
 
 /// Remove what `up` made
+///
+/// Removes exactly that, also when `up` was killed half-way, and ends what still runs on the hosts. Needs root.
 #[derive(Debug, Args)]
-pub struct Down {}
+#[command(after_help = "Examples:\n  \
+    gleaner testbed down\n  \
+    gleaner testbed down --name slow\n  \
+    gleaner testbed down --all")]
+pub struct Down {
+    /// Which network
+    #[arg(long, default_value = NAME, conflicts_with = "all")]
+    name: String,
+    /// All networks that `gleaner testbed` made on this machine
+    #[arg(long)]
+    all: bool,
+}
 
 /// Runs it.
-pub fn run(_: &Down) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(down: &Down) -> Result<ExitCode, String> {
+    let names =
+        if down.all { Network::names().map_err(|error| error.to_string())? } else { vec![down.name.clone()] };
+    for name in names {
+        Network::remove(&name).map_err(|error| error.to_string())?;
+        eprintln!("removed the network {name}");
+    }
+    Ok(ExitCode::SUCCESS)
 }

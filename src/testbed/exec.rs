@@ -1,14 +1,36 @@
 //! `gleaner testbed exec`.
 
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::Args;
+use gleaner_testbed::network::{NAME, Network};
 
 /// Run a command on an emulated host
+///
+/// This process becomes the command: input, output, signals and the exit code are its own. Needs root.
 #[derive(Debug, Args)]
-pub struct Exec {}
+#[command(after_help = "Examples:\n  \
+    gleaner testbed exec host0 -- iperf3 --server\n  \
+    gleaner testbed exec --name slow host1 -- ping 10.77.0.1")]
+pub struct Exec {
+    /// Which network
+    #[arg(long, default_value = NAME)]
+    name: String,
+    /// Which host, by its name or that of its namespace
+    host: String,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
 
 /// Runs it.
-pub fn run(_: &Exec) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(exec: &Exec) -> Result<ExitCode, String> {
+    let network = Network::find(&exec.name).map_err(|error| error.to_string())?;
+    let (program, arguments) = exec.command.split_first().ok_or("expected a command after --")?;
+    let mut command = network.command(&exec.host, program).map_err(|error| error.to_string())?;
+    let error = command.args(arguments).exec();
+    Err(format!(
+        "`ip netns exec` cannot be run: {error}; install it, on Debian with apt-get install iproute2"
+    ))
 }

@@ -1,14 +1,117 @@
 //! `gleaner testbed up`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{io, thread};
 
 use clap::Args;
+use gleaner_testbed::network::{NAME, Network};
+use gleaner_testbed::quantity::{self, Rate};
+use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Make an emulated network of hosts on this machine
+///
+/// Every host is a network namespace with an address of its own, joined to the others by bridges; every link is limited in
+/// both directions. Prints a hostfile for `gleaner launch --agent 'ip netns exec'`. Needs root.
 #[derive(Debug, Args)]
-pub struct Up {}
+#[command(after_help = "Examples:\n  \
+    gleaner testbed up --hosts 6 --rate 1gbit > hosts\n  \
+    gleaner testbed up --hosts 4 --rate 100mbit --delay 5ms --jitter 1ms --loss 0.1% --name slow > hosts\n  \
+    gleaner testbed up --topology racks.toml --replace --json\n  \
+    gleaner launch --hostfile hosts --agent 'ip netns exec' -- gleaner bench --params 1_000_000\n  \
+    gleaner testbed down")]
+pub struct Up {
+    /// So many hosts on one switch, called host0, host1, …
+    #[arg(long, value_name = "P", value_parser = quantity::count, required_unless_present = "topology")]
+    hosts: Option<usize>,
+    /// What every link carries in each direction; unlimited if not said
+    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    rate: Option<Rate>,
+    /// What every link adds in each direction; a round trip crosses four
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    delay: Option<Duration>,
+    /// By how much the delay varies, up and down
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "delay")]
+    jitter: Option<Duration>,
+    /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
+    #[arg(long, value_name = "SHARE")]
+    loss: Option<Loss>,
+    /// The network of the addresses, 10.77.0.0/24 if not said
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    subnet: Option<Subnet>,
+    /// Groups of hosts with their own links and a core, from a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "rate", "delay", "jitter", "loss", "subnet"])]
+    topology: Option<PathBuf>,
+    /// What the network is called; its namespaces are NAME and NAME.HOST
+    #[arg(long, default_value = NAME)]
+    name: String,
+    /// Remove a network of this name first, if there is one
+    #[arg(long)]
+    replace: bool,
+    /// Print the hosts as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Up {
+    fn topology(&self) -> Result<Topology, String> {
+        if let Some(path) = &self.topology {
+            return Topology::read(path).map_err(|error| error.to_string());
+        }
+        let shape = Shape {
+            rate: self.rate,
+            delay: self.delay.unwrap_or_default(),
+            jitter: self.jitter.unwrap_or_default(),
+            loss: self.loss.unwrap_or_default(),
+        };
+        let subnet = self.subnet.unwrap_or_default();
+        Topology::uniform(self.hosts.unwrap_or_default(), subnet, Link::both(shape))
+            .map_err(|error| error.to_string())
+    }
+}
 
 /// Runs it.
-pub fn run(_: &Up) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(up: &Up) -> Result<ExitCode, String> {
+    let topology = up.topology()?;
+    let interrupted = interrupts().map_err(|error| format!("signals cannot be listened to: {error}"))?;
+    let network = Network::up(&topology, &up.name, up.replace).map_err(|error| error.to_string())?;
+    if let Ok(code) = interrupted.try_recv() {
+        network.down().map_err(|error| error.to_string())?;
+        eprintln!("gleaner: interrupted; the network {} is removed again", up.name);
+        return Ok(ExitCode::from(code));
+    }
+    if up.json {
+        let hosts: Vec<_> = network.hosts().iter().map(|node| json!({
+            "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address, "link": node.link,
+        })).collect();
+        println!("{}", json!({ "name": up.name, "subnet": topology.subnet, "hosts": hosts }));
+    } else {
+        print!("{}", network.hostfile());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the exit code arrives at Ctrl-C or when this process is asked to end. What is half-made then is finished first.
+fn interrupts() -> io::Result<mpsc::Receiver<u8>> {
+    let (to, from) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    drop(entered);
+    thread::spawn(move || {
+        let code = runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => 130,
+                _ = terminate.recv() => 143,
+            }
+        });
+        // Nobody waits any more once the network is up.
+        let _ = to.send(code);
+    });
+    Ok(from)
 }

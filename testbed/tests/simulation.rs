@@ -152,7 +152,7 @@ fn chain(trace: &Trace, machine: &Machine, link: Link) -> f64 {
                 match op {
                     Op::Work(_, handled) => times[rank] += machine.work(handled),
                     Op::Send { to, bytes } => {
-                        let there = times[rank] + link.latency + f64::from(*bytes) / link.rate;
+                        let there = times[rank] + 2.0 * link.latency + f64::from(*bytes) / link.rate;
                         mail.entry((rank as u32, *to)).or_default().push_back(there);
                     }
                     Op::Receive { from } => {

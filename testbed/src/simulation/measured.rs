@@ -6,8 +6,9 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
 use serde_json::Value;
 
-use crate::quantity::{self, QuantityError, Rate};
+use crate::quantity;
 use crate::record::{Outcome, Record};
+use crate::topology::Shape;
 
 /// The median step of a method in one job.
 #[derive(Clone, Debug)]
@@ -20,8 +21,8 @@ pub struct Measured {
     pub workers: u32,
     /// Entries of the gradient.
     pub n: usize,
-    /// A link's rate, if it was stored.
-    pub rate: Option<Rate>,
+    /// What each link did in each direction, if it was stored.
+    pub shape: Option<Shape>,
     /// Cores that all workers shared, if it was stored.
     pub cores: Option<u32>,
     /// Steps whose median this is.
@@ -68,7 +69,8 @@ pub enum MeasuredError {
     },
 }
 
-/// All steps of `gleaner bench` in a file, without those in which a network or a worker was disturbed on purpose.
+/// All steps of `gleaner bench` in a file, without those in which a network or a worker was disturbed on purpose,
+/// and those on a topology of their own.
 ///
 /// # Errors
 /// A file that cannot be read or has no such steps, and lines that are no measurements.
@@ -105,16 +107,25 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if !is_bench || !record.chaos.is_empty() {
         return Ok(None);
     }
-    let rate = match record.case.get("rate") {
-        Some(Value::String(text)) => {
-            Some(quantity::rate(text).map_err(|error: QuantityError| error.to_string())?)
-        }
-        _ => None,
-    };
-    of_summary(summary, rate, Some(record.machine.cores)).map(Some)
+    if record.case.contains_key("topology") {
+        return Ok(None);
+    }
+    let text = |name: &str| record.case.get(name).and_then(Value::as_str);
+    let mut shape = Shape::default();
+    if let Some(rate) = text("rate") {
+        shape.rate = Some(quantity::rate(rate).map_err(|error| error.to_string())?);
+    }
+    if let Some(delay) = text("delay") {
+        shape.delay = quantity::duration(delay).map_err(|error| error.to_string())?;
+    }
+    if let Some(loss) = text("loss") {
+        shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
+    }
+    let shape = Some(shape).filter(|shape| *shape != Shape::default());
+    of_summary(summary, shape, Some(record.machine.cores)).map(Some)
 }
 
-fn of_summary(summary: &Value, rate: Option<Rate>, cores: Option<u32>) -> Result<Measured, String> {
+fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Result<Measured, String> {
     let number = |name: &str| {
         summary.get(name).and_then(Value::as_f64).ok_or_else(|| format!("it has no number '{name}'"))
     };
@@ -126,7 +137,7 @@ fn of_summary(summary: &Value, rate: Option<Rate>, cores: Option<u32>) -> Result
         method,
         workers: number("workers")? as u32,
         n,
-        rate,
+        shape,
         cores,
         steps: number("steps")? as u32,
         seconds: number("seconds")?,

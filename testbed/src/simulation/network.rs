@@ -1,5 +1,9 @@
 //! The network and the hosts that a step is simulated on.
 
+use std::time::Duration;
+
+use crate::topology::{self, Shape, Topology};
+
 /// A link in one direction: a bucket of `burst` bytes that fills at a rate, as `tc tbf` shapes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
@@ -11,6 +15,15 @@ pub struct Link {
     pub latency: f64,
     /// The share of segments that it loses.
     pub loss: f64,
+}
+
+impl Link {
+    /// A link that is shaped like this, and carries at once what it can in the time `burst`.
+    pub fn of_shape(shape: &Shape, burst: Duration) -> Self {
+        let rate = shape.rate.map_or(f64::INFINITY, |rate| rate.bytes_per_second());
+        let burst = if rate.is_finite() { rate * burst.as_secs_f64() } else { 0.0 };
+        Self { rate, burst, latency: shape.delay.as_secs_f64(), loss: shape.loss.share() }
+    }
 }
 
 /// Where a worker runs, and by which links it is reached.
@@ -42,7 +55,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Equal hosts at one switch, each with so many cores, or all of them on one machine with so many.
+    /// Equal hosts at one switch, each with such a link in both directions. Each has so many cores, or all of them are on one
+    /// machine with so many.
     pub fn star(workers: u32, link: Link, cores: f64, shared: bool) -> Self {
         let host = |rank: usize| Host {
             slow: 1.0,
@@ -51,14 +65,39 @@ impl Network {
             down: vec![2 * rank + 1],
             group: 0,
         };
-        // The latency is between two hosts: it counts once.
-        let down = Link { latency: 0.0, loss: 0.0, ..link };
         Self {
             hosts: (0..workers as usize).map(host).collect(),
-            links: (0..workers).flat_map(|_| [link, down]).collect(),
+            links: vec![link; 2 * workers as usize],
             pools: vec![cores; if shared { 1 } else { workers as usize }],
             seed: 1,
         }
+    }
+
+    /// The hosts of a topology, in its order. A shaped link lets through at once what it carries in the time `burst`.
+    /// Jitter is left out: it lengthens as much as it shortens.
+    pub fn of_topology(topology: &Topology, burst: Duration, cores: f64, shared: bool) -> Self {
+        let mut links = Vec::new();
+        let mut add = |link: topology::Link| {
+            links.extend(link.directions().map(|shape| Link::of_shape(shape, burst)));
+            (links.len() - 2, links.len() - 1)
+        };
+        let mut hosts = Vec::new();
+        for (group, members) in topology.groups.iter().enumerate() {
+            let uplink = members.uplink.map(&mut add);
+            // Hosts without an uplink of their own group hang on the core, which joins them at once.
+            for member in &members.hosts {
+                let (up, down) = add(member.link);
+                hosts.push(Host {
+                    slow: 1.0,
+                    pool: if shared { 0 } else { hosts.len() },
+                    up: std::iter::once(up).chain(uplink.map(|(up, _)| up)).collect(),
+                    down: uplink.map(|(_, down)| down).into_iter().chain([down]).collect(),
+                    group,
+                });
+            }
+        }
+        let pools = vec![cores; if shared { 1 } else { hosts.len() }];
+        Self { hosts, links, pools, seed: 1 }
     }
 
     /// The link that a message from one rank to another takes as its so-manieth, if there is one.

@@ -1,0 +1,145 @@
+//! Making a network: a namespace for the switches and one for each host.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::state::State;
+use super::{INTERFACE, Kernel, NetworkError, Node, commands, inside, nodes, shape};
+use crate::topology::{Link, Topology};
+
+/// So many hosts at once try to reach the first.
+const AT_ONCE: usize = 64;
+
+/// Makes what the state asks for, and writes down every namespace before it makes it.
+pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(), NetworkError> {
+    let nodes = nodes(&state.name, &state.topology);
+    let namespaces = nodes.iter().map(|node| node.namespace.clone());
+    for namespace in [state.name.clone()].into_iter().chain(namespaces) {
+        namespace_of_ours(state, namespace, lock)?;
+    }
+    commands::batch("ip", &state.name, &switches(&state.topology))?;
+    for node in &nodes {
+        commands::batch("ip", &state.name, &cable(node))?;
+        commands::batch("ip", &node.namespace, &addresses(node, &state.topology))?;
+        apply(&state.name, node, kernel)?;
+    }
+    commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
+    all_reach_the_first(&nodes, &state.topology)?;
+    state.complete = true;
+    state.write()
+}
+
+/// Makes a namespace that bears the token.
+fn namespace_of_ours(state: &mut State, namespace: String, lock: &File) -> Result<(), NetworkError> {
+    state.namespaces.push(namespace.clone());
+    state.write()?;
+    // With the lock as its input, which nobody gets while this runs, not even if this process is killed now.
+    if let Err(error) = commands::run(&["ip", "netns", "add", &namespace], Some(lock)) {
+        // Somebody else made it since we looked: then it is not ours.
+        state.namespaces.pop();
+        state.write()?;
+        return Err(error);
+    }
+    let lines = [format!("link set dev lo alias \"{}\"", state.token), "link set dev lo up".into()];
+    commands::batch("ip", &namespace, &lines)
+}
+
+/// The bridges, and the cables between them.
+fn switches(topology: &Topology) -> Vec<String> {
+    let mut lines = bridge("core");
+    for (i, _) in topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
+        lines.extend(bridge(&format!("switch{i}")));
+        lines.push(format!("link add name uplink{i} type veth peer name downlink{i}"));
+        lines.extend(port(&format!("uplink{i}"), &format!("switch{i}")));
+        lines.extend(port(&format!("downlink{i}"), "core"));
+    }
+    lines
+}
+
+fn bridge(name: &str) -> Vec<String> {
+    let mut lines = vec![format!("link add name {name} type bridge")];
+    lines.extend(quiet(name));
+    lines.push(format!("link set dev {name} up"));
+    lines
+}
+
+fn port(name: &str, bridge: &str) -> Vec<String> {
+    let mut lines = quiet(name);
+    lines.push(format!("link set dev {name} master {bridge} up"));
+    lines
+}
+
+/// Without IPv6 addresses, whose announcements would count as traffic.
+fn quiet(interface: &str) -> Vec<String> {
+    let has_ipv6 = Path::new("/proc/sys/net/ipv6").exists();
+    has_ipv6.then(|| format!("link set dev {interface} addrgenmode none")).into_iter().collect()
+}
+
+fn cable(node: &Node) -> Vec<String> {
+    let Node { port: name, namespace, switch, .. } = node;
+    let mut lines = vec![format!("link add name {name} type veth peer name {INTERFACE} netns {namespace}")];
+    lines.extend(port(name, switch));
+    lines
+}
+
+fn addresses(node: &Node, topology: &Topology) -> Vec<String> {
+    let mut lines = quiet(INTERFACE);
+    lines.push(format!("address add {}/{} dev {INTERFACE}", node.address, topology.subnet.prefix()));
+    lines.push(format!("link set dev {INTERFACE} up"));
+    lines
+}
+
+/// Shapes a host's link in both directions.
+pub(super) fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), NetworkError> {
+    // Packets are lost one by one: TCP must not hand over many as one.
+    let whole = node.link.directions().iter().any(|shape| shape.loss.share() > 0.0);
+    let segments = if whole { 1 } else { 65_535 };
+    let alone = |interface: &str| [format!("link set dev {interface} gso_max_segs {segments}")];
+    commands::batch("ip", &node.namespace, &alone(INTERFACE))?;
+    commands::batch("ip", switches, &alone(&node.port))?;
+    let Link { up, down } = &node.link;
+    commands::batch("tc", &node.namespace, &[shaped(INTERFACE, shape::discipline(up, kernel))])?;
+    commands::batch("tc", switches, &[shaped(&node.port, shape::discipline(down, kernel))])
+}
+
+/// Shapes the links between switches.
+fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (i, group) in topology.groups.iter().enumerate() {
+        let Some(Link { up, down }) = &group.uplink else { continue };
+        lines.push(shaped(&format!("uplink{i}"), shape::discipline(up, kernel)));
+        lines.push(shaped(&format!("downlink{i}"), shape::discipline(down, kernel)));
+    }
+    lines
+}
+
+fn shaped(interface: &str, discipline: Option<String>) -> String {
+    format!("qdisc replace dev {interface} root {}", discipline.unwrap_or_else(|| "noqueue".into()))
+}
+
+/// Every host must reach the first.
+fn all_reach_the_first(nodes: &[Node], topology: &Topology) -> Result<(), NetworkError> {
+    let Some((first, others)) = nodes.split_first() else { return Ok(()) };
+    let slowest = topology.shapes().map(|shape| shape.delay + shape.jitter).max();
+    // There and back cross eight directions of links at most, and an address is asked for first.
+    let patience = Duration::from_secs(2) + 16 * slowest.unwrap_or_default();
+    for some in others.chunks(AT_ONCE) {
+        let reached: Vec<_> = thread::scope(|scope| {
+            let reaches = |node: &Node| inside::reaches(&node.namespace, first.address, patience);
+            let threads: Vec<_> = some.iter().map(|node| scope.spawn(move || reaches(node))).collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        for (node, reached) in some.iter().zip(reached) {
+            if !reached.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))? {
+                return Err(NetworkError::Unreachable {
+                    host: node.name.clone(),
+                    namespace: node.namespace.clone(),
+                    first: first.name.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

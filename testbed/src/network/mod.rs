@@ -1,0 +1,364 @@
+//! Networks that are emulated on this machine: network namespaces joined by veth pairs and bridges, with shaped links.
+//!
+//! Every host is a namespace with one interface, `eth0`. The switches are bridges in a namespace of their own, so that
+//! nothing at all is added to the machine's own network. The file `/run/gleaner/NAME.json` says what was made; nothing
+//! that it does not name is ever removed.
+
+mod build;
+mod commands;
+mod inside;
+mod kernel;
+mod remove;
+mod shape;
+mod state;
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+
+pub use inside::Counters;
+pub use kernel::Kernel;
+
+use crate::topology::{self, Link, Topology, TopologyError};
+use state::State;
+
+/// The interface of every host.
+pub const INTERFACE: &str = "eth0";
+
+/// What a network is called by default.
+pub const NAME: &str = "gleaner";
+
+/// What went wrong with an emulated network.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// Not root.
+    #[error(
+        "network namespaces need root; run it with sudo, or as root in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN"
+    )]
+    Root,
+    /// A program is not installed.
+    #[error("the command {program} is not here; install it, on Debian with apt-get install {package}")]
+    Missing {
+        /// Its name.
+        program: &'static str,
+        /// Where it is.
+        package: &'static str,
+    },
+    /// No namespaces.
+    #[error(
+        "this machine makes no network namespaces: {said}; expected CAP_SYS_ADMIN and a kernel with them"
+    )]
+    Namespaces {
+        /// What was said.
+        said: String,
+    },
+    /// The kernel lacks something.
+    #[error(
+        "{what} cannot be emulated here: the kernel has no {module} (\"{said}\"); ask for less, or try modprobe {module}, or run it in a machine that has all: gleaner testbed vm -- gleaner testbed up …"
+    )]
+    Kernel {
+        /// What cannot be emulated.
+        what: &'static str,
+        /// What it takes.
+        module: &'static str,
+        /// What the kernel said.
+        said: String,
+    },
+    /// The topology cannot be.
+    #[error("{0}")]
+    Topology(#[from] TopologyError),
+    /// There is such a network already.
+    #[error(
+        "the network {name} is there already{}; remove it with gleaner testbed down --name {name}, or say --replace",
+        if *complete { "" } else { ", half-made" }
+    )]
+    There {
+        /// Its name.
+        name: String,
+        /// Whether all of it was made.
+        complete: bool,
+    },
+    /// Somebody else has namespaces of these names.
+    #[error(
+        "there are network namespaces called {}, which no gleaner testbed made; expected these names to be free: choose another --name, or remove them yourself with ip netns delete",
+        .namespaces.join(", ")
+    )]
+    Others {
+        /// Which.
+        namespaces: Vec<String>,
+    },
+    /// No such network.
+    #[error("there is no network {name}{}; make one with gleaner testbed up", one_of(there))]
+    None {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        there: Vec<String>,
+    },
+    /// A network that was not finished.
+    #[error(
+        "the network {name} is half-made; remove it with gleaner testbed down --name {name}, or make it anew with up --replace"
+    )]
+    Half {
+        /// Its name.
+        name: String,
+    },
+    /// A state file that this program did not write.
+    #[error("{path} is not understood: {error}; expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand", path = path.display())]
+    Foreign {
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// The state cannot be kept.
+    #[error("{path} cannot be used: {error}; it has to say what was made, so nothing is made without it", path = path.display())]
+    State {
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        error: String,
+    },
+    /// Another process is at work.
+    #[error("another gleaner testbed has been at work for a minute (it holds the lock on {path}); wait for it, or end it", path = path.display())]
+    Locked {
+        /// What it has locked.
+        path: PathBuf,
+    },
+    /// `ip` or `tc` failed.
+    #[error("`{command}` failed: {said}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+    /// A namespace cannot be looked into.
+    #[error(
+        "the namespace {namespace} cannot be looked into: {error}; gleaner testbed up --replace makes the network anew"
+    )]
+    Enter {
+        /// Which.
+        namespace: String,
+        /// Why not.
+        error: String,
+    },
+    /// A host does not reach the first one.
+    #[error(
+        "{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)"
+    )]
+    Unreachable {
+        /// Which host.
+        host: String,
+        /// Its namespace.
+        namespace: String,
+        /// The first host.
+        first: String,
+    },
+    /// A process does not end.
+    #[error(
+        "process {process} runs in one of the namespaces and does not end even when killed; look at it, then try again"
+    )]
+    Undead {
+        /// Its id.
+        process: i32,
+    },
+    /// Making it failed, and so did removing what was made by then.
+    #[error("{failure}; and what was made by then is still there: {removal}")]
+    Twice {
+        /// What failed first.
+        failure: Box<NetworkError>,
+        /// What failed then.
+        removal: Box<NetworkError>,
+    },
+}
+
+fn one_of(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(" (there is {})", names.join(", ")) }
+}
+
+/// A host of an emulated network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What the topology calls it.
+    pub name: String,
+    /// Its group.
+    pub group: String,
+    /// What `ip netns` calls it.
+    pub namespace: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its link, as asked for.
+    pub link: Link,
+    /// The switch's end of its link.
+    port: String,
+    /// The bridge that this is a port of.
+    switch: String,
+}
+
+/// An emulated network. It stays when this value is dropped, and when the process ends: [`Network::down`] removes it.
+#[derive(Debug)]
+pub struct Network {
+    state: State,
+}
+
+impl Network {
+    /// Makes a network, after one of that name was removed if it is to be replaced. If that fails, nothing is left.
+    pub fn up(topology: &Topology, name: &str, replace: bool) -> Result<Self, NetworkError> {
+        topology::check_name(name)?;
+        topology.check()?;
+        let kernel = Kernel::offers()?;
+        kernel.suffices(topology)?;
+        let lock = state::lock()?;
+        match State::read(name)? {
+            Some(there) if replace => remove::remove(&there)?,
+            Some(there) => return Err(NetworkError::There { name: name.into(), complete: there.complete }),
+            None => {}
+        }
+        let mut names = vec![name.to_owned()];
+        names.extend(nodes(name, topology).into_iter().map(|node| node.namespace));
+        names.retain(|namespace| inside::path(namespace).exists());
+        if !names.is_empty() {
+            return Err(NetworkError::Others { namespaces: names });
+        }
+        let mut state = State::new(name, topology)?;
+        let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
+        match remove::remove(&state) {
+            Ok(()) => Err(failure),
+            Err(removal) => {
+                Err(NetworkError::Twice { failure: Box::new(failure), removal: Box::new(removal) })
+            }
+        }
+    }
+
+    /// Finds a network that was made, in whole.
+    pub fn find(name: &str) -> Result<Self, NetworkError> {
+        topology::check_name(name)?;
+        match State::read(name)? {
+            Some(state) if state.complete => Ok(Self { state }),
+            Some(_) => Err(NetworkError::Half { name: name.into() }),
+            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
+        }
+    }
+
+    /// The names of all networks, half-made ones too.
+    pub fn names() -> Result<Vec<String>, NetworkError> {
+        State::names()
+    }
+
+    /// Removes the network and ends what runs in it.
+    pub fn down(self) -> Result<(), NetworkError> {
+        Self::remove(&self.state.name)
+    }
+
+    /// Removes a network by its name, whole or half-made, and ends what runs in it.
+    pub fn remove(name: &str) -> Result<(), NetworkError> {
+        topology::check_name(name)?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(NetworkError::Root);
+        }
+        let _lock = state::lock()?;
+        match State::read(name)? {
+            Some(state) => remove::remove(&state),
+            None => Err(NetworkError::None { name: name.into(), there: Self::names()? }),
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// What it looks like.
+    pub fn topology(&self) -> &Topology {
+        &self.state.topology
+    }
+
+    /// Its hosts, in the order of their addresses.
+    pub fn hosts(&self) -> Vec<Node> {
+        nodes(&self.state.name, &self.state.topology)
+    }
+
+    /// A host by its name, or by that of its namespace.
+    pub fn host(&self, name: &str) -> Result<Node, NetworkError> {
+        let found = self.hosts().into_iter().find(|node| node.name == name || node.namespace == name);
+        found.ok_or_else(|| self.state.topology.unknown("host", name).into())
+    }
+
+    /// The hosts as `gleaner launch --hostfile FILE --agent 'ip netns exec'` reads them.
+    pub fn hostfile(&self) -> String {
+        self.hosts().iter().map(|node| format!("{} address={}\n", node.namespace, node.address)).collect()
+    }
+
+    /// A command that runs a program on a host, for arguments to be added.
+    pub fn command(&self, host: &str, program: &str) -> Result<Command, NetworkError> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host(host)?.namespace, program]);
+        Ok(command)
+    }
+
+    /// What has crossed a host's interface since it was made.
+    pub fn counters(&self, host: &str) -> Result<Counters, NetworkError> {
+        inside::counters(&self.host(host)?.namespace)
+    }
+
+    /// Changes the link of a host while packets cross it; those that wait in its queues are lost.
+    pub fn set_link(&mut self, host: &str, link: Link) -> Result<(), NetworkError> {
+        let host = self.host(host)?.name;
+        let mut state = self.state.clone();
+        *state.topology.link_mut(&host)? = link;
+        state.topology.check()?;
+        let kernel = Kernel::offers()?;
+        kernel.suffices(&state.topology)?;
+        let _lock = state::lock()?;
+        state.write()?;
+        self.state = state;
+        build::apply(self.name(), &self.host(&host)?, &kernel)
+    }
+
+    /// Cuts the link of a host, as if its cable were pulled.
+    pub fn cut(&self, host: &str) -> Result<(), NetworkError> {
+        self.plug(host, "down")
+    }
+
+    /// Joins the link of a host again. The kernel takes up to a second or so to use it.
+    pub fn mend(&self, host: &str) -> Result<(), NetworkError> {
+        self.plug(host, "up")
+    }
+
+    /// Whether the link of a host is cut now.
+    pub fn is_cut(&self, host: &str) -> Result<bool, NetworkError> {
+        let port = self.host(host)?.port;
+        let shown = commands::run(&["ip", "-n", self.name(), "link", "show", "dev", &port], None)?;
+        // The flags stand in the first pair of brackets.
+        let flags = shown.split(['<', '>']).nth(1).unwrap_or_default();
+        Ok(flags.split(',').all(|flag| flag != "UP"))
+    }
+
+    fn plug(&self, host: &str, to: &str) -> Result<(), NetworkError> {
+        let port = self.host(host)?.port;
+        let words = ["ip", "-n", self.name(), "link", "set", "dev", &port, to];
+        commands::run(&words, None).map(drop)
+    }
+}
+
+fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
+    let groups = topology.groups.iter().enumerate();
+    let hosts = groups.flat_map(|(i, group)| group.hosts.iter().map(move |host| (i, group, host)));
+    let addresses = (0..).map_while(|i| topology.subnet.address(i));
+    let numbered = hosts.zip(addresses).enumerate();
+    numbered
+        .map(|(i, ((group_index, group, host), address))| Node {
+            name: host.name.clone(),
+            group: group.name.clone(),
+            namespace: format!("{name}.{}", host.name),
+            address,
+            link: host.link,
+            port: format!("port{i}"),
+            switch: group.uplink.map_or("core".into(), |_| format!("switch{group_index}")),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

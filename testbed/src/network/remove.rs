@@ -1,0 +1,77 @@
+//! Removing a network: exactly what its state names, and what still runs in it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::state::State;
+use super::{NetworkError, commands, inside};
+
+/// How long processes may take to end when they are asked to.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
+pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
+    let there = || state.namespaces.iter().filter(|namespace| inside::path(namespace).exists());
+    let (ours, others): (Vec<&String>, Vec<&String>) =
+        there().partition(|namespace| is_ours(state, namespace));
+    end_processes(&ours)?;
+    for namespace in &ours {
+        commands::run(&["ip", "netns", "delete", namespace], None)?;
+    }
+    state.forget()?;
+    match others[..] {
+        [] => Ok(()),
+        _ => Err(NetworkError::Others { namespaces: others.into_iter().cloned().collect() }),
+    }
+}
+
+/// Whether this process made the namespace that now bears the name.
+fn is_ours(state: &State, namespace: &String) -> bool {
+    let unfinished = !state.complete && state.namespaces.last() == Some(namespace);
+    let loopback = commands::run(&["ip", "-n", namespace, "link", "show", "dev", "lo"], None);
+    unfinished || loopback.is_ok_and(|shown| shown.contains(&state.token))
+}
+
+/// Asks all processes in these namespaces to end, and kills those that do not: a namespace lives as long as they do.
+fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
+    let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let ours: HashSet<_> = namespaces.iter().filter_map(|name| identity(&inside::path(name))).collect();
+    let outside = identity(Path::new("/proc/self/ns/net"));
+    let running = || -> Vec<Pid> {
+        let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
+            let entry = entry.ok()?;
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            // A namespace of a half-made network may not be there yet: what is in its file's place is in none of ours.
+            let at = identity(&entry.path().join("ns/net"))
+                .filter(|at| ours.contains(at) && Some(*at) != outside)?;
+            ours.contains(&at).then(|| Pid::from_raw(id))?
+        });
+        processes.collect()
+    };
+    for signal in [Signal::TERM, Signal::KILL] {
+        let since = Instant::now();
+        // Again and again, since one that ends may have started another.
+        let mut asked = HashSet::new();
+        while since.elapsed() < GRACE {
+            let still = running();
+            if still.is_empty() {
+                return Ok(());
+            }
+            for process in still.into_iter().filter(|process| asked.insert(*process)) {
+                // One that is gone by now is as wished.
+                let _ = kill_process(process, signal);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    match running()[..] {
+        [] => Ok(()),
+        [process, ..] => Err(NetworkError::Undead { process: process.as_raw_nonzero().get() }),
+    }
+}

@@ -1,0 +1,121 @@
+//! What was made, on disk: written before anything is made, so that whatever happens `down` knows.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use serde::{Deserialize, Serialize};
+
+use super::NetworkError;
+use crate::topology::Topology;
+
+/// Where the files are. The kernel forgets namespaces when it stops, and systems empty this directory then.
+const DIRECTORY: &str = "/run/gleaner";
+
+/// How long another process may hold the lock.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A network as it was asked for, and how far it got.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct State {
+    /// Its name.
+    pub(super) name: String,
+    /// Written into every namespace, so that one which somebody else made later under the same name is not taken for ours.
+    pub(super) token: String,
+    /// What was asked for.
+    pub(super) topology: Topology,
+    /// The namespaces, in the order in which they are made. The last of an unfinished network may not be there yet, or not
+    /// bear the token.
+    pub(super) namespaces: Vec<String>,
+    /// Whether everything was made.
+    pub(super) complete: bool,
+}
+
+impl State {
+    /// A state in which nothing is made.
+    pub(super) fn new(name: &str, topology: &Topology) -> Result<Self, NetworkError> {
+        let token = Path::new("/proc/sys/kernel/random/uuid");
+        let token = fs::read_to_string(token).map_err(|error| trouble(token, &error))?;
+        Ok(Self {
+            name: name.into(),
+            token: format!("gleaner {}", token.trim()),
+            topology: topology.clone(),
+            namespaces: Vec::new(),
+            complete: false,
+        })
+    }
+
+    /// Reads the state of a network; none where there is none.
+    pub(super) fn read(name: &str) -> Result<Option<Self>, NetworkError> {
+        let path = path(name);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(trouble(&path, &error)),
+        };
+        let state = serde_json::from_str(&text);
+        state.map(Some).map_err(|error| NetworkError::Foreign { path, error: error.to_string() })
+    }
+
+    /// Replaces the file, all of it or nothing.
+    pub(super) fn write(&self) -> Result<(), NetworkError> {
+        let path = path(&self.name);
+        let text = serde_json::to_string_pretty(self).map_err(|error| trouble(&path, &error.into()))?;
+        let part = path.with_extension("json.part");
+        let written = File::create(&part).and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = written.and_then(|()| fs::rename(&part, &path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&part);
+            trouble(&path, &error)
+        })
+    }
+
+    /// Removes the file.
+    pub(super) fn forget(&self) -> Result<(), NetworkError> {
+        let path = path(&self.name);
+        fs::remove_file(&path).map_err(|error| trouble(&path, &error))
+    }
+
+    /// The names of all networks.
+    pub(super) fn names() -> Result<Vec<String>, NetworkError> {
+        let directory = Path::new(DIRECTORY);
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(trouble(directory, &error)),
+        };
+        let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<_> =
+            files.filter_map(|file| file.strip_suffix(".json").map(str::to_owned)).collect();
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Takes the lock, which lasts as long as the file it gives is open here or in a child.
+pub(super) fn lock() -> Result<File, NetworkError> {
+    let directory = Path::new(DIRECTORY);
+    fs::create_dir_all(directory).map_err(|error| trouble(directory, &error))?;
+    let file = File::open(directory).map_err(|error| trouble(directory, &error))?;
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::Error(error)) => return Err(trouble(directory, &error)),
+            Err(fs::TryLockError::WouldBlock) if since.elapsed() > PATIENCE => {
+                return Err(NetworkError::Locked { path: directory.into() });
+            }
+            Err(fs::TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.json"))
+}
+
+fn trouble(path: &Path, error: &io::Error) -> NetworkError {
+    NetworkError::State { path: path.into(), error: error.to_string() }
+}

@@ -1,0 +1,177 @@
+//! Real namespaces, where this process may make some; the command's own tests measure rates.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::*;
+use crate::quantity;
+use crate::topology::{Shape, Subnet};
+
+/// A network that is removed whatever happens to its test.
+struct Guard(Option<Network>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(network) = self.0.take() {
+            network.down().unwrap();
+        }
+    }
+}
+
+impl Guard {
+    /// None where there can be no network here.
+    fn up(name: &str, hosts: usize, link: Link) -> Option<Self> {
+        let topology = Topology::uniform(hosts, Subnet::default(), link).unwrap();
+        let offers = Kernel::offers();
+        if let Err(reason) = offers.and_then(|kernel| kernel.suffices(&topology)) {
+            eprintln!("SKIPPED: {reason}");
+            return None;
+        }
+        let name = format!("{name}-{}", std::process::id());
+        Some(Self(Some(Network::up(&topology, &name, false).unwrap())))
+    }
+
+    fn network(&mut self) -> &mut Network {
+        self.0.as_mut().unwrap()
+    }
+}
+
+fn mbit(rate: u32) -> Link {
+    let rate = Some(quantity::rate(&format!("{rate}mbit")).unwrap());
+    Link::both(Shape { rate, ..Shape::default() })
+}
+
+/// What `tc` says of an interface.
+fn shown(namespace: &str, interface: &str) -> String {
+    let words = ["tc", "-n", namespace, "qdisc", "show", "dev", interface];
+    commands::run(&words, None).unwrap()
+}
+
+#[test]
+fn a_cut_link_carries_nothing_until_it_is_mended() {
+    let Some(mut guard) = Guard::up("cut", 3, mbit(100)) else { return };
+    let network = guard.network();
+    let hosts = network.hosts();
+    let reaches = |from: usize, to: usize, milliseconds| {
+        let patience = Duration::from_millis(milliseconds);
+        inside::reaches(&hosts[from].namespace, hosts[to].address, patience).unwrap()
+    };
+    for _ in 0..2 {
+        network.cut("host1").unwrap();
+        assert!(network.is_cut("host1").unwrap() && !network.is_cut("host0").unwrap());
+        assert!(!reaches(0, 1, 50) && !reaches(1, 2, 50) && reaches(0, 2, 2000));
+        let before = network.counters("host1").unwrap();
+        assert!(!reaches(0, 1, 50));
+        assert_eq!(network.counters("host1").unwrap(), before);
+        network.mend("host1").unwrap();
+        assert!(!network.is_cut("host1").unwrap());
+        // The kernel looks after its interfaces once a second.
+        assert!(reaches(0, 1, 2000) && reaches(1, 2, 2000));
+        assert!(network.counters("host1").unwrap().received > before.received);
+        // The shape outlives the cut.
+        assert!(shown(&hosts[1].namespace, INTERFACE).contains("rate 100Mbit"));
+        assert!(shown(network.name(), &hosts[1].port).contains("rate 100Mbit"));
+    }
+    let unknown = network.cut("host3").unwrap_err().to_string();
+    assert_eq!(unknown, "there is no host host3; there are host0, host1, host2");
+}
+
+#[test]
+fn a_link_changes_while_it_is_up() {
+    let Some(mut guard) = Guard::up("change", 2, mbit(100)) else { return };
+    let network = guard.network();
+    let host = network.host("host1").unwrap();
+    let slower = Link { up: mbit(20).up, down: mbit(30).down };
+    network.set_link("host1", slower).unwrap();
+    assert!(shown(&host.namespace, INTERFACE).contains("rate 20Mbit"));
+    assert!(shown(network.name(), &host.port).contains("rate 30Mbit"));
+    assert_eq!(Network::find(network.name()).unwrap().host("host1").unwrap().link, slower);
+    network.set_link("host1", Link::default()).unwrap();
+    assert!(!shown(&host.namespace, INTERFACE).contains("tbf"));
+    assert!(!shown(network.name(), &host.port).contains("tbf"));
+    // What cannot be leaves all as it is.
+    let never = Link::both(Shape { jitter: Duration::from_secs(1), ..Shape::default() });
+    assert!(network.set_link("host1", never).is_err());
+    assert_eq!(network.host("host1").unwrap().link, Link::default());
+}
+
+#[test]
+fn two_at_once_make_one_network() {
+    let topology = Topology::uniform(2, Subnet::default(), mbit(100)).unwrap();
+    if let Err(reason) = Kernel::offers() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let name = format!("twice-{}", std::process::id());
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let up = || Network::up(&topology, &name, false);
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(up)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (made, refused): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+    assert_eq!(made.len(), 1, "{refused:?}");
+    assert!(refused.iter().all(|error| matches!(error, Err(NetworkError::There { complete: true, .. }))));
+    made.into_iter().next().unwrap().unwrap().down().unwrap();
+    assert!(matches!(Network::find(&name), Err(NetworkError::None { .. })));
+}
+
+#[test]
+fn a_command_sees_only_its_host() {
+    let Some(mut guard) = Guard::up("command", 2, Link::default()) else { return };
+    let network = guard.network();
+    let output = network.command("host1", "ip").unwrap().args(["-o", "-4", "address"]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("10.77.0.2/24") && shown.lines().count() == 2, "{shown}");
+    assert!(network.command("host2", "ip").is_err());
+    let hostfile = network.hostfile();
+    assert_eq!(
+        hostfile,
+        format!("{0}.host0 address=10.77.0.1\n{0}.host1 address=10.77.0.2\n", network.name())
+    );
+}
+
+const ALL: Kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Ok(()) };
+
+fn words(shape: Shape) -> String {
+    shape::discipline(&shape, &ALL).unwrap()
+}
+
+fn rate(text: &str) -> Shape {
+    Shape { rate: Some(quantity::rate(text).unwrap()), ..Shape::default() }
+}
+
+/// What tc says when it is given a discipline, in a namespace that ends with it.
+fn tc_says(words: &str) -> String {
+    let script =
+        format!("ip link add name one type veth peer name two && tc qdisc add dev one root {words} 2>&1");
+    let output = Command::new("unshare").args(["--net", "sh", "-c", &script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A bucket is never smaller than two frames nor its queue than two packets of TCP, and a full one is a millisecond.
+#[test]
+fn buckets_fit_their_rates() {
+    assert_eq!(words(rate("1gbit")), "tbf rate 1000000000bit burst 125000b limit 2625000b");
+    assert_eq!(words(rate("10mbit")), "tbf rate 10000000bit burst 3028b limit 134100b");
+    assert_eq!(shape::discipline(&Shape::default(), &ALL), None);
+}
+
+#[test]
+fn tc_understands_what_it_is_told() {
+    if let Err(reason) = Kernel::offers() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    for text in ["8kbit", "1.5mbit", "1gbit", "100gbit", "1tbit"] {
+        assert_eq!(tc_says(&words(rate(text))), "", "{text}");
+        for (delay, jitter, loss) in
+            [(50_001, 0, "0"), (0, 0, "0.1%"), (30_000_000_000, 30_000_000_000, "0.5")]
+        {
+            let [delay, jitter] = [delay, jitter].map(Duration::from_nanos);
+            let words = words(Shape { delay, jitter, loss: loss.parse().unwrap(), ..rate(text) });
+            let said = tc_says(&words);
+            // It reads its words before it asks the kernel, which may have no netem.
+            assert!(said.is_empty() || said.contains("qdisc kind is unknown"), "{words}: {said}");
+        }
+    }
+}

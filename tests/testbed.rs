@@ -1,0 +1,440 @@
+//! Emulated networks from outside: what `gleaner testbed up` makes, what its links carry, and that `down` leaves nothing.
+//!
+//! Every test has a network of its own, so that they can run at the same time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Says to a process of this test binary what its part in a transfer is.
+const ROLE: &str = "GLEANER_TESTBED_ROLE";
+
+/// How long a transfer takes.
+const WHILE: Duration = Duration::from_millis(1500);
+
+/// The start of a transfer is not counted: a connection takes a while to find its speed.
+const WARM: Duration = Duration::from_millis(400);
+
+fn testbed(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.arg("testbed").args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The namespaces of a network, by `ip netns`.
+fn namespaces(network: &str) -> Vec<String> {
+    let output = Command::new("ip").args(["netns", "list"]).output().unwrap();
+    let names = text(&output.stdout);
+    let names = names.lines().filter_map(|line| line.split(' ').next());
+    let ours = |name: &&str| *name == network || name.starts_with(&format!("{network}."));
+    names.filter(ours).map(str::to_owned).collect()
+}
+
+/// A network of one test, which is gone after it.
+struct Network {
+    name: String,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = testbed(&["down", "--name", &self.name]).output();
+    }
+}
+
+impl Network {
+    /// The name of a network that is not there yet; none where there can be none.
+    fn named(part: &str) -> Option<Self> {
+        let tried = Command::new("unshare")
+            .args(["--net", "sh", "-c"])
+            .arg("ip link add name a type veth peer name b && ip link add name c type bridge && tc qdisc add dev a root tbf rate 1gbit burst 128k limit 256k")
+            .output();
+        match tried {
+            Ok(output) if output.status.success() => {
+                Some(Self { name: format!("{part}-{}", std::process::id()) })
+            }
+            _ => {
+                eprintln!(
+                    "SKIPPED: emulated networks take root, the commands ip, tc and unshare, and a kernel with tbf"
+                );
+                None
+            }
+        }
+    }
+
+    fn run(&self, subcommand: &str, arguments: &[&str]) -> Output {
+        testbed(&[&[subcommand, "--name", &self.name], arguments].concat()).output().unwrap()
+    }
+
+    fn up(&self, arguments: &[&str]) {
+        let output = self.run("up", arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    fn up_with(&self, topology: &str) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), topology).unwrap();
+        self.up(&["--topology", file.path().to_str().unwrap()]);
+    }
+
+    /// It ends with code 1 and a sentence that has these words.
+    fn refuses(&self, subcommand: &str, arguments: &[&str], words: &[&str]) {
+        let output = self.run(subcommand, arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("gleaner: ") && said.lines().count() == 1, "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+
+    fn down(&self) {
+        let output = self.run("down", &[]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(namespaces(&self.name), [""; 0]);
+    }
+
+    /// This binary on a host, in a role that [`transfer`] plays.
+    fn role(&self, host: &str, role: &str) -> Child {
+        let mut command = testbed(&["exec", "--name", &self.name, host, "--"]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "transfer", "--nocapture", "-q"]);
+        command.env(ROLE, role).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Lets pairs of hosts transfer at the same time, and gives what each receiver got, in megabits per second.
+    fn rates(&self, pairs: &[(&str, &str, &str)]) -> Vec<f64> {
+        let receivers: Vec<Child> = pairs.iter().map(|(_, to, _)| self.role(to, "receive")).collect();
+        let senders: Vec<Child> =
+            pairs.iter().map(|(from, _, address)| self.role(from, &format!("send {address}"))).collect();
+        for mut sender in senders {
+            assert!(sender.wait().unwrap().success());
+        }
+        let rate = |receiver: Child| {
+            let output = text(&receiver.wait_with_output().unwrap().stdout);
+            let line = output.lines().find_map(|line| line.strip_prefix("received "));
+            line.unwrap_or_else(|| panic!("{output}")).parse().unwrap()
+        };
+        receivers.into_iter().map(rate).collect()
+    }
+}
+
+/// Whether a transfer went at a rate, less the headers of TCP, IP and Ethernet, which are 66 of 1514 bytes.
+fn is_near(measured: f64, asked: f64) -> bool {
+    (0.9..1.05).contains(&(measured / (asked * 1448.0 / 1514.0)))
+}
+
+/// Not a test of its own: as a process of its own on an emulated host, it sends or receives.
+#[test]
+fn transfer() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut buffer = vec![0; 1 << 16];
+    let Some(address) = role.strip_prefix("send ") else {
+        let (mut stream, _) = TcpListener::bind("0.0.0.0:5001").unwrap().accept().unwrap();
+        let since = Instant::now();
+        let (mut counted, mut from, mut to) = (0, None, since);
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            to = Instant::now();
+            match from {
+                Some(_) if to - since < WHILE => counted += count,
+                None if to - since > WARM => from = Some(to),
+                _ => {}
+            }
+        }
+        let seconds = (to.min(since + WHILE) - from.unwrap()).as_secs_f64();
+        println!("\nreceived {}", 8e-6 * counted as f64 / seconds);
+        return;
+    };
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut stream = loop {
+        match TcpStream::connect((address, 5001)) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        sleep(Duration::from_millis(5));
+    };
+    let since = Instant::now();
+    while since.elapsed() < WHILE {
+        stream.write_all(&buffer).unwrap();
+    }
+}
+
+#[test]
+fn links_carry_what_was_asked_and_no_more() {
+    let Some(network) = Network::named("rate") else { return };
+    for (option, asked) in [("10mbit", 10.0), ("100mbit", 100.0), ("400mbit", 400.0)] {
+        network.up(&["--hosts", "2", "--rate", option, "--replace"]);
+        let rate = network.rates(&[("host0", "host1", "10.77.0.2")])[0];
+        println!("{option}: {rate:.1} Mbit/s");
+        assert!(is_near(rate, asked), "{option} gave {rate}");
+    }
+    network.down();
+}
+
+#[test]
+fn a_link_can_be_faster_in_one_direction() {
+    let Some(network) = Network::named("asymmetric") else { return };
+    network.up_with(
+        "[[group]]\nname = \"h\"\nhosts = 2\n[host.h0]\nup = { rate = \"20mbit\" }\ndown = { rate = \"80mbit\" }\n",
+    );
+    let up = network.rates(&[("h0", "h1", "10.77.0.2")])[0];
+    let down = network.rates(&[("h1", "h0", "10.77.0.1")])[0];
+    println!("up {up:.1}, down {down:.1} Mbit/s");
+    assert!(is_near(up, 20.0) && is_near(down, 80.0), "{up} {down}");
+}
+
+#[test]
+fn transfers_share_an_oversubscribed_core() {
+    let Some(network) = Network::named("core") else { return };
+    network.up_with(
+        "link = { rate = \"100mbit\" }\n[[group]]\nname = \"e\"\nhosts = 3\n[[group]]\nname = \"w\"\nhosts = 2\n\
+         [uplink.e]\nrate = \"100mbit\"\n[uplink.w]\nrate = \"100mbit\"\n",
+    );
+    let alone = network.rates(&[("e0", "w0", "10.77.0.4")])[0];
+    let across = network.rates(&[("e0", "w0", "10.77.0.4"), ("e1", "w1", "10.77.0.5")]);
+    // The other one stays below its switch and has a link of its own.
+    let within = network.rates(&[("e0", "w0", "10.77.0.4"), ("e1", "e2", "10.77.0.3")]);
+    println!("alone {alone:.1}, two across {across:.1?}, one across and one within {within:.1?} Mbit/s");
+    assert!(is_near(alone, 100.0));
+    assert!(is_near(across.iter().sum(), 100.0), "{across:?}");
+    assert!(within.iter().all(|rate| is_near(*rate, 100.0)), "{within:?}");
+}
+
+#[test]
+fn delays_are_there_or_missing_in_a_sentence() {
+    let Some(network) = Network::named("delay") else { return };
+    let arguments = ["--hosts", "2", "--rate", "100mbit", "--delay", "5ms"];
+    let output = network.run("up", &arguments);
+    if !output.status.success() {
+        network.refuses("up", &arguments, &["delay, jitter and loss", "netem", "gleaner testbed vm --"]);
+        assert_eq!(namespaces(&network.name), [""; 0]);
+        eprintln!("SKIPPED: this kernel has no netem, so only its refusal was tested");
+        return;
+    }
+    // A connection takes one round trip, of four directions of links; the second attempt needs no address to be asked for.
+    let refused = "import socket, time\nfor _ in range(2):\n t = time.time(); socket.socket().connect_ex(('10.77.0.1', 1))\nprint(time.time() - t)";
+    let output = network.run("exec", &["host1", "--", "python3", "-c", refused]);
+    let Ok(seconds) = text(&output.stdout).trim().parse::<f64>() else {
+        eprintln!("SKIPPED: python3 is not here to measure a round trip");
+        return;
+    };
+    assert!((0.02..0.03).contains(&seconds), "{seconds} s");
+}
+
+/// The machine's own interfaces and namespaces, before, during and after; in a network of its own, where nobody else
+/// changes any.
+#[test]
+fn nothing_is_left_and_nothing_else_is_touched() {
+    if Network::named("whole").is_none() {
+        return;
+    }
+    let script = r#"
+        set -e
+        mount -t tmpfs none /run
+        ip link add name mine type veth peer name yours
+        ip netns add mine
+        look() { ip -o link show; tc qdisc show; ip address show; ip route show table all; ip netns list; }
+        look > /run/before
+        "$1" testbed up --hosts 5 --rate 1gbit > /run/hosts
+        look | grep -v '^gleaner' > /run/during
+        diff /run/before /run/during
+        ip netns list | grep -c '^gleaner' | grep -qx 6
+        "$1" testbed down
+        "$1" testbed up --hosts 5 --rate 1gbit --name a > /run/hosts
+        "$1" testbed up --hosts 2 --name b > /run/hosts
+        "$1" testbed down --all
+        look > /run/after
+        diff /run/before /run/after
+        rm /run/before /run/during /run/after /run/hosts
+        ls -A /run/gleaner
+    "#;
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_gleaner")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(text(&output.stdout), "");
+}
+
+#[test]
+fn what_a_killed_up_made_is_removed() {
+    let Some(network) = Network::named("killed") else { return };
+    let mut half_made = 0;
+    // It takes some hundred milliseconds; each time it is killed a little later.
+    for milliseconds in (0..).step_by(25) {
+        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "24", "--rate", "1gbit"]);
+        let mut up = up.stdout(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(milliseconds));
+        let ended = up.try_wait().unwrap();
+        up.kill().unwrap();
+        up.wait().unwrap();
+        let made = namespaces(&network.name).len();
+        if made > 0 && ended.is_none() {
+            half_made += 1;
+            network.refuses("up", &["--hosts", "2"], &["half-made"]);
+            network.refuses("exec", &["host0", "--", "true"], &["half-made"]);
+        }
+        let down = network.run("down", &[]);
+        // Before anything was written, there is nothing to remove.
+        assert!(down.status.success() || (made == 0 && text(&down.stderr).contains("there is no network")));
+        assert_eq!(namespaces(&network.name), [""; 0], "{milliseconds} ms");
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(half_made > 0);
+}
+
+#[test]
+fn an_interrupted_up_leaves_nothing() {
+    let Some(network) = Network::named("interrupted") else { return };
+    for (signal, number) in [("INT", 130), ("TERM", 143)] {
+        let mut up = testbed(&["up", "--name", &network.name, "--hosts", "24"]);
+        let up = up.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+        while namespaces(&network.name).is_empty() {
+            sleep(Duration::from_millis(1));
+        }
+        // To the whole group, as a terminal does it.
+        let group = format!("-{}", up.id());
+        assert!(Command::new("kill").args(["-s", signal, "--", &group]).status().unwrap().success());
+        let output = up.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), output.stdout.len()),
+            (Some(number), 0),
+            "{}",
+            text(&output.stderr)
+        );
+        assert_eq!(namespaces(&network.name), [""; 0]);
+    }
+}
+
+#[test]
+fn a_leftover_is_refused_and_replaced() {
+    let Some(network) = Network::named("leftover") else { return };
+    network.up(&["--hosts", "3", "--rate", "1gbit"]);
+    network.refuses("up", &["--hosts", "2"], &["is there already", "--replace", "down --name"]);
+    assert_eq!(namespaces(&network.name).len(), 4);
+    network.up(&["--hosts", "2", "--replace"]);
+    assert_eq!(namespaces(&network.name).len(), 3);
+    network.down();
+    network.refuses("down", &[], &["there is no network"]);
+    network.up(&["--hosts", "1", "--replace"]);
+}
+
+#[test]
+fn namespaces_of_others_are_never_touched() {
+    let Some(network) = Network::named("foreign") else { return };
+    let foreign = format!("{}.host1", network.name);
+    let netns =
+        |verb: &str| assert!(Command::new("ip").args(["netns", verb, &foreign]).status().unwrap().success());
+    netns("add");
+    for replace in [&[][..], &["--replace"]] {
+        let arguments = [&["--hosts", "3"], replace].concat();
+        network.refuses("up", &arguments, &[&foreign, "no gleaner testbed made"]);
+        assert_eq!(namespaces(&network.name), [foreign.as_str()]);
+    }
+    network.refuses("down", &[], &["there is no network"]);
+    netns("delete");
+    // Somebody removes one of ours, and makes another of the same name.
+    network.up(&["--hosts", "3"]);
+    netns("delete");
+    netns("add");
+    network.refuses("down", &[], &[&foreign, "no gleaner testbed made"]);
+    assert_eq!(namespaces(&network.name), [foreign.as_str()]);
+    netns("delete");
+}
+
+#[test]
+fn a_command_on_a_host_is_like_any_other() {
+    let Some(network) = Network::named("exec") else { return };
+    network.up(&["--hosts", "2"]);
+    let exec = |words: &[&str]| testbed(&[&["exec", "--name", &network.name, "host1", "--"], words].concat());
+    assert_eq!(exec(&["sh", "-c", "exit 7"]).status().unwrap().code(), Some(7));
+    let mut cat = exec(&["cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    cat.stdin.take().unwrap().write_all(b"through").unwrap();
+    assert_eq!(text(&cat.wait_with_output().unwrap().stdout), "through");
+    let inside = exec(&["ip", "netns", "identify"]).output().unwrap();
+    assert_eq!(text(&inside.stdout).trim(), format!("{}.host1", network.name));
+    // The command itself hears a Ctrl-C.
+    let mut trap =
+        exec(&["sh", "-c", "trap 'echo heard; exit 3' INT; echo ready; while :; do sleep 0.1; done"]);
+    let mut trap = trap.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    trap.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    assert!(Command::new("kill").args(["-s", "INT", &trap.id().to_string()]).status().unwrap().success());
+    let output = trap.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "heard\n".into()));
+    network.refuses("exec", &["host2", "--", "true"], &["no host host2", "host0, host1"]);
+}
+
+#[test]
+fn down_ends_what_runs_on_hosts() {
+    let Some(network) = Network::named("busy") else { return };
+    network.up(&["--hosts", "2"]);
+    let sleeper = |script: &str| {
+        let words = ["exec", "--name", &network.name, "host0", "--", "sh", "-c", script];
+        testbed(&words).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut polite = sleeper("echo ready; exec sleep 1000");
+    let mut deaf = sleeper("trap '' TERM; echo ready; sleep 1000; sleep 1000");
+    for process in [&mut polite, &mut deaf] {
+        process.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    }
+    network.down();
+    assert_eq!(polite.wait().unwrap().signal(), Some(15));
+    assert_eq!(deaf.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn status_shows_what_crosses_links() {
+    let Some(network) = Network::named("status") else { return };
+    network.up(&["--hosts", "2", "--rate", "50mbit"]);
+    let table = text(&network.run("status", &[]).stdout);
+    assert!(table.contains(&format!("{}.host1", network.name)) && table.contains("50 mbit/s"), "{table}");
+    let receiver = network.role("host1", "receive");
+    let sender = network.role("host0", "send 10.77.0.2");
+    sleep(Duration::from_millis(300));
+    let shown: Value = serde_json::from_slice(&network.run("status", &["--json"]).stdout).unwrap();
+    let hosts = &shown["networks"][0]["hosts"];
+    let mbit = |host: usize, what: &str| 8e-6 * hosts[host][what].as_f64().unwrap();
+    let (sent, received) = (mbit(0, "sent_bytes_per_second"), mbit(1, "received_bytes_per_second"));
+    for mut process in [sender, receiver] {
+        assert!(process.wait().unwrap().success());
+    }
+    assert!((40.0..60.0).contains(&sent) && (40.0..60.0).contains(&received), "{shown}");
+    assert!(mbit(0, "received_bytes_per_second") < 5.0);
+}
+
+#[test]
+fn bad_input_is_a_sentence() {
+    let refused = |arguments: &[&str], words: &str| {
+        let output = testbed(&[&["up", "--name", "never"], arguments].concat()).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(words), "{arguments:?}: {said}");
+    };
+    refused(&["--hosts", "2", "--rate", "fast"], "'fast' is no rate");
+    refused(&["--hosts", "2", "--delay", "soon"], "'soon' is no duration");
+    refused(&["--hosts", "2", "--loss", "all"], "'all' is no loss");
+    refused(&["--hosts", "300"], "300 hosts do not fit into 10.77.0.0/24");
+    refused(&["--hosts", "0"], "no host");
+    refused(&["--hosts", "2", "--subnet", "10.77.0.1/24"], "is no subnet");
+    refused(&["--topology", "/nowhere.toml"], "/nowhere.toml cannot be read");
+    // As somebody who is not root, where this binary can be reached then.
+    let mut command = testbed(&["up", "--hosts", "2", "--name", "never"]);
+    match command.uid(65_534).output() {
+        Ok(output) => {
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1));
+            assert!(said.starts_with("gleaner: ") && said.contains("need root"), "{said}");
+        }
+        Err(error) => eprintln!("SKIPPED: nobody else can run this binary: {error}"),
+    }
+}
