@@ -13,8 +13,8 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
-use gleaner_testbed::topology::{Loss, Shape, Topology};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried};
+use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
 use crate::choice::{self, Choice};
@@ -95,6 +95,9 @@ pub struct Simulate {
 
 /// Steps of a job that is predicted, as `gleaner bench` has by default.
 const STEPS: u32 = 10;
+
+/// A connection that loses more is given up by any kernel.
+const MOST_LOSS: f64 = 0.5;
 
 /// The most workers that are simulated.
 const MOST_WORKERS: i64 = 4096;
@@ -191,10 +194,21 @@ impl Simulate {
                 let network = Network::of_topology(&topology, self.burst, self.cores, self.shared);
                 match network.hosts.len() {
                     hosts if hosts == workers as usize => network,
-                    hosts => return Err(format!("{} has {hosts} hosts, and {workers} workers were asked for; expected as many", path.display())),
+                    hosts => {
+                        return Err(format!(
+                            "{} has {hosts} hosts, and {workers} workers were asked for; expected as many",
+                            path.display()
+                        ));
+                    }
                 }
             }
         };
+        let lossy = network.links.iter().map(|link| link.loss).fold(0.0, f64::max);
+        if lossy > MOST_LOSS {
+            return Err(format!(
+                "a link that loses {lossy} of its packets carries no job; expected at most {MOST_LOSS}"
+            ));
+        }
         network.seed = self.seed;
         for &(rank, factor) in &self.slow {
             let hosts = network.hosts.len();

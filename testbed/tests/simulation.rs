@@ -1,11 +1,18 @@
 //! Laws of simulated steps, for every method that there is.
 
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
 use gleaner_algorithms::schedule::{check, lockstep};
+use gleaner_testbed::simulation::calibration::{Prepared, fit};
+use gleaner_testbed::simulation::measured::{Measured, read};
 use gleaner_testbed::simulation::{
     Bags, Link, Machine, Network, Op, Overlap, Trace, carried, replay, traces,
 };
+use gleaner_testbed::topology::Topology;
 
 /// Heavy-tailed, partly shared between the ranks, another one in each step.
 fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
@@ -67,7 +74,8 @@ fn one_worker_takes_what_it_computes_and_no_more() {
 fn parts_add_up() {
     for workers in [2, 3, 6] {
         for method in methods(workers, 6000, 0.02) {
-            let replayed = replay(&carried(method, workers, 6000)[0], &Machine::default(), &star(workers), true);
+            let replayed =
+                replay(&carried(method, workers, 6000)[0], &Machine::default(), &star(workers), true);
             for worker in &replayed.workers {
                 let sum = worker.select + worker.exchange + worker.merge;
                 assert!(close(sum, worker.seconds), "{method}: {sum} of {}", worker.seconds);
@@ -254,7 +262,10 @@ fn lengths_are_near_real_bags() {
             let lengths = traces(method, (workers, n), Bags::Lengths(overlap), &gradient).unwrap();
             let near = |what: &str, real: f64, model: f64, tolerance: f64| {
                 let ratio = model / real;
-                assert!((ratio - 1.0).abs() <= tolerance, "{method}, P = {workers}: {what} {model} for {real}");
+                assert!(
+                    (ratio - 1.0).abs() <= tolerance,
+                    "{method}, P = {workers}: {what} {model} for {real}"
+                );
             };
             let received = |trace: &Trace| trace.bytes_received().iter().sum::<f64>();
             near("bytes", received(&real[0]), received(&lengths[0]), 0.05);
@@ -290,6 +301,124 @@ fn samples_stand_for_the_whole() {
     }
 }
 
+/// Two racks whose uplinks carry less than their hosts: what crosses them waits for the uplink, and only that.
+#[test]
+fn an_oversubscribed_core_is_shared() {
+    let topology = |uplink: &str| {
+        let group = |name: &str| {
+            format!("[[group]]\nname = '{name}'\nhosts = 2\n[uplink.{name}]\nrate = '{uplink}'\n")
+        };
+        Topology::parse(&["[link]\nrate = '1gbit'\n".into(), group("a"), group("b")].concat()).unwrap()
+    };
+    let network = |uplink: &str| Network::of_topology(&topology(uplink), Duration::ZERO, 2.0, false);
+    let bytes = 125e6 / 4.0;
+    // Rank 0 sends to its neighbour, ranks 2 and 3 to the other rack.
+    let mut trace = Trace::new(4);
+    let send = |to: u32| Op::Send { to, bytes: bytes as f32 };
+    trace.workers[0] = vec![send(1)];
+    trace.workers[2] = vec![send(0)];
+    trace.workers[3] = vec![send(1)];
+    trace.workers[1] = vec![Op::Receive { from: 0 }, Op::Receive { from: 3 }];
+    trace.workers[0].push(Op::Receive { from: 2 });
+    let replayed = |uplink: &str| replay(&trace, &Machine::infinite(), &network(uplink), false);
+    // Each message takes a quarter of a second. With half the rate, what crosses the core takes one after the other.
+    assert!(close(replayed("1gbit").seconds(), 0.5));
+    assert!(close(replayed("500mbit").seconds(), 1.0));
+    let alone = |to: u32, from: u32| {
+        let mut trace = Trace::new(4);
+        trace.workers[from as usize] = vec![send(to)];
+        trace.workers[to as usize] = vec![Op::Receive { from }];
+        replay(&trace, &Machine::infinite(), &network("500mbit"), false).seconds()
+    };
+    assert!(close(alone(1, 0), 0.25));
+    assert!(close(alone(0, 2), 0.5));
+}
+
+/// A machine's numbers are found again from steps that were simulated with them.
+#[test]
+fn a_machine_is_fitted() {
+    let machine = Machine { message: 30.0, byte: 1.0, accumulate: 2.0, ..Machine::default() };
+    let mut cases = Vec::new();
+    for workers in [2u32, 4] {
+        for name in ["spardl", "ring", "gtopk", "topka", "dsar-split-all-gather"] {
+            let method = Method::named(name).unwrap().density(0.01);
+            let traces = carried(method, workers, 100_000);
+            let network = Network::star(workers, LINK, 2.0, true);
+            let replayed = replay(&traces[0], &machine, &network, false);
+            let slowest = replayed.slowest();
+            let measured = Measured {
+                label: name.into(),
+                method,
+                workers,
+                n: 100_000,
+                shape: None,
+                cores: Some(2),
+                steps: 1,
+                seconds: slowest.seconds,
+                select: slowest.select,
+                merge: slowest.merge,
+                bytes_received: 0.0,
+            };
+            cases.push(Prepared { measured, traces, network });
+        }
+    }
+    let off = |machine: &Machine| {
+        let ratio = |case: &Prepared| {
+            replay(&case.traces[0], machine, &case.network, false).seconds() / case.measured.seconds
+        };
+        cases.iter().map(|case| (ratio(case) - 1.0).abs()).fold(0.0, f64::max)
+    };
+    let start = Machine::default();
+    let fitted = fit(&cases, &start, |_, _| {});
+    assert!(off(&start) > 0.2, "nothing to find: {}", off(&start));
+    assert!(off(&fitted) < 0.05, "off by {}: {fitted:?}", off(&fitted));
+}
+
+/// Files of measurements: what an experiment stored and what bench printed; other jobs are passed over, nonsense is refused.
+#[test]
+fn measurements_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("measurements.jsonl");
+    let summary = serde_json::json!({
+        "method": "spardl/2", "workers": 4, "params": 1000, "k": 10, "steps": 5, "seconds": 0.5,
+        "slowest_select": 0.1, "slowest_merge": 0.2, "bytes_received": 800,
+    });
+    let record = |case: serde_json::Value, chaos: &[&str]| {
+        serde_json::json!({
+            "version": 1, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
+            "machine": { "processor": "p", "cores": 3, "memory": 1, "kernel": "k" }, "commit": null, "command": [],
+            "chaos": chaos, "traffic": [], "outcome": { "done": summary },
+        })
+        .to_string()
+    };
+    let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%" });
+    let train = serde_json::json!({ "command": "train" });
+    let lines = [
+        record(shaped.clone(), &[]),
+        record(shaped.clone(), &["kill"]),
+        record(train, &[]),
+        format!("[0] {}", serde_json::json!({ "methods": [summary, summary], "refused": [] })),
+        "a launcher's words".into(),
+    ];
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let found = read(&path).unwrap();
+    assert_eq!(found.len(), 3);
+    let shape = found[0].shape.unwrap();
+    assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
+    assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
+    assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
+    assert_eq!((found[1].shape, found[1].cores), (None, None));
+    for (text, words) in
+        [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "nothing can be compared")]
+    {
+        std::fs::write(&path, text).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    let error = read(&folder.path().join("nowhere")).unwrap_err().to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
 /// What is too large is refused in a sentence, and what is large is not.
 #[test]
 fn large_cases() {
@@ -311,7 +440,8 @@ fn overlap_is_fitted() {
     for overlap in [(0.0, 1.0), (0.3, 0.5), (0.1, 0.05), (0.9, 1.0)] {
         let overlap = Overlap { shared: overlap.0, support: overlap.1 };
         let (k, n) = (1e4, 1e6);
-        let unions: Vec<(f64, f64)> = (1..=12).map(|m| (f64::from(m), overlap.union(f64::from(m), k, n))).collect();
+        let unions: Vec<(f64, f64)> =
+            (1..=12).map(|m| (f64::from(m), overlap.union(f64::from(m), k, n))).collect();
         let found = Overlap::fit(&unions, k, n);
         for &(workers, union) in &unions {
             let model = found.union(workers, k, n);

@@ -50,7 +50,8 @@ pub enum CarriedError {
 /// workers.
 pub fn scale(method: Method, workers: u32, n: usize) -> Option<usize> {
     let most = if learns(method, workers, n) { MOST_LEARNING } else { MOST_ENTRIES };
-    let each = (if workers as usize * n <= most { most } else { MOST_ENTRIES } / workers.max(1) as usize).max(1);
+    let each =
+        (if workers as usize * n <= most { most } else { MOST_ENTRIES } / workers.max(1) as usize).max(1);
     let scale = n.div_ceil(each).max(1);
     let most = if scale > 1 { MOST_SAMPLED } else { MOST_WORKERS };
     (workers <= most).then_some(scale)
