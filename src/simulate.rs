@@ -228,7 +228,7 @@ impl Simulate {
             let density = k as f64 / n as f64;
             Bags::Lengths(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
         };
-        match (self.bags, carried::scale(method, workers, n)) {
+        match (self.bags, carried::scale(workers, n)) {
             (Way::Lengths, _) => Ok(lengths()),
             (_, Some(scale)) => Ok(Bags::Carried { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),

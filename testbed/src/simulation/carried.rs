@@ -1,7 +1,8 @@
 //! Small cases carry real bags: the executions of all workers run in one thread, and what they do is written down.
 //!
 //! A longer gradient is represented by a sample: one entry stands for `scale`. Density, number of workers and the law of the
-//! values are those of the whole, so the lengths of all bags are, too, but for chance.
+//! values are those of the whole, so the lengths of all bags are, too, but for chance. So is the norm: √scale times larger
+//! entries, for methods whose first threshold depends on it.
 
 use gleaner_algorithms::collectives::{Ensemble, RoutineError};
 use gleaner_algorithms::residual::NonFinite;
@@ -18,10 +19,6 @@ pub const MOST_SAMPLED: u32 = 16;
 
 /// Among more workers, bags are lengths.
 pub const MOST_WORKERS: u32 = 256;
-
-/// Where a method learns, how fast it does depends on k itself: then longer gradients are carried whole, up to so many
-/// entries of all workers.
-pub const MOST_LEARNING: usize = 1 << 27;
 
 /// Steps before those that count, as `gleaner bench` has them.
 const WARM_UP: u64 = 3;
@@ -48,21 +45,11 @@ pub enum CarriedError {
 
 /// How many entries one entry of a sample stands for, so that real bags can be carried; None where there are too many
 /// workers.
-pub fn scale(method: Method, workers: u32, n: usize) -> Option<usize> {
-    let most = if learns(method, workers, n) { MOST_LEARNING } else { MOST_ENTRIES };
-    let each =
-        (if workers as usize * n <= most { most } else { MOST_ENTRIES } / workers.max(1) as usize).max(1);
+pub fn scale(workers: u32, n: usize) -> Option<usize> {
+    let each = (MOST_ENTRIES / workers.max(1) as usize).max(1);
     let scale = n.div_ceil(each).max(1);
     let most = if scale > 1 { MOST_SAMPLED } else { MOST_WORKERS };
     (workers <= most).then_some(scale)
-}
-
-/// Whether a method learns from step to step; not if it cannot run.
-fn learns(method: Method, workers: u32, n: usize) -> bool {
-    method.shape(workers, n).is_ok_and(|shape| {
-        let memory = method.memory(&shape);
-        !(memory.agreed.is_empty() && memory.own.is_empty())
-    })
 }
 
 /// What happens in a job of so many steps after its warm-up: all of these steps where the method learns, or else the middle
@@ -77,7 +64,6 @@ pub fn traces(
     steps: u32,
     source: Source<'_>,
 ) -> Result<Vec<Trace>, CarriedError> {
-    let learns = learns(method, workers, n);
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
         Sparsity::K(k) if scale > 1 => method.k((k / scale).clamp(usize::from(k > 0), sample)),
@@ -85,6 +71,10 @@ pub fn traces(
     };
     let scale = n as f64 / sample.max(1) as f64;
     let mut ensemble = Ensemble::<f32>::new(method, workers, sample)?;
+    let memory = &ensemble.memories[0];
+    let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
+    // A sample with the norm of the whole gradient: first thresholds may depend on that and on k.
+    let larger = scale.sqrt() as f32;
     let steps = u64::from(steps);
     let last = WARM_UP + if learns { steps.saturating_sub(1) } else { steps / 2 };
     let mut gradient = vec![0.0; sample];
@@ -94,6 +84,9 @@ pub fn traces(
         let mut executions = Vec::new();
         for rank in 0..workers {
             source(rank, step, &mut gradient);
+            if scale > 1.0 {
+                gradient.iter_mut().for_each(|entry| *entry *= larger);
+            }
             ensemble.residuals[rank as usize].accumulate(0, &gradient)?;
             recorder.trace.work(rank as usize, Part::Select, accumulated(n as f64));
             executions.push(ensemble.begin(rank as usize)?);
