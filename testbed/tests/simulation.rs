@@ -281,11 +281,12 @@ fn lengths_are_near_real_bags() {
 /// still being searched for.
 #[test]
 fn samples_stand_for_the_whole() {
-    let (workers, n) = (4, 400_000);
+    // So long that a partition into a thousand blocks of whole vectors is about as even in the sample.
+    let (workers, n) = (4, 1_600_000);
     for method in methods(workers, n, 0.01) {
         let name = method.collective().name();
         let whole = carried(method, workers, n);
-        let bags = Bags::Carried { scale: 8, steps: 4 };
+        let bags = Bags::Carried { scale: 4, steps: 4 };
         let sample = traces(method, (workers, n), bags, &gradient).unwrap();
         assert_eq!(whole.len(), sample.len());
         for (whole, sample) in whole.iter().zip(&sample) {
