@@ -2,7 +2,7 @@
 
 mod chosen;
 mod floor;
-mod gradient;
+pub mod gradient;
 mod lineup;
 mod mass;
 mod measure;

@@ -1,14 +1,290 @@
 //! `gleaner simulate`.
 
-use std::process::ExitCode;
+mod against;
+mod fit;
+mod picture;
+mod table;
 
-use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use gleaner_algorithms::Method;
+use gleaner_runtime::staged::Staged;
+use gleaner_testbed::quantity::{self, Rate};
+use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried};
+use gleaner_testbed::topology::{Loss, Shape, Topology};
+
+use crate::bench::gradient::Gradient;
+use crate::choice::{self, Choice};
+use crate::report;
 
 /// Predict what a step takes on a network that is described
+///
+/// Runs the schedules of all workers on simulated hosts and links: a discrete-event simulation with the cores, the rates and
+/// the latencies that are given. Small cases carry real bags, large ones the expected lengths of bags.
 #[derive(Debug, Args)]
-pub struct Simulate {}
+#[command(after_help = "Examples:\n  \
+    gleaner simulate --method all --workers 6 --params 14_728_266 --rate 1gbit --cores 2 --shared\n  \
+    gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --rate 10gbit --latency 100us\n  \
+    gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
+    gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
+    gleaner simulate --machine machine.json --against other/measurements.jsonl")]
+pub struct Simulate {
+    #[command(flatten)]
+    choice: Choice,
+    /// The number of workers, P
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
+    workers: Option<u32>,
+    /// The number of parameters, n, such as 14_728_266
+    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit"])]
+    params: Option<usize>,
+    /// What a host's link carries in each direction
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
+    rate: Rate,
+    /// How long a byte is on its way between two hosts, besides what the hosts themselves take
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = quantity::duration)]
+    latency: Duration,
+    /// A link lets through at once, after a pause, what it carries in this time
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = quantity::duration)]
+    burst: Duration,
+    /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    loss: Loss,
+    /// Groups of hosts with their own links and a core, from a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "loss", "against"])]
+    topology: Option<PathBuf>,
+    /// Where the chances of loss start
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Cores of a host
+    #[arg(long, value_name = "C", default_value_t = 2.0, value_parser = cores)]
+    cores: f64,
+    /// All hosts are emulated on one machine and share its cores
+    #[arg(long)]
+    shared: bool,
+    /// A host whose processors are so many times slower; may be repeated
+    #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
+    slow: Vec<(u32, f64)>,
+    /// The speeds of the machine, from --calibrate; a fitted Intel Xeon without
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    /// Where the lengths of bags come from
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    bags: Way,
+    /// How far workers choose the same entries, where bags are lengths, from --fit [default: as bench's gradients do]
+    #[arg(long, value_name = "SHARED,SUPPORT", value_parser = overlap)]
+    overlap: Option<Overlap>,
+    /// Compare with steps that were measured: what gleaner testbed run stored, or gleaner bench --json printed
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    against: Vec<PathBuf>,
+    /// Find the speeds of the machine on which the steps of --against were measured, and write them into this file
+    #[arg(long, value_name = "FILE", requires = "against")]
+    calibrate: Option<PathBuf>,
+    /// Fit the model of overlap to recorded gradients, one float32 .npy file for every worker
+    #[arg(long, value_name = "GRADIENT", num_args = 2.., conflicts_with_all = ["against", "calibrate"])]
+    fit: Vec<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Draw who computes and who waits when into this file, for one method and at most 64 workers
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "calibrate", "fit"])]
+    svg: Option<PathBuf>,
+}
+
+/// Steps of a job that is predicted, as `gleaner bench` has by default.
+const STEPS: u32 = 10;
+
+/// A connection that loses more is given up by any kernel.
+const MOST_LOSS: f64 = 0.5;
+
+/// The most workers that are simulated.
+const MOST_WORKERS: i64 = 4096;
+
+/// Where lengths come from.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    /// Real bags as long as they fit, lengths beyond
+    Auto,
+    /// Real bags, of a sample of a gradient that is long
+    Real,
+    /// Lengths alone
+    Lengths,
+}
+
+fn cores(text: &str) -> Result<f64, String> {
+    let cores = text.parse().ok().filter(|cores: &f64| *cores > 0.0 && !cores.is_nan());
+    cores.ok_or_else(|| format!("'{text}' is no number of cores; expected a number above 0, such as 2"))
+}
+
+fn slow(text: &str) -> Result<(u32, f64), String> {
+    let expected = || format!("'{text}' is no slow host; expected a rank and a factor, such as 3=2");
+    let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
+    let factor = factor.parse().ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
+    Ok((rank.parse().map_err(|_| expected())?, factor))
+}
+
+fn overlap(text: &str) -> Result<Overlap, String> {
+    let expected = || {
+        format!(
+            "'{text}' is no overlap; expected the share that all choose and the support of the rest, such as 0.05,0.8"
+        )
+    };
+    let (shared, support) = text.split_once(',').ok_or_else(expected)?;
+    let number = |text: &str| text.trim().parse::<f64>().map_err(|_| expected());
+    let (shared, support) = (number(shared)?, number(support)?);
+    let fits = (0.0..=1.0).contains(&shared) && support > 0.0 && support <= 1.0;
+    if fits { Ok(Overlap { shared, support }) } else { Err(expected()) }
+}
 
 /// Runs it.
-pub fn run(_: &Simulate) -> Result<ExitCode, String> {
-    Err("not there yet".into())
+pub fn run(simulate: &Simulate) -> Result<ExitCode, String> {
+    let text = if !simulate.fit.is_empty() {
+        fit::run(simulate)?
+    } else if simulate.against.is_empty() {
+        predict(simulate)?
+    } else {
+        against::run(simulate)?
+    };
+    report::print(&text).map_err(|error| format!("the report cannot be printed: {error}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The gradients of `gleaner bench`.
+fn bench_gradient(rank: u32, step: u64, entries: &mut [f32]) {
+    Gradient::of(1, u64::from(rank), step).fill(entries);
+}
+
+/// The machine's speeds.
+fn machine(path: Option<&Path>) -> Result<Machine, String> {
+    let Some(path) = path else { return Ok(Machine::default()) };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        format!("the speeds of a machine cannot be read from {}: {error}", path.display())
+    })?;
+    let machine: Machine = serde_json::from_str(&text).map_err(|error| {
+        format!("{} has no speeds of a machine: {error}; expected what --calibrate wrote", path.display())
+    })?;
+    if machine.numbers().iter().any(|number| !number.is_finite() || *number < 0.0) || machine.goodput == 0.0 {
+        return Err(format!("{} has speeds below zero, or a goodput of zero", path.display()));
+    }
+    Ok(machine)
+}
+
+/// Writes what cannot be written by halves.
+fn save(path: &Path, text: &str) -> Result<(), String> {
+    let mut staged = Staged::default();
+    let written = staged.write(path, |file| std::io::Write::write_all(file, text.as_bytes()));
+    written.and_then(|()| staged.publish()).map_err(|error| error.to_string())
+}
+
+impl Simulate {
+    /// One direction of a host's link: a message crosses two of them.
+    fn link(&self) -> Link {
+        let shape =
+            Shape { rate: Some(self.rate), delay: self.latency / 2, loss: self.loss, ..Shape::default() };
+        Link::of_shape(&shape, self.burst)
+    }
+
+    fn network(&self, workers: u32) -> Result<Network, String> {
+        let mut network = match &self.topology {
+            None => Network::star(workers, self.link(), self.cores, self.shared),
+            Some(path) => {
+                let topology = Topology::read(path).map_err(|error| error.to_string())?;
+                let network = Network::of_topology(&topology, self.burst, self.cores, self.shared);
+                match network.hosts.len() {
+                    hosts if hosts == workers as usize => network,
+                    hosts => {
+                        return Err(format!(
+                            "{} has {hosts} hosts, and {workers} workers were asked for; expected as many",
+                            path.display()
+                        ));
+                    }
+                }
+            }
+        };
+        let lossy = network.links.iter().map(|link| link.loss).fold(0.0, f64::max);
+        if lossy > MOST_LOSS {
+            return Err(format!(
+                "a link that loses {lossy} of its packets carries no job; expected at most {MOST_LOSS}"
+            ));
+        }
+        network.seed = self.seed;
+        for &(rank, factor) in &self.slow {
+            let hosts = network.hosts.len();
+            let host = network.hosts.get_mut(rank as usize);
+            host.ok_or_else(|| {
+                format!("there is no rank {rank} to be slow; choose one from 0 to {}", hosts - 1)
+            })?
+            .slow = factor;
+        }
+        Ok(network)
+    }
+
+    /// How bags are represented in a job of so many steps.
+    fn bags(&self, method: Method, (workers, n): (u32, usize), steps: u32) -> Result<Bags, String> {
+        let k = choice::k(&method, workers, n).map_err(|error| error.to_string())?;
+        let lengths = || {
+            let density = k as f64 / n as f64;
+            Bags::Lengths(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
+        };
+        match (self.bags, carried::scale(workers, n)) {
+            (Way::Lengths, _) => Ok(lengths()),
+            (_, Some(scale)) => Ok(Bags::Carried { scale, steps }),
+            (Way::Auto, None) => Ok(lengths()),
+            (Way::Real, None) => Err(format!(
+                "real bags of {workers} workers with {n} entries do not fit; expected at most {} workers, or {} whose {n} \
+                 entries are fewer than {} together: leave --bags out",
+                carried::MOST_SAMPLED,
+                carried::MOST_WORKERS,
+                carried::MOST_ENTRIES
+            )),
+        }
+    }
+}
+
+/// Predicts one step of each method.
+fn predict(simulate: &Simulate) -> Result<String, String> {
+    let (Some(workers), Some(n)) = (simulate.workers, simulate.params) else {
+        return Err("expected --workers and --params".into());
+    };
+    if n == 0 {
+        return Err("there are 0 parameters; expected at least one".into());
+    }
+    let machine = machine(simulate.machine.as_deref())?;
+    let network = simulate.network(workers)?;
+    let methods = simulate.choice.methods();
+    if simulate.svg.is_some() && (methods.len() > 1 || workers > picture::MOST_WORKERS) {
+        return Err(format!(
+            "{} methods and {workers} workers cannot be drawn legibly; expected one method and at most {} workers with --svg",
+            methods.len(),
+            picture::MOST_WORKERS
+        ));
+    }
+    let bar = table::bar(methods.len() as u64);
+    let (mut rows, mut refused) = (Vec::new(), Vec::new());
+    for (name, method) in methods {
+        bar.set_message(name.clone());
+        let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
+            let bags = simulate.bags(method, (workers, n), STEPS)?;
+            let traces = simulation::traces(method, (workers, n), bags, &bench_gradient)
+                .map_err(|error| error.to_string())?;
+            let replayed =
+                simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
+            if let Some(path) = &simulate.svg {
+                save(path, &picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?)?;
+            }
+            Ok(table::Row::new(method.label(), bags, &traces, &replayed))
+        });
+        match predicted {
+            Ok(row) => rows.push(row),
+            Err(reason) if simulate.choice.is_all() => refused.push(table::Refused { method: name, reason }),
+            Err(reason) => return Err(reason),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let prediction = table::Prediction { workers, params: n, machine, methods: rows, refused };
+    Ok(if simulate.json { prediction.json() } else { prediction.table(simulate) })
 }

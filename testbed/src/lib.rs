@@ -9,4 +9,5 @@ pub mod peers;
 pub mod quantity;
 pub mod record;
 pub mod report;
+pub mod simulation;
 pub mod topology;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::keep::Candidates;
-use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step};
+use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step, Tally};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
@@ -245,6 +245,7 @@ pub struct Execution<T: Element = f32> {
     entries_received: u64,
     words_received: u64,
     exchanges: u64,
+    tally: Tally,
     /// The dense block that is being received, if one is.
     arriving: Dense<T>,
     /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
@@ -285,6 +286,7 @@ impl<T: Element> Execution<T> {
             entries_received: 0,
             words_received: 0,
             exchanges: 0,
+            tally: Tally::default(),
             arriving: Dense::default(),
             passing_on: None,
             schedule,
@@ -318,6 +320,11 @@ impl<T: Element> Execution<T> {
     /// Words that came so far: two for a sparse entry, one for a dense value.
     pub(super) fn words_received(&self) -> u64 {
         self.words_received
+    }
+
+    /// What was handled so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// Goes on until a message is needed or all is done; appends what is to be sent.
@@ -368,6 +375,30 @@ impl<T: Element> Execution<T> {
             self.step += 1;
         }
         Ok(Progress::Finished)
+    }
+
+    /// What committing this run will handle, once `advance` has said that it is finished.
+    pub fn commitment(&self) -> Tally {
+        let mut tally = Tally::default();
+        for block in (0..self.blocks() as u32).map(Block) {
+            let b = block.index();
+            let sum = &self.held[Place { block, lane: 0 }.index(self.blocks())];
+            match sum {
+                Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
+                    tally.committed += entries.len() as f64;
+                }
+                Some(Held::Aligned(aligned)) => tally.committed += aligned.values.len() as f64,
+                Some(Held::Bag(_) | Held::Own(_)) if !self.proof.whole.get(b).copied().unwrap_or(true) => {
+                    tally.settled += self.block_len(block) as f64;
+                }
+                _ => {}
+            }
+            if let Fate::Selected { indices, .. } = &self.fates[b] {
+                tally.committed += indices.len() as f64;
+            }
+            tally.committed += self.drops[b].len() as f64;
+        }
+        tally
     }
 
     /// Ends a run whose `advance` said that it is finished.
@@ -450,6 +481,7 @@ impl<T: Element> Execution<T> {
                     (Body::Dense { values: lent, rounded: Rounded::EXACT }, Held::Own(overlay))
                 }
                 Some(Held::Own(overlay)) => {
+                    self.tally.dense += self.block_len(place.block) as f64;
                     let sums: Carried<T> = self.materialise(place.block, &overlay).into();
                     told(sums, self.block_len(place.block), residual)
                 }
@@ -465,6 +497,18 @@ impl<T: Element> Execution<T> {
                 }
                 None => told(Bag::empty().into(), self.block_len(place.block), residual),
             };
+            match &body {
+                Body::Sparse { entries, len, .. } => {
+                    self.tally.encoded += entries.len() as f64;
+                    if let Held::Bag(Carried { bag: Bag::Dense(_), .. }) = &held {
+                        self.tally.dense += *len as f64;
+                    }
+                }
+                Body::Proposal { indices, .. } | Body::Aligned { indices, .. } => {
+                    self.tally.encoded += indices.len() as f64;
+                }
+                Body::Dense { .. } => {}
+            }
             match send.after {
                 After::Retain => *self.slot(place) = Some(held),
                 After::Drop => self.intact[place.block.index()] &= place.lane != self.schedule.lane,
@@ -495,6 +539,13 @@ impl<T: Element> Execution<T> {
             }
         }
         self.intact[block.index()] = false;
+        for bag in &bags {
+            match bag {
+                // Each entry is merged once on every level of the tree.
+                Bag::Sparse(entries) => self.tally.merged += entries.len() as f64 * levels(bags.len()),
+                Bag::Dense(_) => self.tally.dense += len as f64,
+            }
+        }
         // As a balanced tree: what the checker proves about the order is about that one.
         let sum = Bag::reduce(bags, len, &self.reduction);
         if let Some(index) = sum.first_non_finite() {
@@ -514,6 +565,7 @@ impl<T: Element> Execution<T> {
             Some(Held::Aligned(aligned)) => aligned.into_bag(len).into_entries(),
             _ => Entries::default(),
         };
+        self.tally.chosen += entries.len() as f64;
         let (each, longer) = (entries.len() / lanes, entries.len() % lanes);
         let mut from = 0;
         for piece in 0..lanes {
@@ -576,6 +628,11 @@ impl<T: Element> Execution<T> {
             })
             .collect()
     }
+}
+
+/// The height of a balanced tree over so many bags, at least 1.
+pub(crate) fn levels(bags: usize) -> f64 {
+    f64::from(bags.next_power_of_two().trailing_zeros().max(1))
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both. With zeros as a `residual` has them, a bag that only

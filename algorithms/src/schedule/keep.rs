@@ -115,6 +115,19 @@ impl<T: Element> Source<'_, T> {
         }
     }
 
+    /// Whether its block has to be read for all entries of at least a magnitude.
+    pub(super) fn reads(&self, threshold: T) -> bool {
+        self.collected().is_none_or(|collected| collected > threshold)
+    }
+
+    /// Entries that there are to choose from.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Source::Own(own, ..) => own.len(),
+            Source::Bag(entries) => entries.len(),
+        }
+    }
+
     /// From which magnitude on its candidates are complete.
     fn collected(&self) -> Option<T> {
         match self {

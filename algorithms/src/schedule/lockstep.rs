@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Execution, ExecutionError, Finished, Outgoing, Progress};
+use super::{Execution, ExecutionError, Finished, Outgoing, Progress, Tally};
 use crate::{Element, Rank};
 
 /// What one worker's run came to.
@@ -68,7 +68,29 @@ impl Clock {
 ///
 /// # Errors
 /// What the first failing worker reports. Schedules that the checker accepted do not run into a deadlock.
-pub fn lockstep<T: Element>(mut executions: Vec<Execution<T>>) -> Result<Lockstep<T>, ExecutionError> {
+pub fn lockstep<T: Element>(executions: Vec<Execution<T>>) -> Result<Lockstep<T>, ExecutionError> {
+    watched(executions, |_, _| {})
+}
+
+/// Something that one worker did, with all that it handled until then and the messages that came of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Happening<'a> {
+    /// It went on until it needed a message, or to its end.
+    Advanced(Tally, &'a [Outgoing]),
+    /// It took a message of so many bytes in.
+    Received(Rank, u64, Tally, &'a [Outgoing]),
+    /// It has finished, and will handle this when it commits.
+    Finished(Tally),
+}
+
+/// [`lockstep`], told of all that happens, in the order in which each worker does it.
+///
+/// # Errors
+/// As [`lockstep`].
+pub fn watched<T: Element>(
+    mut executions: Vec<Execution<T>>,
+    mut watch: impl FnMut(Rank, Happening<'_>),
+) -> Result<Lockstep<T>, ExecutionError> {
     let mut queues = Queues::new();
     let mut outbox = Vec::new();
     let mut bytes = vec![0u64; executions.len()];
@@ -80,6 +102,7 @@ pub fn lockstep<T: Element>(mut executions: Vec<Execution<T>>) -> Result<Lockste
             let (this, clock) = (Rank(rank as u32), &mut clocks[rank]);
             loop {
                 let progress = execution.advance(&mut outbox)?;
+                watch(this, Happening::Advanced(execution.tally(), &outbox));
                 clock.follow(execution, &mut rounds);
                 post(&mut queues, this, clock, &mut outbox);
                 let Progress::Waiting(from) = progress else { break };
@@ -89,13 +112,16 @@ pub fn lockstep<T: Element>(mut executions: Vec<Execution<T>>) -> Result<Lockste
                     break;
                 };
                 clock.round = clock.round.max(round);
-                bytes[rank] += payload.len() as u64;
+                let len = payload.len() as u64;
+                bytes[rank] += len;
                 execution.receive(from, payload, &mut outbox)?;
+                watch(this, Happening::Received(from, len, execution.tally(), &outbox));
                 post(&mut queues, this, clock, &mut outbox);
             }
         }
     }
-    for (execution, clock) in executions.iter().zip(&mut clocks) {
+    for (rank, (execution, clock)) in executions.iter().zip(&mut clocks).enumerate() {
+        watch(Rank(rank as u32), Happening::Finished(execution.commitment()));
         clock.close(execution, &mut rounds);
     }
     let runs = executions.into_iter().zip(bytes).map(|(execution, bytes_received)| Run {

@@ -11,6 +11,7 @@ mod expression;
 mod keep;
 mod lockstep;
 mod memory;
+mod tally;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ pub use cost::Cost;
 pub(crate) use execution::Fate;
 pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice, Progress};
 pub use keep::Candidates;
-pub use lockstep::{Lockstep, Run, lockstep};
+pub use lockstep::{Happening, Lockstep, Run, lockstep, watched};
 pub use memory::Memory;
+pub use tally::Tally;
 
 use crate::bag::Coding;
 use crate::selectors::Selection;
@@ -341,6 +343,20 @@ impl Schedule {
             }
         }
         quotas
+    }
+
+    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange
+    /// sends this block alone.
+    pub fn passes_on(&self, step: usize) -> Option<Rank> {
+        let (Some(Step::Exchange { receives, .. }), Some(Step::Exchange { sends, .. })) =
+            (self.steps.get(step), self.steps.get(step + 1))
+        else {
+            return None;
+        };
+        match (receives.last(), &sends[..]) {
+            (Some(receive), [send]) if receive.slots == send.slots => Some(send.to),
+            _ => None,
+        }
     }
 
     /// The peers that this worker exchanges with, ascending.

@@ -43,6 +43,7 @@ impl<T: Element> Execution<T> {
             }
         };
         for (place, indices) in places.into_iter().zip(indices) {
+            self.tally.chosen += indices.len() as f64;
             *self.slot(place) = Some(Held::Proposal(indices));
         }
     }
@@ -59,6 +60,7 @@ impl<T: Element> Execution<T> {
         for (place, stage) in places.into_iter().zip(stages) {
             let (block, b) = (place.block, place.block.index());
             let indices = self.proposed(block);
+            self.tally.chosen += indices.len() as f64;
             // Adding zero leaves one zero, whatever its sign was.
             let own = self.own(block);
             let values = indices.iter().map(|&i| own[i as usize] + T::ZERO).collect();
@@ -153,6 +155,7 @@ impl<T: Element> Execution<T> {
         how: How,
     ) -> Result<(), usize> {
         let Some(indices) = self.agreed[place.block.index()].clone() else { return Ok(()) };
+        self.tally.merged += values.len() as f64;
         if how == How::Add {
             let Some(Held::Aligned(held)) = self.slot(place) else {
                 let received = Aligned { indices, values, rounded };

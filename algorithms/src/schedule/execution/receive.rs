@@ -134,6 +134,16 @@ impl<T: Element> Execution<T> {
         how: How,
     ) -> Result<(), usize> {
         self.unalign(place);
+        let len = self.block_len(place.block) as f64;
+        self.tally.merged += entries.len() as f64;
+        match (how, &self.held[place.index(self.blocks())]) {
+            (How::Add, Some(Held::Own(overlay))) => self.tally.merged += overlay.len() as f64,
+            (How::Add, Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. }))) => {
+                self.tally.merged += held.len() as f64;
+            }
+            (How::Add, Some(Held::Bag(_))) => self.tally.dense += len,
+            _ => {}
+        }
         let held = match (how, self.slot(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
                 let (own, reduction) = (self.own(place.block), &self.reduction);
@@ -182,6 +192,8 @@ impl<T: Element> Execution<T> {
         how: How,
     ) -> Result<(), usize> {
         let values = entries.to_dense_with(self.block_len(place.block), self.reduction.neutral());
+        self.tally.merged += entries.len() as f64;
+        self.tally.dense += values.len() as f64;
         let values = Dense::from(values).into_bytes().freeze();
         self.take_dense(place, 0, values, rounded, how)?;
         if let Some(Held::Bag(carried)) = self.slot(place) {
@@ -205,6 +217,9 @@ impl<T: Element> Execution<T> {
             self.make_dense(place);
         }
         let index = place.index(self.blocks());
+        if how == How::Add {
+            self.tally.dense += range.len() as f64;
+        }
         let sums = match (how, &self.held[index]) {
             (How::Add, Some(held)) => {
                 // In the memory that the values came in, if nobody else has it.
@@ -246,6 +261,12 @@ impl<T: Element> Execution<T> {
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
     fn make_dense(&mut self, place: Place) {
         self.unalign(place);
+        let len = self.block_len(place.block) as f64;
+        match self.slot(place) {
+            Some(Held::Own(overlay)) if overlay.is_empty() => {}
+            Some(Held::Own(_) | Held::Bag(Carried { bag: Bag::Sparse(_), .. })) => self.tally.dense += len,
+            _ => {}
+        }
         let held = match self.slot(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
                 Some(Held::bag(self.materialise(place.block, &overlay)))
@@ -270,19 +291,19 @@ impl<T: Element> Execution<T> {
         first: usize,
         outbox: &mut Vec<Outgoing>,
     ) -> Option<Rank> {
-        let steps = &self.schedule.steps;
-        let last = matches!(&steps[self.step], Step::Exchange { receives, .. } if self.received + 1 == receives.len());
+        let last = matches!(
+            &self.schedule.steps[self.step],
+            Step::Exchange { receives, .. } if self.received + 1 == receives.len()
+        );
         if first == 0
             && last
             && receive.slots == Slots::one(place.block)
             && self.notes.is_empty()
-            && let Some(Step::Exchange { sends, .. }) = steps.get(self.step + 1)
-            && let [send] = &sends[..]
-            && send.slots == receive.slots
+            && let Some(to) = self.schedule.passes_on(self.step)
             && let Some(payload) = wire::announce_dense::<T>(self.block_len(place.block))
         {
-            self.passing_on = Some(send.to);
-            outbox.push(Outgoing { to: send.to, payload, exchange: self.exchanges + 1 });
+            self.passing_on = Some(to);
+            outbox.push(Outgoing { to, payload, exchange: self.exchanges + 1 });
         }
         self.passing_on
     }

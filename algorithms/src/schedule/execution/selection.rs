@@ -89,6 +89,9 @@ impl<T: Element> Execution<T> {
     fn keep_all(&mut self, place: Place, rule: &Rule) {
         let len = self.block_len(place.block);
         let neutral = self.reduction.neutral();
+        if *rule == Rule::Dense {
+            self.tally.dense += len as f64;
+        }
         if let Some(Held::Bag(carried)) = self.slot(place) {
             carried.seen = carried.bag.nonzeros();
             if *rule == Rule::Dense {
@@ -135,6 +138,10 @@ impl<T: Element> Execution<T> {
         match (held, k) {
             (Some(Held::Own(overlay)), Some(k)) => {
                 let candidates = std::mem::take(&mut self.candidates[b]);
+                // Without candidates the block is read again.
+                if candidates.threshold.is_none() && k > 0 {
+                    self.tally.dense += self.block_len(block) as f64;
+                }
                 let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
                 self.candidates[b] = next;
                 Kept { kept, left: settled, seen: self.block_len(block), own: true }
@@ -259,6 +266,13 @@ impl<T: Element> Execution<T> {
                 Input::Bag(entries, _) => Source::Bag(entries),
             })
             .collect();
+        // A block whose candidates do not reach down to the threshold is read again.
+        let least = match rule {
+            Rule::Above { register, .. } => T::from_f64(self.memory.read(*register)),
+            _ => T::from_f64(f64::MAX),
+        };
+        let again = |source: &&Source<'_, T>| source.reads(least);
+        let read = sources.iter().filter(again).map(Source::len).sum::<usize>();
         let (chosen, predicted) = match rule {
             Rule::Above { register, most } => {
                 let threshold = T::from_f64(self.memory.read(*register));
@@ -275,6 +289,7 @@ impl<T: Element> Execution<T> {
             _ => (Chosen::default(), None),
         };
         drop(sources);
+        self.tally.dense += read as f64;
         places
             .iter()
             .zip(inputs)
@@ -305,6 +320,10 @@ impl<T: Element> Execution<T> {
         let Kept { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
+        self.tally.chosen += if own { kept.len() } else { seen } as f64;
+        if *rule == Rule::Dense {
+            self.tally.dense += len as f64;
+        }
         let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
             (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
             (_, Some(values)) if *rule == Rule::Dense => {

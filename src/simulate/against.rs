@@ -1,0 +1,182 @@
+//! Predictions beside measurements, and a machine's speeds from them.
+
+use gleaner_testbed::quantity::{bytes, grouped};
+use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
+use gleaner_testbed::simulation::measured::{self, Measured};
+use gleaner_testbed::simulation::{self, Link, Machine, Network};
+use serde::Serialize;
+
+use super::table::{bar, columns, ms};
+use super::{Simulate, bench_gradient, save};
+use crate::choice;
+
+/// Predictions are meant to be that near.
+const NEAR: f64 = 0.15;
+
+/// One measured case beside its prediction. The names are those of the JSON object.
+#[derive(Debug, Serialize)]
+struct Row {
+    method: String,
+    workers: u32,
+    params: usize,
+    density: f64,
+    seconds_measured: f64,
+    seconds_predicted: f64,
+    /// Predicted over measured.
+    ratio: f64,
+    bytes_measured: u64,
+    bytes_predicted: u64,
+    select_measured: f64,
+    select_predicted: f64,
+    merge_measured: f64,
+    merge_predicted: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Comparison {
+    machine: Machine,
+    cases: Vec<Row>,
+    near: usize,
+    worst: f64,
+}
+
+/// Compares, after fitting if that is asked for.
+pub fn run(simulate: &Simulate) -> Result<String, String> {
+    let mut cases = Vec::new();
+    for path in &simulate.against {
+        cases.extend(measured::read(path).map_err(|error| error.to_string())?);
+    }
+    let bar = bar(cases.len() as u64);
+    let mut prepared = Vec::new();
+    for case in cases {
+        bar.set_message(format!("{} among {}", case.label, case.workers));
+        prepared.push(prepare(simulate, case)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut machine = super::machine(simulate.machine.as_deref())?;
+    if let Some(path) = &simulate.calibrate {
+        machine = calibrated(&prepared, machine);
+        // Numbers and words always serialise.
+        let text = serde_json::to_string_pretty(&machine).unwrap_or_default() + "\n";
+        save(path, &text)?;
+    }
+    let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
+    let off = |row: &Row| (row.ratio - 1.0).abs();
+    let near = rows.iter().filter(|row| off(row) <= NEAR).count();
+    let worst = rows.iter().map(off).fold(0.0, f64::max);
+    let comparison = Comparison { machine, cases: rows, near, worst };
+    // As above.
+    Ok(if simulate.json {
+        serde_json::to_string(&comparison).unwrap_or_default() + "\n"
+    } else {
+        comparison.table(simulate)
+    })
+}
+
+fn prepare(simulate: &Simulate, measured: Measured) -> Result<Prepared, String> {
+    let Measured { method, workers, n, steps, .. } = measured;
+    let refused = |reason: String| format!("{} among {workers} workers: {reason}", measured.label);
+    let bags = simulate.bags(method, (workers, n), steps).map_err(refused)?;
+    let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
+    let traces = traces.map_err(|error| refused(error.to_string()))?;
+    let cores = measured.cores.map_or(simulate.cores, f64::from);
+    let link = match &measured.shape {
+        Some(shape) => Link::of_shape(shape, simulate.burst),
+        None => simulate.link(),
+    };
+    // What was measured were hosts that one machine emulated.
+    let network = Network::star(workers, link, cores, true);
+    Ok(Prepared { measured, traces, network })
+}
+
+fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
+    let mut workers: Vec<u32> = cases.iter().map(|case| case.measured.workers).collect();
+    workers.sort_unstable();
+    workers.dedup();
+    let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
+    let about = format!("fitted to {} measured cases, P = {}", cases.len(), workers.join(", "));
+    let bar = bar(0);
+    let machine = fit(cases, &Machine { about, ..start }, |done, of| {
+        bar.set_length(of as u64);
+        bar.set_position(done as u64);
+        bar.set_message("fitting");
+    });
+    bar.finish_and_clear();
+    machine
+}
+
+fn row(case: &Prepared, machine: &Machine) -> Row {
+    let Prepared { measured, traces, network } = case;
+    let replayed = median(traces, machine, network, false);
+    let slowest = replayed.slowest();
+    let mut received: Vec<f64> =
+        traces.iter().map(|trace| trace.bytes_received().into_iter().fold(0.0, f64::max)).collect();
+    received.sort_by(f64::total_cmp);
+    let k = choice::k(&measured.method, measured.workers, measured.n).unwrap_or(measured.n);
+    Row {
+        method: measured.label.clone(),
+        workers: measured.workers,
+        params: measured.n,
+        density: k as f64 / measured.n.max(1) as f64,
+        seconds_measured: measured.seconds,
+        seconds_predicted: slowest.seconds,
+        ratio: slowest.seconds / measured.seconds,
+        bytes_measured: measured.bytes_received as u64,
+        bytes_predicted: received.get(received.len().saturating_sub(1) / 2).copied().unwrap_or(0.0) as u64,
+        select_measured: measured.select,
+        select_predicted: slowest.select,
+        merge_measured: measured.merge,
+        merge_predicted: slowest.merge,
+    }
+}
+
+impl Comparison {
+    fn table(&self, simulate: &Simulate) -> String {
+        let header = [
+            "method",
+            "P",
+            "n",
+            "density",
+            "measured",
+            "predicted",
+            "ratio",
+            "",
+            "select m/p",
+            "merge m/p",
+            "bytes measured",
+            "predicted",
+        ];
+        let mut cells = vec![header.map(String::from).to_vec()];
+        for row in &self.cases {
+            let near = (row.ratio - 1.0).abs() <= NEAR;
+            cells.push(vec![
+                row.method.clone(),
+                row.workers.to_string(),
+                grouped(row.params as u64),
+                format!("{:.4}", row.density),
+                ms(row.seconds_measured),
+                ms(row.seconds_predicted),
+                format!("{:.2}", row.ratio),
+                if near { String::new() } else { "off".into() },
+                format!("{} / {}", ms(row.select_measured), ms(row.select_predicted)),
+                format!("{} / {}", ms(row.merge_measured), ms(row.merge_predicted)),
+                bytes(row.bytes_measured as f64),
+                bytes(row.bytes_predicted as f64),
+            ]);
+        }
+        let written = match &simulate.calibrate {
+            Some(path) => format!("Speeds written to {}.\n", path.display()),
+            None => String::new(),
+        };
+        format!(
+            "Measured and predicted steps, ms\n\n{}\n{} of {} cases within {:.0}%; the worst is off by {:.0}%. Speeds: {}.\n{written}",
+            columns(&cells),
+            self.near,
+            self.cases.len(),
+            100.0 * NEAR,
+            100.0 * self.worst,
+            self.machine.about,
+        )
+    }
+}

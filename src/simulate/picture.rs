@@ -1,0 +1,99 @@
+//! A simulated step as a picture: ranks as rows, time to the right, what each is busy with.
+
+use gleaner_testbed::simulation::{Busy, Network, Part, Replayed};
+use plotters::element::{PathElement, Rectangle};
+use plotters::prelude::{IntoDrawingArea, SVGBackend};
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, RGBColor, WHITE};
+
+use crate::plan::draw::{Area, DrawError, GREY, INK, write};
+
+/// The most workers that a picture has.
+pub const MOST_WORKERS: u32 = 64;
+
+/// Dark, lighter and nearly white: told apart without colours.
+const SELECT: RGBColor = RGBColor(22, 56, 92);
+const MERGE: RGBColor = RGBColor(222, 129, 42);
+const WAIT: RGBColor = RGBColor(238, 238, 238);
+
+const LEFT: i32 = 90;
+const WIDTH: i32 = 900;
+const TOP: i32 = 104;
+const RIGHT: i32 = 40;
+
+fn colour(busy: Busy) -> RGBColor {
+    match busy {
+        Busy::On(Part::Select) => SELECT,
+        Busy::On(Part::Merge) => MERGE,
+        Busy::Waiting => WAIT,
+    }
+}
+
+/// The picture as SVG text.
+pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<String, DrawError> {
+    let workers = replayed.workers.len() as i32;
+    let row = (640 / workers.max(1)).clamp(9, 34);
+    let size = ((LEFT + WIDTH + RIGHT) as u32, (TOP + row * workers + 64) as u32);
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        let heading = format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3);
+        write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
+        legend(&area)?;
+        axis(&area, replayed.seconds(), TOP + row * workers)?;
+        for (rank, worker) in (0..).zip(&replayed.workers) {
+            let y = TOP + row * rank;
+            if row >= 12 || rank % 4 == 0 {
+                let slow = network.hosts[rank as usize].slow;
+                let name = if slow == 1.0 { format!("{rank}") } else { format!("{rank} ({slow}× slower)") };
+                write(&area, &name, (LEFT - 8, y + row / 2), 12, HPos::Right, INK)?;
+            }
+            for span in &worker.spans {
+                let (from, to) = (x(span.start, replayed.seconds()), x(span.end, replayed.seconds()));
+                let bar = Rectangle::new(
+                    [(from, y + 1), (to.max(from + 1), y + row - 2)],
+                    colour(span.busy).filled(),
+                );
+                area.draw(&bar)?;
+            }
+        }
+        area.present()?;
+    }
+    Ok(text)
+}
+
+fn x(seconds: f64, of: f64) -> i32 {
+    LEFT + (seconds / of.max(1e-12) * f64::from(WIDTH)).round() as i32
+}
+
+fn legend(area: &Area<'_>) -> Result<(), DrawError> {
+    let kinds = [
+        (Busy::On(Part::Select), "selects and encodes"),
+        (Busy::On(Part::Merge), "merges and commits"),
+        (Busy::Waiting, "waits"),
+    ];
+    let mut left = 24;
+    for (busy, words) in kinds {
+        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], colour(busy).filled()))?;
+        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], GREY.stroke_width(1)))?;
+        write(area, words, (left + 30, 53), 14, HPos::Left, INK)?;
+        left += 200;
+    }
+    write(area, "rank", (LEFT - 8, TOP - 14), 12, HPos::Right, INK)
+}
+
+/// Ticks at whole steps of 1, 2 or 5 times a power of ten.
+fn axis(area: &Area<'_>, seconds: f64, bottom: i32) -> Result<(), DrawError> {
+    let least = (seconds / 8.0).max(1e-12);
+    let power = 10f64.powf(least.log10().floor());
+    let tick = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|t| *t >= least).unwrap_or(least);
+    for i in 0..=(seconds / tick).floor() as i32 {
+        let at = f64::from(i) * tick;
+        let x = x(at, seconds);
+        area.draw(&PathElement::new(vec![(x, TOP - 4), (x, bottom + 6)], GREY.stroke_width(1)))?;
+        let decimals = (-(tick * 1e3).log10().floor()).max(0.0) as usize;
+        write(area, &format!("{:.decimals$}", at * 1e3), (x, bottom + 18), 13, HPos::Center, INK)?;
+    }
+    write(area, "ms", (LEFT + WIDTH / 2, bottom + 42), 14, HPos::Center, INK)
+}

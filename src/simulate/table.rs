@@ -1,0 +1,157 @@
+//! Predictions as a table.
+
+use std::fmt::Write as _;
+
+use gleaner_testbed::quantity::{self, grouped};
+use gleaner_testbed::simulation::{Bags, Machine, Replayed, Trace};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::Simulate;
+
+/// The predicted step of one method. The names are those of the JSON object.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub method: String,
+    /// Entries that one entry of a real bag stands for; none where bags are lengths.
+    pub scale: Option<usize>,
+    pub rounds: u64,
+    pub messages: u64,
+    pub bytes_received: u64,
+    pub entries_delivered: u64,
+    pub seconds: f64,
+    pub select: f64,
+    pub exchange: f64,
+    pub merge: f64,
+}
+
+/// A method that cannot run.
+#[derive(Debug, Serialize)]
+pub struct Refused {
+    pub method: String,
+    pub reason: String,
+}
+
+/// Everything that is predicted.
+#[derive(Debug, Serialize)]
+pub struct Prediction {
+    pub workers: u32,
+    pub params: usize,
+    pub machine: Machine,
+    pub methods: Vec<Row>,
+    pub refused: Vec<Refused>,
+}
+
+/// A bar on standard error, if that is a terminal.
+pub fn bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+impl Row {
+    pub fn new(method: String, bags: Bags, traces: &[Trace], replayed: &Replayed) -> Self {
+        let slowest = replayed.slowest();
+        // Of several steps the middle one, by what is received.
+        let mut steps: Vec<(u64, &Trace)> = traces
+            .iter()
+            .map(|trace| (trace.bytes_received().into_iter().fold(0.0, f64::max) as u64, trace))
+            .collect();
+        steps.sort_by_key(|(bytes, _)| *bytes);
+        let middle = steps.get(steps.len().saturating_sub(1) / 2);
+        Self {
+            method,
+            scale: match bags {
+                Bags::Carried { scale, .. } => Some(scale),
+                Bags::Lengths(_) => None,
+            },
+            rounds: middle.map_or(0, |(_, trace)| trace.rounds),
+            messages: middle.map_or(0, |(_, trace)| trace.messages()),
+            bytes_received: middle.map_or(0, |(bytes, _)| *bytes),
+            entries_delivered: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
+            seconds: slowest.seconds,
+            select: slowest.select,
+            exchange: slowest.exchange,
+            merge: slowest.merge,
+        }
+    }
+}
+
+/// Columns of which the first is left-aligned.
+pub fn columns(cells: &[Vec<String>]) -> String {
+    let count = cells.first().map_or(0, Vec::len);
+    let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for row in cells {
+        let mut line = String::new();
+        for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match c {
+                0 => write!(line, "{cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Milliseconds.
+pub fn ms(seconds: f64) -> String {
+    format!("{:.2}", seconds * 1e3)
+}
+
+impl Prediction {
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        // Numbers and names always serialise.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// As a table.
+    pub fn table(&self, simulate: &Simulate) -> String {
+        let header =
+            ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "bags"];
+        let mut cells = vec![header.map(String::from).to_vec()];
+        for row in &self.methods {
+            let bags = match row.scale {
+                Some(1) => "real".to_owned(),
+                Some(scale) => format!("real, 1 in {scale}"),
+                None => "lengths".to_owned(),
+            };
+            cells.push(vec![
+                row.method.clone(),
+                ms(row.seconds),
+                ms(row.select),
+                ms(row.exchange),
+                ms(row.merge),
+                quantity::bytes(row.bytes_received as f64),
+                grouped(row.rounds),
+                grouped(row.entries_delivered),
+                bags,
+            ]);
+        }
+        let cores = match simulate.shared {
+            true => format!("{} cores for all", simulate.cores),
+            false => format!("{} cores each", simulate.cores),
+        };
+        let links = match &simulate.topology {
+            Some(path) => format!("links of {}", path.display()),
+            None => format!("links of {} and {:?}", simulate.rate, simulate.latency),
+        };
+        let mut text = format!(
+            "{} workers with {cores}, {links}, n = {}; predicted ms\n\n{}",
+            self.workers,
+            grouped(self.params as u64),
+            columns(&cells)
+        );
+        for Refused { method, reason } in &self.refused {
+            let _ = write!(text, "\n{method} cannot run: {reason}");
+        }
+        if !self.refused.is_empty() {
+            text.push('\n');
+        }
+        let _ = write!(text, "\nSpeeds of {}.\n", self.machine.about);
+        text
+    }
+}

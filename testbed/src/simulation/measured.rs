@@ -1,0 +1,156 @@
+//! Steps that were measured: what an experiment stored, or `gleaner bench --json` printed.
+
+use std::path::{Path, PathBuf};
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::MethodError;
+use serde_json::Value;
+
+use crate::quantity;
+use crate::record::{Outcome, Record};
+use crate::topology::Shape;
+
+/// The median step of a method in one job.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The method's name, with its teams.
+    pub label: String,
+    /// The method.
+    pub method: Method,
+    /// Workers.
+    pub workers: u32,
+    /// Entries of the gradient.
+    pub n: usize,
+    /// What each link did in each direction, if it was stored.
+    pub shape: Option<Shape>,
+    /// Cores that all workers shared, if it was stored.
+    pub cores: Option<u32>,
+    /// Steps whose median this is.
+    pub steps: u32,
+    /// Seconds of a step on the slowest worker.
+    pub seconds: f64,
+    /// Of them, accumulating, choosing and preparing messages.
+    pub select: f64,
+    /// Of them, taking entries in and committing.
+    pub merge: f64,
+    /// Bytes that the busiest worker received.
+    pub bytes_received: f64,
+}
+
+/// Why measurements cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasuredError {
+    /// No file.
+    #[error("{path} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line that is neither.
+    #[error(
+        "line {line} of {path} is no measurement: {reason}; expected what gleaner testbed run stores, or what gleaner bench \
+         --json prints"
+    )]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Which, from 1.
+        line: usize,
+        /// Why.
+        reason: String,
+    },
+    /// Nothing to compare with.
+    #[error("{path} has no step of `gleaner bench` without chaos: nothing can be compared with it")]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// All steps of `gleaner bench` in a file, without those in which a network or a worker was disturbed on purpose,
+/// and those on a topology of their own.
+///
+/// # Errors
+/// A file that cannot be read or has no such steps, and lines that are no measurements.
+pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
+    let failed = |source| MeasuredError::Read { path: path.into(), source };
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let mut found = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        // A launcher puts the rank before each line.
+        let Some(start) = line.find('{') else { continue };
+        let refused = |reason: String| MeasuredError::Line { path: path.into(), line: i + 1, reason };
+        let value: Value =
+            serde_json::from_str(&line[start..]).map_err(|error| refused(error.to_string()))?;
+        found.extend(of_line(value).map_err(refused)?);
+    }
+    if found.is_empty() { Err(MeasuredError::Nothing { path: path.into() }) } else { Ok(found) }
+}
+
+fn of_line(value: Value) -> Result<Vec<Measured>, String> {
+    if value.get("case").is_some() {
+        let record: Record = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        return Ok(of_record(&record)?.into_iter().collect());
+    }
+    let methods = match value.get("methods") {
+        Some(Value::Array(methods)) => methods.clone(),
+        _ => vec![value],
+    };
+    methods.iter().map(|summary| of_summary(summary, None, None)).collect()
+}
+
+fn of_record(record: &Record) -> Result<Option<Measured>, String> {
+    let is_bench = record.case.get("command").is_none_or(|command| command == "bench");
+    let Outcome::Done(summary) = &record.outcome else { return Ok(None) };
+    if !is_bench || !record.chaos.is_empty() {
+        return Ok(None);
+    }
+    if record.case.contains_key("topology") {
+        return Ok(None);
+    }
+    let text = |name: &str| record.case.get(name).and_then(Value::as_str);
+    let mut shape = Shape::default();
+    if let Some(rate) = text("rate") {
+        shape.rate = Some(quantity::rate(rate).map_err(|error| error.to_string())?);
+    }
+    if let Some(delay) = text("delay") {
+        shape.delay = quantity::duration(delay).map_err(|error| error.to_string())?;
+    }
+    if let Some(loss) = text("loss") {
+        shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
+    }
+    let shape = Some(shape).filter(|shape| *shape != Shape::default());
+    of_summary(summary, shape, Some(record.machine.cores)).map(Some)
+}
+
+fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Result<Measured, String> {
+    let number = |name: &str| {
+        summary.get(name).and_then(Value::as_f64).ok_or_else(|| format!("it has no number '{name}'"))
+    };
+    let label = summary.get("method").and_then(Value::as_str).ok_or("it has no 'method'")?;
+    let n = number("params")? as usize;
+    let method = named(label, number("k")? as usize, n).map_err(|error| error.to_string())?;
+    Ok(Measured {
+        label: label.to_owned(),
+        method,
+        workers: number("workers")? as u32,
+        n,
+        shape,
+        cores,
+        steps: number("steps")? as u32,
+        seconds: number("seconds")?,
+        select: number("slowest_select")?,
+        merge: number("slowest_merge")?,
+        bytes_received: number("bytes_received")?,
+    })
+}
+
+/// A method by its label, such as spardl/3.
+fn named(label: &str, k: usize, n: usize) -> Result<Method, MethodError> {
+    let (name, teams) = label.split_once('/').unwrap_or((label, "1"));
+    let method = Method::named(name)?.teams(teams.parse().unwrap_or(1));
+    // By its density, so that a sample of the gradient has the same.
+    Ok(if method.collective().is_sparse() { method.density(k as f64 / n.max(1) as f64) } else { method })
+}

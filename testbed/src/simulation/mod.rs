@@ -1,0 +1,73 @@
+//! What a step takes on a network that is described: a discrete-event simulation of the very schedules that jobs run.
+//!
+//! First, what every worker does is written down as a [`Trace`]: from real bags where the case is small ([`carried`]), from
+//! the lengths of bags where it is large ([`lengths`]). It does not depend on time. Then a [`replay`] gives time to it, on a
+//! [`Machine`] and a [`Network`]. So one trace serves many machines and networks, which is how a machine is fitted to
+//! measurements ([`calibration`]).
+
+pub mod calibration;
+pub mod carried;
+pub mod lengths;
+mod machine;
+pub mod measured;
+mod network;
+mod overlap;
+mod replay;
+mod trace;
+mod wire;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::MethodError;
+
+pub use carried::Source;
+pub use machine::Machine;
+pub use network::{Host, Link, Network};
+pub use overlap::Overlap;
+pub use replay::{Busy, Lived, Replayed, Span, replay};
+pub use trace::{Handled, KINDS, Op, Part, Trace};
+
+/// Where the lengths of bags come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bags {
+    /// Real bags of a job.
+    Carried {
+        /// How many entries one entry stands for: 1 for the whole gradient.
+        scale: usize,
+        /// How many steps the job has after its warm-up.
+        steps: u32,
+    },
+    /// Lengths alone.
+    Lengths(Overlap),
+}
+
+/// Why a case cannot be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// A method that cannot run.
+    #[error(transparent)]
+    Method(#[from] MethodError),
+    /// Real bags failed.
+    #[error(transparent)]
+    Carried(#[from] carried::CarriedError),
+    /// Lengths failed.
+    #[error(transparent)]
+    Lengths(#[from] lengths::LengthsError),
+}
+
+/// What all workers do in a step: one trace, or those of several steps in a row where the method learns from each.
+///
+/// # Errors
+/// A method that cannot run among so many workers, or what is too large.
+pub fn traces(
+    method: Method,
+    (workers, n): (u32, usize),
+    bags: Bags,
+    source: Source<'_>,
+) -> Result<Vec<Trace>, SimulationError> {
+    // Refused with the same words however it is simulated.
+    method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
+    Ok(match bags {
+        Bags::Carried { scale, steps } => carried::traces(method, (workers, n), scale, steps, source)?,
+        Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
+    })
+}

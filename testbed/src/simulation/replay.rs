@@ -1,0 +1,374 @@
+//! A discrete-event simulation: gives time to what workers do.
+//!
+//! Each worker does its operations one after the other, and beside them writes its messages and reads those of others, one
+//! at a time each. All of this wants the processor. The tasks of one pool of cores share it equally, and no task gets more
+//! than one core (processor sharing). Links carry messages in the order in which they come (see [`wire`](super::wire)).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use super::machine::Machine;
+use super::network::Network;
+use super::trace::{Op, Part, Trace};
+use super::wire::{Flight, Wires};
+
+/// What a worker is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Busy {
+    /// Work of this part.
+    On(Part),
+    /// Waiting for a message.
+    Waiting,
+}
+
+/// A stretch of a worker's time.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Span {
+    /// Seconds from the start of the step.
+    pub start: f64,
+    /// As `start`.
+    pub end: f64,
+    /// With what.
+    pub busy: Busy,
+}
+
+/// The step of one worker.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Lived {
+    /// When it had finished, in seconds.
+    pub seconds: f64,
+    /// Of them, accumulating, choosing and preparing messages.
+    pub select: f64,
+    /// Of them, waiting for messages.
+    pub exchange: f64,
+    /// Of them, taking entries in and committing.
+    pub merge: f64,
+    /// All of them in order.
+    #[serde(skip)]
+    pub spans: Vec<Span>,
+}
+
+/// A simulated step, by rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Replayed {
+    /// By rank.
+    pub workers: Vec<Lived>,
+}
+
+impl Replayed {
+    /// The worker that finished last.
+    pub fn slowest(&self) -> &Lived {
+        static NOBODY: Lived =
+            Lived { seconds: 0.0, select: 0.0, exchange: 0.0, merge: 0.0, spans: Vec::new() };
+        self.workers.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(&NOBODY)
+    }
+
+    /// How long the step takes: as long as on the slowest worker.
+    pub fn seconds(&self) -> f64 {
+        self.slowest().seconds
+    }
+}
+
+/// Simulates a step. With `spans`, what each worker does when is kept.
+pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) -> Replayed {
+    let mut replay = Replay::new(trace, machine, network, spans);
+    for rank in 0..trace.workers.len() {
+        replay.go_on(rank);
+    }
+    while let Some(Reverse(next)) = replay.events.pop() {
+        replay.now = next.time;
+        replay.happen(next.event);
+    }
+    Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
+}
+
+/// What wants the processor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Task {
+    /// The present operation of a rank.
+    Main(usize),
+    /// A rank writes a message.
+    Write(usize),
+    /// A rank reads one.
+    Read(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Event {
+    /// The next task of a pool is done, unless something changed there since.
+    Done { pool: usize, change: u64 },
+    /// The first byte of a message is at a link.
+    Arrives(Flight),
+    /// All of a message is at its receiver.
+    Delivered { from: usize, to: usize, bytes: f64 },
+    /// Whoever waits for this message runs.
+    Wakes { from: usize, to: usize },
+}
+
+/// In the order of time, and of equal times in the order in which they were planned.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    time: f64,
+    number: u64,
+    event: Event,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.time.total_cmp(&other.time).then(self.number.cmp(&other.number))
+    }
+}
+
+/// A task that ends when every task of its pool has had so much work since the start.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    ends: f64,
+    number: u64,
+    task: Task,
+}
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Shared {}
+
+impl PartialOrd for Shared {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Shared {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.ends.total_cmp(&other.ends).then(self.number.cmp(&other.number))
+    }
+}
+
+/// Cores that share their tasks equally.
+#[derive(Debug, Default)]
+struct Pool {
+    cores: f64,
+    /// Seconds of work that a task which was there from the start has had, until `at`.
+    had: f64,
+    at: f64,
+    tasks: BinaryHeap<Reverse<Shared>>,
+    changes: u64,
+}
+
+impl Pool {
+    /// Seconds of work that a task gets in a second.
+    fn speed(&self) -> f64 {
+        (self.cores / self.tasks.len().max(1) as f64).min(1.0)
+    }
+
+    fn advance(&mut self, now: f64) {
+        self.had += (now - self.at) * self.speed();
+        self.at = now;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Worker {
+    /// The operation that comes next.
+    next: usize,
+    waiting: Option<u32>,
+    since: f64,
+    /// Messages that have come and were not taken, by sender.
+    mail: HashMap<u32, u32>,
+    writes: VecDeque<(u32, f64)>,
+    reads: VecDeque<(usize, f64)>,
+    lived: Lived,
+}
+
+struct Replay<'a> {
+    trace: &'a Trace,
+    machine: &'a Machine,
+    network: &'a Network,
+    wires: Wires<'a>,
+    spans: bool,
+    now: f64,
+    number: u64,
+    events: BinaryHeap<Reverse<Planned>>,
+    pools: Vec<Pool>,
+    workers: Vec<Worker>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(trace: &'a Trace, machine: &'a Machine, network: &'a Network, spans: bool) -> Self {
+        Self {
+            trace,
+            machine,
+            network,
+            wires: Wires::new(network, machine.goodput),
+            spans,
+            now: 0.0,
+            number: 0,
+            events: BinaryHeap::new(),
+            pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
+            workers: trace.workers.iter().map(|_| Worker::default()).collect(),
+        }
+    }
+
+    fn plan(&mut self, time: f64, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse(Planned { time, number: self.number, event }));
+    }
+
+    /// A task wants so many seconds of a processor.
+    fn want(&mut self, rank: usize, task: Task, seconds: f64) {
+        let host = &self.network.hosts[rank];
+        self.number += 1;
+        let pool = &mut self.pools[host.pool];
+        pool.advance(self.now);
+        let ends = pool.had + seconds * host.slow;
+        pool.tasks.push(Reverse(Shared { ends, number: self.number, task }));
+        self.reckon(host.pool);
+    }
+
+    /// Plans the end of a pool's next task.
+    fn reckon(&mut self, number: usize) {
+        let pool = &mut self.pools[number];
+        pool.changes += 1;
+        if let Some(Reverse(first)) = pool.tasks.peek() {
+            let time = self.now + ((first.ends - pool.had) / pool.speed()).max(0.0);
+            let event = Event::Done { pool: number, change: pool.changes };
+            self.plan(time, event);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Done { pool, change } if self.pools[pool].changes == change => self.done(pool),
+            Event::Done { .. } => {}
+            Event::Arrives(flight) => self.fly(flight),
+            Event::Delivered { from, to, bytes } => {
+                let worker = &mut self.workers[to];
+                worker.reads.push_back((from, bytes));
+                if worker.reads.len() == 1 {
+                    self.want(to, Task::Read(to), self.machine.side(bytes));
+                }
+            }
+            Event::Wakes { from, to } => {
+                let worker = &mut self.workers[to];
+                if worker.waiting == Some(from as u32) {
+                    worker.waiting = None;
+                    self.lived(to, Busy::Waiting);
+                    self.go_on(to);
+                } else {
+                    *worker.mail.entry(from as u32).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// The first task of a pool is done.
+    fn done(&mut self, number: usize) {
+        let pool = &mut self.pools[number];
+        pool.advance(self.now);
+        let Some(Reverse(done)) = pool.tasks.pop() else { return };
+        // What was lost to rounding is given back, so that equal tasks end at the same time.
+        pool.had = pool.had.max(done.ends);
+        self.reckon(number);
+        match done.task {
+            Task::Main(rank) => {
+                if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
+                    self.lived(rank, Busy::On(part));
+                }
+                self.go_on(rank);
+            }
+            Task::Write(rank) => {
+                if let Some((to, bytes)) = self.workers[rank].writes.pop_front() {
+                    self.fly(Flight { from: rank, to: to as usize, bytes, hop: 0, sent: self.now });
+                }
+                if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
+                    self.want(rank, Task::Write(rank), self.machine.side(bytes));
+                }
+            }
+            Task::Read(rank) => {
+                if let Some((from, _)) = self.workers[rank].reads.pop_front() {
+                    self.plan(self.now + self.machine.wake * 1e-6, Event::Wakes { from, to: rank });
+                }
+                if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
+                    self.want(rank, Task::Read(rank), self.machine.side(bytes));
+                }
+            }
+        }
+    }
+
+    /// A message takes its next link.
+    fn fly(&mut self, flight: Flight) {
+        let Flight { from, to, bytes, .. } = flight;
+        let (time, onward) = self.wires.pass(flight, self.now);
+        match onward {
+            Some(flight) => self.plan(time, Event::Arrives(flight)),
+            None => self.plan(time, Event::Delivered { from, to, bytes }),
+        }
+    }
+
+    /// A worker does what it can without waiting.
+    fn go_on(&mut self, rank: usize) {
+        let trace = self.trace;
+        while let Some(op) = trace.workers[rank].get(self.workers[rank].next) {
+            let worker = &mut self.workers[rank];
+            worker.next += 1;
+            match op {
+                Op::Work(_, handled) => {
+                    self.want(rank, Task::Main(rank), self.machine.work(handled));
+                    return;
+                }
+                Op::Send { to, bytes } => {
+                    let bytes = f64::from(*bytes);
+                    worker.writes.push_back((*to, bytes));
+                    if worker.writes.len() == 1 {
+                        self.want(rank, Task::Write(rank), self.machine.side(bytes));
+                    }
+                }
+                Op::Receive { from } => match worker.mail.get_mut(from) {
+                    Some(count) if *count > 0 => *count -= 1,
+                    _ => {
+                        worker.waiting = Some(*from);
+                        return;
+                    }
+                },
+            }
+        }
+        self.workers[rank].lived.seconds = self.now;
+    }
+
+    /// Since the last time, a worker was busy with this.
+    fn lived(&mut self, rank: usize, busy: Busy) {
+        let worker = &mut self.workers[rank];
+        let (start, end) = (std::mem::replace(&mut worker.since, self.now), self.now);
+        let part = match busy {
+            Busy::On(Part::Select) => &mut worker.lived.select,
+            Busy::On(Part::Merge) => &mut worker.lived.merge,
+            Busy::Waiting => &mut worker.lived.exchange,
+        };
+        *part += end - start;
+        if !self.spans || end <= start {
+            return;
+        }
+        match worker.lived.spans.last_mut() {
+            Some(last) if last.busy == busy && last.end == start => last.end = end,
+            _ => worker.lived.spans.push(Span { start, end, busy }),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What every worker does in one step, in order, whatever the machine and the network: what a replay gives time to.
+
+use gleaner_algorithms::bag::wire::PIECE;
+use gleaner_algorithms::schedule::Tally;
+
+/// Which part of a step a piece of work belongs to, as measurements are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Accumulating, choosing entries and preparing messages.
+    Select,
+    /// Taking received entries in and committing.
+    Merge,
+}
+
+/// Kinds of work, in the order of [`Handled`]: entries accumulated, then the parts of a [`Tally`].
+pub const KINDS: [&str; 7] = ["accumulate", "choose", "encode", "merge", "dense", "commit", "settle"];
+
+/// How many entries of each of the [`KINDS`] are handled.
+pub type Handled = [f32; KINDS.len()];
+
+/// One thing that a worker does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op {
+    /// Its processor handles entries.
+    Work(Part, Handled),
+    /// It hands a message of so many payload bytes to its network.
+    Send {
+        /// The receiver's rank.
+        to: u32,
+        /// Payload.
+        bytes: f32,
+    },
+    /// It needs the next message from this rank before it goes on.
+    Receive {
+        /// The sender's rank.
+        from: u32,
+    },
+}
+
+/// The step of all workers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// By rank.
+    pub workers: Vec<Vec<Op>>,
+    /// Latency rounds: the longest chain of messages that wait for each other.
+    pub rounds: u64,
+    /// Entries of the update.
+    pub delivered: f64,
+}
+
+impl Trace {
+    /// So many workers that do nothing yet.
+    pub fn new(workers: usize) -> Self {
+        Self { workers: vec![Vec::new(); workers], ..Self::default() }
+    }
+
+    /// A worker's processor handles something, if it is anything.
+    pub fn work(&mut self, rank: usize, part: Part, handled: Handled) {
+        if handled.iter().any(|&h| h > 0.0) {
+            self.workers[rank].push(Op::Work(part, handled));
+        }
+    }
+
+    /// Payload bytes that each worker receives.
+    pub fn bytes_received(&self) -> Vec<f64> {
+        let mut bytes = vec![0.0; self.workers.len()];
+        for op in self.workers.iter().flatten() {
+            if let Op::Send { to, bytes: sent } = op {
+                bytes[*to as usize] += f64::from(*sent);
+            }
+        }
+        bytes
+    }
+
+    /// Messages of all workers together.
+    pub fn messages(&self) -> u64 {
+        let sends = |ops: &Vec<Op>| ops.iter().filter(|op| matches!(op, Op::Send { .. })).count() as u64;
+        self.workers.iter().map(sends).sum()
+    }
+}
+
+/// Entries accumulated, which no schedule tells.
+pub fn accumulated(entries: f64) -> Handled {
+    let mut handled = [0.0; KINDS.len()];
+    handled[0] = entries as f32;
+    handled
+}
+
+/// What a schedule's run handled, each entry standing for so many.
+pub fn handled(tally: Tally, scale: f64) -> Handled {
+    let parts = tally.parts();
+    std::array::from_fn(|i| if i == 0 { 0.0 } else { (parts[i - 1] * scale) as f32 })
+}
+
+/// Into how many messages a payload of so many bytes is cut, `most` at most.
+pub fn pieces(bytes: f64, most: usize) -> usize {
+    ((bytes / PIECE as f64).ceil() as usize).clamp(1, most)
+}

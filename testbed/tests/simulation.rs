@@ -1,0 +1,465 @@
+//! Laws of simulated steps, for every method that there is.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::schedule::{check, lockstep};
+use gleaner_testbed::simulation::calibration::{Prepared, fit};
+use gleaner_testbed::simulation::measured::{Measured, read};
+use gleaner_testbed::simulation::{Bags, Link, Machine, Network, Op, Overlap, Trace, replay, traces};
+use gleaner_testbed::topology::Topology;
+
+/// Heavy-tailed, partly shared between the ranks, another one in each step.
+fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
+    let of = |seed: u64, i: usize| {
+        let mut x = (seed << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let uniform = ((x ^ (x >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        uniform * uniform * uniform
+    };
+    let own = 2 * (step * 1000 + u64::from(rank)) + 1;
+    entries.iter_mut().enumerate().for_each(|(i, entry)| *entry = of(2 * step, i) + of(own, i));
+}
+
+/// All methods that run among so many workers.
+fn methods(workers: u32, n: usize, density: f64) -> Vec<Method> {
+    let named = COLLECTIVES.iter().map(|collective| Method::of(*collective).density(density));
+    named.filter(|method| method.shape(workers, n).is_ok()).collect()
+}
+
+fn carried(method: Method, workers: u32, n: usize) -> Vec<Trace> {
+    traces(method, (workers, n), Bags::Carried { scale: 1, steps: 4 }, &gradient).unwrap()
+}
+
+const LINK: Link = Link { rate: 1.25e8, burst: 0.0, latency: 5e-5, loss: 0.0 };
+
+fn star(workers: u32) -> Network {
+    Network::star(workers, LINK, 2.0, false)
+}
+
+fn seconds(trace: &Trace, machine: &Machine, network: &Network) -> f64 {
+    replay(trace, machine, network, false).seconds()
+}
+
+/// Seconds of processor that a worker's operations take.
+fn work(trace: &Trace, rank: usize, machine: &Machine) -> f64 {
+    let seconds = |op: &Op| if let Op::Work(_, handled) = op { machine.work(handled) } else { 0.0 };
+    trace.workers[rank].iter().map(seconds).sum()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-6 * a.abs().max(b.abs())
+}
+
+#[test]
+fn one_worker_takes_what_it_computes_and_no_more() {
+    let machine = Machine::default();
+    for method in methods(1, 5000, 0.02) {
+        for trace in carried(method, 1, 5000) {
+            let replayed = replay(&trace, &machine, &star(1), false);
+            assert!(close(replayed.seconds(), work(&trace, 0, &machine)), "{method}");
+            assert_eq!(replayed.workers[0].exchange, 0.0, "{method}");
+        }
+    }
+}
+
+/// The parts of every worker's step are its step.
+#[test]
+fn parts_add_up() {
+    for workers in [2, 3, 6] {
+        for method in methods(workers, 6000, 0.02) {
+            let replayed =
+                replay(&carried(method, workers, 6000)[0], &Machine::default(), &star(workers), true);
+            for worker in &replayed.workers {
+                let sum = worker.select + worker.exchange + worker.merge;
+                assert!(close(sum, worker.seconds), "{method}: {sum} of {}", worker.seconds);
+                let spans: f64 = worker.spans.iter().map(|span| span.end - span.start).sum();
+                assert!(close(spans, worker.seconds), "{method}");
+                assert!(worker.spans.windows(2).all(|pair| pair[0].end == pair[1].start), "{method}");
+            }
+        }
+    }
+}
+
+/// What is written down of a run is what the lock-step interpreter and the checker count.
+#[test]
+fn bytes_and_rounds_are_those_of_the_interpreter() {
+    for workers in [2u32, 5, 8] {
+        let n = 4000;
+        for method in methods(workers, n, 0.05) {
+            let trace = carried(method, workers, n).remove(0);
+            let mut ensemble = Ensemble::<f32>::new(method, workers, n).unwrap();
+            let learns = !(ensemble.memories[0].agreed.is_empty() && ensemble.memories[0].own.is_empty());
+            let last = 3 + if learns { 0 } else { 2 };
+            let mut entries = vec![0.0; n];
+            for step in 0..=last {
+                let executions = (0..workers).map(|rank| {
+                    gradient(rank, step, &mut entries);
+                    ensemble.residuals[rank as usize].accumulate(0, &entries).unwrap();
+                    ensemble.begin(rank as usize).unwrap()
+                });
+                let done = lockstep(executions.collect()).unwrap();
+                if step == last {
+                    let bytes: Vec<f64> = done.runs.iter().map(|run| run.bytes_received as f64).collect();
+                    assert_eq!(trace.bytes_received(), bytes, "{method}");
+                    assert_eq!(trace.rounds, ensemble.cost.rounds, "{method}");
+                }
+                ensemble.commit(done, method.collection()).unwrap();
+            }
+        }
+    }
+}
+
+/// The α-β model is a lower bound: nobody receives faster than its link, and each message takes a latency and its transfer
+/// before what waits for it.
+#[test]
+fn no_step_is_faster_than_latency_and_bandwidth_allow() {
+    for workers in [2, 4, 7] {
+        for method in methods(workers, 6000, 0.02) {
+            let trace = carried(method, workers, 6000).remove(0);
+            let taken = seconds(&trace, &Machine::infinite(), &star(workers));
+            let bytes = trace.bytes_received().into_iter().fold(0.0, f64::max);
+            let least = (bytes / LINK.rate).max(chain(&trace, &Machine::infinite(), LINK));
+            assert!(taken >= least * (1.0 - 1e-9), "{method}: {taken} below {least}");
+        }
+    }
+}
+
+/// Where links take no time and nobody shares a core, only chains of computation are left: never shorter than the longest
+/// worker's own, never longer than all work in a row.
+#[test]
+fn an_infinite_network_leaves_the_longest_chain() {
+    let machine = Machine { message: 0.0, byte: 0.0, wake: 0.0, ..Machine::default() };
+    let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
+    for workers in [2u32, 6] {
+        let network = Network::star(workers, link, f64::INFINITY, false);
+        for method in methods(workers, 6000, 0.02) {
+            let trace = carried(method, workers, 6000).remove(0);
+            let taken = seconds(&trace, &machine, &network);
+            assert!(close(taken, chain(&trace, &machine, link)), "{method}: {taken}");
+        }
+    }
+}
+
+/// The longest chain of work and messages where nobody shares anything, reckoned without events.
+fn chain(trace: &Trace, machine: &Machine, link: Link) -> f64 {
+    let workers = trace.workers.len();
+    let mut times = vec![0.0f64; workers];
+    let mut next = vec![0; workers];
+    let mut mail: std::collections::HashMap<(u32, u32), std::collections::VecDeque<f64>> = Default::default();
+    let mut progress = true;
+    while std::mem::take(&mut progress) {
+        for rank in 0..workers {
+            while let Some(op) = trace.workers[rank].get(next[rank]) {
+                match op {
+                    Op::Work(_, handled) => times[rank] += machine.work(handled),
+                    Op::Send { to, bytes } => {
+                        let there = times[rank] + 2.0 * link.latency + f64::from(*bytes) / link.rate;
+                        mail.entry((rank as u32, *to)).or_default().push_back(there);
+                    }
+                    Op::Receive { from } => {
+                        let queue = mail.entry((*from, rank as u32)).or_default();
+                        let Some(sent) = queue.pop_front() else { break };
+                        times[rank] = times[rank].max(sent);
+                    }
+                }
+                next[rank] += 1;
+                progress = true;
+            }
+        }
+    }
+    times.into_iter().fold(0.0, f64::max)
+}
+
+/// Slower links, later bytes, fewer cores, and losses make no step shorter.
+#[test]
+fn worse_is_not_faster() {
+    let machine = Machine::default();
+    for workers in [3u32, 8] {
+        for method in methods(workers, 20_000, 0.02) {
+            let trace = carried(method, workers, 20_000).remove(0);
+            let best = seconds(&trace, &machine, &star(workers));
+            let link = |link: Link| Network::star(workers, link, 2.0, false);
+            let worse = [
+                ("narrow", link(Link { rate: LINK.rate / 8.0, ..LINK })),
+                ("far", link(Link { latency: 20.0 * LINK.latency, ..LINK })),
+                ("lossy", link(Link { loss: 0.3, ..LINK })),
+                ("one core each", Network::star(workers, LINK, 1.0, false)),
+                ("one core for all", Network::star(workers, LINK, 1.0, true)),
+            ];
+            for (name, network) in worse {
+                let taken = seconds(&trace, &machine, &network);
+                // Who comes first at a link may change with what comes before: an anomaly, and a small one.
+                assert!(taken >= 0.98 * best, "{method}, {name}: {taken} after {best}");
+            }
+        }
+    }
+}
+
+/// A straggler's step takes as much longer as the straggler computes longer, at least.
+#[test]
+fn everybody_waits_for_a_straggler() {
+    let machine = Machine::default();
+    for method in methods(4, 20_000, 0.02) {
+        let trace = carried(method, 4, 20_000).remove(0);
+        let mut network = star(4);
+        network.hosts[1].slow = 10.0;
+        let replayed = replay(&trace, &machine, &network, false);
+        assert!(replayed.workers[1].seconds >= 10.0 * work(&trace, 1, &machine) * (1.0 - 1e-9), "{method}");
+        // It contributes to every sum, so nobody is done before it has read its own gradient.
+        let read = 10.0 * machine.accumulate * 20_000.0 * 1e-9;
+        assert!(replayed.workers.iter().all(|worker| worker.seconds >= read), "{method}");
+    }
+}
+
+/// Equal seeds give equal steps, bit by bit; other seeds lose other segments.
+#[test]
+fn steps_repeat() {
+    let trace = carried(Method::ring(), 4, 400_000).remove(0);
+    let lossy = |seed: u64| {
+        let link = Link { loss: 0.05, ..LINK };
+        let network = Network { seed, ..Network::star(4, link, 2.0, false) };
+        seconds(&trace, &Machine::default(), &network)
+    };
+    assert_eq!(lossy(1).to_bits(), lossy(1).to_bits());
+    assert_ne!(lossy(1), lossy(2));
+    let again = carried(Method::ring(), 4, 400_000).remove(0);
+    assert_eq!(trace, again);
+}
+
+/// A lost segment costs a round trip where later ones follow, so that a far network suffers more.
+#[test]
+fn losses_cost_round_trips() {
+    let trace = carried(Method::ring(), 3, 300_000).remove(0);
+    let taken = |latency: f64, loss: f64| {
+        let link = Link { latency, loss, ..LINK };
+        seconds(&trace, &Machine::infinite(), &Network::star(3, link, 2.0, false))
+    };
+    let cost = |latency: f64| taken(latency, 0.01) - taken(latency, 0.0);
+    assert!(cost(1e-2) > cost(1e-3) && cost(1e-3) > 0.0);
+}
+
+/// Lengths are those of real bags, for every method: bytes, entries and work, and so the step.
+#[test]
+fn lengths_are_near_real_bags() {
+    let (n, density) = (120_000, 0.01);
+    let overlap = Overlap::of_source(density, &gradient);
+    let machine = Machine::default();
+    for workers in [2u32, 4, 6, 7, 8] {
+        for method in methods(workers, n, density) {
+            let real = carried(method, workers, n);
+            let name = method.collective().name();
+            // How many entries a threshold gives while it is still being searched for, no length says.
+            if name.starts_with("exdyna") || name == "oktopk" {
+                continue;
+            }
+            let lengths = traces(method, (workers, n), Bags::Lengths(overlap), &gradient).unwrap();
+            let near = |what: &str, real: f64, model: f64, tolerance: f64| {
+                let ratio = model / real;
+                assert!(
+                    (ratio - 1.0).abs() <= tolerance,
+                    "{method}, P = {workers}: {what} {model} for {real}"
+                );
+            };
+            let received = |trace: &Trace| trace.bytes_received().iter().sum::<f64>();
+            near("bytes", received(&real[0]), received(&lengths[0]), 0.05);
+            near("entries", real[0].delivered, lengths[0].delivered, 0.05);
+            assert_eq!(real[0].rounds, lengths[0].rounds, "{method}");
+            let network = star(workers);
+            let (real, model) =
+                (seconds(&real[0], &machine, &network), seconds(&lengths[0], &machine, &network));
+            near("seconds", real, model, 0.15);
+        }
+    }
+}
+
+/// One sampled entry stands for several: what is received of the whole is foreseen by a sample, also while a threshold is
+/// still being searched for.
+#[test]
+fn samples_stand_for_the_whole() {
+    // So long that a partition into a thousand blocks of whole vectors is about as even in the sample.
+    let (workers, n) = (4, 1_600_000);
+    for method in methods(workers, n, 0.01) {
+        let name = method.collective().name();
+        let whole = carried(method, workers, n);
+        let bags = Bags::Carried { scale: 4, steps: 4 };
+        let sample = traces(method, (workers, n), bags, &gradient).unwrap();
+        assert_eq!(whole.len(), sample.len());
+        for (whole, sample) in whole.iter().zip(&sample) {
+            let received = |trace: &Trace| trace.bytes_received().iter().sum::<f64>();
+            let ratio = received(sample) / received(whole);
+            assert!((ratio - 1.0).abs() < 0.1, "{name}: {ratio}");
+            let taken = |trace: &Trace| seconds(trace, &Machine::default(), &star(workers));
+            let ratio = taken(sample) / taken(whole);
+            assert!((ratio - 1.0).abs() < 0.1, "{name}: {ratio}");
+        }
+    }
+}
+
+/// Two racks whose uplinks carry less than their hosts: what crosses them waits for the uplink, and only that.
+#[test]
+fn an_oversubscribed_core_is_shared() {
+    let topology = |uplink: &str| {
+        let group = |name: &str| {
+            format!("[[group]]\nname = '{name}'\nhosts = 2\n[uplink.{name}]\nrate = '{uplink}'\n")
+        };
+        Topology::parse(&["[link]\nrate = '1gbit'\n".into(), group("a"), group("b")].concat()).unwrap()
+    };
+    let network = |uplink: &str| Network::of_topology(&topology(uplink), Duration::ZERO, 2.0, false);
+    let bytes = 125e6 / 4.0;
+    // Rank 0 sends to its neighbour, ranks 2 and 3 to the other rack.
+    let mut trace = Trace::new(4);
+    let send = |to: u32| Op::Send { to, bytes: bytes as f32 };
+    trace.workers[0] = vec![send(1)];
+    trace.workers[2] = vec![send(0)];
+    trace.workers[3] = vec![send(1)];
+    trace.workers[1] = vec![Op::Receive { from: 0 }, Op::Receive { from: 3 }];
+    trace.workers[0].push(Op::Receive { from: 2 });
+    let replayed = |uplink: &str| replay(&trace, &Machine::infinite(), &network(uplink), false);
+    // Each message takes a quarter of a second. With half the rate, what crosses the core takes one after the other.
+    assert!(close(replayed("1gbit").seconds(), 0.5));
+    assert!(close(replayed("500mbit").seconds(), 1.0));
+    let alone = |to: u32, from: u32| {
+        let mut trace = Trace::new(4);
+        trace.workers[from as usize] = vec![send(to)];
+        trace.workers[to as usize] = vec![Op::Receive { from }];
+        replay(&trace, &Machine::infinite(), &network("500mbit"), false).seconds()
+    };
+    assert!(close(alone(1, 0), 0.25));
+    assert!(close(alone(0, 2), 0.5));
+}
+
+/// A machine's numbers are found again from steps that were simulated with them.
+#[test]
+fn a_machine_is_fitted() {
+    let machine = Machine { message: 30.0, byte: 1.0, accumulate: 2.0, ..Machine::default() };
+    let mut cases = Vec::new();
+    for workers in [2u32, 4] {
+        for name in ["spardl", "ring", "gtopk", "topka", "dsar-split-all-gather"] {
+            let method = Method::named(name).unwrap().density(0.01);
+            let traces = carried(method, workers, 100_000);
+            let network = Network::star(workers, LINK, 2.0, true);
+            let replayed = replay(&traces[0], &machine, &network, false);
+            let slowest = replayed.slowest();
+            let measured = Measured {
+                label: name.into(),
+                method,
+                workers,
+                n: 100_000,
+                shape: None,
+                cores: Some(2),
+                steps: 1,
+                seconds: slowest.seconds,
+                select: slowest.select,
+                merge: slowest.merge,
+                bytes_received: 0.0,
+            };
+            cases.push(Prepared { measured, traces, network });
+        }
+    }
+    let off = |machine: &Machine| {
+        let ratio = |case: &Prepared| {
+            replay(&case.traces[0], machine, &case.network, false).seconds() / case.measured.seconds
+        };
+        cases.iter().map(|case| (ratio(case) - 1.0).abs()).fold(0.0, f64::max)
+    };
+    let start = Machine::default();
+    let fitted = fit(&cases, &start, |_, _| {});
+    assert!(off(&start) > 0.2, "nothing to find: {}", off(&start));
+    assert!(off(&fitted) < 0.05, "off by {}: {fitted:?}", off(&fitted));
+}
+
+/// Files of measurements: what an experiment stored and what bench printed; other jobs are passed over, nonsense is refused.
+#[test]
+fn measurements_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("measurements.jsonl");
+    let summary = serde_json::json!({
+        "method": "spardl/2", "workers": 4, "params": 1000, "k": 10, "steps": 5, "seconds": 0.5,
+        "slowest_select": 0.1, "slowest_merge": 0.2, "bytes_received": 800,
+    });
+    let record = |case: serde_json::Value, chaos: &[&str]| {
+        serde_json::json!({
+            "version": 1, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
+            "machine": { "processor": "p", "cores": 3, "memory": 1, "kernel": "k" }, "commit": null, "command": [],
+            "chaos": chaos, "traffic": [], "outcome": { "done": summary },
+        })
+        .to_string()
+    };
+    let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%" });
+    let train = serde_json::json!({ "command": "train" });
+    let lines = [
+        record(shaped.clone(), &[]),
+        record(shaped.clone(), &["kill"]),
+        record(train, &[]),
+        format!("[0] {}", serde_json::json!({ "methods": [summary, summary], "refused": [] })),
+        "a launcher's words".into(),
+    ];
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let found = read(&path).unwrap();
+    assert_eq!(found.len(), 3);
+    let shape = found[0].shape.unwrap();
+    assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
+    assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
+    assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
+    assert_eq!((found[1].shape, found[1].cores), (None, None));
+    for (text, words) in
+        [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "nothing can be compared")]
+    {
+        std::fs::write(&path, text).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    let error = read(&folder.path().join("nowhere")).unwrap_err().to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
+/// What is too large is refused in a sentence, and what is large is not.
+#[test]
+fn large_cases() {
+    let overlap = Bags::Lengths(Overlap { shared: 0.1, support: 0.5 });
+    let refused = traces(Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap_err().to_string();
+    assert!(refused.contains("choose fewer workers"), "{refused}");
+    let spardl = Method::spardl().density(0.001);
+    let trace = traces(spardl, (256, 10_000_000_000), overlap, &gradient).unwrap().remove(0);
+    assert_eq!(trace.rounds, 16);
+    // SparDL, equation 3: 4k(P − 1)/P words of four bytes at most, and an index takes less than a word.
+    let most = 16.0 * 1e7 * 255.0 / 256.0;
+    let received = trace.bytes_received().into_iter().fold(0.0, f64::max);
+    assert!(received < 1.01 * most && received > most / 2.0, "{received} of {most}");
+}
+
+/// The model of overlap finds its own numbers again, and never leaves its bounds.
+#[test]
+fn overlap_is_fitted() {
+    for overlap in [(0.0, 1.0), (0.3, 0.5), (0.1, 0.05), (0.9, 1.0)] {
+        let overlap = Overlap { shared: overlap.0, support: overlap.1 };
+        let (k, n) = (1e4, 1e6);
+        let unions: Vec<(f64, f64)> =
+            (1..=12).map(|m| (f64::from(m), overlap.union(f64::from(m), k, n))).collect();
+        let found = Overlap::fit(&unions, k, n);
+        for &(workers, union) in &unions {
+            let model = found.union(workers, k, n);
+            assert!((model / union - 1.0).abs() < 0.03, "{overlap:?}: {model} for {union}");
+            assert!(model >= k * 0.999 && model <= k * workers * 1.001);
+        }
+    }
+}
+
+/// A schedule's checker and the lengths agree on rounds where a first step is typical.
+#[test]
+fn rounds_of_lengths_are_the_checkers() {
+    for workers in [2u32, 3, 5, 9, 16] {
+        for name in ["spardl", "ring", "gtopk", "topka", "random-k", "rabenseifner"] {
+            let method = Method::named(name).unwrap();
+            let proof = check(&method.schedules(workers, 10_000).unwrap()).unwrap();
+            let overlap = Bags::Lengths(Overlap { shared: 0.2, support: 1.0 });
+            let trace = traces(method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
+            assert_eq!(trace.rounds, proof.cost.rounds, "{name} among {workers}");
+        }
+    }
+}
