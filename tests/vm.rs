@@ -135,7 +135,8 @@ fn output_files_and_the_exit_code_come_back() {
     nothing_is_left(share.path());
 }
 
-/// Two namespaces and a link between them. Then, for each delay, as many milliseconds each way; then Soft-RoCE.
+/// Two namespaces and a link between them. Then, for each delay, as many milliseconds each way; then the same for the four times
+/// that a packet and its answer go over a link of an emulated network; then Soft-RoCE.
 const NETWORK: &str = "
 set -e
 ip netns add a; ip netns add b
@@ -148,6 +149,11 @@ for delay in 5 20; do
     tc -n a qdisc change dev va root netem delay ${delay}ms
     tc -n b qdisc change dev vb root netem delay ${delay}ms
     ip netns exec a ping -c 30 -i 0.1 10.77.0.2 >$delay
+done
+for delay in 1 5; do
+    gleaner testbed up --name delayed --hosts 2 --delay ${delay}ms >hosts
+    gleaner testbed exec --name delayed host0 -- ping -c 30 -i 0.1 10.77.0.2 >links$delay
+    gleaner testbed down --name delayed
 done
 tc -n a qdisc replace dev va root tbf rate 10mbit burst 16k latency 20ms
 tc -n a qdisc show dev va >tbf
@@ -188,6 +194,12 @@ fn a_round_trip_takes_as_long_as_asked_and_soft_roce_works() {
     for (name, asked) in [("5", 10.0), ("20", 40.0)] {
         let measured = fastest(name);
         assert!((asked..asked * 1.2).contains(&measured), "asked for {asked} ms: {measured} ms");
+    }
+    println!("over emulated links: {} ms, {} ms", fastest("links1"), fastest("links5"));
+    // Four queues, each of which a machine without processors of its own serves a little late.
+    for (name, asked) in [("links1", 4.0), ("links5", 20.0)] {
+        let measured = fastest(name);
+        assert!((asked..asked + 8.0).contains(&measured), "asked for {asked} ms: {measured} ms");
     }
     assert!(text("tbf").contains("rate 10Mbit"), "{}", text("tbf"));
     assert!(text("loopback").contains("1 received"), "{}", text("loopback"));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use gleaner_runtime::staged::Staged;
-use gleaner_testbed::report::{figures, page, read, summary};
+use gleaner_testbed::report::{figures, gallery, page, read, summary};
 
 /// Make one HTML page of measurements
 ///
@@ -16,6 +16,7 @@ use gleaner_testbed::report::{figures, page, read, summary};
 #[command(after_help = "Examples:
   gleaner testbed report runs/methods
   gleaner testbed report runs/monday runs/tuesday --out both.html
+  gleaner testbed report runs/methods --pictures pictures
   gleaner testbed report runs/methods --json")]
 pub struct Report {
     /// Directories that `gleaner testbed run` wrote
@@ -24,6 +25,9 @@ pub struct Report {
     /// Where to write the page [default: report.html, or nowhere with --json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Also write every picture as an SVG file into this directory, which is made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pictures: Option<PathBuf>,
     /// Print the numbers as one JSON object
     #[arg(long)]
     json: bool,
@@ -34,19 +38,27 @@ pub fn run(report: &Report) -> Result<ExitCode, String> {
     let runs = read(&report.directories).map_err(|e| e.to_string())?;
     let figures = figures(&runs);
     let summary = summary(&runs, &figures);
-    let nowhere = report.json && report.out.is_none();
-    if !nowhere {
-        let out = report.out.clone().unwrap_or_else(|| "report.html".into());
-        let page = page(&runs, &summary).map_err(|e| e.to_string())?;
-        let mut staged = Staged::default();
-        staged.write(&out, |file| file.write_all(page.as_bytes())).map_err(|e| e.to_string())?;
-        staged.publish().map_err(|e| e.to_string())?;
-        if !report.json {
-            for note in runs.iter().flat_map(|run| run.notes.iter().map(move |note| (run, note))) {
-                eprintln!("gleaner: {}: {}", note.0.name, note.1);
-            }
-            println!("{}", out.display());
+    let mut staged = Staged::default();
+    if let Some(directory) = &report.pictures {
+        let cannot = |e| format!("{} cannot be made: {e}", directory.display());
+        std::fs::create_dir_all(directory).map_err(cannot)?;
+        for (name, svg) in gallery(&figures).map_err(|e| e.to_string())? {
+            let file = directory.join(format!("{name}.svg"));
+            staged.write(&file, |file| file.write_all(svg.as_bytes())).map_err(|e| e.to_string())?;
         }
+    }
+    let nowhere = report.json && report.out.is_none();
+    let out = (!nowhere).then(|| report.out.clone().unwrap_or_else(|| "report.html".into()));
+    if let Some(out) = &out {
+        let page = page(&runs, &summary).map_err(|e| e.to_string())?;
+        staged.write(out, |file| file.write_all(page.as_bytes())).map_err(|e| e.to_string())?;
+    }
+    staged.publish().map_err(|e| e.to_string())?;
+    if let Some(out) = out.filter(|_| !report.json) {
+        for note in runs.iter().flat_map(|run| run.notes.iter().map(move |note| (run, note))) {
+            eprintln!("gleaner: {}: {}", note.0.name, note.1);
+        }
+        println!("{}", out.display());
     }
     if report.json {
         println!("{}", serde_json::to_string(&summary).map_err(|e| e.to_string())?);

@@ -27,6 +27,7 @@ const FIELDS: [&str; 27] = [
     "seconds_p75",
     "seconds_select_p25",
     "seconds_select_p75",
+    "seconds_steps",
     "seconds_exchange_p25",
     "seconds_exchange_p75",
     "seconds_merge_p25",

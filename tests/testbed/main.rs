@@ -254,9 +254,9 @@ fn a_command_on_a_host_is_like_any_other() {
     assert_eq!(text(&cat.wait_with_output().unwrap().stdout), "through");
     let inside = exec(&["ip", "netns", "identify"]).output().unwrap();
     assert_eq!(text(&inside.stdout).trim(), format!("{}.host1", network.name));
-    // The command itself hears a Ctrl-C.
-    let mut trap =
-        exec(&["sh", "-c", "trap 'echo heard; exit 3' INT; echo ready; while :; do sleep 0.1; done"]);
+    // The command itself hears a Ctrl-C, also where the tests run in the background and ignore it.
+    let script = "trap 'echo heard; exit 3' INT; echo ready; while :; do sleep 0.1; done";
+    let mut trap = exec(&["env", "--default-signal=INT", "sh", "-c", script]);
     let mut trap = trap.stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
     trap.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();

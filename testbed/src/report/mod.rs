@@ -17,6 +17,7 @@ mod training;
 
 pub use figure::{Figure, figures};
 pub use page::page;
+pub use plot::gallery;
 pub use read::{ReadError, Run, read};
 pub use summary::{Summary, summary};
 

@@ -43,6 +43,24 @@ pub fn pictures(figure: &Figure, panel: &Panel, name: &str) -> Result<Vec<String
     Ok(drawn.into_iter().enumerate().map(dress).collect())
 }
 
+/// All pictures of these figures with their names, each of which is the figure's, followed by numbers where it has several.
+///
+/// # Errors
+/// What the plotting library refuses.
+pub fn gallery(figures: &[Figure]) -> Result<Vec<(String, String)>, DrawError> {
+    let mut gallery = Vec::new();
+    for figure in figures {
+        let mut svgs = Vec::new();
+        for (i, panel) in figure.panels.iter().enumerate() {
+            svgs.extend(pictures(figure, panel, &format!("{}-{i}", figure.id))?);
+        }
+        let several = svgs.len() > 1;
+        let name = |i| if several { format!("{}-{}", figure.id, i + 1) } else { figure.id.to_owned() };
+        gallery.extend(svgs.into_iter().enumerate().map(|(i, svg)| (name(i), svg)));
+    }
+    Ok(gallery)
+}
+
 /// Draws on a new picture of this height.
 fn draw(height: i32, paint: impl FnOnce(&Area<'_>) -> Result<(), DrawError>) -> Result<String, DrawError> {
     let mut text = String::new();
