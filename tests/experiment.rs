@@ -96,10 +96,16 @@ fn can_emulate() -> bool {
     possible
 }
 
+/// The name of a network that no other test and no other run of the tests has.
+fn named(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
 fn namespaces(of: &str) -> Vec<String> {
     let output = Command::new("ip").args(["netns", "list"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().filter(|line| line.starts_with(of)).map(str::to_owned).collect()
+    let names = text.lines().filter_map(|line| line.split(' ').next());
+    names.filter(|name| *name == of || name.starts_with(&format!("{of}."))).map(str::to_owned).collect()
 }
 
 fn signal(id: u32, signal: &str) {
@@ -266,7 +272,7 @@ fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
     let text = text.replace("params = 2000", "params = 25_000");
     let cut = "[[chaos]]\nstep = 3\ndo = 'cut'\nhost = 2\nfor = '3s'\n";
     let bed = Bed::new(&format!("{text}{network}{cut}"));
-    let (code, said) = bed.run(&["--name", "cutmend"]);
+    let (code, said) = bed.run(&["--name", &named("cutmend")]);
     assert_eq!(code, 0, "{said}");
     let records = bed.records();
     // Twelve steps take 1.3 s on the wire; nine of them come after the cut, which may last longer for TCP than for the link.
@@ -276,7 +282,7 @@ fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {
 
     let text = SHORT.replace("steps = 3", "steps = 100_000\ntimeout = '2s'");
     let bed = Bed::new(&format!("{text}{network}[[chaos]]\nstep = 10\ndo = 'cut'\nhost = 2\n"));
-    let (code, said) = bed.run(&["--name", "cutgood"]);
+    let (code, said) = bed.run(&["--name", &named("cutgood")]);
     assert_eq!(code, 0, "{said}");
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 2 failed"), "{}", reason(&records[0]));
@@ -295,7 +301,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
     let chaos =
         "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nrate = '20mbit'\ncases = { rate = '1gbit' }\n";
     let bed = Bed::new(&format!("{text}[network]\n[matrix]\nrate = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
-    let (code, said) = bed.run(&["--name", "rates"]);
+    let (code, said) = bed.run(&["--name", &named("rates")]);
     assert_eq!(code, 0, "{said}");
     // Each of two workers receives 1 MB in a ring; links carry at least two thirds of what they are set to in such bursts.
     for (record, rate) in bed.records().iter().zip([100e6, 10e6, 20e6]) {
@@ -303,7 +309,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         let took = median(&steps(record));
         assert!((0.6 * least..2.0 * least + 0.05).contains(&took), "{rate}: {took} s, {least} s at least");
     }
-    assert_eq!(namespaces("rates"), [""; 0]);
+    assert_eq!(namespaces(&named("rates")), [""; 0]);
 }
 
 /// A delay is kept where the kernel has netem. Where it has none, that is said before the first case is measured, though
@@ -314,7 +320,7 @@ fn delays_are_kept_or_refused_beforehand() {
         return;
     }
     let bed = Bed::new(&format!("{SHORT}[network]\n[matrix]\ndelay = ['0us', '20ms']\n"));
-    let (code, said) = bed.run(&["--name", "delays"]);
+    let (code, said) = bed.run(&["--name", &named("delays")]);
     let records = bed.records();
     if code == 0 {
         assert!(median(&steps(&records[1])) > 0.02, "{records:?}");
@@ -322,7 +328,7 @@ fn delays_are_kept_or_refused_beforehand() {
         assert!(said.contains("netem") && said.contains("gleaner testbed vm"), "{said}");
         assert!(records.is_empty(), "{records:?}");
     }
-    assert_eq!(namespaces("delays"), [""; 0]);
+    assert_eq!(namespaces(&named("delays")), [""; 0]);
 }
 
 #[test]
@@ -333,30 +339,35 @@ fn an_interrupted_run_keeps_what_was_measured_and_leaves_no_network() {
     let text = SHORT.replace("steps = 3\n", "").replace("workers = 3", "workers = 2");
     let bed = Bed::new(&format!("{text}[network]\n[matrix]\nsteps = [3, 100_000_000]\n"));
     for (signal_name, expected) in [("INT", 130), ("TERM", 143)] {
-        let run = bed.command(&["--name", "interrupt", "--resume"]).spawn().unwrap();
+        let run = bed.command(&["--name", &named("interrupt"), "--resume"]).spawn().unwrap();
         eventually("the first case is measured, and the second runs", || {
             bed.records().len() == 1 && !workers(&run, 1).is_empty()
         });
-        assert_eq!(namespaces("interrupt").len(), 3);
+        assert_eq!(namespaces(&named("interrupt")).len(), 3);
         signal(run.id(), signal_name);
         let (code, said) = told(&run.wait_with_output().unwrap());
         assert!(code == expected && said.contains("--resume goes on"), "{code}: {said}");
-        assert_eq!((bed.records().len(), namespaces("interrupt")), (1, Vec::new()));
+        assert_eq!((bed.records().len(), namespaces(&named("interrupt"))), (1, Vec::new()));
     }
 
     // Killed outright, it cannot tidy up: its workers end, and the next run says what is left.
-    let mut run = bed.command(&["--name", "interrupt", "--resume"]).spawn().unwrap();
+    let mut run = bed.command(&["--name", &named("interrupt"), "--resume"]).spawn().unwrap();
     eventually("the second case runs", || !workers(&run, 1).is_empty());
     let left = workers(&run, 1);
     run.kill().unwrap();
     run.wait().unwrap();
     eventually("its workers end", || left.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
-    assert_eq!(namespaces("interrupt").len(), 3);
+    assert_eq!(namespaces(&named("interrupt")).len(), 3);
     let short = Bed::new(&format!("{}[network]\n", SHORT.replace("workers = 3", "workers = 2")));
-    let (code, said) = short.run(&["--name", "interrupt"]);
-    assert!(code == 1 && said.contains("interrupt is there already") && said.contains("--replace"), "{said}");
-    let (code, said) = short.run(&["--name", "interrupt", "--replace", "--resume"]);
-    assert_eq!((code, short.records().len(), namespaces("interrupt")), (0, 1, Vec::new()), "{said}");
+    let (code, said) = short.run(&["--name", &named("interrupt")]);
+    assert!(
+        code == 1
+            && said.contains(&format!("{} is there already", named("interrupt")))
+            && said.contains("--replace"),
+        "{said}"
+    );
+    let (code, said) = short.run(&["--name", &named("interrupt"), "--replace", "--resume"]);
+    assert_eq!((code, short.records().len(), namespaces(&named("interrupt"))), (0, 1, Vec::new()), "{said}");
 }
 
 #[test]
@@ -388,7 +399,9 @@ fn peers_are_measured_or_said_to_be_missing() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
     command
         .args(["testbed", "peers", "--hosts", "2", "--rate", "1gbit", "--params", "50_000", "--steps", "3"]);
-    command.args(["--turns", "1", "--name", "peertest", "--json", "--out"]).arg(directory.path().join("out"));
+    command
+        .args(["--turns", "1", "--name", &named("peertest"), "--json", "--out"])
+        .arg(directory.path().join("out"));
     let output = command.output().unwrap();
     let (code, said) = told(&output);
     assert_eq!(code, 0, "{said}");
@@ -416,7 +429,7 @@ fn peers_are_measured_or_said_to_be_missing() {
     for name in names("missing") {
         assert!(said.contains(&format!("{name} is not measured")) && said.contains("install"), "{said}");
     }
-    assert_eq!(namespaces("peertest"), [""; 0]);
+    assert_eq!(namespaces(&named("peertest")), [""; 0]);
 }
 
 /// What a file may say is what the commands take.

@@ -26,9 +26,13 @@ pub struct Down {
 pub fn run(down: &Down) -> Result<ExitCode, String> {
     let names =
         if down.all { Network::names().map_err(|error| error.to_string())? } else { vec![down.name.clone()] };
+    // One that cannot be removed does not keep the others.
+    let mut refused = Vec::new();
     for name in names {
-        Network::remove(&name).map_err(|error| error.to_string())?;
-        eprintln!("removed the network {name}");
+        match Network::remove(&name) {
+            Ok(()) => eprintln!("removed the network {name}"),
+            Err(error) => refused.push(error.to_string()),
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    if refused.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(refused.join("; ")) }
 }

@@ -58,10 +58,11 @@ pub fn run(report: &Report) -> Result<ExitCode, String> {
         for note in runs.iter().flat_map(|run| run.notes.iter().map(move |note| (run, note))) {
             eprintln!("gleaner: {}: {}", note.0.name, note.1);
         }
-        println!("{}", out.display());
+        crate::report::print(&format!("{}\n", out.display())).map_err(|e| e.to_string())?;
     }
     if report.json {
-        println!("{}", serde_json::to_string(&summary).map_err(|e| e.to_string())?);
+        let json = serde_json::to_string(&summary).map_err(|e| e.to_string())?;
+        crate::report::print(&format!("{json}\n")).map_err(|e| e.to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `gleaner testbed status`.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,20 +56,25 @@ struct Sample {
 pub fn run(status: &Status) -> Result<ExitCode, String> {
     loop {
         let pictures = look(status.name.as_deref()).map_err(|error| error.to_string())?;
-        if status.json {
+        let text = if status.json {
             let networks: Vec<Value> = pictures.iter().map(Picture::object).collect();
-            println!("{}", json!({ "networks": networks }));
+            format!("{}\n", json!({ "networks": networks }))
         } else {
             // Clears the screen, from the upper left corner on.
             let clear = if status.watch { "\x1b[H\x1b[J" } else { "" };
             let tables: Vec<String> = pictures.iter().map(Picture::table).collect();
             match tables[..] {
-                [] => println!("{clear}there is no emulated network; make one with gleaner testbed up"),
-                _ => print!("{clear}{}", tables.join("\n")),
+                [] => format!("{clear}there is no emulated network; make one with gleaner testbed up\n"),
+                _ => format!("{clear}{}", tables.join("\n")),
             }
-        }
-        if !status.watch {
-            return Ok(ExitCode::SUCCESS);
+        };
+        // A reader that has seen enough, such as `head`, is no error, and ends the watch.
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            Err(error) => return Err(format!("the status cannot be printed: {error}")),
+            Ok(()) if !status.watch => return Ok(ExitCode::SUCCESS),
+            Ok(()) => {}
         }
     }
 }

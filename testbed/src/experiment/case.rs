@@ -35,7 +35,8 @@ impl Case {
     /// The words of the command line, after `gleaner bench --json` or the like; without workers, which the launcher has,
     /// and without the method.
     pub fn words(&self) -> Vec<String> {
-        let elsewhere = |name: &str| ["command", "workers", "method"].contains(&name) || LINK.contains(&name);
+        let elsewhere =
+            |name: &str| ["command", "workers", "method", "topology"].contains(&name) || LINK.contains(&name);
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()
     }

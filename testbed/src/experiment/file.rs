@@ -149,6 +149,15 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     }
     let jobs =
         if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
+    for (entry, event) in file.chaos.iter().zip(&chaos) {
+        let fits = |case: &Case| event.cases.fits(case);
+        if jobs.iter().any(|job| job.iter().any(fits) && !job.iter().all(fits)) {
+            let problem = Problem::Conflict(
+                "its 'cases' are some methods of a job only, and what is done to a job is done to all of them; write together = false at the top",
+            );
+            return Err((entry.span(), problem).into());
+        }
+    }
     Ok(Experiment {
         name: name.to_owned(),
         title: file.title,
@@ -191,6 +200,9 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
     for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
         fixed.0.insert(key.to_owned(), value.clone().into());
+    }
+    if let Some(file) = topology {
+        fixed.0.insert("topology".to_owned(), file.display().to_string().into());
     }
     if topology.is_some() && (hosts.is_some() || LINK.iter().any(|key| fixed.0.contains_key(*key))) {
         let problem = Problem::Conflict(
@@ -246,7 +258,12 @@ fn need(
     let lacks =
         |fixed: &Case, key: &str| !fixed.0.contains_key(key) && !axes.iter().any(|(name, _)| name == key);
     if lacks(fixed, "workers") {
-        let Some(hosts) = network.and_then(|network| network.hosts) else {
+        let hosts = network.and_then(|network| network.hosts);
+        if let Some(hosts) = hosts.filter(|hosts| !(1..=MOST_WORKERS).contains(&i64::from(*hosts))) {
+            let expected = "a whole number from 1 to 1024";
+            return Err(Problem::Value { key: "hosts".into(), found: hosts.to_string(), expected });
+        }
+        let Some(hosts) = hosts else {
             let advice = "write workers = 4, or an axis of that name in [matrix]";
             return Err(Problem::Lacks { key: "workers", section: "workload", advice });
         };

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, heard from the beginning of a run to its end.
+//! Ctrl-C, SIGTERM and a terminal that was closed, heard from the beginning of a run to its end.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,15 @@ impl Interrupt {
     pub fn listen() -> io::Result<Self> {
         let code = Arc::new(AtomicU8::new(0));
         let heard = code.clone();
+        let hears_hangup = !is_hangup_ignored();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (mut interrupt, mut terminate) = {
+        let (mut interrupt, mut terminate, mut hangup) = {
             let _inside = runtime.enter();
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+            (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::hangup())?,
+            )
         };
         std::thread::Builder::new().name("interrupts".into()).spawn(move || {
             runtime.block_on(async {
@@ -28,6 +33,7 @@ impl Interrupt {
                     let code = tokio::select! {
                         _ = interrupt.recv() => 130,
                         _ = terminate.recv() => 143,
+                        _ = hangup.recv(), if hears_hangup => 129,
                     };
                     heard.store(code, Ordering::Relaxed);
                 }
@@ -40,4 +46,12 @@ impl Interrupt {
     pub fn code(&self) -> Option<u8> {
         Some(self.code.load(Ordering::Relaxed)).filter(|code| *code != 0)
     }
+}
+
+/// Whether this process was started to outlive its terminal, as by `nohup`.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The lowest bit is that of signal 1.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }

@@ -80,7 +80,7 @@ impl Job {
         self.cases.first().map_or(1, Case::workers)
     }
 
-    /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`.
+    /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`, which has a line for each worker.
     pub fn typed(&self, place: &Place) -> Vec<String> {
         let mut program: Vec<String> =
             self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -180,11 +180,13 @@ impl Place {
     /// Undoes what was done to single hosts.
     pub fn restore(&mut self) -> Result<(), PlaceError> {
         let Self::Emulated(emulated) = self else { return Ok(()) };
-        for host in std::mem::take(&mut emulated.cut) {
-            emulated.network.mend(&emulated.hosts[host].name)?;
+        while let Some(host) = emulated.cut.last() {
+            emulated.network.mend(&emulated.hosts[*host].name)?;
+            emulated.cut.pop();
         }
-        for host in std::mem::take(&mut emulated.reshaped) {
-            emulated.network.set_link(&emulated.hosts[host].name, emulated.links[host])?;
+        while let Some(host) = emulated.reshaped.first() {
+            emulated.network.set_link(&emulated.hosts[*host].name, emulated.links[*host])?;
+            emulated.reshaped.pop_first();
         }
         Ok(())
     }

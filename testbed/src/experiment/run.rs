@@ -208,6 +208,8 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             let rest = mean.map(|mean| Duration::from_secs_f64(mean * left as f64));
             let mut progress = Progress { done: of - left, of, job: job.label(), steps: (0, 0), rest };
             (self.on_progress)(&progress);
+            // What a job before could not undo is undone now, or nothing more is measured.
+            self.place.restore()?;
             self.place.shape(&job.cases[0])?;
             let before = self.place.traffic(job.workers())?;
             if self.stops() {

@@ -76,22 +76,27 @@ impl Store {
         };
         fs::create_dir_all(directory).map_err(system(directory, "made"))?;
         let mut entries = fs::read_dir(directory).map_err(system(directory, "read"))?;
-        let is_new = entries.next().is_none();
+        let path = directory.join(record::FILE);
+        // One in which nothing was measured yet may have copies that were cut off.
+        let unused = fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+        let is_new = entries.next().is_none() || unused;
         if !is_new && !resume {
             return Err(StoreError::Taken(directory.to_owned()));
         }
-        let path = directory.join(record::FILE);
+        if !is_new {
+            for (name, text) in texts {
+                if fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text) {
+                    return Err(StoreError::Other { directory: directory.to_owned(), name: name.clone() });
+                }
+            }
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(&path).map_err(system(&path, "opened"))?;
         file.try_lock().map_err(|_| StoreError::Busy(directory.to_owned()))?;
-        for (name, text) in texts {
+        for (name, text) in texts.iter().filter(|_| is_new) {
             let copy = directory.join(name);
-            if is_new {
-                fs::write(&copy, text).map_err(system(&copy, "written"))?;
-            } else if fs::read_to_string(&copy).ok().as_ref() != Some(text) {
-                return Err(StoreError::Other { directory: directory.to_owned(), name: name.clone() });
-            }
+            fs::write(&copy, text).map_err(system(&copy, "written"))?;
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(system(&path, "read"))?;

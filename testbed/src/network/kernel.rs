@@ -1,5 +1,6 @@
 //! What this kernel and this user can emulate, found out by trying.
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::NetworkError;
@@ -40,7 +41,8 @@ impl Kernel {
             }
         }
         let namespaces = |said: String| NetworkError::Namespaces { said };
-        let output = Command::new("unshare").args(["--net", "sh", "-c", TRIALS]).output();
+        // A terminal's Ctrl-C is for whoever asked, not for the trials.
+        let output = Command::new("unshare").args(["--net", "sh", "-c", TRIALS]).process_group(0).output();
         let output = output.map_err(|error| namespaces(error.to_string()))?;
         if !output.status.success() {
             return Err(namespaces(String::from_utf8_lossy(&output.stderr).trim().into()));

@@ -234,6 +234,9 @@ impl Network {
     /// Finds a network that was made, in whole.
     pub fn find(name: &str) -> Result<Self, NetworkError> {
         topology::check_name(name)?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(NetworkError::Root);
+        }
         match State::read(name)? {
             Some(state) if state.complete => Ok(Self { state }),
             Some(_) => Err(NetworkError::Half { name: name.into() }),

@@ -12,8 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::state::State;
 use super::{NetworkError, commands, inside};
 
-/// How long processes may take to end when they are asked to.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long processes may take to end when they are asked to, and how long when they are killed: large ones on busy processors
+/// need a while to give their memory back.
+const GRACE: [(Signal, Duration); 2] =
+    [(Signal::TERM, Duration::from_secs(1)), (Signal::KILL, Duration::from_secs(30))];
 
 /// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
 pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
@@ -53,11 +55,11 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
         });
         processes.collect()
     };
-    for signal in [Signal::TERM, Signal::KILL] {
+    for (signal, grace) in GRACE {
         let since = Instant::now();
         // Again and again, since one that ends may have started another.
         let mut asked = HashSet::new();
-        while since.elapsed() < GRACE {
+        while since.elapsed() < grace {
             let still = running();
             if still.is_empty() {
                 return Ok(());

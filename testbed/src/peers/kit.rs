@@ -63,7 +63,7 @@ impl Kit {
     /// Looks for the peers, and compiles what the ones that are there need. `python` is tried for PyTorch.
     ///
     /// # Errors
-    /// Files that cannot be written, and a compiler that fails.
+    /// Files that cannot be written. A peer whose compiler fails is missing.
     pub fn make(python: &Path) -> Result<Self, KitError> {
         let write = |place: PathBuf| move |source| KitError::Write { place, source };
         let directory = TempDir::with_prefix("gleaner-peers-").map_err(write(std::env::temp_dir()))?;
@@ -81,10 +81,10 @@ impl Kit {
                 .find(|program| !runs(Command::new(program).arg("--version")))
             {
                 Some(lacking) => kit.miss(name, format!("there is no {lacking}: {install}")),
-                None => {
-                    kit.compile(name, compiler)?;
-                    kit.mpi.push(name);
-                }
+                None => match kit.compile(name, compiler) {
+                    Ok(()) => kit.mpi.push(name),
+                    Err(error) => kit.miss(name, format!("{error}; try {install}")),
+                },
             }
         }
         let gloo = "import torch.distributed as d; assert d.is_gloo_available() if hasattr(d, 'is_gloo_available') else d.is_available()";

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::collectives::{MethodError, Sag};
 use serde_json::Value;
 
 use crate::quantity;
@@ -107,7 +107,9 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if !is_bench || !record.chaos.is_empty() {
         return Ok(None);
     }
-    if record.case.contains_key("topology") {
+    // Predicted are emulated links that are alike and do not vary, and methods with all their options but these.
+    let unlike = ["topology", "jitter", "residual"];
+    if record.traffic.is_empty() || unlike.iter().any(|key| record.case.contains_key(*key)) {
         return Ok(None);
     }
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
@@ -122,7 +124,19 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
         shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
     }
     let shape = Some(shape).filter(|shape| *shape != Shape::default());
-    of_summary(summary, shape, Some(record.machine.cores)).map(Some)
+    let mut measured = of_summary(summary, shape, Some(record.machine.cores))?;
+    if let Some(coding) = text("values") {
+        measured.method = measured.method.coding(coding.parse().map_err(|error| format!("{error}"))?);
+    }
+    if let Some(selector) = text("selector") {
+        measured.method = measured.method.selector(selector.parse().map_err(|error| format!("{error}"))?);
+    }
+    match text("sag") {
+        Some("recursive") => measured.method = measured.method.sag(Sag::Recursive),
+        Some("bruck") => measured.method = measured.method.sag(Sag::Bruck),
+        _ => {}
+    }
+    Ok(Some(measured))
 }
 
 fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Result<Measured, String> {
