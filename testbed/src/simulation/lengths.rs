@@ -2,7 +2,7 @@
 //!
 //! It follows the same schedules as an execution does, step by step. A selection keeps as many entries as its rule says; a
 //! threshold that was learnt keeps the job's density. How many entries remain of a sum says [`Overlap`], and what they take
-//! on the wire says [`bytes_per_entry`](gleaner_algorithms::forecast::bytes_per_entry).
+//! on the wire says [`bytes_per_entry`].
 
 use std::collections::{HashMap, VecDeque};
 
