@@ -382,20 +382,26 @@ fn measurements_are_read() {
         "method": "spardl/2", "workers": 4, "params": 1000, "k": 10, "steps": 5, "seconds": 0.5,
         "slowest_select": 0.1, "slowest_merge": 0.2, "bytes_received": 800,
     });
-    let record = |case: serde_json::Value, chaos: &[&str]| {
+    let with = |case: serde_json::Value, chaos: &[&str], traffic: serde_json::Value| {
         serde_json::json!({
             "version": 1, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
             "machine": { "processor": "p", "cores": 3, "memory": 1, "kernel": "k" }, "commit": null, "command": [],
-            "chaos": chaos, "traffic": [], "outcome": { "done": summary },
+            "chaos": chaos, "traffic": traffic, "outcome": { "done": summary },
         })
         .to_string()
     };
+    let emulated = || serde_json::json!([{ "host": "host0", "received": 1, "sent": 1 }]);
+    let record = |case: serde_json::Value, chaos: &[&str]| with(case, chaos, emulated());
     let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%" });
     let train = serde_json::json!({ "command": "train" });
     let lines = [
         record(shaped.clone(), &[]),
         record(shaped.clone(), &["kill"]),
         record(train, &[]),
+        // No link, links that are not alike, and links that vary.
+        with(shaped.clone(), &[], serde_json::json!([])),
+        record(serde_json::json!({ "command": "bench", "topology": "racks.toml" }), &[]),
+        record(serde_json::json!({ "command": "bench", "jitter": "1ms" }), &[]),
         format!("[0] {}", serde_json::json!({ "methods": [summary, summary], "refused": [] })),
         "a launcher's words".into(),
     ];

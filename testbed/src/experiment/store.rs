@@ -262,6 +262,11 @@ mod tests {
         let store = Store::open(&out, &texts("x"), true).unwrap();
         assert!(matches!(Store::open(&out, &texts("x"), true), Err(StoreError::Busy(_))));
         drop(store);
+        // Nothing was measured there yet, so it may be anybody's.
+        drop(Store::open(&out, &texts("z"), false).unwrap());
+        let mut store = Store::open(&out, &texts("x"), false).unwrap();
+        store.append(vec![record(0, 0.5)]).unwrap();
+        drop(store);
         assert!(matches!(Store::open(&out, &texts("x"), false), Err(StoreError::Taken(_))));
         assert!(matches!(Store::open(&out, &texts("y"), true), Err(StoreError::Other { .. })));
         assert_eq!(fs::read_to_string(out.join("experiment.toml")).unwrap(), "x");
