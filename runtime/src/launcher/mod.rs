@@ -24,6 +24,7 @@ mod wrapper;
 pub use error::LaunchError;
 pub use supervise::run;
 pub use verdict::Failure;
+pub use wrapper::quote;
 
 /// Reaches a host by ssh. It never asks for a password, since nobody could answer for many hosts at once, and notices
 /// within a quarter of a minute when a host is gone.

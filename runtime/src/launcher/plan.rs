@@ -185,11 +185,11 @@ mod tests {
     fn lines(job: &Job, name: &str) -> Vec<String> {
         let seats = seats(job).unwrap();
         let texts = seats.iter().map(|seat| String::from_utf8_lossy(&seat.script).into_owned());
-        let prefix = format!("export {name}='");
+        let prefix = format!("export {name}=");
         texts
             .map(|text| {
                 let line = text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
-                line.strip_suffix('\'').unwrap().to_owned()
+                shlex::split(line).unwrap().concat()
             })
             .collect()
     }

@@ -7,6 +7,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use shlex::bytes::Quoter;
+
 /// The part that is the same for every worker.
 const BODY: &str = include_str!("wrapper.sh");
 
@@ -39,16 +41,12 @@ pub(super) fn script(worker: &Worker) -> Vec<u8> {
     script
 }
 
-/// One word for the shell, whatever its bytes.
-fn quote(script: &mut Vec<u8>, word: &OsStr) {
-    script.push(b'\'');
-    for &byte in word.as_bytes() {
-        match byte {
-            b'\'' => script.extend_from_slice(b"'\\''"),
-            byte => script.push(byte),
-        }
-    }
-    script.push(b'\'');
+/// Appends one word for the shell, whatever its bytes.
+pub fn quote(script: &mut Vec<u8>, word: &OsStr) {
+    let Ok(quoted) = Quoter::new().allow_nul(true).quote(word.as_bytes()) else {
+        unreachable!("NUL is all that could not be quoted, and it is allowed")
+    };
+    script.extend_from_slice(&quoted);
 }
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
 fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
     let mut fixed = Case::default();
     for (key, value) in file.workload.get_ref().iter().filter(|(key, _)| key.get_ref() != "command") {
-        let known = command.options().iter().copied().chain(["command", "workers"]);
+        let known = command.options().chain(["command", "workers"]);
         known_key(key, "workload", known)?;
         let value = scalar(key.get_ref(), value.get_ref()).map_err(|problem| (value.span(), problem))?;
         fixed.0.insert(key.get_ref().clone(), value);
@@ -225,7 +225,7 @@ fn axes(
     let links = if file.network.is_some() && !topology { LINK } else { &[] };
     let mut axes = Vec::new();
     for (key, value) in keys {
-        let known = command.options().iter().chain(links).copied().chain(["workers"]);
+        let known = command.options().chain(links.iter().copied()).chain(["workers"]);
         known_key(key, "matrix", known)?;
         let name = key.get_ref();
         let refuse = |problem| (value.span(), problem);

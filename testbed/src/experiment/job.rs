@@ -27,6 +27,8 @@ pub struct Job {
     pub env: Vec<(String, String)>,
     /// Where it is started.
     pub seats: Seats,
+    /// What to type to measure it again, where that is not the program.
+    pub again: Option<Vec<String>>,
 }
 
 /// Where a job's program is started.
@@ -82,6 +84,9 @@ impl Job {
 
     /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`, which has a line for each worker.
     pub fn typed(&self, place: &Place) -> Vec<String> {
+        if let Some(words) = &self.again {
+            return words.clone();
+        }
         let mut program: Vec<String> =
             self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner")) {

@@ -15,36 +15,17 @@ pub enum Workload {
     Train,
 }
 
-const BENCH: &[&str] = &[
-    "params",
-    "method",
-    "density",
-    "k",
-    "teams",
-    "sag",
-    "values",
-    "selector",
-    "residual",
-    "steps",
-    "warmup",
-    "seed",
-    "timeout",
-    "link_rate",
-];
+/// Of both commands.
+const BOTH: &[&str] =
+    &["method", "density", "k", "teams", "sag", "values", "selector", "residual", "timeout", "steps", "seed"];
 
+/// Of `bench` alone.
+const BENCH: &[&str] = &["params", "warmup", "link_rate"];
+
+/// Of `train` alone.
 const TRAIN: &[&str] = &[
     "data",
     "model",
-    "method",
-    "density",
-    "k",
-    "teams",
-    "sag",
-    "values",
-    "selector",
-    "residual",
-    "timeout",
-    "steps",
     "batch",
     "lr",
     "lr_drops",
@@ -56,7 +37,6 @@ const TRAIN: &[&str] = &[
     "clip_local",
     "warmup_density",
     "on_nonfinite",
-    "seed",
     "evaluate_every",
 ];
 
@@ -74,11 +54,12 @@ impl fmt::Display for Workload {
 
 impl Workload {
     /// The options, in the spelling of files: `lr_drops` for `--lr-drops`.
-    pub fn options(self) -> &'static [&'static str] {
-        match self {
+    pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
+        let own = match self {
             Self::Bench => BENCH,
             Self::Train => TRAIN,
-        }
+        };
+        BOTH.iter().chain(own).copied()
     }
 }
 

@@ -102,7 +102,7 @@ impl Plan {
                     .map(OsString::from),
             );
             words.extend(cases.first().map(Case::words).unwrap_or_default().into_iter().map(OsString::from));
-            Job { cases: cases.clone(), program: words, env: Vec::new(), seats: Seats::Workers }
+            Job { cases: cases.clone(), program: words, env: Vec::new(), seats: Seats::Workers, again: None }
         };
         Self {
             name: experiment.name.clone(),

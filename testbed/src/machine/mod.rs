@@ -12,11 +12,12 @@ mod qemu;
 mod supervise;
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use gleaner_runtime::launcher::quote;
 
 pub use boot::run;
 
@@ -173,18 +174,6 @@ fn script(command: &[OsString], folder: &Path) -> Vec<u8> {
     }
     script.push(b'\n');
     script
-}
-
-/// Writes a word so that a shell takes every byte of it as it is.
-fn quote(script: &mut Vec<u8>, word: &OsStr) {
-    script.push(b'\'');
-    for &byte in word.as_bytes() {
-        match byte {
-            b'\'' => script.extend_from_slice(br"'\''"),
-            other => script.push(other),
-        }
-    }
-    script.push(b'\'');
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Request {
         let mut program: Vec<OsString> = vec![gleaner.into()];
         program.extend(["bench", "--json", "--method", method].map(OsString::from));
         program.extend(case.words().into_iter().map(OsString::from));
-        Job { cases: vec![case], program, env: Vec::new(), seats: Seats::Workers }
+        Job { cases: vec![case], program, env: Vec::new(), seats: Seats::Workers, again: None }
     }
 
     fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
@@ -97,7 +97,23 @@ impl Request {
             program: words,
             env: Vec::new(),
             seats: Seats::First,
+            again: Some(self.typed()),
         }
+    }
+
+    /// What asks for all of it: the peers' programs are made for a run and go with it.
+    fn typed(&self) -> Vec<String> {
+        let numbers = [
+            ("--hosts", self.hosts.to_string()),
+            ("--rate", self.rate.clone()),
+            ("--params", self.params.to_string()),
+            ("--density", self.density.to_string()),
+            ("--steps", self.steps.to_string()),
+            ("--warmup", self.warmup.to_string()),
+            ("--turns", self.turns.to_string()),
+        ];
+        let options = numbers.into_iter().flat_map(|(option, number)| [option.to_owned(), number]);
+        ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
     }
 
     fn gloo(&self, python: PathBuf, script: PathBuf) -> Job {
@@ -111,6 +127,12 @@ impl Request {
         }
         // Gloo asks the host's name for its address; in a namespace that is another host's.
         let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
-        Job { cases: vec![Case(self.case("peer", "gloo"))], program: words, env, seats: Seats::Workers }
+        Job {
+            cases: vec![Case(self.case("peer", "gloo"))],
+            program: words,
+            env,
+            seats: Seats::Workers,
+            again: Some(self.typed()),
+        }
     }
 }

@@ -135,23 +135,69 @@ pub fn date(seconds_since_1970: f64) -> String {
     time.map_or("–".into(), words)
 }
 
-/// A command as one would type it.
+/// A command as one would type it. Where it names a file of hosts, it follows what makes these hosts and that file.
 pub fn command(record: &Record) -> String {
-    let words: Vec<String> = record.command.iter().map(|word| quoted(word)).collect();
-    words.join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    let words = record.command.iter().map(String::as_str);
+    let Ok(line) = shlex::Quoter::new().allow_nul(true).join(words) else {
+        unreachable!("NUL is all that could not be quoted, and it is allowed")
+    };
+    let has_hosts = record.command.iter().any(|word| word == "--hostfile");
+    let of_case = |key: &str| {
+        record.case.get(key).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    };
+    let Some(workers) = of_case("workers").filter(|_| has_hosts && !record.case.contains_key("topology"))
+    else {
+        return line;
+    };
+    let links = ["rate", "delay", "jitter", "loss"].map(|key| (key, of_case(key)));
+    let links: String =
+        links.into_iter().filter_map(|(key, value)| Some(format!(" --{key} {}", value?))).collect();
+    format!("gleaner testbed up --hosts {workers}{links} > hosts; {line}; gleaner testbed down")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_can_be_typed_again() {
+        let record = |case: serde_json::Value, command: &[&str]| -> Record {
+            serde_json::from_value(serde_json::json!({
+                "version": 1, "experiment": "e", "case": case, "turn": 0, "started": 0.0, "seconds": 1.0,
+                "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" }, "commit": null,
+                "command": command, "traffic": [], "outcome": { "done": {} },
+            }))
+            .unwrap()
+        };
+        let launch = [
+            "gleaner",
+            "launch",
+            "--hostfile",
+            "hosts",
+            "--agent",
+            "ip netns exec",
+            "--",
+            "it's",
+            "",
+            "--density=0.01",
+        ];
+        let case = serde_json::json!({ "workers": 3, "rate": "1gbit", "loss": "1%" });
+        let typed = command(&record(case, &launch));
+        let (up, rest) = typed.split_once("; ").unwrap();
+        assert_eq!(
+            shlex::split(up).unwrap()[3..],
+            ["--hosts", "3", "--rate", "1gbit", "--loss", "1%", ">", "hosts"]
+        );
+        let (line, down) = rest.rsplit_once("; ").unwrap();
+        assert_eq!(
+            (shlex::split(line).unwrap(), down),
+            (launch.map(String::from).to_vec(), "gleaner testbed down")
+        );
+        // Without emulated hosts of equal links there is nothing to make.
+        let racks = serde_json::json!({ "workers": 3, "topology": "racks.toml" });
+        assert!(command(&record(racks, &launch)).starts_with("gleaner launch "));
+        assert_eq!(command(&record(serde_json::json!({}), &["a b", "c"])), "'a b' c");
+    }
 
     #[test]
     fn dates() {
@@ -160,13 +206,5 @@ mod tests {
         for none in [-1.0, f64::NAN, f64::INFINITY, 1e300, 253_402_300_800.0] {
             assert_eq!(date(none), "–");
         }
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        assert_eq!(quoted("--density=0.01"), "--density=0.01");
-        assert_eq!(quoted("ip netns exec"), "'ip netns exec'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
     }
 }

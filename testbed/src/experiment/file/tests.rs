@@ -108,7 +108,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ),
         ("command = \"bench\"\n", "", 8, "[workload] lacks 'command'"),
         ("params = 100_000", "", 8, "[workload] lacks 'params'"),
-        ("steps = 5", "step = 5", 10, "'step' is not known in [workload]; expected one of params, method"),
+        ("steps = 5", "step = 5", 10, "'step' is not known in [workload]; expected one of method, density"),
         ("steps = 5", "steps = [5]", 10, "expected a text, a number"),
         ("steps = 5", "steps = nan", 10, "expected a text, a number"),
         ("workers = [4, 2]", "workers = [4, 0]", 15, "expected a whole number from 1 to 1024"),
