@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
-use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried};
+use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried, timed};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
@@ -109,6 +109,8 @@ enum Way {
     Auto,
     /// Real bags, of a sample of a gradient that is long
     Real,
+    /// Real bags of the whole gradient, timed on this machine, which must have nothing else to do
+    Timed,
     /// Lengths alone
     Lengths,
 }
@@ -230,6 +232,13 @@ impl Simulate {
         };
         match (self.bags, carried::scale(workers, n)) {
             (Way::Lengths, _) => Ok(lengths()),
+            (Way::Timed, _) => match n.saturating_mul(workers as usize) {
+                ..=timed::MOST_ENTRIES => Ok(Bags::Timed { steps }),
+                entries => Err(format!(
+                    "{workers} workers with {n} entries have {entries} together; expected at most {} with --bags timed",
+                    timed::MOST_ENTRIES
+                )),
+            },
             (_, Some(scale)) => Ok(Bags::Carried { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),
             (Way::Real, None) => Err(format!(

@@ -62,6 +62,7 @@ impl Row {
             method,
             scale: match bags {
                 Bags::Carried { scale, .. } => Some(scale),
+                Bags::Timed { .. } => Some(1),
                 Bags::Lengths(_) => None,
             },
             rounds: middle.map_or(0, |(_, trace)| trace.rounds),

@@ -47,7 +47,7 @@ fn seconds(trace: &Trace, machine: &Machine, network: &Network) -> f64 {
 
 /// Seconds of processor that a worker's operations take.
 fn work(trace: &Trace, rank: usize, machine: &Machine) -> f64 {
-    let seconds = |op: &Op| if let Op::Work(_, handled) = op { machine.work(handled) } else { 0.0 };
+    let seconds = |op: &Op| if let Op::Work(_, work) = op { machine.work(work) } else { 0.0 };
     trace.workers[rank].iter().map(seconds).sum()
 }
 
@@ -156,7 +156,7 @@ fn chain(trace: &Trace, machine: &Machine, link: Link) -> f64 {
         for rank in 0..workers {
             while let Some(op) = trace.workers[rank].get(next[rank]) {
                 match op {
-                    Op::Work(_, handled) => times[rank] += machine.work(handled),
+                    Op::Work(_, work) => times[rank] += machine.work(work),
                     Op::Send { to, bytes } => {
                         let there = times[rank] + 2.0 * link.latency + f64::from(*bytes) / link.rate;
                         mail.entry((rank as u32, *to)).or_default().push_back(there);

@@ -394,7 +394,7 @@ impl<T: Element> Execution<T> {
                 _ => {}
             }
             if let Fate::Selected { indices, .. } = &self.fates[b] {
-                tally.committed += indices.len() as f64;
+                tally.cleared += indices.len() as f64;
             }
             tally.committed += self.drops[b].len() as f64;
         }
@@ -565,7 +565,7 @@ impl<T: Element> Execution<T> {
             Some(Held::Aligned(aligned)) => aligned.into_bag(len).into_entries(),
             _ => Entries::default(),
         };
-        self.tally.chosen += entries.len() as f64;
+        self.tally.sifted += entries.len() as f64;
         let (each, longer) = (entries.len() / lanes, entries.len() % lanes);
         let mut from = 0;
         for piece in 0..lanes {

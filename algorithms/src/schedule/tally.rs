@@ -2,18 +2,26 @@
 
 use std::ops::{Add, Sub};
 
+use super::Rule;
+
 /// Entries that were handled so far, by what was done to them. Each kind has a price of its own on each machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Sparse entries that selections looked at, or chose from a worker's own accumulator.
+    /// Entries that were chosen from one block of a worker's own accumulator.
     pub chosen: f64,
+    /// Entries that were chosen from several blocks together, and those of bags that such a choice looked at.
+    pub pooled: f64,
+    /// Entries of bags that other selections looked at, and indices that were proposed or agreed on.
+    pub sifted: f64,
     /// Sparse entries, indices of proposals and aligned values that were encoded.
     pub encoded: f64,
     /// Sparse entries that were decoded, and those that they were merged with.
     pub merged: f64,
     /// Values of dense blocks that were added, copied or looked at.
     pub dense: f64,
-    /// Sparse entries that were committed: of the update, of the worker's own choice, and of drops.
+    /// Entries of a worker's own choice that were taken out of its residual.
+    pub cleared: f64,
+    /// Sparse entries of the update and of drops that were committed.
     pub committed: f64,
     /// Values of dense updates that were committed to a residual.
     pub settled: f64,
@@ -21,13 +29,37 @@ pub struct Tally {
 
 impl Tally {
     /// In the order of the fields.
-    pub fn parts(&self) -> [f64; 6] {
-        [self.chosen, self.encoded, self.merged, self.dense, self.committed, self.settled]
+    pub fn parts(&self) -> [f64; 9] {
+        [
+            self.chosen,
+            self.pooled,
+            self.sifted,
+            self.encoded,
+            self.merged,
+            self.dense,
+            self.cleared,
+            self.committed,
+            self.settled,
+        ]
+    }
+
+    /// A selection by this rule: entries chosen from a worker's own accumulator, or looked at in a bag.
+    pub fn select(&mut self, rule: &Rule, own: bool, entries: f64) {
+        let handled = match rule {
+            Rule::Jointly(_) | Rule::Above { .. } => &mut self.pooled,
+            // Indices drawn by lot need no look at what else there is.
+            Rule::Random(_) => &mut self.sifted,
+            _ if own => &mut self.chosen,
+            _ => &mut self.sifted,
+        };
+        *handled += entries;
     }
 
     /// From what [`parts`](Self::parts) gave.
-    pub fn of([chosen, encoded, merged, dense, committed, settled]: [f64; 6]) -> Self {
-        Self { chosen, encoded, merged, dense, committed, settled }
+    pub fn of(
+        [chosen, pooled, sifted, encoded, merged, dense, cleared, committed, settled]: [f64; 9],
+    ) -> Self {
+        Self { chosen, pooled, sifted, encoded, merged, dense, cleared, committed, settled }
     }
 }
 

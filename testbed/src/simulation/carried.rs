@@ -21,7 +21,7 @@ pub const MOST_SAMPLED: u32 = 16;
 pub const MOST_WORKERS: u32 = 256;
 
 /// Steps before those that count, as `gleaner bench` has them.
-const WARM_UP: u64 = 3;
+pub(super) const WARM_UP: u64 = 3;
 
 /// The most messages that one payload is cut into.
 const MOST_PIECES: usize = 4096;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::trace::{Handled, KINDS};
+use super::trace::{KINDS, Work};
 
 /// A machine's speeds. As JSON, the fields have these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,38 +12,67 @@ pub struct Machine {
     pub about: String,
     /// Nanoseconds per entry that is added to a residual.
     pub accumulate: f64,
-    /// Nanoseconds per sparse entry that a selection looks at.
+    /// Nanoseconds per entry that is chosen from one block of a worker's own accumulator.
     pub choose: f64,
+    /// Nanoseconds per entry that is chosen from several blocks together.
+    pub pool: f64,
+    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is proposed or agreed on.
+    pub sift: f64,
     /// Nanoseconds per sparse entry encoded.
     pub encode: f64,
     /// Nanoseconds per sparse entry decoded or merged with.
     pub merge: f64,
     /// Nanoseconds per dense value added, copied or looked at.
     pub dense: f64,
-    /// Nanoseconds per sparse entry committed.
+    /// Nanoseconds per entry of a worker's own choice that its residual gives up.
+    pub clear: f64,
+    /// Nanoseconds per other sparse entry committed.
     pub commit: f64,
     /// Nanoseconds per dense value committed to a residual.
     pub settle: f64,
+    /// By how much longer work takes beside other work than alone, where it was timed alone.
+    pub crowding: f64,
     /// Microseconds of a processor per message, on each of its two sides.
     pub message: f64,
     /// Nanoseconds of a processor per byte, on each of its two sides.
     pub byte: f64,
     /// Microseconds from a message's arrival until whoever waits for it runs.
     pub wake: f64,
+    /// Microseconds from one worker's start to the next one's, where they share processors.
+    pub stagger: f64,
     /// The share of a link's rate that is payload.
     pub goodput: f64,
 }
 
 /// How many numbers a machine has.
-pub const NUMBERS: usize = KINDS.len() + 4;
+pub const NUMBERS: usize = KINDS.len() + 6;
 
 impl Default for Machine {
-    /// Two cores of an Intel Xeon with AVX-512 that six workers share: fitted to the steps in the book's table of all methods
-    /// at 1 and 10 Gbit/s, n = 14,728,266, density 1%.
+    /// Two cores of an Intel Xeon with AVX-512 that all workers share: fitted to steps of all methods among 2 to 8 workers, n =
+    /// 14,728,266, density 1%, 1 Gbit/s.
     fn default() -> Self {
         let about =
-            "two cores of an Intel Xeon with AVX-512, fitted to the book's table of all methods".to_owned();
-        Self::of(about, [1.034, 6.839, 1.955, 1.485, 0.8955, 20.44, 8.988, 6.602, 0.4811, 24.66, 0.8278])
+            "two cores of an Intel Xeon with AVX-512, fitted to steps of all methods among 2 to 8 workers"
+                .to_owned();
+        Self {
+            about,
+            accumulate: 0.88,
+            choose: 20.0,
+            pool: 40.0,
+            sift: 4.0,
+            encode: 3.0,
+            merge: 3.5,
+            dense: 1.0,
+            clear: 15.0,
+            commit: 4.0,
+            settle: 5.0,
+            crowding: 1.09,
+            message: 24.5,
+            byte: 0.824,
+            wake: 123.0,
+            stagger: 2485.0,
+            goodput: 0.925,
+        }
     }
 }
 
@@ -53,29 +82,73 @@ impl Machine {
         [
             self.accumulate,
             self.choose,
+            self.pool,
+            self.sift,
             self.encode,
             self.merge,
             self.dense,
+            self.clear,
             self.commit,
             self.settle,
+            self.crowding,
             self.message,
             self.byte,
             self.wake,
+            self.stagger,
             self.goodput,
         ]
     }
 
     /// From what [`numbers`](Self::numbers) gave.
     pub fn of(about: String, numbers: [f64; NUMBERS]) -> Self {
-        let [accumulate, choose, encode, merge, dense, commit, settle, message, byte, wake, goodput] =
-            numbers;
-        Self { about, accumulate, choose, encode, merge, dense, commit, settle, message, byte, wake, goodput }
+        let [
+            accumulate,
+            choose,
+            pool,
+            sift,
+            encode,
+            merge,
+            dense,
+            clear,
+            commit,
+            settle,
+            crowding,
+            message,
+            byte,
+            wake,
+            stagger,
+            goodput,
+        ] = numbers;
+        Self {
+            about,
+            accumulate,
+            choose,
+            pool,
+            sift,
+            encode,
+            merge,
+            dense,
+            clear,
+            commit,
+            settle,
+            crowding,
+            message,
+            byte,
+            wake,
+            stagger,
+            goodput,
+        }
     }
 
-    /// Seconds of a processor that handles these entries.
-    pub fn work(&self, handled: &Handled) -> f64 {
-        let prices = self.numbers();
-        handled.iter().zip(prices).map(|(&count, price)| f64::from(count) * price * 1e-9).sum()
+    /// Seconds of a processor that does this.
+    pub fn work(&self, work: &Work) -> f64 {
+        match work {
+            Work::Handled(handled) => {
+                let prices = self.numbers();
+                handled.iter().zip(prices).map(|(&count, price)| f64::from(count) * price * 1e-9).sum()
+            }
+            Work::Took(seconds) => self.crowding * f64::from(*seconds),
+        }
     }
 
     /// Seconds of a processor for one side of a message.

@@ -1,7 +1,7 @@
 //! What a step takes on a network that is described: a discrete-event simulation of the very schedules that jobs run.
 //!
-//! First, what every worker does is written down as a [`Trace`]: from real bags where the case is small ([`carried`]), from
-//! the lengths of bags where it is large ([`lengths`]). It does not depend on time. Then a [`replay`] gives time to it, on a
+//! First, what every worker does is written down as a [`Trace`]: from real bags where the case is small ([`carried`]) or where
+//! its work is to be timed ([`timed`]), from the lengths of bags where it is large ([`lengths`]). It does not depend on time. Then a [`replay`] gives time to it, on a
 //! [`Machine`] and a [`Network`]. So one trace serves many machines and networks, which is how a machine is fitted to
 //! measurements ([`calibration`]).
 
@@ -13,6 +13,7 @@ pub mod measured;
 mod network;
 mod overlap;
 mod replay;
+pub mod timed;
 mod trace;
 mod wire;
 
@@ -24,7 +25,7 @@ pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
 pub use replay::{Busy, Lived, Replayed, Span, replay};
-pub use trace::{Handled, KINDS, Op, Part, Trace};
+pub use trace::{Handled, KINDS, Op, Part, Trace, Work};
 
 /// Where the lengths of bags come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +35,11 @@ pub enum Bags {
         /// How many entries one entry stands for: 1 for the whole gradient.
         scale: usize,
         /// How many steps the job has after its warm-up.
+        steps: u32,
+    },
+    /// Real bags of a job with so many steps after its warm-up, and how long each piece of work takes here.
+    Timed {
+        /// How many.
         steps: u32,
     },
     /// Lengths alone.
@@ -68,6 +74,7 @@ pub fn traces(
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
     Ok(match bags {
         Bags::Carried { scale, steps } => carried::traces(method, (workers, n), scale, steps, source)?,
+        Bags::Timed { steps } => timed::traces(method, (workers, n), steps, source)?,
         Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
 }

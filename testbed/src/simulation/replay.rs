@@ -1,8 +1,8 @@
 //! A discrete-event simulation: gives time to what workers do.
 //!
 //! Each worker does its operations one after the other, and beside them writes its messages and reads those of others, one
-//! at a time each. All of this wants the processor. The tasks of one pool of cores share it equally, and no task gets more
-//! than one core (processor sharing). Links carry messages in the order in which they come (see [`wire`](super::wire)).
+//! at a time each. All of this wants the processor. Messages come first, as the kernel serves them; what they leave of a pool of
+//! cores the operations share equally, and nothing gets more than one core (processor sharing). Links carry messages in the order in which they come (see [`wire`](super::wire)).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -73,9 +73,7 @@ impl Replayed {
 /// Simulates a step. With `spans`, what each worker does when is kept.
 pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) -> Replayed {
     let mut replay = Replay::new(trace, machine, network, spans);
-    for rank in 0..trace.workers.len() {
-        replay.go_on(rank);
-    }
+    replay.begin();
     while let Some(Reverse(next)) = replay.events.pop() {
         replay.now = next.time;
         replay.happen(next.event);
@@ -97,13 +95,15 @@ enum Task {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     /// The next task of a pool is done, unless something changed there since.
-    Done { pool: usize, change: u64 },
+    Done { pool: usize, class: usize, change: u64 },
     /// The first byte of a message is at a link.
     Arrives(Flight),
     /// All of a message is at its receiver.
     Delivered { from: usize, to: usize, bytes: f64 },
     /// Whoever waits for this message runs.
     Wakes { from: usize, to: usize },
+    /// A worker begins its step.
+    Begins { rank: usize },
 }
 
 /// In the order of time, and of equal times in the order in which they were planned.
@@ -162,26 +162,51 @@ impl Ord for Shared {
     }
 }
 
-/// Cores that share their tasks equally.
+/// Tasks that share cores equally.
+#[derive(Debug, Default)]
+struct Class {
+    /// Seconds of work that a task which was there from the start has had.
+    had: f64,
+    tasks: BinaryHeap<Reverse<Shared>>,
+}
+
+impl Class {
+    /// Seconds of work that a task gets in a second, if so many cores are left for them.
+    fn speed(&self, cores: f64) -> f64 {
+        (cores / self.tasks.len().max(1) as f64).clamp(0.0, 1.0)
+    }
+}
+
+/// Cores with what wants them.
 #[derive(Debug, Default)]
 struct Pool {
     cores: f64,
-    /// Seconds of work that a task which was there from the start has had, until `at`.
-    had: f64,
+    /// Messages, and operations, which have what those leave.
+    classes: [Class; 2],
     at: f64,
-    tasks: BinaryHeap<Reverse<Shared>>,
     changes: u64,
 }
 
 impl Pool {
-    /// Seconds of work that a task gets in a second.
-    fn speed(&self) -> f64 {
-        (self.cores / self.tasks.len().max(1) as f64).min(1.0)
+    fn speeds(&self) -> [f64; 2] {
+        let [messages, operations] = &self.classes;
+        [messages.speed(self.cores), operations.speed(self.cores - messages.tasks.len() as f64)]
     }
 
     fn advance(&mut self, now: f64) {
-        self.had += (now - self.at) * self.speed();
+        for (class, speed) in self.speeds().into_iter().enumerate() {
+            self.classes[class].had += (now - self.at) * speed;
+        }
         self.at = now;
+    }
+
+    /// How long until the next task is done, and of which class it is.
+    fn next(&self) -> Option<(f64, usize)> {
+        let of = |(class, speed): (usize, f64)| {
+            let Reverse(first) = self.classes[class].tasks.peek()?;
+            (speed > 0.0).then(|| (((first.ends - self.classes[class].had) / speed).max(0.0), class))
+        };
+        self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
     }
 }
 
@@ -190,6 +215,8 @@ struct Worker {
     /// The operation that comes next.
     next: usize,
     waiting: Option<u32>,
+    /// When it began.
+    start: f64,
     since: f64,
     /// Messages that have come and were not taken, by sender.
     mail: HashMap<u32, u32>,
@@ -238,8 +265,9 @@ impl<'a> Replay<'a> {
         self.number += 1;
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
-        let ends = pool.had + seconds * host.slow;
-        pool.tasks.push(Reverse(Shared { ends, number: self.number, task }));
+        let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
+        let ends = class.had + seconds * host.slow;
+        class.tasks.push(Reverse(Shared { ends, number: self.number, task }));
         self.reckon(host.pool);
     }
 
@@ -247,16 +275,31 @@ impl<'a> Replay<'a> {
     fn reckon(&mut self, number: usize) {
         let pool = &mut self.pools[number];
         pool.changes += 1;
-        if let Some(Reverse(first)) = pool.tasks.peek() {
-            let time = self.now + ((first.ends - pool.had) / pool.speed()).max(0.0);
-            let event = Event::Done { pool: number, change: pool.changes };
-            self.plan(time, event);
+        if let Some((seconds, class)) = pool.next() {
+            let event = Event::Done { pool: number, class, change: pool.changes };
+            self.plan(self.now + seconds, event);
+        }
+    }
+
+    /// All workers begin, those of a pool one after the other, in an order by lot.
+    fn begin(&mut self) {
+        let mut begun = vec![0u32; self.pools.len()];
+        for rank in self.wires.shuffled(self.workers.len()) {
+            let pool = self.network.hosts[rank].pool;
+            let start = f64::from(begun[pool]) * self.machine.stagger * 1e-6;
+            begun[pool] += 1;
+            let worker = &mut self.workers[rank];
+            (worker.start, worker.since) = (start, start);
+            self.plan(start, Event::Begins { rank });
         }
     }
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Done { pool, change } if self.pools[pool].changes == change => self.done(pool),
+            Event::Begins { rank } => self.go_on(rank),
+            Event::Done { pool, class, change } if self.pools[pool].changes == change => {
+                self.done(pool, class);
+            }
             Event::Done { .. } => {}
             Event::Arrives(flight) => self.fly(flight),
             Event::Delivered { from, to, bytes } => {
@@ -279,13 +322,14 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The first task of a pool is done.
-    fn done(&mut self, number: usize) {
+    /// The first task of a class is done.
+    fn done(&mut self, number: usize, class: usize) {
         let pool = &mut self.pools[number];
         pool.advance(self.now);
-        let Some(Reverse(done)) = pool.tasks.pop() else { return };
+        let class = &mut pool.classes[class];
+        let Some(Reverse(done)) = class.tasks.pop() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        pool.had = pool.had.max(done.ends);
+        class.had = class.had.max(done.ends);
         self.reckon(number);
         match done.task {
             Task::Main(rank) => {
@@ -330,8 +374,8 @@ impl<'a> Replay<'a> {
             let worker = &mut self.workers[rank];
             worker.next += 1;
             match op {
-                Op::Work(_, handled) => {
-                    self.want(rank, Task::Main(rank), self.machine.work(handled));
+                Op::Work(_, work) => {
+                    self.want(rank, Task::Main(rank), self.machine.work(work));
                     return;
                 }
                 Op::Send { to, bytes } => {
@@ -350,7 +394,7 @@ impl<'a> Replay<'a> {
                 },
             }
         }
-        self.workers[rank].lived.seconds = self.now;
+        self.workers[rank].lived.seconds = self.now - self.workers[rank].start;
     }
 
     /// Since the last time, a worker was busy with this.

@@ -14,16 +14,32 @@ pub enum Part {
 }
 
 /// Kinds of work, in the order of [`Handled`]: entries accumulated, then the parts of a [`Tally`].
-pub const KINDS: [&str; 7] = ["accumulate", "choose", "encode", "merge", "dense", "commit", "settle"];
+pub const KINDS: [&str; 10] =
+    ["accumulate", "choose", "pool", "sift", "encode", "merge", "dense", "clear", "commit", "settle"];
 
 /// How many entries of each of the [`KINDS`] are handled.
 pub type Handled = [f32; KINDS.len()];
 
+/// What a processor does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    /// It handles entries.
+    Handled(Handled),
+    /// What took so many seconds when it was done alone.
+    Took(f32),
+}
+
+impl From<Handled> for Work {
+    fn from(handled: Handled) -> Self {
+        Self::Handled(handled)
+    }
+}
+
 /// One thing that a worker does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
-    /// Its processor handles entries.
-    Work(Part, Handled),
+    /// Its processor works.
+    Work(Part, Work),
     /// It hands a message of so many payload bytes to its network.
     Send {
         /// The receiver's rank.
@@ -55,10 +71,15 @@ impl Trace {
         Self { workers: vec![Vec::new(); workers], ..Self::default() }
     }
 
-    /// A worker's processor handles something, if it is anything.
-    pub fn work(&mut self, rank: usize, part: Part, handled: Handled) {
-        if handled.iter().any(|&h| h > 0.0) {
-            self.workers[rank].push(Op::Work(part, handled));
+    /// A worker's processor works, if it has anything to do.
+    pub fn work(&mut self, rank: usize, part: Part, work: impl Into<Work>) {
+        let work = work.into();
+        let any = match &work {
+            Work::Handled(handled) => handled.iter().any(|&h| h > 0.0),
+            Work::Took(seconds) => *seconds > 0.0,
+        };
+        if any {
+            self.workers[rank].push(Op::Work(part, work));
         }
     }
 

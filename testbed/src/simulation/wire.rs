@@ -99,6 +99,15 @@ impl<'a> Wires<'a> {
         seconds
     }
 
+    /// The numbers below `count` in an order by lot.
+    pub(super) fn shuffled(&mut self, count: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..count).collect();
+        for i in (1..count).rev() {
+            all.swap(i, (self.uniform() * (i + 1) as f64) as usize);
+        }
+        all
+    }
+
     /// How many segments arrive before one is lost.
     fn gap(&mut self, arrives: f64) -> f64 {
         if arrives >= 1.0 {

@@ -43,7 +43,7 @@ impl<T: Element> Execution<T> {
             }
         };
         for (place, indices) in places.into_iter().zip(indices) {
-            self.tally.chosen += indices.len() as f64;
+            self.tally.select(rule, true, indices.len() as f64);
             *self.slot(place) = Some(Held::Proposal(indices));
         }
     }
@@ -60,7 +60,7 @@ impl<T: Element> Execution<T> {
         for (place, stage) in places.into_iter().zip(stages) {
             let (block, b) = (place.block, place.block.index());
             let indices = self.proposed(block);
-            self.tally.chosen += indices.len() as f64;
+            self.tally.sifted += indices.len() as f64;
             // Adding zero leaves one zero, whatever its sign was.
             let own = self.own(block);
             let values = indices.iter().map(|&i| own[i as usize] + T::ZERO).collect();

@@ -320,7 +320,7 @@ impl<T: Element> Execution<T> {
         let Kept { kept, mut left, seen, own } = selection;
         let block = place.block;
         let (b, len) = (block.index(), self.block_len(block));
-        self.tally.chosen += if own { kept.len() } else { seen } as f64;
+        self.tally.select(rule, own, if own { kept.len() } else { seen } as f64);
         if *rule == Rule::Dense {
             self.tally.dense += len as f64;
         }

@@ -78,11 +78,11 @@ impl Walk<'_> {
             worker.selects |= !matches!(rule, Rule::Every | Rule::Dense) || rounds;
             let own = held.form == Form::Own && place.lane == schedule.lane;
             if own {
-                worker.tally.chosen += kept;
+                worker.tally.select(rule, true, kept);
                 worker.chosen += kept;
                 worker.dropped += held.entries() * (1.0 - kept / len.max(1.0)).max(0.0);
             } else {
-                worker.tally.chosen += held.entries();
+                worker.tally.select(rule, false, held.entries());
                 worker.dropped += (held.entries() - kept).max(0.0);
             }
             let bag = match rule {
@@ -149,7 +149,7 @@ impl Walk<'_> {
     pub(super) fn split(&mut self, rank: usize, block: Block) {
         let first = self.index(Place { block, lane: 0 });
         let Some(whole) = self.workers[rank].held[first].take() else { return };
-        self.workers[rank].tally.chosen += whole.entries();
+        self.workers[rank].tally.sifted += whole.entries();
         let share = f64::from(self.lanes);
         for lane in 0..self.lanes {
             let index = self.index(Place { block, lane });
@@ -164,7 +164,7 @@ impl Walk<'_> {
         let kept = self.kept(rule, &places, &own);
         for (place, (kept, common)) in places.into_iter().zip(kept) {
             let index = self.index(place);
-            self.workers[rank].tally.chosen += kept;
+            self.workers[rank].tally.select(rule, true, kept);
             self.workers[rank].held[index] = Some(Held::new(Form::Proposal, kept, common));
         }
     }
@@ -188,7 +188,7 @@ impl Walk<'_> {
             let entries = all.map_or(0.0, |held| held.entries());
             let index = self.index(Place { block, lane: schedule.lane });
             let worker = &mut self.workers[rank];
-            worker.tally.chosen += entries;
+            worker.tally.sifted += entries;
             worker.chosen += entries;
             worker.selects = true;
             worker.held[index] = Some(Held { rounded, ..Held::new(Form::Aligned, entries, entries) });

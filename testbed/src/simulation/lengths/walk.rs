@@ -178,7 +178,8 @@ impl<'a> Walk<'a> {
                     None => {}
                 }
             }
-            tally.committed += worker.chosen + worker.dropped;
+            tally.cleared += worker.chosen;
+            tally.committed += worker.dropped;
             let round = worker.finished_round;
             self.trace.rounds = self.trace.rounds.max(round);
             self.trace.delivered = delivered;
