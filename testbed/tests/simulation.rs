@@ -445,12 +445,11 @@ fn overlap_is_fitted() {
     for overlap in [(0.0, 1.0), (0.3, 0.5), (0.1, 0.05), (0.9, 1.0)] {
         let overlap = Overlap { shared: overlap.0, support: overlap.1 };
         let (k, n) = (1e4, 1e6);
-        let unions: Vec<(f64, f64)> =
-            (1..=12).map(|m| (f64::from(m), overlap.union(f64::from(m), k, n))).collect();
-        let found = Overlap::fit(&unions, k, n);
-        for &(workers, union) in &unions {
+        let unions: Vec<u64> = (1..=12).map(|m| overlap.union(f64::from(m), k, n).round() as u64).collect();
+        let found = Overlap::fit(&unions, k as usize, n as usize);
+        for (workers, &union) in (1..).map(f64::from).zip(&unions) {
             let model = found.union(workers, k, n);
-            assert!((model / union - 1.0).abs() < 0.03, "{overlap:?}: {model} for {union}");
+            assert!((model / union as f64 - 1.0).abs() < 0.03, "{overlap:?}: {model} for {union}");
             assert!(model >= k * 0.999 && model <= k * workers * 1.001);
         }
     }
