@@ -87,7 +87,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--workers 65 --params 1000 --svg x.svg", "cannot be drawn"),
         ("--method nothing --workers 4 --params 100", "no method"),
         ("--method auto --workers 4 --params 100", "auto is a choice"),
-        ("--method ring --workers 4096 --params 100000", "choose fewer workers"),
+        ("--method ring --workers 4096 --params 100000 --loss 1%", "links that lose nothing"),
         ("--workers 2000 --params 1000000 --bags real", "do not fit"),
         ("--against nowhere.jsonl", "cannot be read"),
         ("--against Cargo.toml", "no measurement"),
