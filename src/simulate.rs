@@ -276,14 +276,15 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
             let bags = simulate.bags(method, (workers, n), STEPS)?;
-            let traces = simulation::traces(method, (workers, n), bags, &bench_gradient)
-                .map_err(|error| error.to_string())?;
+            let (traces, network) =
+                simulation::traces_on(&network, method, (workers, n), bags, &bench_gradient)
+                    .map_err(|error| error.to_string())?;
             let replayed =
                 simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
             if let Some(path) = &simulate.svg {
                 save(path, &picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?)?;
             }
-            Ok(table::Row::new(method.label(), bags, &traces, &replayed))
+            Ok(table::Row::new(method.label(), workers, bags, &traces, &replayed))
         });
         match predicted {
             Ok(row) => rows.push(row),

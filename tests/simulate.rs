@@ -51,13 +51,33 @@ fn predictions_repeat() {
     assert_ne!(json(command), json(&command.replace("--seed 7", "--seed 8")));
 }
 
-/// A thousand workers with SparDL: 2⌈log2 P⌉ rounds, within the time and the memory of a small machine.
+/// The command, which gets so many bytes of addresses and no more.
+fn simulate_within(bytes: u64, arguments: &str) -> Output {
+    let limited = format!("ulimit -v {} && exec \"$0\" simulate --json $1", bytes / 1024);
+    Command::new("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_gleaner"), arguments]).output().unwrap()
+}
+
+/// Thousands of workers, with the memory of a small machine: SparDL in its 2⌈log2 P⌉ rounds, and a ring, of which one worker
+/// stands for all.
 #[test]
-fn a_thousand_workers() {
-    let clock = std::time::Instant::now();
-    let report = json("--method spardl --workers 1024 --params 14_728_266");
-    assert_eq!(report["methods"][0]["rounds"], 20);
-    assert!(clock.elapsed().as_secs() < 10, "{:?}", clock.elapsed());
+fn thousands_of_workers_fit_into_four_gibibytes() {
+    for (method, workers, n, rounds) in [
+        ("spardl", 1024u64, 14_728_266u64, 20u64),
+        ("spardl", 4096, 10_000_000_000, 24),
+        ("ring", 4096, 10_000_000_000, 8190),
+    ] {
+        let arguments = format!("--method {method} --workers {workers} --params {n} --rate 10gbit");
+        let clock = std::time::Instant::now();
+        let output = simulate_within(4 << 30, &arguments);
+        let taken = clock.elapsed();
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["methods"][0]["rounds"], rounds, "{report}");
+        println!("{method} among {workers} workers, n = {n}: {:.2} s", taken.as_secs_f64());
+    }
+    // The limit is one.
+    let arguments = "--workers 4096 --params 10_000_000_000";
+    assert!(!simulate_within(64 << 20, arguments).status.success());
 }
 
 #[test]
@@ -87,7 +107,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--workers 65 --params 1000 --svg x.svg", "cannot be drawn"),
         ("--method nothing --workers 4 --params 100", "no method"),
         ("--method auto --workers 4 --params 100", "auto is a choice"),
-        ("--method ring --workers 4096 --params 100000", "choose fewer workers"),
+        ("--method ring --workers 4096 --params 100000 --loss 1%", "links that lose nothing"),
         ("--workers 2000 --params 1000000 --bags real", "do not fit"),
         ("--against nowhere.jsonl", "cannot be read"),
         ("--against Cargo.toml", "no measurement"),

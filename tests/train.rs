@@ -131,3 +131,53 @@ fn bad_data_is_refused_in_a_sentence() {
         assert!(!output.status.success() && said.contains(named), "{options:?}: {said}");
     }
 }
+
+/// What workers select from in the last step is what the model of overlap is fitted to.
+#[test]
+fn recorded_gradients_fit_the_model_of_overlap() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("grads");
+    let options = ["--workers", "3", "--steps", "20", "--record", record.to_str().unwrap(), "--json"];
+    let n = summary(&train(&options).output().unwrap())["parameters"].as_u64().unwrap();
+    let mut names: Vec<String> = fs::read_dir(&record)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["gradient-0.npy", "gradient-1.npy", "gradient-2.npy"]);
+
+    let fit = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        command.current_dir(&record).args(["simulate", "--fit"]).args(&names).args(options).output().unwrap()
+    };
+    let fitted = summary(&fit(&["--json"]));
+    assert_eq!((fitted["params"].as_u64(), fitted["workers"].as_u64()), (Some(n), Some(3)));
+    let numbers = |field: &str| -> Vec<f64> {
+        fitted[field].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    let (unions, models) = (numbers("unions"), numbers("models"));
+    assert_eq!(unions[0], fitted["k"].as_f64().unwrap());
+    for (union, model) in unions.iter().zip(&models) {
+        assert!((model / union - 1.0).abs() < 0.03, "{fitted}");
+    }
+    let shared = fitted["overlap"]["shared"].as_f64().unwrap();
+    let support = fitted["overlap"]["support"].as_f64().unwrap();
+    let said = String::from_utf8(fit(&[]).stdout).unwrap();
+    assert!(said.ends_with(&format!("--overlap {shared:.4},{support:.4}\n")), "{said}");
+
+    // The directory of a run is not written again, and what cannot be written is refused before the first step.
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (directory, words) in [
+        (&record, ["without recorded gradients", "choose another"]),
+        (&file, ["file", "could not be written"]),
+    ] {
+        let directory = directory.to_str().unwrap();
+        let clock = Instant::now();
+        let output = train(&["--workers", "2", "--steps", "100000", "--record", directory]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        assert!(clock.elapsed() < Duration::from_secs(60), "{:?}", clock.elapsed());
+    }
+}

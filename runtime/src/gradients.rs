@@ -243,6 +243,16 @@ impl Gradients {
         self.times.select += took;
     }
 
+    /// What this worker selects from in the present step: its gradient and its residual, in the order of the layout. Nothing
+    /// before the gradients of all parameters are ready, after [`wait`](Self::wait), or if one of them was not finite.
+    pub fn accumulated(&self) -> Option<Vec<f32>> {
+        let mut entries = Vec::with_capacity(self.layout.entries());
+        for p in &self.layout.parameters {
+            entries.extend_from_slice(self.groups[p.group].group.accumulated(p.offset..p.offset + p.len)?);
+        }
+        Some(entries)
+    }
+
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! One gradient that travels by itself: its schedule, and its residual between steps and in them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
@@ -101,6 +102,11 @@ impl<T: Element> Group<T> {
         self.accumulator = Some(accumulator.clone());
         let execution = self.routine.begin(accumulator, candidates).reducing(self.reduction)?;
         Ok((self.routine.prepared().schedule.clone(), execution))
+    }
+
+    /// What was accumulated, at some positions, while a step is under way.
+    pub(crate) fn accumulated(&self, range: Range<usize>) -> Option<&[T]> {
+        self.accumulator.as_ref().map(|accumulator| &accumulator[range])
     }
 
     /// Ends a step of which nothing was delivered: what was accumulated is the residual now.

@@ -1,6 +1,5 @@
 //! The model of overlap from recorded gradients.
 
-use gleaner_algorithms::select;
 use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::Overlap;
 
@@ -26,23 +25,20 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     let n = gradients[0].len();
     let method = simulate.choice.method().map_err(|error| error.to_string())?;
     let k = method.sparsity().k(n).map_err(|error| error.to_string())?.max(1);
-    let overlap = Overlap::of_gradients(&gradients, k);
+    let unions = Overlap::unions(&gradients, k);
+    let overlap = Overlap::fit(&unions, k, n);
+    let models: Vec<u64> = (1..=unions.len())
+        .map(|workers| overlap.union(workers as f64, k as f64, n as f64).round() as u64)
+        .collect();
     if simulate.json {
-        return Ok(
-            serde_json::json!({ "params": n, "k": k, "workers": gradients.len(), "overlap": overlap })
-                .to_string()
-                + "\n",
-        );
+        let fitted = serde_json::json!({
+            "params": n, "k": k, "workers": gradients.len(), "overlap": overlap, "unions": unions, "models": models
+        });
+        return Ok(fitted.to_string() + "\n");
     }
-    let mut seen = vec![false; n];
-    let mut count = 0u64;
     let mut cells = vec![["workers", "union", "model"].map(String::from).to_vec()];
-    for (workers, gradient) in gradients.iter().enumerate() {
-        for index in select::top_k_dense(gradient, k).indices {
-            count += u64::from(!std::mem::replace(&mut seen[index as usize], true));
-        }
-        let model = overlap.union((workers + 1) as f64, k as f64, n as f64);
-        cells.push(vec![(workers + 1).to_string(), grouped(count), grouped(model.round() as u64)]);
+    for (before, (&union, &model)) in unions.iter().zip(&models).enumerate() {
+        cells.push(vec![(before + 1).to_string(), grouped(union), grouped(model)]);
     }
     Ok(format!(
         "{} gradients of {} entries, k = {}: different entries that the first workers choose together\n\n{}\n--overlap {:.4},{:.4}\n",

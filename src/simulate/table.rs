@@ -49,7 +49,7 @@ pub fn bar(length: u64) -> ProgressBar {
 }
 
 impl Row {
-    pub fn new(method: String, bags: Bags, traces: &[Trace], replayed: &Replayed) -> Self {
+    pub fn new(method: String, workers: u32, bags: Bags, traces: &[Trace], replayed: &Replayed) -> Self {
         let slowest = replayed.slowest();
         // Of several steps the middle one, by what is received.
         let mut steps: Vec<(u64, &Trace)> = traces
@@ -66,7 +66,10 @@ impl Row {
                 Bags::Lengths(_) => None,
             },
             rounds: middle.map_or(0, |(_, trace)| trace.rounds),
-            messages: middle.map_or(0, |(_, trace)| trace.messages()),
+            // A trace of one worker may stand for all.
+            messages: middle.map_or(0, |(_, trace)| {
+                trace.messages() * u64::from(workers) / trace.workers.len().max(1) as u64
+            }),
             bytes_received: middle.map_or(0, |(bytes, _)| *bytes),
             entries_delivered: middle.map_or(0, |(_, trace)| trace.delivered.round() as u64),
             seconds: slowest.seconds,

@@ -98,6 +98,9 @@ pub struct TrainArgs {
     /// Go on from the newest step of which every worker has a checkpoint
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
+    /// Write what each worker selects from in the last step, its gradient and its residual, to gradient-RANK.npy
+    #[arg(long, value_name = "DIRECTORY")]
+    pub record: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
@@ -134,6 +137,8 @@ pub struct Settings {
     pub checkpoint: Option<(PathBuf, Option<u64>)>,
     /// Whether to go on from a checkpoint.
     pub resume: bool,
+    /// Where the gradients of the last step are written to.
+    pub record: Option<PathBuf>,
 }
 
 impl TrainArgs {
@@ -175,6 +180,7 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
             checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
             resume: self.resume,
+            record: self.record.clone(),
         };
         self.check(&settings)?;
         Ok(settings)

@@ -117,6 +117,24 @@ pub enum TrainError {
         /// The steps each rank has.
         found: String,
     },
+    /// Gradients of another run lie where those of this one belong.
+    #[error(
+        "--record: expected a directory without recorded gradients, found {}; remove what was recorded there, or choose another \
+         directory", path.display()
+    )]
+    Recorded {
+        /// One of them.
+        path: PathBuf,
+    },
+    /// A run whose last step has no gradient.
+    #[error(
+        "--record: expected a gradient of the last step for {}, found none, since the step was skipped or had been taken before; \
+         train with another number of --steps", path.display()
+    )]
+    NothingToRecord {
+        /// The file that was to be written.
+        path: PathBuf,
+    },
     /// A file could not be written.
     #[error("{}: could not be written: {source}; make sure that the directory is writable and has room", path.display())]
     Write {

@@ -14,6 +14,7 @@ mod models;
 mod optimizer;
 mod parameters;
 mod random;
+mod record;
 mod summary;
 mod worker;
 

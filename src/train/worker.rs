@@ -14,6 +14,7 @@ use super::layers::{Mode, cross_entropy, with_values};
 use super::models::Model;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
+use super::record::Record;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::{Gradients, Session};
@@ -57,6 +58,7 @@ struct Run<'a> {
     optimizer: Optimizer,
     gradients: Gradients,
     identity: Identity,
+    record: Option<Record>,
     first_step: u64,
     loss_curve: Vec<(u64, f64)>,
     evaluations: Vec<Evaluated>,
@@ -86,6 +88,7 @@ impl<'a> Run<'a> {
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
         let gradients = session.gradients(&parameters.layout(), settings.method)?;
         let optimizer = Optimizer::new(&parameters, settings.momentum, settings.weight_decay);
+        let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
         let loss_curve = Vec::new();
         let first_step = 0;
         Ok(Run {
@@ -98,6 +101,7 @@ impl<'a> Run<'a> {
             optimizer,
             gradients,
             identity,
+            record,
             first_step,
             loss_curve,
             evaluations: Vec::new(),
@@ -149,6 +153,9 @@ impl<'a> Run<'a> {
                 checkpoints.save(done, &self.state())?;
             }
         }
+        if let Some(record) = &self.record {
+            record.write()?;
+        }
         let evaluation = self.evaluate(self.settings.steps, &clock)?;
         self.summary(evaluation, started.elapsed(), &clock)
     }
@@ -168,6 +175,9 @@ impl<'a> Run<'a> {
             return Err(TrainError::Diverged { step, loss: value });
         }
         self.hand_over(&loss.backward()?)?;
+        if let Some(record) = self.record.as_mut().filter(|_| step + 1 == self.settings.steps) {
+            record.entries = self.gradients.accumulated();
+        }
 
         let waiting = Instant::now();
         let update = self.gradients.wait()?;
@@ -184,6 +194,9 @@ impl<'a> Run<'a> {
                         "gleaner: rank {} lets all workers skip step {step}: {own}",
                         self.session.rank()
                     );
+                }
+                if let Some(record) = &mut self.record {
+                    record.entries = None;
                 }
                 buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
             }

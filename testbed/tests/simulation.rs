@@ -9,7 +9,9 @@ use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
 use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::calibration::{Prepared, fit};
 use gleaner_testbed::simulation::measured::{Measured, read};
-use gleaner_testbed::simulation::{Bags, Link, Machine, Network, Op, Overlap, Trace, replay, traces};
+use gleaner_testbed::simulation::{
+    Bags, Link, Machine, Network, Op, Overlap, Trace, lengths, replay, traces, traces_on,
+};
 use gleaner_testbed::topology::Topology;
 
 /// Heavy-tailed, partly shared between the ranks, another one in each step.
@@ -430,6 +432,12 @@ fn large_cases() {
     let overlap = Bags::Lengths(Overlap { shared: 0.1, support: 0.5 });
     let refused = traces(Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap_err().to_string();
     assert!(refused.contains("choose fewer workers"), "{refused}");
+    let equal = star(4096);
+    let mut unequal = star(4096);
+    unequal.hosts[7].slow = 2.0;
+    assert!(traces_on(&unequal, Method::ring(), (4096, 1_000_000), overlap, &gradient).is_err());
+    let (ring, network) = traces_on(&equal, Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap();
+    assert_eq!((ring[0].workers.len(), ring[0].rounds, network.hosts.len()), (1, 8190, 1));
     let spardl = Method::spardl().density(0.001);
     let trace = traces(spardl, (256, 10_000_000_000), overlap, &gradient).unwrap().remove(0);
     assert_eq!(trace.rounds, 16);
@@ -439,18 +447,64 @@ fn large_cases() {
     assert!(received < 1.01 * most && received > most / 2.0, "{received} of {most}");
 }
 
+/// Where schedules are turned copies of one another and hosts are equal, one worker does what each of all does, at the same
+/// time.
+#[test]
+fn one_worker_stands_for_all() {
+    let machine = Machine::default();
+    let overlap = Overlap { shared: 0.1, support: 0.5 };
+    for workers in [2u32, 5, 16] {
+        // So that all blocks are equally long, with equal shares of k.
+        let n = 60_000 * workers as usize;
+        let mut turned = Vec::new();
+        for method in methods(workers, n, 0.01) {
+            let name = method.collective().name();
+            let Some(one) = lengths::one_for_all(method, workers, n, overlap).unwrap() else { continue };
+            turned.push(name);
+            let all = lengths::trace(method, workers, n, overlap).unwrap();
+            assert_eq!((one.rounds, one.workers.len()), (all.rounds, 1), "{name}");
+            assert!(close(one.delivered, all.delivered), "{name}");
+            assert!(
+                all.bytes_received().iter().all(|&bytes| close(bytes, one.bytes_received()[0])),
+                "{name}"
+            );
+            for shared in [false, true] {
+                let network = Network::star(workers, LINK, 2.0, shared);
+                let taken = replay(&one, &machine, &network.one_for_all().unwrap(), false);
+                for worker in replay(&all, &machine, &network, false).workers {
+                    let ratio = taken.seconds() / worker.seconds;
+                    assert!((ratio - 1.0).abs() < 1e-3, "{name}, P = {workers}: {ratio}");
+                }
+            }
+        }
+        println!("P = {workers}: {turned:?}");
+        assert!(["ring", "spardl", "ssar-split-all-gather"].iter().all(|name| turned.contains(name)));
+    }
+    // Everything that tells workers apart keeps them apart.
+    let apart = |change: fn(&mut Network)| {
+        let mut network = star(4);
+        change(&mut network);
+        assert_eq!(network.one_for_all(), None);
+    };
+    apart(|network| network.hosts[2].slow = 2.0);
+    apart(|network| network.links[5].rate = 1.0);
+    apart(|network| network.links.iter_mut().for_each(|link| link.loss = 0.01));
+    apart(|network| network.hosts[1].pool = 0);
+    apart(|network| network.hosts[3].up.push(0));
+    assert!(star(4).one_for_all().is_some());
+}
+
 /// The model of overlap finds its own numbers again, and never leaves its bounds.
 #[test]
 fn overlap_is_fitted() {
     for overlap in [(0.0, 1.0), (0.3, 0.5), (0.1, 0.05), (0.9, 1.0)] {
         let overlap = Overlap { shared: overlap.0, support: overlap.1 };
         let (k, n) = (1e4, 1e6);
-        let unions: Vec<(f64, f64)> =
-            (1..=12).map(|m| (f64::from(m), overlap.union(f64::from(m), k, n))).collect();
-        let found = Overlap::fit(&unions, k, n);
-        for &(workers, union) in &unions {
+        let unions: Vec<u64> = (1..=12).map(|m| overlap.union(f64::from(m), k, n).round() as u64).collect();
+        let found = Overlap::fit(&unions, k as usize, n as usize);
+        for (workers, &union) in (1..).map(f64::from).zip(&unions) {
             let model = found.union(workers, k, n);
-            assert!((model / union - 1.0).abs() < 0.03, "{overlap:?}: {model} for {union}");
+            assert!((model / union as f64 - 1.0).abs() < 0.03, "{overlap:?}: {model} for {union}");
             assert!(model >= k * 0.999 && model <= k * workers * 1.001);
         }
     }

@@ -47,7 +47,7 @@ impl<T: Element> Ensemble<T> {
     pub fn after(method: Method, shape: Shape, memories: Vec<Memory>) -> Result<Self, RoutineError> {
         memories.iter().try_for_each(|memory| fits(method, &shape, memory))?;
         let memory = memories.first().cloned().unwrap_or_default();
-        let schedules = method.schedules_after(&shape, &memory);
+        let schedules: Vec<Schedule> = method.schedules_after(&shape, &memory).collect();
         let Proof { cost, ranks } = check(&schedules)?;
         Ok(Self {
             structure: method.collective().structure(&shape, &memory),
@@ -116,7 +116,7 @@ impl<T: Element> Ensemble<T> {
         let memory = self.memories.first().cloned().unwrap_or_default();
         let structure = collective.structure(&self.shape, &memory);
         if structure != self.structure {
-            let schedules = self.method.schedules_after(&self.shape, &memory);
+            let schedules: Vec<Schedule> = self.method.schedules_after(&self.shape, &memory).collect();
             let Proof { cost, ranks } = check(&schedules)?;
             for (residual, schedule) in self.residuals.iter_mut().zip(&schedules) {
                 residual.recut(schedule.partition.clone(), schedule.quotas());

@@ -506,13 +506,17 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
         let shape = self.shape(workers, n)?;
-        Ok(self.schedules_after(&shape, &self.memory(&shape)))
+        Ok(self.schedules_after(&shape, &self.memory(&shape)).collect())
     }
 
-    /// The schedules of all workers for the step after what was learnt.
-    pub fn schedules_after(&self, shape: &Shape, memory: &Memory) -> Vec<Schedule> {
-        let structure = self.collective.structure(shape, memory);
-        (0..shape.workers).map(|rank| self.schedule_of(Rank(rank), shape, &structure)).collect()
+    /// The schedules of all workers for the step after what was learnt, made one by one.
+    pub fn schedules_after<'a>(
+        &self,
+        shape: &'a Shape,
+        memory: &Memory,
+    ) -> impl Iterator<Item = Schedule> + use<'a> {
+        let (method, structure) = (*self, self.collective.structure(shape, memory));
+        (0..shape.workers).map(move |rank| method.schedule_of(Rank(rank), shape, &structure))
     }
 
     fn schedule_of(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Schedule {

@@ -181,7 +181,8 @@ impl Routine {
                 self.structures.push(known);
             }
             None => {
-                let schedules = self.method.schedules_after(&self.shape, &self.memory);
+                let schedules: Vec<Schedule> =
+                    self.method.schedules_after(&self.shape, &self.memory).collect();
                 let mut proof = check(&schedules)?;
                 let rank = self.rank.index();
                 let Some(schedule) = schedules.into_iter().nth(rank) else {

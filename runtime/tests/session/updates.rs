@@ -175,6 +175,31 @@ fn notes_reach_everybody_in_the_order_of_the_ranks() {
     }
 }
 
+/// What is selected from is gradient and residual, in the order of the layout and not of the groups, while a step is under way.
+#[test]
+fn the_accumulated_gradient_can_be_read_before_the_update() {
+    let seen = job::run(Over::Memory, 1, |session| {
+        let layout = Layout::new().parameter("a", 4).group().parameter("b", 2);
+        let mut gradients = session.gradients(&layout, Method::spardl().density(0.5)).unwrap();
+        let step = || {
+            let before = gradients.accumulated();
+            gradients.ready("b", &[0.1, -3.0]).unwrap();
+            let early = gradients.accumulated();
+            gradients.ready("a", &[4.0, 0.2, 0.0, 0.3]).unwrap();
+            let accumulated = gradients.accumulated().unwrap();
+            gradients.wait().unwrap();
+            assert_eq!((before, early), (None, None));
+            accumulated
+        };
+        std::iter::repeat_with(step).take(3).collect::<Vec<_>>()
+    });
+    // 4, 0.3 and -3 are delivered first; then 4, 0.4 and -3, of the residuals 0.2 and 0.1.
+    let first = [4.0, 0.2, 0.0, 0.3, 0.1, -3.0];
+    let second = [4.0, 0.4, 0.0, 0.3, 0.2, -3.0];
+    let third = [4.0, 0.2, 0.0, 0.6, 0.1 + 0.2, -3.0];
+    assert_eq!(seen, [vec![first.to_vec(), second.to_vec(), third.to_vec()]]);
+}
+
 #[test]
 fn groups_without_parameters_do_not_count() {
     let layout = Layout::new().group().parameter("a", 4).group().group().parameter("b", 3).group();

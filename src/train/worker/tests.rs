@@ -39,6 +39,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         evaluate_every: 4,
         checkpoint: checkpoints.map(|directory| (directory.into(), Some(5))),
         resume: false,
+        record: None,
     }
 }
 
@@ -144,6 +145,12 @@ fn training_lowers_the_loss_and_reports_progress() {
     settings.steps = 5;
     let summary = run(&settings).unwrap();
     assert!((3..5).contains(&summary.steps_skipped), "{summary:?}");
+    // Of the last one, which is skipped, nothing is recorded.
+    let record = tempfile::tempdir().unwrap();
+    settings.record = Some(record.path().into());
+    let refusal = run(&settings).unwrap_err().to_string();
+    assert!(refusal.contains("gradient-0.npy, found none"), "{refusal}");
+    assert_eq!(fs::read_dir(record.path()).unwrap().count(), 0);
 }
 
 /// With every entry delivered, each worker's momentum before the exchange is the optimizer's after it.

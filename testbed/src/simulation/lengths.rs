@@ -7,6 +7,7 @@
 mod held;
 mod messages;
 mod steps;
+mod turned;
 mod walk;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape};
@@ -46,7 +47,7 @@ pub enum LengthsError {
     /// Too much for a simulation.
     #[error(
         "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
-         at most {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers"
+         at most {MOST_MESSAGES} and {MOST_SLOTS}: choose fewer workers, or equal hosts and links that lose nothing"
     )]
     Large {
         /// The method.
@@ -74,9 +75,38 @@ pub enum LengthsError {
 /// A method that cannot run among so many workers, and what is too large.
 pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let messages = refuse_large(method, &shape)?;
-    let schedules = typical(method, &shape);
-    let mut walk = Walk::new(&schedules, Sizes::new(method)?, overlap, &shape);
+    refuse_large(method, &shape)?;
+    let schedules: Vec<Schedule> = typical(method, &shape).collect();
+    walk_through(method, &schedules, overlap, &shape)
+}
+
+/// The same of one worker that is its own peer and stands for all, where their schedules are turned copies of one another:
+/// nothing where they are not.
+///
+/// # Errors
+/// A method that cannot run among so many workers.
+pub fn one_for_all(
+    method: Method,
+    workers: u32,
+    n: usize,
+    overlap: Overlap,
+) -> Result<Option<Trace>, LengthsError> {
+    let shape = method.shape(workers, n)?;
+    let Some(schedule) = turned::one_for_all(typical(method, &shape)) else { return Ok(None) };
+    let trace = walk_through(method, &[schedule], overlap, &shape)?;
+    // Its blocks may be an entry longer than those of others.
+    Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
+}
+
+/// What workers do by these schedules.
+fn walk_through(
+    method: Method,
+    schedules: &[Schedule],
+    overlap: Overlap,
+    shape: &Shape,
+) -> Result<Trace, LengthsError> {
+    let mut walk = Walk::new(schedules, Sizes::new(method)?, overlap, shape);
+    let messages: u64 = schedules.iter().map(messages).sum();
     walk.pieces = (MOST_IN_PIECES / messages.max(1)).clamp(1, MOST_PIECES) as usize;
     let mut unfinished = true;
     while std::mem::take(&mut unfinished) {
@@ -100,25 +130,29 @@ pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result
     Ok(walk.finish())
 }
 
-/// About how many payloads are sent.
-fn refuse_large(method: Method, shape: &Shape) -> Result<u64, LengthsError> {
-    let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
+/// Payloads that a worker sends.
+fn messages(schedule: &Schedule) -> u64 {
     let sends = |step: &Step| match step {
         Step::Exchange { sends, .. } => sends.len() as u64,
         _ => 0,
     };
+    schedule.steps.iter().map(sends).sum()
+}
+
+fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
+    let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
     let workers = u64::from(shape.workers);
-    let messages = schedule.steps.iter().map(sends).sum::<u64>() * workers;
+    let messages = messages(&schedule) * workers;
     let slots = schedule.partition.blocks() as u64 * u64::from(schedule.lanes) * workers;
     if messages > MOST_MESSAGES || slots > MOST_SLOTS {
         let (method, workers) = (method.collective().name(), shape.workers);
         return Err(LengthsError::Large { method, workers, messages, slots });
     }
-    Ok(messages)
+    Ok(())
 }
 
 /// The schedules of the second step, after a first one in which all went as it should: first steps are not typical.
-fn typical(method: Method, shape: &Shape) -> Vec<Schedule> {
+fn typical(method: Method, shape: &Shape) -> impl Iterator<Item = Schedule> {
     /// Indices that a method is shown of each block: enough to see that they are spread evenly.
     const SHOWN: usize = 64;
     let mut memory = method.memory(shape);

@@ -17,6 +17,8 @@ pub mod timed;
 mod trace;
 mod wire;
 
+use std::borrow::Cow;
+
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
 
@@ -77,4 +79,30 @@ pub fn traces(
         Bags::Timed { steps } => timed::traces(method, (workers, n), steps, source)?,
         Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
+}
+
+/// The same for a network, with what it is to be replayed on. Where there are too many messages for all workers, the hosts are
+/// equal, and the schedules are turned copies of one another, that is one worker that stands for all.
+///
+/// # Errors
+/// As [`traces`].
+pub fn traces_on<'a>(
+    network: &'a Network,
+    method: Method,
+    (workers, n): (u32, usize),
+    bags: Bags,
+    source: Source<'_>,
+) -> Result<(Vec<Trace>, Cow<'a, Network>), SimulationError> {
+    let refusal = match traces(method, (workers, n), bags, source) {
+        Ok(traces) => return Ok((traces, Cow::Borrowed(network))),
+        Err(refusal) => refusal,
+    };
+    if let (SimulationError::Lengths(lengths::LengthsError::Large { .. }), Bags::Lengths(overlap)) =
+        (&refusal, bags)
+        && let Some(one) = network.one_for_all()
+        && let Some(trace) = lengths::one_for_all(method, workers, n, overlap)?
+    {
+        return Ok((vec![trace], Cow::Owned(one)));
+    }
+    Err(refusal)
 }

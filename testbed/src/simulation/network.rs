@@ -100,6 +100,30 @@ impl Network {
         Self { hosts, links, pools, seed: 1 }
     }
 
+    /// One host that stands for all, if they are equal, are joined by their own links alone, and lose nothing. Of cores that are
+    /// shared it has its share.
+    pub fn one_for_all(&self) -> Option<Self> {
+        let first = self.hosts.first()?;
+        let mut sharing = vec![0.0; self.pools.len()];
+        self.hosts.iter().for_each(|host| sharing[host.pool] += 1.0);
+        let link = |path: &[usize]| match path {
+            [link] => Some(self.links[*link]),
+            _ => None,
+        };
+        let of = |host: &Host| {
+            Some((host.slow, self.pools[host.pool] / sharing[host.pool], link(&host.up)?, link(&host.down)?))
+        };
+        let (slow, cores, up, down) = of(first)?;
+        let equal = self.hosts.iter().all(|host| of(host) == of(first));
+        let host = Host { slow, pool: 0, up: vec![0], down: vec![1], group: 0 };
+        (equal && up.loss == 0.0 && down.loss == 0.0).then(|| Self {
+            hosts: vec![host],
+            links: vec![up, down],
+            pools: vec![cores],
+            seed: self.seed,
+        })
+    }
+
     /// The link that a message from one rank to another takes as its so-manieth, if there is one.
     pub fn hop(&self, from: usize, to: usize, hop: usize) -> Option<usize> {
         let (from, to) = (&self.hosts[from], &self.hosts[to]);

@@ -46,13 +46,15 @@ impl Overlap {
         (self.support * len).max(k * (1.0 - self.shared)).min(len)
     }
 
-    /// The model that is nearest to these unions: of so many workers, so many entries of a gradient of n, with k chosen by
-    /// each. By least squares of the logarithms.
-    pub fn fit(unions: &[(f64, f64)], k: f64, n: f64) -> Self {
+    /// The model that is nearest to these [unions](Self::unions) of a gradient of n entries. By least squares of the
+    /// logarithms.
+    pub fn fit(unions: &[u64], k: usize, n: usize) -> Self {
+        let (k, n) = (k as f64, n as f64);
         let error = |overlap: &Self| -> f64 {
-            let log =
-                |(workers, entries): &(f64, f64)| (overlap.union(*workers, k, n) / entries.max(1.0)).ln();
-            unions.iter().map(|union| log(union).powi(2)).sum()
+            let log = |(i, &entries): (usize, &u64)| {
+                (overlap.union((i + 1) as f64, k, n) / entries.max(1) as f64).ln()
+            };
+            unions.iter().enumerate().map(|union| log(union).powi(2)).sum()
         };
         let (mut best, mut least) = (Self { shared: 0.0, support: 1.0 }, f64::INFINITY);
         let (mut low, mut high) = ((0.0, (k / n).min(1.0).ln()), (1.0, 0.0));
@@ -80,20 +82,17 @@ impl Overlap {
         best
     }
 
-    /// Fitted to gradients: each worker chooses its k largest, and the unions of the first, the first two and so on are
-    /// counted.
-    pub fn of_gradients(gradients: &[Vec<f32>], k: usize) -> Self {
-        let n = gradients.first().map_or(0, Vec::len);
-        let mut seen = vec![false; n];
-        let mut unions = Vec::new();
+    /// How many different entries the first of these workers chooses, the first two together, and so on: each its k largest.
+    pub fn unions(gradients: &[Vec<f32>], k: usize) -> Vec<u64> {
+        let mut seen = vec![false; gradients.first().map_or(0, Vec::len)];
         let mut count = 0;
-        for (workers, gradient) in gradients.iter().enumerate() {
+        let mut grow = |gradient: &Vec<f32>| {
             for index in select::top_k_dense(gradient, k).indices {
-                count += usize::from(!std::mem::replace(&mut seen[index as usize], true));
+                count += u64::from(!std::mem::replace(&mut seen[index as usize], true));
             }
-            unions.push(((workers + 1) as f64, count as f64));
-        }
-        Self::fit(&unions, k as f64, n as f64)
+            count
+        };
+        gradients.iter().map(&mut grow).collect()
     }
 
     /// Fitted to a few steps of a source of gradients at a density: what was not chosen adds up, as in residuals.
@@ -112,6 +111,6 @@ impl Overlap {
             }
             residual
         };
-        Self::of_gradients(&(0..WORKERS).map(accumulated).collect::<Vec<_>>(), k)
+        Self::fit(&Self::unions(&(0..WORKERS).map(accumulated).collect::<Vec<_>>(), k), k, ENTRIES)
     }
 }
