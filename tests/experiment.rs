@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -194,6 +195,7 @@ fn what_cannot_run_is_refused_before_anything_starts() {
             "test.toml, line 7: 'step' is not known in [workload]; expected one of params",
         ),
         (SHORT.replace("turns = 1", "turns = "), "line 2"),
+        (SHORT.replace("turns = 1", "limit = 'soon'"), "line 2: 'limit': 'soon' is no limit; expected a number above 0"),
         (format!("{SHORT}density = 2.0\n"), "the density is 2"),
         (format!("{SHORT}method = 'rung'\n"), "no method 'rung'"),
         (format!("{SHORT}teams = 2\n"), "with 3 workers"),
@@ -259,6 +261,65 @@ fn a_job_that_fails_by_itself_is_recorded_and_the_run_goes_on() {
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 1 failed"));
     assert_eq!(steps(&records[1]).len(), 3);
+}
+
+/// A worker is stopped for good, and the others wait for it longer than their job may take.
+#[test]
+fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
+    let text = SHORT.replace("turns = 1", "turns = 1\nlimit = '6s'").replace("steps = 3\n", "timeout = '600s'\n");
+    let bed = Bed::new(&format!(
+        "{text}[matrix]\nsteps = [100_000_000, 3]\n[[chaos]]\nstep = 5\ndo = 'stop'\nrank = 1\ncases = {{ steps = 100_000_000 }}\n"
+    ));
+    let run = bed.command(&[]).spawn().unwrap();
+    eventually("a worker starts", || !workers(&run, 1).is_empty());
+    let of_the_first = workers(&run, 1);
+    eventually("it is recorded", || !bed.records().is_empty());
+    assert!(of_the_first.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
+    let (code, said) = told(&run.wait_with_output().unwrap());
+    assert!(code == 0 && said.contains("1 of them failed as the chaos"), "{said}");
+    let [hung, measured] = &bed.records()[..] else { panic!("{said}") };
+    assert!(reason(hung).starts_with("it took longer than its limit of 6 s and was ended after "), "{hung:?}");
+    assert!(matches!(hung.outcome, Outcome::Failed { exit_code: 124, .. }));
+    assert!((6.0..60.0).contains(&hung.seconds), "{hung:?}");
+    assert_eq!(steps(measured).len(), 3);
+}
+
+/// A program that neither ends nor hears, in place of Gloo's.
+#[test]
+fn a_peer_that_hangs_is_ended_at_its_limit() {
+    if !can_emulate() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    script("mpicc.openmpi", "exit 1");
+    script("mpicc.mpich", "exit 1");
+    let python = script("python", "[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done");
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.args(["testbed", "peers", "--hosts", "2", "--params", "1_000", "--turns", "1", "--limit", "6s"]);
+    command.args(["--json", "--name", &named("peerhang"), "--python"]).arg(python).env("PATH", path);
+    let output = command.arg("--out").arg(directory.path().join("out")).output().unwrap();
+    let (code, said) = told(&output);
+    let sentence =
+        "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
+    assert!(code == 1 && said.contains(sentence), "{code}: {said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let measured: Vec<&Value> = report["methods"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
+    assert_eq!(measured, ["spardl", "ring"]);
+    assert_eq!(namespaces(&named("peerhang")), [""; 0]);
+
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
+        .args(["testbed", "peers", "--params", "1_000", "--limit", "never"])
+        .output()
+        .unwrap();
+    let (code, said) = told(&output);
+    assert!(code == 2 && said.contains("'never' is no limit; expected a number above 0 and a unit"), "{said}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod table;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -36,6 +37,8 @@ pub struct Request {
     pub warmup: u32,
     /// How often everybody has a turn.
     pub turns: u32,
+    /// How long a turn of one of them may take.
+    pub limit: Duration,
 }
 
 impl Request {
@@ -57,6 +60,7 @@ impl Request {
             name: "peers".into(),
             jobs,
             turns: self.turns,
+            limit: Some(self.limit),
             network: Wanted::Uniform { hosts: self.hosts },
             chaos: Vec::new(),
             texts: vec![("peers.json".into(), format!("{text}\n"))],
@@ -111,6 +115,7 @@ impl Request {
             ("--steps", self.steps.to_string()),
             ("--warmup", self.warmup.to_string()),
             ("--turns", self.turns.to_string()),
+            ("--limit", format!("{}s", self.limit.as_secs_f64())),
         ];
         let options = numbers.into_iter().flat_map(|(option, number)| [option.to_owned(), number]);
         ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()

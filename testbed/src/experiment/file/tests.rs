@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const WHOLE: &str = r#"title = "All of it"
@@ -54,6 +56,9 @@ fn refused(text: &str) -> (usize, String) {
 fn a_file_says_which_jobs_there_are_and_in_which_order() {
     let experiment = parsed(WHOLE);
     assert_eq!((experiment.turns, experiment.network), (2, Wanted::Uniform { hosts: 4 }));
+    assert_eq!(experiment.limit, None);
+    let limited = parsed(&WHOLE.replace("turns = 2", "turns = 2\nlimit = '1.5m'"));
+    assert_eq!(limited.limit, Some(Duration::from_secs(90)));
     let jobs: Vec<String> = experiment
         .jobs
         .iter()
@@ -93,6 +98,9 @@ fn what_is_not_said_follows_from_the_rest() {
 fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
     for (from, to, line, words) in [
         ("turns = 2", "turns = 0", 3, "'turns' is 0"),
+        ("turns = 2", "turns = 2\nlimit = '10'", 4, "'limit': '10' is no limit; expected a number above 0"),
+        ("turns = 2", "turns = 2\nlimit = '0s'", 4, "'0s' is no limit"),
+        ("turns = 2", "turns = 2\nlimit = 600", 0, "line 4"),
         ("turns = 2", "turn = 2", 0, "unknown field `turn`, expected one of"),
         ("hosts = 4", "host = 4", 0, "unknown field `host`, expected one of `hosts`"),
         ("hosts = 4", "hosts = 3", 5, "4 workers need 4 hosts, and the network has 3"),
