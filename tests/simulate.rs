@@ -51,13 +51,26 @@ fn predictions_repeat() {
     assert_ne!(json(command), json(&command.replace("--seed 7", "--seed 8")));
 }
 
-/// A thousand workers with SparDL: 2⌈log2 P⌉ rounds, within the time and the memory of a small machine.
+/// A thousand workers with SparDL: 2⌈log2 P⌉ rounds, within ten seconds and 4 GiB. The time is that of the processors: how
+/// long they had other things to do does not matter.
 #[test]
 fn a_thousand_workers() {
-    let clock = std::time::Instant::now();
-    let report = json("--method spardl --workers 1024 --params 14_728_266");
+    let arguments = "simulate --method spardl --workers 1024 --params 14_728_266 --json";
+    // The second line of `times` is about the shell's children.
+    let script = r#"ulimit -v 4194304 && "$@" && times >&2"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_gleaner")]).args(arguments.split_whitespace());
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["methods"][0]["rounds"], 20);
-    assert!(clock.elapsed().as_secs() < 10, "{:?}", clock.elapsed());
+    let times = said.lines().last().unwrap().split_whitespace().map(|time| {
+        let (minutes, seconds) = time.trim_end_matches('s').split_once('m').unwrap();
+        60.0 * minutes.parse::<f64>().unwrap() + seconds.parse::<f64>().unwrap()
+    });
+    let times: Vec<f64> = times.collect();
+    assert!(times.len() == 2 && times.iter().sum::<f64>() < 10.0, "{times:?} s for the user and the system");
 }
 
 #[test]

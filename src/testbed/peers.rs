@@ -72,12 +72,6 @@ pub struct Peers {
 
 /// Runs it.
 pub fn run(peers: &Peers) -> Result<ExitCode, String> {
-    let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
-    for Missing { name, reason } in kit.missing() {
-        eprintln!("gleaner testbed: {name} is not measured: {reason}");
-    }
-    let program =
-        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let request = Request {
         hosts: peers.hosts,
         rate: peers.rate.clone(),
@@ -88,7 +82,14 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
         turns: peers.turns,
         limit: peers.limit,
     };
-    let plan = request.plan(&program, &kit).map_err(|e| e.to_string())?;
+    request.check().map_err(|e| e.to_string())?;
+    let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
+    for Missing { name, reason } in kit.missing() {
+        eprintln!("gleaner testbed: {name} is not measured: {reason}");
+    }
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let plan = request.plan(&program, &kit);
     let options = Options {
         out: peers.out.clone(),
         resume: peers.resume,

@@ -15,6 +15,7 @@ use super::error::{ExperimentError, Problem};
 use super::options::{LINK, Workload};
 use super::{Experiment, Wanted};
 use crate::quantity;
+use crate::record::SEED;
 use crate::topology::Loss;
 
 /// Keys and values with their places.
@@ -281,6 +282,9 @@ fn need(
     }
     if lacks(fixed, "method") {
         fixed.0.insert("method".to_owned(), "spardl".into());
+    }
+    if lacks(fixed, "seed") {
+        fixed.0.insert("seed".to_owned(), SEED.into());
     }
     Ok(())
 }

@@ -88,6 +88,7 @@ fn what_is_not_said_follows_from_the_rest() {
     let case = &experiment.jobs[0][0];
     assert_eq!((experiment.turns, experiment.jobs.len(), case.workers()), (3, 1, 3));
     assert_eq!((case.method().as_str(), &case.0["rate"]), ("spardl", &Value::from("1gbit")));
+    assert_eq!(case.words(), ["--params", "10", "--seed", "1"]);
     let alone = parsed(
         "title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n",
     );
@@ -146,6 +147,16 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         let (found, sentence) = refused(&WHOLE.replace(from, to));
         assert!(sentence.contains(words), "{to}: {sentence}");
         assert_eq!(found, line, "{to}: {sentence}");
+    }
+}
+
+#[test]
+fn a_seed_that_is_said_is_kept() {
+    let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
+    for (more, seeds) in [("", &[1][..]), ("seed = 7\n", &[7]), ("[matrix]\nseed = [3, 4]\n", &[3, 4])] {
+        let jobs = parsed(&format!("{text}{more}")).jobs;
+        let found: Vec<u64> = jobs.iter().map(|job| job[0].0["seed"].as_u64().unwrap()).collect();
+        assert_eq!(found, seeds);
     }
 }
 
