@@ -190,7 +190,10 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
     // Recorded before every case had its seed: nothing is measured again.
     let text = fs::read_to_string(&file).unwrap();
     let early = text.replace(",\"seed\":1", "").replace("\"seed\":1,", "");
-    assert!(early.lines().all(|line| !line.split("\"command\":[").next().unwrap().contains("seed")), "{early}");
+    assert!(
+        early.lines().all(|line| !line.split("\"command\":[").next().unwrap().contains("seed")),
+        "{early}"
+    );
     fs::write(&file, &early).unwrap();
     let (code, said) = bed.run(&["--resume"]);
     assert!(code == 0 && said.contains("0 measurements") && said.contains("6 were there before"), "{said}");
@@ -209,10 +212,13 @@ fn what_cannot_run_is_refused_before_anything_starts() {
     for (text, words) in [
         (
             SHORT.replace("steps", "step"),
-            "test.toml, line 7: 'step' is not known in [workload]; expected one of params",
+            "test.toml, line 7: 'step' is not known in [workload]; expected one of method, density",
         ),
         (SHORT.replace("turns = 1", "turns = "), "line 2"),
-        (SHORT.replace("turns = 1", "limit = 'soon'"), "line 2: 'limit': 'soon' is no limit; expected a number above 0"),
+        (
+            SHORT.replace("turns = 1", "limit = 'soon'"),
+            "line 2: 'limit': 'soon' is no limit; expected a number above 0",
+        ),
         (format!("{SHORT}density = 2.0\n"), "the density is 2"),
         (format!("{SHORT}method = 'rung'\n"), "no method 'rung'"),
         (format!("{SHORT}teams = 2\n"), "with 3 workers"),
@@ -286,7 +292,8 @@ fn a_job_that_fails_by_itself_is_recorded_and_the_run_goes_on() {
 /// A worker is stopped for good, and the others wait for it longer than their job may take.
 #[test]
 fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
-    let text = SHORT.replace("turns = 1", "turns = 1\nlimit = '6s'").replace("steps = 3\n", "timeout = '600s'\n");
+    let text =
+        SHORT.replace("turns = 1", "turns = 1\nlimit = '6s'").replace("steps = 3\n", "timeout = '600s'\n");
     let bed = Bed::new(&format!(
         "{text}[matrix]\nsteps = [100_000_000, 3]\n[[chaos]]\nstep = 5\ndo = 'stop'\nrank = 1\ncases = {{ steps = 100_000_000 }}\n"
     ));
@@ -298,7 +305,10 @@ fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
     let (code, said) = told(&run.wait_with_output().unwrap());
     assert!(code == 0 && said.contains("1 of them failed as the chaos"), "{said}");
     let [hung, measured] = &bed.records()[..] else { panic!("{said}") };
-    assert!(reason(hung).starts_with("it took longer than its limit of 6 s and was ended after "), "{hung:?}");
+    assert!(
+        reason(hung).starts_with("it took longer than its limit of 6 s and was ended after "),
+        "{hung:?}"
+    );
     assert!(matches!(hung.outcome, Outcome::Failed { exit_code: 124, .. }));
     assert!((6.0..60.0).contains(&hung.seconds), "{hung:?}");
     assert_eq!(steps(measured).len(), 3);
@@ -326,11 +336,11 @@ fn a_peer_that_hangs_is_ended_at_its_limit() {
     command.args(["--json", "--name", &named("peerhang"), "--python"]).arg(python).env("PATH", path);
     let output = command.arg("--out").arg(directory.path().join("out")).output().unwrap();
     let (code, said) = told(&output);
-    let sentence =
-        "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
+    let sentence = "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
     assert!(code == 1 && said.contains(sentence), "{code}: {said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let measured: Vec<&Value> = report["methods"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
+    let measured: Vec<&Value> =
+        report["methods"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
     assert_eq!(measured, ["spardl", "ring"]);
     assert_eq!(namespaces(&named("peerhang")), [""; 0]);
 
@@ -339,7 +349,10 @@ fn a_peer_that_hangs_is_ended_at_its_limit() {
         .output()
         .unwrap();
     let (code, said) = told(&output);
-    assert!(code == 2 && said.contains("'never' is no limit; expected a number above 0 and a unit"), "{said}");
+    assert!(
+        code == 2 && said.contains("'never' is no limit; expected a number above 0 and a unit"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -352,7 +365,10 @@ fn more_entries_than_mpi_counts_are_refused_before_anything_starts() {
             .output()
             .unwrap();
         let (code, said) = told(&output);
-        assert!(code == 1 && said.contains("entries cannot be compared; expected from 1 to 2147483647"), "{said}");
+        assert!(
+            code == 1 && said.contains("entries cannot be compared; expected from 1 to 2147483647"),
+            "{said}"
+        );
         // Not even what is missing was looked for.
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!directory.path().join("out").exists());
@@ -410,7 +426,10 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         let of_this = records.iter().filter(|record| record.case["rate"] == asked);
         let took: Vec<f64> = of_this.map(|record| median(&steps(record))).collect();
         assert!(took.len() == 3 && took.iter().all(|took| *took > 0.6 * least), "{asked}: {took:?} s");
-        assert!(took.iter().any(|took| *took < 2.0 * least + 0.05), "{asked}: {took:?} s, {least} s at least");
+        assert!(
+            took.iter().any(|took| *took < 2.0 * least + 0.05),
+            "{asked}: {took:?} s, {least} s at least"
+        );
     }
     assert_eq!(namespaces(&named("rates")), [""; 0]);
 }

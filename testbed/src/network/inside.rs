@@ -34,9 +34,7 @@ pub struct Counters {
 /// The counters of an interface.
 pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, NetworkError> {
     let table = within(namespace, || fs::read_to_string("/proc/thread-self/net/dev"))?;
-    let line = table
-        .lines()
-        .find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
     let numbers: Vec<u64> =
         line.unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
     match (numbers.first(), numbers.get(8)) {

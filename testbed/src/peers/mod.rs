@@ -68,7 +68,11 @@ impl Request {
     /// A rate that cannot be read; more entries than MPI counts.
     pub fn check(&self) -> Result<(), RequestError> {
         quantity::rate(&self.rate)?;
-        if (1..=MOST).contains(&self.params) { Ok(()) } else { Err(RequestError::Params { params: self.params }) }
+        if (1..=MOST).contains(&self.params) {
+            Ok(())
+        } else {
+            Err(RequestError::Params { params: self.params })
+        }
     }
 
     /// The jobs of a request that was [checked](Request::check): ours, and those of the peers that are installed.
