@@ -105,7 +105,9 @@ mod tests {
         }
         end_all(&mark);
         assert_eq!(with(&[format!("{MARK}={mark}")]).count(), 0);
-        left.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+        for child in &mut left {
+            child.wait().unwrap();
+        }
         assert!(control.try_wait().unwrap().is_none());
         control.kill().unwrap();
         control.wait().unwrap();
