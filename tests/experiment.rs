@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gleaner_testbed::experiment::Workload;
-use gleaner_testbed::record::{Outcome, Record};
+use gleaner_testbed::record::{Outcome, Record, SEED};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -160,6 +161,14 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
         assert_eq!(steps(record).len(), 3);
         assert!(record.chaos.is_empty() && record.traffic.is_empty() && record.command[0] == "gleaner");
     }
+    // Each line says its seed, which reading would fill in, and its command has it, too.
+    for line in fs::read_to_string(bed.out().join("measurements.jsonl")).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["case"]["seed"], 1);
+        let words: Vec<&str> = line["command"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(words.windows(2).any(|pair| pair == ["--seed", "1"]), "{words:?}");
+        assert!(line.as_object().unwrap().contains_key("commit"));
+    }
     assert_eq!(fs::read(bed.out().join("experiment.toml")).unwrap(), fs::read(bed.file()).unwrap());
 
     // Again: refused without --resume, and with it there is nothing to do.
@@ -178,6 +187,18 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
     let again: Vec<_> = bed.records().iter().map(|r| (r.turn, r.case.clone())).collect();
     assert_eq!(again, records.iter().map(|r| (r.turn, r.case.clone())).collect::<Vec<_>>());
 
+    // Recorded before every case had its seed: nothing is measured again.
+    let text = fs::read_to_string(&file).unwrap();
+    let early = text.replace(",\"seed\":1", "").replace("\"seed\":1,", "");
+    assert!(
+        early.lines().all(|line| !line.split("\"command\":[").next().unwrap().contains("seed")),
+        "{early}"
+    );
+    fs::write(&file, &early).unwrap();
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 0 && said.contains("0 measurements") && said.contains("6 were there before"), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), early);
+
     // Of another experiment: refused, and nothing changes.
     let before = fs::read(&file).unwrap();
     bed.write(&SHORT.replace("2000", "2001"));
@@ -191,9 +212,13 @@ fn what_cannot_run_is_refused_before_anything_starts() {
     for (text, words) in [
         (
             SHORT.replace("steps", "step"),
-            "test.toml, line 7: 'step' is not known in [workload]; expected one of params",
+            "test.toml, line 7: 'step' is not known in [workload]; expected one of method, density",
         ),
         (SHORT.replace("turns = 1", "turns = "), "line 2"),
+        (
+            SHORT.replace("turns = 1", "limit = 'soon'"),
+            "line 2: 'limit': 'soon' is no limit; expected a number above 0",
+        ),
         (format!("{SHORT}density = 2.0\n"), "the density is 2"),
         (format!("{SHORT}method = 'rung'\n"), "no method 'rung'"),
         (format!("{SHORT}teams = 2\n"), "with 3 workers"),
@@ -223,14 +248,15 @@ fn a_worker_that_is_killed_on_purpose_fails_its_job_and_not_the_run() {
 
 #[test]
 fn a_worker_that_is_stopped_for_a_while_holds_its_job_back() {
-    let text = SHORT.replace("steps = 3", "steps = 300");
+    // So many that they are not over before a busy machine gets round to the stop.
+    let text = SHORT.replace("steps = 3", "steps = 2000");
     let bed = Bed::new(&format!("{text}[[chaos]]\nstep = 20\ndo = 'stop'\nrank = 1\nfor = '3s'\n"));
     let (code, said) = bed.run(&[]);
     assert_eq!(code, 0, "{said}");
     let records = bed.records();
     // Whether a step's clock ran at that moment or a barrier between two steps is left to chance.
-    assert!((3.0..20.0).contains(&records[0].seconds), "{records:?}");
-    assert_eq!(steps(&records[0]).len(), 300);
+    assert!((3.0..60.0).contains(&records[0].seconds), "{records:?}");
+    assert_eq!(steps(&records[0]).len(), 2000);
     let acts: Vec<&str> = records[0].chaos.iter().map(|line| line.rsplit(": ").next().unwrap()).collect();
     assert_eq!(acts, ["stop rank 1", "continue rank 1"]);
 }
@@ -238,13 +264,15 @@ fn a_worker_that_is_stopped_for_a_while_holds_its_job_back() {
 #[test]
 fn a_slow_worker_makes_all_steps_longer() {
     let text = SHORT.replace("params = 2000", "params = 500_000");
-    let text = text.replace("steps = 3", "steps = 40\nmethod = 'ring'");
-    let bed = Bed::new(&format!("{text}[[chaos]]\nstep = 20\ndo = 'slow'\nrank = 1\nshare = 0.05\n"));
+    let text = text.replace("steps = 3", "steps = 90\nmethod = 'ring'");
+    let slow = "[[chaos]]\nstep = 30\ndo = 'slow'\nrank = 1\nshare = 0.05\n";
+    let bed = Bed::new(&format!("{text}{slow}[[chaos]]\nstep = 60\ndo = 'continue'\nrank = 1\n"));
     let (code, said) = bed.run(&[]);
     assert_eq!(code, 0, "{said}");
+    // The steps before and after are the control: whatever else the machine has to do makes all of them longer.
     let steps = steps(&bed.records()[0]);
-    let (before, after) = (median(&steps[..18]), median(&steps[23..]));
-    assert!(after > 1.5 * before, "{before} s before, {after} s after");
+    let [before, slow, after] = [&steps[..30], &steps[30..60], &steps[60..]].map(median);
+    assert!(slow > 1.5 * before && slow > 1.5 * after, "{before} s before, {slow} s slow, {after} s after");
 }
 
 #[test]
@@ -259,6 +287,92 @@ fn a_job_that_fails_by_itself_is_recorded_and_the_run_goes_on() {
     let records = bed.records();
     assert!(reason(&records[0]).starts_with("rank 1 failed"));
     assert_eq!(steps(&records[1]).len(), 3);
+}
+
+/// A worker is stopped for good, and the others wait for it longer than their job may take.
+#[test]
+fn a_job_that_hangs_is_ended_at_its_limit_and_the_run_goes_on() {
+    let text =
+        SHORT.replace("turns = 1", "turns = 1\nlimit = '6s'").replace("steps = 3\n", "timeout = '600s'\n");
+    let bed = Bed::new(&format!(
+        "{text}[matrix]\nsteps = [100_000_000, 3]\n[[chaos]]\nstep = 5\ndo = 'stop'\nrank = 1\ncases = {{ steps = 100_000_000 }}\n"
+    ));
+    let run = bed.command(&[]).spawn().unwrap();
+    eventually("a worker starts", || !workers(&run, 1).is_empty());
+    let of_the_first = workers(&run, 1);
+    eventually("it is recorded", || !bed.records().is_empty());
+    assert!(of_the_first.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
+    let (code, said) = told(&run.wait_with_output().unwrap());
+    assert!(code == 0 && said.contains("1 of them failed as the chaos"), "{said}");
+    let [hung, measured] = &bed.records()[..] else { panic!("{said}") };
+    assert!(
+        reason(hung).starts_with("it took longer than its limit of 6 s and was ended after "),
+        "{hung:?}"
+    );
+    assert!(matches!(hung.outcome, Outcome::Failed { exit_code: 124, .. }));
+    assert!((6.0..60.0).contains(&hung.seconds), "{hung:?}");
+    assert_eq!(steps(measured).len(), 3);
+}
+
+/// A program that neither ends nor hears, in place of Gloo's.
+#[test]
+fn a_peer_that_hangs_is_ended_at_its_limit() {
+    if !can_emulate() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    script("mpicc.openmpi", "exit 1");
+    script("mpicc.mpich", "exit 1");
+    let python = script("python", "[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done");
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.args(["testbed", "peers", "--hosts", "2", "--params", "1_000", "--turns", "1", "--limit", "6s"]);
+    command.args(["--json", "--name", &named("peerhang"), "--python"]).arg(python).env("PATH", path);
+    let output = command.arg("--out").arg(directory.path().join("out")).output().unwrap();
+    let (code, said) = told(&output);
+    let sentence = "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
+    assert!(code == 1 && said.contains(sentence), "{code}: {said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let measured: Vec<&Value> =
+        report["methods"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
+    assert_eq!(measured, ["spardl", "ring"]);
+    assert_eq!(namespaces(&named("peerhang")), [""; 0]);
+
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
+        .args(["testbed", "peers", "--params", "1_000", "--limit", "never"])
+        .output()
+        .unwrap();
+    let (code, said) = told(&output);
+    assert!(
+        code == 2 && said.contains("'never' is no limit; expected a number above 0 and a unit"),
+        "{said}"
+    );
+}
+
+#[test]
+fn more_entries_than_mpi_counts_are_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    for params in ["2_147_483_648", "0"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
+            .args(["testbed", "peers", "--name", &named("toomany"), "--params", params, "--out"])
+            .arg(directory.path().join("out"))
+            .output()
+            .unwrap();
+        let (code, said) = told(&output);
+        assert!(
+            code == 1 && said.contains("entries cannot be compared; expected from 1 to 2147483647"),
+            "{said}"
+        );
+        // Not even what is missing was looked for.
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!directory.path().join("out").exists());
+    }
 }
 
 #[test]
@@ -300,16 +414,71 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         .replace("workers = 3", "workers = 2");
     let chaos =
         "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nrate = '20mbit'\ncases = { rate = '1gbit' }\n";
+    let text = text.replace("turns = 1", "turns = 3");
     let bed = Bed::new(&format!("{text}[network]\n[matrix]\nrate = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
     let (code, said) = bed.run(&["--name", &named("rates")]);
     assert_eq!(code, 0, "{said}");
-    // Each of two workers receives 1 MB in a ring; links carry at least two thirds of what they are set to in such bursts.
-    for (record, rate) in bed.records().iter().zip([100e6, 10e6, 20e6]) {
+    // Each of two workers receives 1 MB in a ring; links carry at least two thirds of what they are set to in such bursts. A
+    // busy machine may be slower than its links, but not in every turn.
+    let records = bed.records();
+    for (asked, rate) in [("100mbit", 100e6), ("10mbit", 10e6), ("1gbit", 20e6)] {
         let least = 8e6 / rate;
-        let took = median(&steps(record));
-        assert!((0.6 * least..2.0 * least + 0.05).contains(&took), "{rate}: {took} s, {least} s at least");
+        let of_this = records.iter().filter(|record| record.case["rate"] == asked);
+        let took: Vec<f64> = of_this.map(|record| median(&steps(record))).collect();
+        assert!(took.len() == 3 && took.iter().all(|took| *took > 0.6 * least), "{asked}: {took:?} s");
+        assert!(
+            took.iter().any(|took| *took < 2.0 * least + 0.05),
+            "{asked}: {took:?} s, {least} s at least"
+        );
     }
     assert_eq!(namespaces(&named("rates")), [""; 0]);
+}
+
+/// What holds the ring back is the one link between two groups of hosts, whose own links have no limit.
+#[test]
+fn the_links_of_a_topology_file_are_those_of_the_run() {
+    if !can_emulate() {
+        return;
+    }
+    let text = SHORT.replace("params = 2000", "params = 100_000\nmethod = 'ring'");
+    let bed = Bed::new(&format!("{text}[network]\ntopology = 'racks.toml'\n"));
+    let topology = |uplink: &str| {
+        let groups = "[[group]]\nname = 'east'\nhosts = 2\n[[group]]\nname = 'west'\nhosts = 1\n";
+        let text = format!("{groups}[uplink.west]\nrate = '{uplink}'\n");
+        fs::write(bed.directory.path().join("racks.toml"), &text).unwrap();
+        text
+    };
+    let run = |more: &[&str]| bed.run(&[&["--name", &named("racks")], more].concat());
+    let asked = topology("20mbit");
+    let (code, said) = run(&[]);
+    assert_eq!((code, namespaces(&named("racks"))), (0, Vec::new()), "{said}");
+    let [record] = &bed.records()[..] else { panic!("{said}") };
+    // Each of three workers receives 4/3 of the gradient's bytes; in bursts, a link is a little faster.
+    let least = 8.0 * 4.0 * 100_000.0 * 4.0 / 3.0 / 20e6;
+    let took = median(&steps(record));
+    assert!(took > 0.6 * least, "{took} s, {least} s at least");
+    assert_eq!(record.case["topology"], "racks.toml");
+    let hosts: Vec<&str> = record.traffic.iter().map(|traffic| traffic.host.as_str()).collect();
+    assert_eq!(hosts, ["east0", "east1", "west0"]);
+    assert!(record.traffic.iter().all(|host| host.received > 3 * 533_333), "{record:?}");
+    assert_eq!(fs::read_to_string(bed.out().join("topology.toml")).unwrap(), asked);
+
+    // With another uplink it is another experiment, and faster.
+    topology("2gbit");
+    let (code, said) = run(&["--resume"]);
+    assert!(code == 1 && said.contains("its topology.toml differs"), "{said}");
+    fs::remove_dir_all(bed.out()).unwrap();
+    let (code, said) = run(&[]);
+    assert_eq!(code, 0, "{said}");
+    let fast = median(&steps(&bed.records()[0]));
+    assert!(fast < 0.5 * took, "{fast} s, and {took} s over a hundredth of the uplink's rate");
+
+    // As many hosts as the file has, and no more.
+    bed.write(&format!("{text}[network]\ntopology = 'racks.toml'\n").replace("workers = 3", "workers = 4"));
+    fs::remove_dir_all(bed.out()).unwrap();
+    let (code, said) = run(&[]);
+    assert!(code == 1 && said.contains("a case has 4 workers, and the topology has 3 hosts"), "{said}");
+    assert_eq!(namespaces(&named("racks")), [""; 0]);
 }
 
 /// A delay is kept where the kernel has netem. Where it has none, that is said before the first case is measured, though
@@ -445,5 +614,8 @@ fn the_options_of_a_file_are_documented_options_of_the_commands() {
                 .any(|(at, _)| !text[at + written.len()..].starts_with(['-', 'a']));
             assert!(found, "{written} of {page}");
         }
+        // Records without a seed mean this one.
+        let seed = text.lines().find(|line| line.starts_with("| `--seed SEED`")).unwrap();
+        assert!(seed.ends_with(&format!("| {SEED} |")), "{seed}");
     }
 }

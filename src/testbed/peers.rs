@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use gleaner_testbed::experiment::{Options, Store};
@@ -46,6 +47,9 @@ pub struct Peers {
     /// How often everybody has a turn
     #[arg(long, value_name = "T", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
+    /// How long a turn of one of them may take, such as 90s or 10m; one that takes longer is ended, and has failed
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantity::limit)]
+    limit: Duration,
     /// A Python that has PyTorch with Gloo
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
     python: PathBuf,
@@ -68,12 +72,6 @@ pub struct Peers {
 
 /// Runs it.
 pub fn run(peers: &Peers) -> Result<ExitCode, String> {
-    let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
-    for Missing { name, reason } in kit.missing() {
-        eprintln!("gleaner testbed: {name} is not measured: {reason}");
-    }
-    let program =
-        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let request = Request {
         hosts: peers.hosts,
         rate: peers.rate.clone(),
@@ -82,8 +80,16 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
         steps: peers.steps,
         warmup: peers.warmup,
         turns: peers.turns,
+        limit: peers.limit,
     };
-    let plan = request.plan(&program, &kit).map_err(|e| e.to_string())?;
+    request.check().map_err(|e| e.to_string())?;
+    let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
+    for Missing { name, reason } in kit.missing() {
+        eprintln!("gleaner testbed: {name} is not measured: {reason}");
+    }
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    let plan = request.plan(&program, &kit);
     let options = Options {
         out: peers.out.clone(),
         resume: peers.resume,

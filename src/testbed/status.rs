@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gleaner_testbed::network::{Counters, Network, NetworkError, Node};
+use gleaner_testbed::network::{Counters, Network, NetworkError, Node, Uplink};
 use serde_json::{Value, json};
 
 /// Traffic is counted over so long.
@@ -14,7 +14,8 @@ const WHILE: Duration = Duration::from_secs(1);
 
 /// Show the emulated hosts and what crosses their links
 ///
-/// For every host its link as asked for, and what its interface receives and sends, measured over a second. Needs root.
+/// For every host its link as asked for, and what its interface receives and sends, measured over a second; the same for
+/// the uplink of every group that has one. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     gleaner testbed status\n  \
@@ -32,21 +33,25 @@ pub struct Status {
     watch: bool,
 }
 
-/// A network as it is now; without hosts if it is half-made.
+/// A network as it is now; without links if it is half-made.
 struct Picture {
     name: String,
-    hosts: Option<Vec<Row>>,
+    links: Option<Links>,
 }
 
-/// A host and what crosses its link now, in bytes a second.
-struct Row {
-    node: Node,
-    cut: bool,
+/// Its links, of the hosts and of the groups.
+struct Links {
+    hosts: Vec<(Node, bool, Crossing)>,
+    uplinks: Vec<(Uplink, Crossing)>,
+}
+
+/// What crosses a link now, in bytes a second.
+struct Crossing {
     received: f64,
     sent: f64,
 }
 
-/// What a host's interface had counted at a time.
+/// What an interface had counted at a time.
 struct Sample {
     at: Instant,
     counted: Counters,
@@ -99,61 +104,89 @@ fn look(only: Option<&str>) -> Result<Vec<Picture>, NetworkError> {
         }
     }
     thread::sleep(WHILE);
-    let picture = |(name, found): (String, Option<(Network, Vec<Sample>)>)| {
-        Ok(Picture { name, hosts: found.map(|(network, before)| rows(&network, &before)).transpose()? })
+    let picture = |(name, found): (String, Option<(Network, Samples)>)| {
+        Ok(Picture { name, links: found.map(|(network, before)| links(&network, &before)).transpose()? })
     };
     networks.into_iter().map(picture).collect()
 }
 
-fn samples(network: &Network) -> Result<Vec<Sample>, NetworkError> {
-    let sample = |node: Node| Ok(Sample { at: Instant::now(), counted: network.counters(&node.name)? });
-    network.hosts().into_iter().map(sample).collect()
+/// Of the hosts, and of the uplinks.
+type Samples = (Vec<Sample>, Vec<Sample>);
+
+fn samples(network: &Network) -> Result<Samples, NetworkError> {
+    let now = |counted| Sample { at: Instant::now(), counted };
+    let host = |node: Node| network.counters(&node.name).map(now);
+    let uplink = |uplink: Uplink| network.uplink_counters(&uplink).map(now);
+    let hosts = network.hosts().into_iter().map(host).collect::<Result<_, _>>()?;
+    Ok((hosts, network.uplinks().into_iter().map(uplink).collect::<Result<_, _>>()?))
 }
 
-fn rows(network: &Network, before: &[Sample]) -> Result<Vec<Row>, NetworkError> {
+fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
     let now = samples(network)?;
     let cut = network.cut_hosts()?;
-    let row = |(node, (old, new)): (Node, (&Sample, &Sample))| {
+    let crossing = |(old, new): (&Sample, &Sample)| {
         let seconds = (new.at - old.at).as_secs_f64();
         let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
-        Row {
-            cut: cut.contains(&node.name),
+        Crossing {
             received: rate(old.counted.received, new.counted.received),
             sent: rate(old.counted.sent, new.counted.sent),
-            node,
         }
     };
-    Ok(network.hosts().into_iter().zip(before.iter().zip(&now)).map(row).collect())
+    let of_hosts = before.0.iter().zip(&now.0).map(crossing);
+    let of_uplinks = before.1.iter().zip(&now.1).map(crossing);
+    let host = |(node, crossing): (Node, Crossing)| {
+        let is_cut = cut.contains(&node.name);
+        (node, is_cut, crossing)
+    };
+    Ok(Links {
+        hosts: network.hosts().into_iter().zip(of_hosts).map(host).collect(),
+        uplinks: network.uplinks().into_iter().zip(of_uplinks).collect(),
+    })
 }
 
 impl Picture {
     fn object(&self) -> Value {
-        let host = |Row { node, cut, received, sent }: &Row| {
+        let host = |(node, cut, Crossing { received, sent }): &(Node, bool, Crossing)| {
             json!({
                 "name": node.name, "group": node.group, "namespace": node.namespace, "address": node.address,
                 "link": node.link, "cut": cut,
                 "received_bytes_per_second": received, "sent_bytes_per_second": sent,
             })
         };
-        let hosts: Option<Vec<Value>> = self.hosts.as_ref().map(|rows| rows.iter().map(host).collect());
-        json!({ "name": self.name, "complete": hosts.is_some(), "hosts": hosts })
+        let uplink = |(uplink, Crossing { received, sent }): &(Uplink, Crossing)| {
+            json!({
+                "group": uplink.group, "link": uplink.link,
+                "received_bytes_per_second": received, "sent_bytes_per_second": sent,
+            })
+        };
+        let links = self.links.as_ref();
+        let hosts: Option<Vec<Value>> = links.map(|links| links.hosts.iter().map(host).collect());
+        let uplinks: Option<Vec<Value>> = links.map(|links| links.uplinks.iter().map(uplink).collect());
+        json!({ "name": self.name, "complete": links.is_some(), "hosts": hosts, "uplinks": uplinks })
     }
 
     fn table(&self) -> String {
         let name = &self.name;
-        let Some(rows) = &self.hosts else {
+        let Some(Links { hosts, uplinks }) = &self.links else {
             return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
         };
-        let widest =
-            rows.iter().map(|row| row.node.namespace.len()).max().unwrap_or(0).max("namespace".len());
-        let line = |namespace: &str, address: &str, received: &str, sent: &str, link: &str| {
-            format!("{namespace:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
+        let namespaces = hosts.iter().map(|(node, ..)| node.namespace.len());
+        let groups = uplinks.iter().map(|(uplink, _)| uplink.group.len());
+        let widest = namespaces.chain(groups).max().unwrap_or(0).max("namespace".len());
+        let line = |name: &str, address: &str, received: &str, sent: &str, link: &str| {
+            format!("{name:widest$}  {address:15}  {received:>13}  {sent:>13}  {link}\n")
         };
         let mut text =
             format!("network {name}\n") + &line("namespace", "address", "receives", "sends", "link");
-        for Row { node, cut, received, sent } in rows {
+        for (node, cut, Crossing { received, sent }) in hosts {
             let link = if *cut { "cut".into() } else { node.link.to_string() };
             text += &line(&node.namespace, &node.address.to_string(), &mbit(*received), &mbit(*sent), &link);
+        }
+        if !uplinks.is_empty() {
+            text += &line("group", "", "receives", "sends", "uplink");
+        }
+        for (uplink, Crossing { received, sent }) in uplinks {
+            text += &line(&uplink.group, "", &mbit(*received), &mbit(*sent), &uplink.link.to_string());
         }
         text
     }

@@ -2,6 +2,7 @@
 //! files, and reports to look at.
 
 pub mod drawing;
+mod ending;
 pub mod experiment;
 pub mod machine;
 pub mod network;

@@ -10,6 +10,9 @@ const LONGEST: f64 = 1e9;
 const DURATIONS: &[(&str, f64)] =
     &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 
+/// Units of a limit, in seconds. A delay has no minutes: `1m` for `1ms` would be a slip that nobody notices.
+const LIMITS: &[(&str, f64)] = &[("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+
 /// Units of a rate, in bits per second.
 const RATES: &[(&str, f64)] = &[("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
 
@@ -25,6 +28,9 @@ pub enum QuantityError {
     /// Too long to reckon with.
     #[error("'{0}' is too long; expected at most a billion seconds")]
     Long(String),
+    /// Not a limit of time.
+    #[error("'{0}' is no limit; expected a number above 0 and a unit (s, m or h), such as 90s or 10m")]
+    Limit(String),
     /// Not a rate.
     #[error(
         "'{0}' is no rate; expected a number above 0 and a unit (bit, kbit, mbit, gbit or tbit, each per second), such as 1gbit or 2.5Gbit/s"
@@ -71,6 +77,16 @@ pub fn duration(text: &str) -> Result<Duration, QuantityError> {
         return Err(QuantityError::Long(text.into()));
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Reads how long something may take at the most.
+pub fn limit(text: &str) -> Result<Duration, QuantityError> {
+    match measure(text, LIMITS).map(Duration::try_from_secs_f64) {
+        Some(Ok(limit)) if limit.is_zero() => Err(QuantityError::Limit(text.into())),
+        Some(Ok(limit)) if limit.as_secs_f64() <= LONGEST => Ok(limit),
+        Some(_) => Err(QuantityError::Long(text.into())),
+        None => Err(QuantityError::Limit(text.into())),
+    }
 }
 
 /// Reads a rate; capitals and `/s` make no difference.
@@ -143,6 +159,19 @@ mod tests {
             assert_eq!(duration(text), Err(QuantityError::Duration(text.into())));
         }
         assert_eq!(duration("1000000001s"), Err(QuantityError::Long("1000000001s".into())));
+    }
+
+    #[test]
+    fn limits() {
+        assert_eq!(limit("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(limit("90 s"), Ok(Duration::from_secs(90)));
+        assert_eq!(limit("0.5h"), Ok(Duration::from_secs(1800)));
+        for text in ["", "10", "m", "0m", "-1s", "10ms", "10min", "1d", "infs"] {
+            assert_eq!(limit(text), Err(QuantityError::Limit(text.into())));
+        }
+        for text in ["1000000h", "99999999999999999999999h"] {
+            assert_eq!(limit(text), Err(QuantityError::Long(text.into())));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// The version of the format that this program writes.
@@ -18,8 +18,9 @@ pub struct Record {
     pub version: u32,
     /// The name of the experiment.
     pub experiment: String,
-    /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `params` or
-    /// `model`, `density`, `rate`, `seed` and whatever else the experiment's file varies.
+    /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `seed`, `params`
+    /// or `model`, `density`, `rate` and whatever else the experiment's file varies.
+    #[serde(deserialize_with = "with_seed")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -40,6 +41,16 @@ pub struct Record {
     pub traffic: Vec<Traffic>,
     /// What came of it.
     pub outcome: Outcome,
+}
+
+/// The seed of whatever says no other.
+pub const SEED: u64 = 1;
+
+/// Early records name the seed only where the experiment's file did.
+fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+    let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
+    case.entry("seed".into()).or_insert_with(|| SEED.into());
+    Ok(case)
 }
 
 /// The machine that everything ran on.

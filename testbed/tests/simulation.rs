@@ -468,13 +468,11 @@ fn one_worker_stands_for_all() {
                 all.bytes_received().iter().all(|&bytes| close(bytes, one.bytes_received()[0])),
                 "{name}"
             );
-            for shared in [false, true] {
-                let network = Network::star(workers, LINK, 2.0, shared);
-                let taken = replay(&one, &machine, &network.one_for_all().unwrap(), false);
-                for worker in replay(&all, &machine, &network, false).workers {
-                    let ratio = taken.seconds() / worker.seconds;
-                    assert!((ratio - 1.0).abs() < 1e-3, "{name}, P = {workers}: {ratio}");
-                }
+            let network = star(workers);
+            let taken = replay(&one, &machine, &network.one_for_all().unwrap(), false);
+            for worker in replay(&all, &machine, &network, false).workers {
+                let ratio = taken.seconds() / worker.seconds;
+                assert!((ratio - 1.0).abs() < 1e-3, "{name}, P = {workers}: {ratio}");
             }
         }
         println!("P = {workers}: {turned:?}");

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,13 @@ const WHILE: Duration = Duration::from_millis(2500);
 /// The start of a transfer is not counted: a connection takes a while to find its speed.
 const WARM: Duration = Duration::from_millis(400);
 
+/// How often a transfer is measured before a link is said to be wrong. A busy machine makes a transfer slow, or fast where
+/// a receiver finds that much has arrived meanwhile; a link that is set to another rate is off every time.
+const ATTEMPTS: usize = 6;
+
+/// Held while links are measured, so that transfers of several tests do not take the processors from each other.
+static MEASURING: Mutex<()> = Mutex::new(());
+
 impl Network {
     /// This binary on a host, in a role that [`transfer`] plays.
     fn role(&self, host: &str, role: &str) -> Child {
@@ -34,6 +42,7 @@ impl Network {
 
     /// Lets pairs of hosts transfer at the same time, and gives what each receiver got, in megabits per second.
     fn rates(&self, pairs: &[(&str, &str, &str)]) -> Vec<f64> {
+        let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
         let receivers: Vec<Child> = pairs.iter().map(|(_, to, _)| self.role(to, "receive")).collect();
         let senders: Vec<Child> =
             pairs.iter().map(|(from, _, address)| self.role(from, &format!("send {address}"))).collect();
@@ -52,6 +61,22 @@ impl Network {
 /// Whether a transfer went at a rate, less the headers of TCP, IP and Ethernet, which are 66 of 1514 bytes.
 fn is_near(measured: f64, asked: f64) -> bool {
     (0.88..1.1).contains(&(measured / (asked * 1448.0 / 1514.0)))
+}
+
+/// Measures until all of it holds at once, a few times at the most.
+#[track_caller]
+fn measured_once(measure: impl Fn() -> Vec<f64>, holds: impl Fn(&[f64]) -> bool) {
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let measured = measure();
+        let fits = holds(&measured);
+        println!("{measured:.1?} Mbit/s");
+        seen.push(measured);
+        if fits {
+            return;
+        }
+    }
+    panic!("none of {seen:.1?} Mbit/s is as asked");
 }
 
 /// Not a test of its own: as a process of its own on an emulated host, it sends or receives.
@@ -94,9 +119,7 @@ fn links_carry_what_was_asked_and_no_more() {
     let Some(network) = Network::named("rate") else { return };
     for (option, asked) in [("10mbit", 10.0), ("100mbit", 100.0), ("400mbit", 400.0)] {
         network.up(&["--hosts", "2", "--rate", option, "--replace"]);
-        let rate = network.rates(&[("host0", "host1", "10.77.0.2")])[0];
-        println!("{option}: {rate:.1} Mbit/s");
-        assert!(is_near(rate, asked), "{option} gave {rate}");
+        measured_once(|| network.rates(&[("host0", "host1", "10.77.0.2")]), |rates| is_near(rates[0], asked));
     }
     network.down();
 }
@@ -107,10 +130,8 @@ fn a_link_can_be_faster_in_one_direction() {
     network.up_with(
         "[[group]]\nname = \"h\"\nhosts = 2\n[host.h0]\nup = { rate = \"20mbit\" }\ndown = { rate = \"80mbit\" }\n",
     );
-    let up = network.rates(&[("h0", "h1", "10.77.0.2")])[0];
-    let down = network.rates(&[("h1", "h0", "10.77.0.1")])[0];
-    println!("up {up:.1}, down {down:.1} Mbit/s");
-    assert!(is_near(up, 20.0) && is_near(down, 80.0), "{up} {down}");
+    measured_once(|| network.rates(&[("h0", "h1", "10.77.0.2")]), |up| is_near(up[0], 20.0));
+    measured_once(|| network.rates(&[("h1", "h0", "10.77.0.1")]), |down| is_near(down[0], 80.0));
 }
 
 #[test]
@@ -120,14 +141,12 @@ fn transfers_share_an_oversubscribed_core() {
         "link = { rate = \"100mbit\" }\n[[group]]\nname = \"e\"\nhosts = 3\n[[group]]\nname = \"w\"\nhosts = 2\n\
          [uplink.e]\nrate = \"100mbit\"\n[uplink.w]\nrate = \"100mbit\"\n",
     );
-    let alone = network.rates(&[("e0", "w0", "10.77.0.4")])[0];
-    let across = network.rates(&[("e0", "w0", "10.77.0.4"), ("e1", "w1", "10.77.0.5")]);
+    let (e0_w0, e1_w1) = (("e0", "w0", "10.77.0.4"), ("e1", "w1", "10.77.0.5"));
+    measured_once(|| network.rates(&[e0_w0]), |alone| is_near(alone[0], 100.0));
+    measured_once(|| network.rates(&[e0_w0, e1_w1]), |across| is_near(across.iter().sum(), 100.0));
     // The other one stays below its switch and has a link of its own.
-    let within = network.rates(&[("e0", "w0", "10.77.0.4"), ("e1", "e2", "10.77.0.3")]);
-    println!("alone {alone:.1}, two across {across:.1?}, one across and one within {within:.1?} Mbit/s");
-    assert!(is_near(alone, 100.0));
-    assert!(is_near(across.iter().sum(), 100.0), "{across:?}");
-    assert!(within.iter().all(|rate| is_near(*rate, 100.0)), "{within:?}");
+    let within = || network.rates(&[e0_w0, ("e1", "e2", "10.77.0.3")]);
+    measured_once(within, |within| within.iter().all(|rate| is_near(*rate, 100.0)));
 }
 
 #[test]
@@ -141,8 +160,9 @@ fn delays_are_there_or_missing_in_a_sentence() {
         eprintln!("SKIPPED: this kernel has no netem, so only its refusal was tested");
         return;
     }
-    // A connection takes one round trip, of four directions of links; the second attempt needs no address to be asked for.
-    let refused = "import socket, time\nfor _ in range(2):\n t = time.time(); socket.socket().connect_ex(('10.77.0.1', 1))\nprint(time.time() - t)";
+    // A connection takes one round trip, of four directions of links; the first attempt has to ask for an address as well,
+    // and any of them may wait for a busy processor.
+    let refused = "import socket, time\ndef trip():\n t = time.time(); socket.socket().connect_ex(('10.77.0.1', 1))\n return time.time() - t\nprint(min(trip() for _ in range(8)))";
     let output = network.run("exec", &["host1", "--", "python3", "-c", refused]);
     let Ok(seconds) = text(&output.stdout).trim().parse::<f64>() else {
         eprintln!("SKIPPED: python3 is not here to measure a round trip");
@@ -151,22 +171,68 @@ fn delays_are_there_or_missing_in_a_sentence() {
     assert!((0.02..0.03).contains(&seconds), "{seconds} s");
 }
 
+/// What `status --json` says of a network while one host sends to another as fast as it can.
+fn status_during_a_transfer(network: &Network, from: &str, to: &str, address: &str) -> Value {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let receiver = network.role(to, "receive");
+    let sender = network.role(from, &format!("send {address}"));
+    sleep(Duration::from_millis(300));
+    let shown: Value = serde_json::from_slice(&network.run("status", &["--json"]).stdout).unwrap();
+    for mut process in [sender, receiver] {
+        assert!(process.wait().unwrap().success());
+    }
+    shown["networks"][0].clone()
+}
+
+/// What such a link receives and sends, in megabits per second, headers included.
+fn crossing(link: &Value) -> [f64; 2] {
+    ["received_bytes_per_second", "sent_bytes_per_second"].map(|what| 8e-6 * link[what].as_f64().unwrap())
+}
+
 #[test]
 fn status_shows_what_crosses_links() {
     let Some(network) = Network::named("status") else { return };
     network.up(&["--hosts", "2", "--rate", "50mbit"]);
     let table = text(&network.run("status", &[]).stdout);
     assert!(table.contains(&format!("{}.host1", network.name)) && table.contains("50 mbit/s"), "{table}");
-    let receiver = network.role("host1", "receive");
-    let sender = network.role("host0", "send 10.77.0.2");
-    sleep(Duration::from_millis(300));
-    let shown: Value = serde_json::from_slice(&network.run("status", &["--json"]).stdout).unwrap();
-    let hosts = &shown["networks"][0]["hosts"];
-    let mbit = |host: usize, what: &str| 8e-6 * hosts[host][what].as_f64().unwrap();
-    let (sent, received) = (mbit(0, "sent_bytes_per_second"), mbit(1, "received_bytes_per_second"));
-    for mut process in [sender, receiver] {
-        assert!(process.wait().unwrap().success());
-    }
-    assert!((40.0..60.0).contains(&sent) && (40.0..60.0).contains(&received), "{shown}");
-    assert!(mbit(0, "received_bytes_per_second") < 5.0);
+    assert!(!table.contains("uplink"), "{table}");
+    let measure = || {
+        let shown = status_during_a_transfer(&network, "host0", "host1", "10.77.0.2");
+        assert_eq!(shown["uplinks"], serde_json::json!([]));
+        [&shown["hosts"][0], &shown["hosts"][1]].map(crossing).concat()
+    };
+    measured_once(measure, |rates| {
+        let [received0, sent0, received1, sent1] = rates[..] else { panic!("{rates:?}") };
+        [sent0, received1].iter().all(|rate| (40.0..60.0).contains(rate)) && received0 < 5.0 && sent1 < 5.0
+    });
+}
+
+/// Links of hosts without limit: what holds the transfer back, and is shown, is the way out of its group.
+#[test]
+fn status_shows_what_crosses_uplinks() {
+    let Some(network) = Network::named("uplinks") else { return };
+    network.up_with(
+        "[[group]]\nname = \"east\"\nhosts = 2\n[[group]]\nname = \"flat\"\nhosts = 1\n\
+         [[group]]\nname = \"west\"\nhosts = 1\n\
+         [uplink.east]\nup = { rate = \"30mbit\" }\ndown = { rate = \"90mbit\" }\n[uplink.west]\nrate = \"60mbit\"\n",
+    );
+    let table = text(&network.run("status", &[]).stdout);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let head = rows.iter().position(|row| row[..] == ["group", "receives", "sends", "uplink"]).unwrap();
+    let [east, west] = &rows[head + 1..] else { panic!("{table}") };
+    assert_eq!((east[0], west[0]), ("east", "west"), "{table}");
+    assert!(table.contains("up 30 mbit/s; down 90 mbit/s") && table.ends_with("  60 mbit/s\n"), "{table}");
+    let measure = || {
+        let shown = status_during_a_transfer(&network, "east1", "west0", "10.77.0.4");
+        let uplinks = shown["uplinks"].as_array().unwrap();
+        let groups: Vec<&Value> = uplinks.iter().map(|uplink| &uplink["group"]).collect();
+        assert_eq!(groups, ["east", "west"]);
+        assert_eq!(uplinks[0]["link"]["up"]["rate"], "30 mbit/s");
+        uplinks.iter().flat_map(crossing).collect()
+    };
+    measured_once(measure, |rates| {
+        let [east_received, east_sent, west_received, west_sent] = rates[..] else { panic!("{rates:?}") };
+        let full = [east_sent, west_received].iter().all(|rate| (24.0..36.0).contains(rate));
+        full && east_received < 5.0 && west_sent < 5.0
+    });
 }

@@ -75,6 +75,8 @@ pub struct Job {
     pub output: Output,
     /// How long the others may go on after the first failure, to say what they know of it and end by themselves.
     pub grace: Duration,
+    /// How long the job may take from its start on; then its workers are ended as by Ctrl-C. Without end if not said.
+    pub limit: Option<Duration>,
 }
 
 impl Job {
@@ -100,6 +102,7 @@ impl Job {
             directory: None,
             output: Output::Prefixed,
             grace: Duration::from_secs(2),
+            limit: None,
         }
     }
 }
@@ -123,6 +126,9 @@ pub const STANDARD_OUTPUT: &str = "launcher.output";
 /// The kind of an event that is a line of a worker's standard error, with [`Output::Told`].
 pub const STANDARD_ERROR: &str = "launcher.error";
 
+/// The exit code of a job that was ended at its limit, which is that of timeout(1).
+pub const OVER_LIMIT: u8 = 124;
+
 /// What a worker told with [`crate::report::event`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -137,8 +143,9 @@ pub struct Event {
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// 0; after a failure, that worker's (128 + n after signal n); 130 after Ctrl-C, 143 after SIGTERM.
+    /// 0; after a failure, that worker's (128 + n after signal n); 130 after Ctrl-C, 143 after SIGTERM, [`OVER_LIMIT`] after
+    /// the job's limit.
     pub exit_code: u8,
-    /// Who failed; none if nobody did, or if the job was interrupted before anybody did.
+    /// Who failed; none if nobody did, or if the job was interrupted or over its limit before anybody did.
     pub failure: Option<Failure>,
 }

@@ -14,7 +14,7 @@ use super::output::Screen;
 use super::plan::{self, Seat};
 use super::verdict::{Bad, Record};
 use super::worker::{Gone, News, Stage, Worker};
-use super::{Event, Job, LaunchError, Outcome};
+use super::{Event, Job, LaunchError, OVER_LIMIT, Outcome};
 
 /// How many connections to one host are made at the same time. An ssh server refuses some beyond ten.
 const CONNECTING: usize = 8;
@@ -74,8 +74,9 @@ async fn supervise(
         deadline: None,
         record: Record::default(),
         error: None,
-        signal: None,
+        early: None,
     };
+    let mut limit = job.limit.map(|limit| Instant::now() + limit);
     loop {
         let deadline = course.deadline;
         tokio::select! {
@@ -86,6 +87,10 @@ async fn supervise(
             },
             code = interrupts.next() => course.interrupt(code),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => course.stop(Stage::Stop),
+            () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => {
+                limit = None;
+                course.end_early(OVER_LIMIT, Stage::Stop);
+            }
         }
     }
     workers.join_all().await;
@@ -102,8 +107,8 @@ struct Course<F> {
     deadline: Option<Instant>,
     record: Record,
     error: Option<LaunchError>,
-    /// The exit code that a signal asks for, if it came before any failure.
-    signal: Option<u8>,
+    /// The exit code of a job that a signal or its limit ended before any failure.
+    early: Option<u8>,
 }
 
 impl<F: FnMut(Event)> Course<F> {
@@ -133,10 +138,14 @@ impl<F: FnMut(Event)> Course<F> {
     }
 
     fn interrupt(&mut self, code: u8) {
+        self.end_early(code, Stage::StopNow);
+    }
+
+    fn end_early(&mut self, code: u8, stage: Stage) {
         if !self.record.failed() {
-            self.signal.get_or_insert(code);
+            self.early.get_or_insert(code);
         }
-        self.stop(Stage::StopNow);
+        self.stop(stage);
     }
 
     fn stop(&mut self, stage: Stage) {
@@ -162,7 +171,7 @@ impl<F: FnMut(Event)> Course<F> {
     }
 
     fn outcome(self) -> Result<Outcome, LaunchError> {
-        match (self.signal, self.error) {
+        match (self.early, self.error) {
             (Some(exit_code), _) => Ok(Outcome { exit_code, failure: None }),
             (None, Some(error)) => Err(error),
             (None, None) => {

@@ -68,6 +68,28 @@ fn whoever_ignores_sigterm_is_killed() {
 }
 
 #[test]
+fn a_job_is_ended_at_its_limit_and_not_before() {
+    let nap = nap();
+    // One is deaf, and one is stopped for good.
+    let program =
+        format!("[ $GLEANER_RANK = 0 ] && kill -s STOP $$; trap '' TERM; while :; do sleep {nap}; done");
+    let job = json!({ "workers": 2, "program": ["sh", "-c", program], "limit": 1.5 });
+    let ended = launch(job).end();
+    assert_eq!(ended.code, 124, "{}", ended.err);
+    assert!(!ended.err.contains("last:"), "{}", ended.err);
+    assert!(ended.took > seconds(4) && ended.took < seconds(14), "{:?}", ended.took);
+    assert_eq!(sleepers(&nap), 0);
+
+    let ended = launch(json!({ "workers": 2, "program": ["sh", "-c", "exit 0"], "limit": 60 })).end();
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    // Who fails before is named all the same.
+    let program = format!("[ $GLEANER_RANK = 1 ] && exit 7; trap '' TERM; sleep {nap}");
+    let ended = launch(json!({ "workers": 2, "program": ["sh", "-c", program], "limit": 1 })).end();
+    assert_eq!(ended.code, 7);
+    assert!(ended.err.ends_with("last: rank 1 failed: exited with code 7\n"), "{}", ended.err);
+}
+
+#[test]
 fn sigterm_lets_a_worker_clean_up() {
     let nap = nap();
     let launched = shell(1, &format!("trap 'echo saved; exit 0' TERM; sleep {nap} & wait"));

@@ -16,7 +16,7 @@ pub const JOB: &str = "LAUNCH_TEST_JOB";
 pub const PROBE: &str = "LAUNCH_TEST_PROBE";
 pub const WORKER: &str = "LAUNCH_TEST_WORKER";
 
-/// A job as the tests describe it: `{workers | hosts, agent, program, env, rank_zero, directory}`.
+/// A job as the tests describe it: `{workers | hosts, agent, program, env, rank_zero, directory, limit}`, the limit in seconds.
 pub fn job(text: &Value) -> Job {
     let words = |key: &str| -> Vec<String> {
         let words = text[key].as_array().into_iter().flatten();
@@ -35,6 +35,7 @@ pub fn job(text: &Value) -> Job {
     };
     let env = text["env"].as_object().into_iter().flatten();
     job.env = env.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
+    job.limit = text["limit"].as_f64().map(Duration::from_secs_f64);
     job.directory = text["directory"].as_str().map(Into::into);
     if text["rank_zero"] == true {
         job.output = Output::RankZero;

@@ -15,6 +15,7 @@ use super::error::{ExperimentError, Problem};
 use super::options::{LINK, Workload};
 use super::{Experiment, Wanted};
 use crate::quantity;
+use crate::record::SEED;
 use crate::topology::Loss;
 
 /// Keys and values with their places.
@@ -30,6 +31,7 @@ struct File {
     #[serde(default)]
     description: String,
     turns: Option<Spanned<u32>>,
+    limit: Option<Spanned<String>>,
     together: Option<Spanned<bool>>,
     network: Option<Spanned<Network>>,
     workload: Spanned<Keys>,
@@ -147,6 +149,10 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
             (asked.span(), Problem::Conflict("'turns' is 0; expected a whole number from 1 on")).into()
         );
     }
+    let limit = file.limit.as_ref().map(|limit| {
+        let read = quantity::limit(limit.get_ref());
+        read.map_err(|source| (limit.span(), Problem::Quantity { key: "limit".into(), source }))
+    });
     let jobs =
         if together { case::together(&cases) } else { cases.into_iter().map(|case| vec![case]).collect() };
     for (entry, event) in file.chaos.iter().zip(&chaos) {
@@ -163,6 +169,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         title: file.title,
         description: file.description,
         turns,
+        limit: limit.transpose()?,
         network: wanted,
         workload: command,
         jobs,
@@ -275,6 +282,9 @@ fn need(
     }
     if lacks(fixed, "method") {
         fixed.0.insert("method".to_owned(), "spardl".into());
+    }
+    if lacks(fixed, "seed") {
+        fixed.0.insert("seed".to_owned(), SEED.into());
     }
     Ok(())
 }

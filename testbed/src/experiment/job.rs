@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gleaner_runtime::launcher::{self, Event as Told, Host, Outcome};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use super::case::Case;
 use super::chaos::Event;
 use super::havoc::{Applied, Havoc};
 use super::place::Place;
-use super::worker::MARK;
+use super::worker::{self, MARK};
 
 /// What is run at once, and which cases that measures.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ fn named(host: &Host) -> String {
 }
 
 /// What `bench` and `train` tell their launcher of.
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 struct Progress {
     done: u64,
     of: u64,
@@ -74,6 +74,8 @@ struct Heard {
     output: String,
     /// Each rank's last line on standard error.
     last: BTreeMap<u32, String>,
+    /// How far it was when it last told.
+    progress: Option<Progress>,
 }
 
 impl Job {
@@ -113,17 +115,18 @@ impl Job {
         words
     }
 
-    /// Runs it. `on_progress` hears of steps done and to do.
+    /// Runs it, for as long as the limit allows. `on_progress` hears of steps done and to do.
     pub fn run(
         &self,
         place: &mut Place,
         events: &[&Event],
+        limit: Option<Duration>,
         mut on_progress: impl FnMut(u64, u64) + Send,
     ) -> Ended {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let clock = Instant::now();
         let mark = format!("{}-{started}", std::process::id());
-        let job = self.launched(place, &mark);
+        let job = launcher::Job { limit, ..self.launched(place, &mark) };
         let methods = self.cases.len().max(1) as u64;
         let (steps, told) = mpsc::channel();
         let mut heard = Heard::default();
@@ -140,9 +143,14 @@ impl Job {
             drop(steps);
             (outcome, havoc.join().unwrap_or_default())
         });
-        let printed = match outcome {
-            Err(error) => Err((1, error.to_string())),
-            Ok(outcome) => heard.judge(&outcome),
+        // A starter that was killed may leave processes on other hosts, which would disturb the next job.
+        worker::end_all(&mark);
+        let printed = match (outcome, limit) {
+            (Err(error), _) => Err((1, error.to_string())),
+            (Ok(Outcome { exit_code: launcher::OVER_LIMIT, failure: None }), Some(limit)) => {
+                Err((launcher::OVER_LIMIT.into(), heard.over(limit)))
+            }
+            (Ok(outcome), _) => heard.judge(&outcome),
         };
         Ended { started, seconds: clock.elapsed().as_secs_f64(), printed, applied }
     }
@@ -179,9 +187,24 @@ impl Heard {
                 self.last.insert(rank, line);
                 None
             }
-            ("progress", body) => serde_json::from_value(body).ok(),
+            ("progress", body) => {
+                let progress = serde_json::from_value(body).ok();
+                self.progress = progress.or(self.progress);
+                progress
+            }
             _ => None,
         }
+    }
+
+    /// What is said of a job that took longer than its limit.
+    fn over(&self, limit: Duration) -> String {
+        let steps = match self.progress {
+            Some(Progress { done, of }) => format!("after {done} of {of} steps"),
+            None => "before it told of any step".to_owned(),
+        };
+        let said = self.last.iter().next();
+        let said = said.map_or_else(String::new, |(rank, said)| format!("; rank {rank} said: {said}"));
+        format!("it took longer than its limit of {} s and was ended {steps}{said}", limit.as_secs_f64())
     }
 
     fn judge(&self, outcome: &Outcome) -> Result<Value, (i32, String)> {

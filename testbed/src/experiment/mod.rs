@@ -20,6 +20,7 @@ mod store;
 mod worker;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, LinkText, When};
@@ -41,6 +42,8 @@ pub struct Experiment {
     pub description: String,
     /// How often every job is run.
     pub turns: u32,
+    /// How long a job may take; without end, if none.
+    pub limit: Option<Duration>,
     /// Where the workers run.
     pub network: Wanted,
     /// What they run.

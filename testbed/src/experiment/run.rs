@@ -38,6 +38,8 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// How often each is run.
     pub turns: u32,
+    /// How long each may take; one that takes longer is ended, and has failed.
+    pub limit: Option<Duration>,
     /// Where.
     pub network: Wanted,
     /// What goes wrong on purpose.
@@ -108,6 +110,7 @@ impl Plan {
             name: experiment.name.clone(),
             jobs: experiment.jobs.iter().map(job).collect(),
             turns: experiment.turns,
+            limit: experiment.limit,
             network: experiment.network.clone(),
             chaos: experiment.chaos.clone(),
             texts: experiment.texts.clone(),
@@ -217,7 +220,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             }
             let events = chaos::of_case(&self.plan.chaos, &job.cases[0]);
             let on_progress = &mut self.on_progress;
-            let ended = job.run(&mut self.place, &events, |done, of| {
+            let ended = job.run(&mut self.place, &events, self.plan.limit, |done, of| {
                 progress.steps = (done, of);
                 on_progress(&progress);
             });

@@ -196,7 +196,8 @@ mod tests {
     use crate::record::{Machine, Outcome};
 
     fn record(turn: u32, density: f64) -> Record {
-        let case = [("command".to_owned(), json!("bench")), ("density".to_owned(), json!(density))];
+        let case = [("command", json!("bench")), ("density", json!(density)), ("seed", json!(record::SEED))];
+        let case = case.map(|(key, value)| (key.to_owned(), value));
         let machine = Machine { processor: "p".into(), cores: 2, memory: 1 << 30, kernel: "k".into() };
         let outcome = Outcome::Failed { exit_code: 3, reason: "ü\n".into() };
         let (version, experiment) = (record::VERSION, "test".to_owned());
@@ -253,6 +254,25 @@ mod tests {
             drop(store);
             assert_eq!(fs::read(&path).unwrap(), whole);
         }
+    }
+
+    /// Early records have no seed where the file named none, and were measured with the default.
+    #[test]
+    fn a_record_without_a_seed_is_of_the_default_seed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut early = record(0, 0.5);
+        early.case.remove("seed");
+        drop(Store::open(directory.path(), &texts("x"), false).unwrap());
+        let line = serde_json::to_string(&early).unwrap() + "\n";
+        assert!(!line.contains("seed"));
+        fs::write(directory.path().join(record::FILE), &line).unwrap();
+        let store = Store::open(directory.path(), &texts("x"), true).unwrap();
+        let mut case = Case(record(0, 0.5).case);
+        assert!(store.has(&case, 0) && !store.has(&case, 1));
+        case.0.insert("seed".into(), json!(2));
+        assert!(!store.has(&case, 0));
+        drop(store);
+        assert_eq!(fs::read_to_string(directory.path().join(record::FILE)).unwrap(), line);
     }
 
     #[test]

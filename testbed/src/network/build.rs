@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::state::State;
-use super::{INTERFACE, Kernel, NetworkError, Node, commands, inside, nodes, shape};
+use super::{INTERFACE, Kernel, NetworkError, Node, commands, inside, nodes, shape, uplink_port};
 use crate::topology::{Link, Topology};
 
 /// So many hosts at once try to reach the first.
@@ -57,8 +57,9 @@ fn switches(topology: &Topology) -> Vec<String> {
     let mut lines = bridge("core");
     for (i, _) in topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
         lines.extend(bridge(&format!("switch{i}")));
-        lines.push(format!("link add name uplink{i} type veth peer name downlink{i}"));
-        lines.extend(port(&format!("uplink{i}"), &format!("switch{i}")));
+        let uplink = uplink_port(i);
+        lines.push(format!("link add name {uplink} type veth peer name downlink{i}"));
+        lines.extend(port(&uplink, &format!("switch{i}")));
         lines.extend(port(&format!("downlink{i}"), "core"));
     }
     lines
@@ -115,7 +116,7 @@ fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {
     let mut lines = Vec::new();
     for (i, group) in topology.groups.iter().enumerate() {
         let Some(Link { up, down }) = &group.uplink else { continue };
-        lines.push(shaped(&format!("uplink{i}"), shape::discipline(up, kernel)));
+        lines.push(shaped(&uplink_port(i), shape::discipline(up, kernel)));
         lines.push(shaped(&format!("downlink{i}"), shape::discipline(down, kernel)));
     }
     lines

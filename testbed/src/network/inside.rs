@@ -25,21 +25,21 @@ pub(super) fn path(namespace: &str) -> PathBuf {
 /// TCP hands large packets over at once, and the interface counts their headers once, not once per frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes that the host received.
+    /// Bytes that the host, or the group behind an uplink, received.
     pub received: u64,
-    /// Bytes that the host sent.
+    /// Bytes that it sent.
     pub sent: u64,
 }
 
-/// The counters of `eth0`.
-pub(super) fn counters(namespace: &str) -> Result<Counters, NetworkError> {
+/// The counters of an interface.
+pub(super) fn counters(namespace: &str, interface: &str) -> Result<Counters, NetworkError> {
     let table = within(namespace, || fs::read_to_string("/proc/thread-self/net/dev"))?;
-    let line = table.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
     let numbers: Vec<u64> =
         line.unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
     match (numbers.first(), numbers.get(8)) {
         (Some(&received), Some(&sent)) => Ok(Counters { received, sent }),
-        _ => Err(enter(namespace, &io::Error::other("it has no interface eth0"))),
+        _ => Err(enter(namespace, &io::Error::other(format!("it has no interface {interface}")))),
     }
 }
 

@@ -19,7 +19,7 @@ use std::process::Command;
 pub use inside::Counters;
 pub use kernel::Kernel;
 
-use crate::topology::{self, Link, Topology, TopologyError};
+use crate::topology::{self, Group, Link, Topology, TopologyError};
 use state::State;
 
 /// The interface of every host.
@@ -196,6 +196,17 @@ pub struct Node {
     switch: String,
 }
 
+/// The link between a group's switch and the core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Uplink {
+    /// The group.
+    pub group: String,
+    /// The link, as asked for: up is towards the core.
+    pub link: Link,
+    /// The group's end of it.
+    port: String,
+}
+
 /// An emulated network. It stays when this value is dropped, and when the process ends: [`Network::down`] removes it.
 #[derive(Debug)]
 pub struct Network {
@@ -282,6 +293,15 @@ impl Network {
         nodes(&self.state.name, &self.state.topology)
     }
 
+    /// The links of groups to the core, in the order of the groups.
+    pub fn uplinks(&self) -> Vec<Uplink> {
+        let groups = self.state.topology.groups.iter().enumerate();
+        let uplink = |(i, group): (usize, &Group)| {
+            Some(Uplink { group: group.name.clone(), link: group.uplink?, port: uplink_port(i) })
+        };
+        groups.filter_map(uplink).collect()
+    }
+
     /// A host by its name, or by that of its namespace.
     pub fn host(&self, name: &str) -> Result<Node, NetworkError> {
         let found = self.hosts().into_iter().find(|node| node.name == name || node.namespace == name);
@@ -302,7 +322,12 @@ impl Network {
 
     /// What has crossed a host's interface since it was made.
     pub fn counters(&self, host: &str) -> Result<Counters, NetworkError> {
-        inside::counters(&self.host(host)?.namespace)
+        inside::counters(&self.host(host)?.namespace, INTERFACE)
+    }
+
+    /// What a group has received from the core and sent to it since the network was made.
+    pub fn uplink_counters(&self, uplink: &Uplink) -> Result<Counters, NetworkError> {
+        inside::counters(self.name(), &uplink.port)
     }
 
     /// Changes the link of a host while packets cross it; those that wait in its queues are lost.
@@ -366,6 +391,11 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
             switch: group.uplink.map_or("core".into(), |_| format!("switch{group_index}")),
         })
         .collect()
+}
+
+/// The port of a group's switch that leads to the core.
+fn uplink_port(group: usize) -> String {
+    format!("uplink{group}")
 }
 
 #[cfg(test)]

@@ -4,18 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 
 use super::state::State;
 use super::{NetworkError, commands, inside};
-
-/// How long processes may take to end when they are asked to, and how long when they are killed: large ones on busy processors
-/// need a while to give their memory back.
-const GRACE: [(Signal, Duration); 2] =
-    [(Signal::TERM, Duration::from_secs(1)), (Signal::KILL, Duration::from_secs(30))];
+use crate::ending;
 
 /// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
 pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
@@ -55,24 +49,8 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
         });
         processes.collect()
     };
-    for (signal, grace) in GRACE {
-        let since = Instant::now();
-        // Again and again, since one that ends may have started another.
-        let mut asked = HashSet::new();
-        while since.elapsed() < grace {
-            let still = running();
-            if still.is_empty() {
-                return Ok(());
-            }
-            for process in still.into_iter().filter(|process| asked.insert(*process)) {
-                // One that is gone by now is as wished.
-                let _ = kill_process(process, signal);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-    match running()[..] {
-        [] => Ok(()),
-        [process, ..] => Err(NetworkError::Undead { process: process.as_raw_nonzero().get() }),
+    match ending::end(running) {
+        None => Ok(()),
+        Some(process) => Err(NetworkError::Undead { process: process.as_raw_nonzero().get() }),
     }
 }

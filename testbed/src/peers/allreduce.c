@@ -1,8 +1,9 @@
 /* A dense all-reduce by MPI, measured as `gleaner bench` measures: a barrier, the clock around the all-reduce alone, the
  * maximum over the ranks, and fresh numbers in every step. Rank 0 prints one JSON object.
  *
- *     allreduce METHOD PARAMS STEPS WARMUP
+ *     allreduce METHOD PARAMS STEPS WARMUP SEED
  */
+#include <limits.h>
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,8 +13,8 @@
 
 /* Bits of a counter (SplitMix64's finaliser), and from them a number that sums exactly in any order: a multiple of 1/256
  * below 4, so that the result can be compared bit by bit. */
-static float entry(uint64_t rank, uint64_t step, uint64_t position) {
-    uint64_t z = (position + (rank << 40) + (step << 52)) * 0x9e3779b97f4a7c15u;
+static float entry(uint64_t seed, uint64_t rank, uint64_t step, uint64_t position) {
+    uint64_t z = (position + (rank << 40) + (step << 52)) * 0x9e3779b97f4a7c15u ^ seed * 0xd1b54a32d192ed03u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     return (float)((int64_t)(z >> 53) - 1024) / 256;
 }
@@ -24,11 +25,15 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int count, char **words) {
-    if (count != 5) {
-        fprintf(stderr, "usage: allreduce METHOD PARAMS STEPS WARMUP\n");
+    if (count != 6) {
+        fprintf(stderr, "usage: allreduce METHOD PARAMS STEPS WARMUP SEED\n");
         return 2;
     }
-    long params = atol(words[2]), steps = atol(words[3]), warmup = atol(words[4]);
+    long params = atol(words[2]), steps = atol(words[3]), warmup = atol(words[4]), seed = atol(words[5]);
+    if (params < 1 || params > INT_MAX) {
+        fprintf(stderr, "%ld entries cannot be reduced at once; expected from 1 to %d\n", params, INT_MAX);
+        return 2;
+    }
     int rank, workers;
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -40,7 +45,7 @@ int main(int count, char **words) {
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     for (long step = 0; step < warmup + steps; step++) {
-        for (long i = 0; i < params; i++) own[i] = entry(rank, step, i);
+        for (long i = 0; i < params; i++) own[i] = entry(seed, rank, step, i);
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();
         MPI_Allreduce(own, sum, (int)params, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
@@ -49,7 +54,7 @@ int main(int count, char **words) {
         if (step >= warmup) seconds[step - warmup] = slowest;
         for (long i = 0; i < params; i += 997) {
             float expected = 0;
-            for (int other = 0; other < workers; other++) expected += entry(other, step, i);
+            for (int other = 0; other < workers; other++) expected += entry(seed, other, step, i);
             if (sum[i] != expected) {
                 fprintf(stderr, "rank %d, step %ld, entry %ld: the sum is %g and not %g\n", rank, step, i, sum[i], expected);
                 MPI_Abort(MPI_COMM_WORLD, 1);

@@ -16,6 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--params", type=int, required=True)
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--warmup", type=int, default=2)
+parser.add_argument("--seed", type=int, default=1)
 arguments = parser.parse_args()
 
 rank, workers = int(os.environ["GLEANER_RANK"]), int(os.environ["GLEANER_WORLD_SIZE"])
@@ -25,7 +26,8 @@ dist.init_process_group(
 )
 seconds = []
 for step in range(arguments.warmup + arguments.steps):
-    gradient = torch.randn(arguments.params, generator=torch.Generator().manual_seed(step * workers + rank)) ** 3
+    number = (arguments.seed << 40) + step * workers + rank
+    gradient = torch.randn(arguments.params, generator=torch.Generator().manual_seed(number)) ** 3
     dist.barrier()
     clock = time.perf_counter()
     dist.all_reduce(gradient)

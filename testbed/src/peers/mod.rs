@@ -10,14 +10,35 @@ mod table;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::experiment::{Case, Job, Plan, Seats, Wanted};
 use crate::quantity::{self, QuantityError};
+use crate::record::SEED;
 
 pub use kit::{Kit, KitError, Missing};
 pub use table::{Row, rows};
+
+/// A comparison that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A rate that cannot be read.
+    #[error(transparent)]
+    Rate(#[from] QuantityError),
+    /// More entries than MPI counts, or none.
+    #[error(
+        "{params} entries cannot be compared; expected from 1 to {MOST}, since MPI counts the entries of an all-reduce by a 32-bit number"
+    )]
+    Params {
+        /// How many were asked for.
+        params: usize,
+    },
+}
+
+/// MPI takes the number of entries as an `int`.
+const MOST: usize = i32::MAX as usize;
 
 /// What is compared.
 #[derive(Clone, Debug)]
@@ -36,15 +57,26 @@ pub struct Request {
     pub warmup: u32,
     /// How often everybody has a turn.
     pub turns: u32,
+    /// How long a turn of one of them may take.
+    pub limit: Duration,
 }
 
 impl Request {
-    /// The jobs: ours, and those of the peers that are installed.
+    /// Refuses what cannot be compared.
     ///
     /// # Errors
-    /// A rate that cannot be read.
-    pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Result<Plan, QuantityError> {
+    /// A rate that cannot be read; more entries than MPI counts.
+    pub fn check(&self) -> Result<(), RequestError> {
         quantity::rate(&self.rate)?;
+        if (1..=MOST).contains(&self.params) {
+            Ok(())
+        } else {
+            Err(RequestError::Params { params: self.params })
+        }
+    }
+
+    /// The jobs of a request that was [checked](Request::check): ours, and those of the peers that are installed.
+    pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Plan {
         let mut jobs =
             vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
         jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
@@ -53,20 +85,22 @@ impl Request {
             "hosts": self.hosts, "rate": self.rate, "params": self.params, "density": self.density,
             "steps": self.steps, "warmup": self.warmup, "turns": self.turns,
         });
-        Ok(Plan {
+        Plan {
             name: "peers".into(),
             jobs,
             turns: self.turns,
+            limit: Some(self.limit),
             network: Wanted::Uniform { hosts: self.hosts },
             chaos: Vec::new(),
             texts: vec![("peers.json".into(), format!("{text}\n"))],
-        })
+        }
     }
 
     fn case(&self, command: &str, method: &str) -> BTreeMap<String, Value> {
         let entries = [
             ("command", json!(command)),
             ("method", json!(method)),
+            ("seed", json!(SEED)),
             ("workers", json!(self.hosts)),
             ("rate", json!(self.rate)),
             ("params", json!(self.params)),
@@ -87,7 +121,8 @@ impl Request {
     }
 
     fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
-        let counts = [self.params.to_string(), self.steps.to_string(), self.warmup.to_string()];
+        let counts =
+            [self.params as u64, self.steps.into(), self.warmup.into(), SEED].map(|count| count.to_string());
         let mut words: Vec<OsString> =
             vec![kit.mpirun().into(), name.into(), self.hosts.to_string().into(), program.into()];
         words.push(name.into());
@@ -111,6 +146,7 @@ impl Request {
             ("--steps", self.steps.to_string()),
             ("--warmup", self.warmup.to_string()),
             ("--turns", self.turns.to_string()),
+            ("--limit", format!("{}s", self.limit.as_secs_f64())),
         ];
         let options = numbers.into_iter().flat_map(|(option, number)| [option.to_owned(), number]);
         ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
@@ -122,6 +158,7 @@ impl Request {
             ("--params", self.params as u64),
             ("--steps", self.steps.into()),
             ("--warmup", self.warmup.into()),
+            ("--seed", SEED),
         ] {
             words.extend([option.into(), count.to_string().into()]);
         }

@@ -100,21 +100,20 @@ impl Network {
         Self { hosts, links, pools, seed: 1 }
     }
 
-    /// One host that stands for all, if they are equal, are joined by their own links alone, and lose nothing. Of cores that are
-    /// shared it has its share.
+    /// One host that stands for all, if they are equal, have cores of their own, are joined by their own links alone, and lose
+    /// nothing.
     pub fn one_for_all(&self) -> Option<Self> {
         let first = self.hosts.first()?;
-        let mut sharing = vec![0.0; self.pools.len()];
-        self.hosts.iter().for_each(|host| sharing[host.pool] += 1.0);
         let link = |path: &[usize]| match path {
             [link] => Some(self.links[*link]),
             _ => None,
         };
-        let of = |host: &Host| {
-            Some((host.slow, self.pools[host.pool] / sharing[host.pool], link(&host.up)?, link(&host.down)?))
-        };
+        let of = |host: &Host| Some((host.slow, self.pools[host.pool], link(&host.up)?, link(&host.down)?));
         let (slow, cores, up, down) = of(first)?;
-        let equal = self.hosts.iter().all(|host| of(host) == of(first));
+        let mut pools: Vec<usize> = self.hosts.iter().map(|host| host.pool).collect();
+        pools.sort_unstable();
+        let alone = pools.windows(2).all(|pair| pair[0] != pair[1]);
+        let equal = alone && self.hosts.iter().all(|host| of(host) == of(first));
         let host = Host { slow, pool: 0, up: vec![0], down: vec![1], group: 0 };
         (equal && up.loss == 0.0 && down.loss == 0.0).then(|| Self {
             hosts: vec![host],

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const WHOLE: &str = r#"title = "All of it"
@@ -54,6 +56,9 @@ fn refused(text: &str) -> (usize, String) {
 fn a_file_says_which_jobs_there_are_and_in_which_order() {
     let experiment = parsed(WHOLE);
     assert_eq!((experiment.turns, experiment.network), (2, Wanted::Uniform { hosts: 4 }));
+    assert_eq!(experiment.limit, None);
+    let limited = parsed(&WHOLE.replace("turns = 2", "turns = 2\nlimit = '1.5m'"));
+    assert_eq!(limited.limit, Some(Duration::from_secs(90)));
     let jobs: Vec<String> = experiment
         .jobs
         .iter()
@@ -83,6 +88,7 @@ fn what_is_not_said_follows_from_the_rest() {
     let case = &experiment.jobs[0][0];
     assert_eq!((experiment.turns, experiment.jobs.len(), case.workers()), (3, 1, 3));
     assert_eq!((case.method().as_str(), &case.0["rate"]), ("spardl", &Value::from("1gbit")));
+    assert_eq!(case.words(), ["--params", "10", "--seed", "1"]);
     let alone = parsed(
         "title = 't'\ntogether = false\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n[matrix]\nmethod = ['ring', 'spardl/2']\n",
     );
@@ -93,6 +99,9 @@ fn what_is_not_said_follows_from_the_rest() {
 fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
     for (from, to, line, words) in [
         ("turns = 2", "turns = 0", 3, "'turns' is 0"),
+        ("turns = 2", "turns = 2\nlimit = '10'", 4, "'limit': '10' is no limit; expected a number above 0"),
+        ("turns = 2", "turns = 2\nlimit = '0s'", 4, "'0s' is no limit"),
+        ("turns = 2", "turns = 2\nlimit = 600", 0, "line 4"),
         ("turns = 2", "turn = 2", 0, "unknown field `turn`, expected one of"),
         ("hosts = 4", "host = 4", 0, "unknown field `host`, expected one of `hosts`"),
         ("hosts = 4", "hosts = 3", 5, "4 workers need 4 hosts, and the network has 3"),
@@ -138,6 +147,16 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         let (found, sentence) = refused(&WHOLE.replace(from, to));
         assert!(sentence.contains(words), "{to}: {sentence}");
         assert_eq!(found, line, "{to}: {sentence}");
+    }
+}
+
+#[test]
+fn a_seed_that_is_said_is_kept() {
+    let text = "title = 't'\n[workload]\ncommand = 'bench'\nparams = 10\nworkers = 2\n";
+    for (more, seeds) in [("", &[1][..]), ("seed = 7\n", &[7]), ("[matrix]\nseed = [3, 4]\n", &[3, 4])] {
+        let jobs = parsed(&format!("{text}{more}")).jobs;
+        let found: Vec<u64> = jobs.iter().map(|job| job[0].0["seed"].as_u64().unwrap()).collect();
+        assert_eq!(found, seeds);
     }
 }
 
