@@ -54,8 +54,7 @@ fn predictions_repeat() {
 /// The command, which gets so many bytes of addresses and no more. What the shell says last is the time that it took of
 /// processors.
 fn simulate_within(bytes: u64, arguments: &str) -> Output {
-    let limited =
-        format!("ulimit -v {} && \"$0\" simulate --json $1 && times >&2", bytes / 1024);
+    let limited = format!("ulimit -v {} && \"$0\" simulate --json $1 && times >&2", bytes / 1024);
     Command::new("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_gleaner"), arguments]).output().unwrap()
 }
 

@@ -10,7 +10,7 @@ use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::calibration::{Prepared, fit};
 use gleaner_testbed::simulation::measured::{Measured, read};
 use gleaner_testbed::simulation::{
-    Bags, Link, Machine, Network, Op, Overlap, Trace, lengths, replay, traces, traces_on,
+    Bags, Link, Machine, Network, Op, Overlap, Part, Trace, Work, lengths, replay, traces, traces_on,
 };
 use gleaner_testbed::topology::Topology;
 
@@ -113,6 +113,81 @@ fn bytes_and_rounds_are_those_of_the_interpreter() {
                 ensemble.commit(done, method.collection()).unwrap();
             }
         }
+    }
+}
+
+/// Timed bags are the same bags: what is sent, in how many rounds, and what comes of it. All of their work has a time.
+#[test]
+fn timed_bags_are_real_bags() {
+    for workers in [1u32, 3, 8] {
+        let n = 4000;
+        for method in methods(workers, n, 0.05) {
+            let timed = traces(method, (workers, n), Bags::Timed { steps: 4 }, &gradient).unwrap();
+            assert_eq!(timed.len(), 4, "{method}");
+            let real = carried(method, workers, n);
+            // All steps of a method that learns, or the middle one.
+            let same = if real.len() == 1 { &timed[2..3] } else { &timed[..] };
+            assert_eq!(same.len(), real.len(), "{method}");
+            for (timed, real) in same.iter().zip(&real) {
+                assert_eq!(timed.bytes_received(), real.bytes_received(), "{method}");
+                assert_eq!((timed.rounds, timed.messages()), (real.rounds, real.messages()), "{method}");
+                assert_eq!(timed.delivered, real.delivered, "{method}");
+                for ops in &timed.workers {
+                    let works = ops
+                        .iter()
+                        .filter_map(|op| if let Op::Work(_, work) = op { Some(work) } else { None });
+                    assert!(
+                        works.clone().count() > 0 && works.clone().all(|work| matches!(work, Work::Took(_)))
+                    );
+                }
+            }
+        }
+    }
+    let refused =
+        traces(Method::spardl(), (3, 100), Bags::Timed { steps: 1 }, &|_, _, entries| entries.fill(f32::NAN));
+    assert!(refused.unwrap_err().to_string().contains("finite"));
+}
+
+/// What takes longer beside other work takes so much longer wherever it was timed alone.
+#[test]
+fn timed_work_takes_longer_beside_other_work() {
+    let alone = Trace { workers: vec![vec![Op::Work(Part::Select, Work::Took(0.5))]], ..Trace::default() };
+    let machine = |crowding| Machine { crowding, ..Machine::infinite() };
+    assert!(close(seconds(&alone, &machine(1.0), &star(1)), 0.5));
+    assert!(close(seconds(&alone, &machine(1.5), &star(1)), 0.75));
+}
+
+/// Messages are handled before anything is computed: two workers compute on one core, and their messages pass all the same.
+#[test]
+fn messages_come_before_computing() {
+    let compute = Op::Work(Part::Select, Work::Took(1.0));
+    let first = vec![Op::Send { to: 1, bytes: 1.0 }, compute];
+    let trace =
+        Trace { workers: vec![first, vec![Op::Receive { from: 0 }], vec![compute]], ..Trace::default() };
+    let machine = Machine { crowding: 1.0, message: 10_000.0, ..Machine::infinite() };
+    let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
+    let replayed = replay(&trace, &machine, &Network::star(3, link, 1.0, true), false);
+    // Ten milliseconds on each side, whatever else wants the core; and the computing has to wait for them.
+    assert!(close(replayed.workers[1].seconds, 0.02), "{}", replayed.workers[1].seconds);
+    assert!(close(replayed.seconds(), 2.02), "{}", replayed.seconds());
+}
+
+/// Workers that share cores begin one after the other, and each step is counted from its own beginning; those with cores of
+/// their own begin together.
+#[test]
+fn workers_of_a_machine_begin_one_after_the_other() {
+    let machine = Machine { stagger: 1000.0, ..Machine::infinite() };
+    let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
+    let trace = carried(Method::ring(), 5, 5000).remove(0);
+    let taken = |shared| {
+        let replayed = replay(&trace, &machine, &Network::star(5, link, 2.0, shared), false);
+        let mut taken: Vec<f64> = replayed.workers.iter().map(|worker| worker.seconds).collect();
+        taken.sort_by(f64::total_cmp);
+        taken
+    };
+    assert_eq!(taken(false), [0.0; 5]);
+    for (taken, expected) in taken(true).into_iter().zip([0.0, 1e-3, 2e-3, 3e-3, 4e-3]) {
+        assert!((taken - expected).abs() < 1e-9, "{taken} instead of {expected}");
     }
 }
 
