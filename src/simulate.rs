@@ -55,7 +55,7 @@ pub struct Simulate {
     /// Groups of hosts with their own links and a core, from a file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "loss", "against"])]
     topology: Option<PathBuf>,
-    /// Where the chances of loss start
+    /// Where the chances of loss, and of who begins first, start
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Cores of a host
@@ -233,9 +233,11 @@ impl Simulate {
         match (self.bags, carried::scale(workers, n)) {
             (Way::Lengths, _) => Ok(lengths()),
             (Way::Timed, _) => match n.saturating_mul(workers as usize) {
-                ..=timed::MOST_ENTRIES => Ok(Bags::Timed { steps }),
+                ..=timed::MOST_ENTRIES if workers <= timed::MOST_WORKERS => Ok(Bags::Timed { steps }),
                 entries => Err(format!(
-                    "{workers} workers with {n} entries have {entries} together; expected at most {} with --bags timed",
+                    "{workers} workers with {n} entries have {entries} together; expected at most {} workers and {} entries with \
+                     --bags timed",
+                    timed::MOST_WORKERS,
                     timed::MOST_ENTRIES
                 )),
             },

@@ -99,10 +99,31 @@ fn a_straggler_is_drawn() {
     assert!(picture.starts_with("<svg") && picture.contains("3 (2× slower)"));
 }
 
+/// Real bags whose work is timed: the bytes and entries of real bags, and times that are this machine's.
+#[test]
+fn bags_are_timed_on_request() {
+    let arguments = "--workers 3 --params 20_000 --method spardl,ring";
+    let (timed, real) = (json(&format!("{arguments} --bags timed")), json(arguments));
+    for (timed, real) in [0, 1].map(|i| (&timed["methods"][i], &real["methods"][i])) {
+        assert_eq!((&timed["bags"], &real["bags"]), (&"timed".into(), &"real".into()));
+        assert_eq!((&timed["rounds"], &timed["messages"]), (&real["rounds"], &real["messages"]));
+        for key in ["bytes_received", "entries_delivered"] {
+            let (a, b) = (timed[key].as_f64().unwrap(), real[key].as_f64().unwrap());
+            assert!((a / b - 1.0).abs() < 0.05, "{key}: {a} instead of {b}");
+        }
+        assert!(timed["seconds"].as_f64().unwrap() > 0.0);
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_a_sentence() {
     for (arguments, words) in [
         ("--workers 0 --params 10", "0"),
+        ("--workers 65 --params 1000 --bags timed", "expected at most 64 workers"),
+        (
+            "--workers 2 --params 200_000_000 --bags timed",
+            "expected at most 64 workers and 268435456 entries",
+        ),
         ("--workers 5000 --params 10", "5000"),
         ("--workers 4", "--params"),
         ("--workers 4 --params 0", "expected at least one"),

@@ -3,7 +3,7 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Link, Machine, Network};
+use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Work};
 use serde::Serialize;
 
 use super::table::{bar, columns, ms};
@@ -95,7 +95,15 @@ fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
     workers.sort_unstable();
     workers.dedup();
     let workers: Vec<String> = workers.iter().map(u32::to_string).collect();
-    let about = format!("fitted to {} measured cases, P = {}", cases.len(), workers.join(", "));
+    let is_timed = |op: &Op| matches!(op, Op::Work(_, Work::Took(_)));
+    let timed = cases
+        .iter()
+        .flat_map(|case| &case.traces)
+        .flat_map(|trace| trace.workers.iter().flatten())
+        .any(is_timed);
+    // What entries take was not asked of the measurements then.
+    let how = if timed { " with timed bags, so for --bags timed" } else { "" };
+    let about = format!("fitted to {} measured cases{how}, P = {}", cases.len(), workers.join(", "));
     let bar = bar(0);
     let machine = fit(cases, &Machine { about, ..start }, |done, of| {
         bar.set_length(of as u64);

@@ -42,6 +42,9 @@ pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<Strin
         write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
         legend(&area)?;
         axis(&area, replayed.seconds(), TOP + row * workers)?;
+        // Some begin after others.
+        let spans = replayed.workers.iter().flat_map(|worker| &worker.spans);
+        let end = spans.map(|span| span.end).fold(0.0, f64::max);
         for (rank, worker) in (0..).zip(&replayed.workers) {
             let y = TOP + row * rank;
             if row >= 12 || rank % 4 == 0 {
@@ -50,7 +53,7 @@ pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<Strin
                 write(&area, &name, (LEFT - 8, y + row / 2), 12, HPos::Right, INK)?;
             }
             for span in &worker.spans {
-                let (from, to) = (x(span.start, replayed.seconds()), x(span.end, replayed.seconds()));
+                let (from, to) = (x(span.start, end), x(span.end, end));
                 let bar = Rectangle::new(
                     [(from, y + 1), (to.max(from + 1), y + row - 2)],
                     colour(span.busy).filled(),

@@ -15,6 +15,8 @@ pub struct Row {
     pub method: String,
     /// Entries that one entry of a real bag stands for; none where bags are lengths.
     pub scale: Option<usize>,
+    /// In words.
+    pub bags: String,
     pub rounds: u64,
     pub messages: u64,
     pub bytes_received: u64,
@@ -60,6 +62,12 @@ impl Row {
         let middle = steps.get(steps.len().saturating_sub(1) / 2);
         Self {
             method,
+            bags: match bags {
+                Bags::Carried { scale: 1, .. } => "real".to_owned(),
+                Bags::Carried { scale, .. } => format!("real, 1 in {scale}"),
+                Bags::Timed { .. } => "timed".to_owned(),
+                Bags::Lengths(_) => "lengths".to_owned(),
+            },
             scale: match bags {
                 Bags::Carried { scale, .. } => Some(scale),
                 Bags::Timed { .. } => Some(1),
@@ -118,11 +126,6 @@ impl Prediction {
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "bags"];
         let mut cells = vec![header.map(String::from).to_vec()];
         for row in &self.methods {
-            let bags = match row.scale {
-                Some(1) => "real".to_owned(),
-                Some(scale) => format!("real, 1 in {scale}"),
-                None => "lengths".to_owned(),
-            };
             cells.push(vec![
                 row.method.clone(),
                 ms(row.seconds),
@@ -132,7 +135,7 @@ impl Prediction {
                 quantity::bytes(row.bytes_received as f64),
                 grouped(row.rounds),
                 grouped(row.entries_delivered),
-                bags,
+                row.bags.clone(),
             ]);
         }
         let cores = match simulate.shared {

@@ -9,9 +9,9 @@ use super::Rule;
 pub struct Tally {
     /// Entries that were chosen from one block of a worker's own accumulator.
     pub chosen: f64,
-    /// Entries that were chosen from several blocks together, and those of bags that such a choice looked at.
+    /// Entries that were chosen by rules that look at several blocks together, and those of bags that they looked at.
     pub pooled: f64,
-    /// Entries of bags that other selections looked at, and indices that were proposed or agreed on.
+    /// Entries of bags that other selections looked at, and indices that were drawn by lot or agreed on.
     pub sifted: f64,
     /// Sparse entries, indices of proposals and aligned values that were encoded.
     pub encoded: f64,

@@ -85,11 +85,11 @@ async fn supervise(
                 // Every worker's task has ended.
                 None => break,
             },
-            code = interrupts.next() => course.interrupt(code),
+            code = interrupts.next() => course.end_early(code),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => course.stop(Stage::Stop),
             () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => {
                 limit = None;
-                course.end_early(OVER_LIMIT, Stage::Stop);
+                course.end_early(OVER_LIMIT);
             }
         }
     }
@@ -137,15 +137,12 @@ impl<F: FnMut(Event)> Course<F> {
         }
     }
 
-    fn interrupt(&mut self, code: u8) {
-        self.end_early(code, Stage::StopNow);
-    }
-
-    fn end_early(&mut self, code: u8, stage: Stage) {
+    /// Ends the job with this exit code, unless somebody has failed.
+    fn end_early(&mut self, code: u8) {
         if !self.record.failed() {
             self.early.get_or_insert(code);
         }
-        self.stop(stage);
+        self.stop(Stage::StopNow);
     }
 
     fn stop(&mut self, stage: Stage) {
@@ -163,7 +160,7 @@ impl<F: FnMut(Event)> Course<F> {
         if *self.stage.borrow() < Stage::StopNow {
             tokio::select! {
                 () = &mut finish => return,
-                code = interrupts.next() => self.interrupt(code),
+                code = interrupts.next() => self.end_early(code),
             }
         }
         // A reader who does not read by now misses the rest.

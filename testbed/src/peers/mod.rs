@@ -153,6 +153,8 @@ impl Request {
     }
 
     fn gloo(&self, python: PathBuf, script: PathBuf) -> Job {
+        let mut again = self.typed();
+        again.extend(["--python".to_owned(), python.to_string_lossy().into_owned()]);
         let mut words: Vec<OsString> = vec![python.into(), script.into()];
         for (option, count) in [
             ("--params", self.params as u64),
@@ -169,7 +171,7 @@ impl Request {
             program: words,
             env,
             seats: Seats::Workers,
-            again: Some(self.typed()),
+            again: Some(again),
         }
     }
 }

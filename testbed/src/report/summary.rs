@@ -137,10 +137,7 @@ pub fn date(seconds_since_1970: f64) -> String {
 
 /// A command as one would type it. Where it names a file of hosts, it follows what makes these hosts and that file.
 pub fn command(record: &Record) -> String {
-    let words = record.command.iter().map(String::as_str);
-    let Ok(line) = shlex::Quoter::new().allow_nul(true).join(words) else {
-        unreachable!("NUL is all that could not be quoted, and it is allowed")
-    };
+    let line = typed(&record.command);
     let has_hosts = record.command.iter().any(|word| word == "--hostfile");
     let of_case = |key: &str| {
         record.case.get(key).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
@@ -150,9 +147,19 @@ pub fn command(record: &Record) -> String {
         return line;
     };
     let links = ["rate", "delay", "jitter", "loss"].map(|key| (key, of_case(key)));
-    let links: String =
-        links.into_iter().filter_map(|(key, value)| Some(format!(" --{key} {}", value?))).collect();
-    format!("gleaner testbed up --hosts {workers}{links} > hosts; {line}; gleaner testbed down")
+    let links = links.into_iter().filter_map(|(key, value)| Some([format!("--{key}"), value?])).flatten();
+    let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
+    let up: Vec<String> = up.chain([workers]).chain(links).collect();
+    // Where there is a network already, it is left alone.
+    format!("{} > hosts && {{ {line}; gleaner testbed down; }}", typed(&up))
+}
+
+/// Words for a shell.
+fn typed(words: &[String]) -> String {
+    let Ok(line) = shlex::Quoter::new().allow_nul(true).join(words.iter().map(String::as_str)) else {
+        unreachable!("NUL is all that could not be quoted, and it is allowed")
+    };
+    line
 }
 
 #[cfg(test)]
@@ -181,17 +188,17 @@ mod tests {
             "",
             "--density=0.01",
         ];
-        let case = serde_json::json!({ "workers": 3, "rate": "1gbit", "loss": "1%" });
+        let case = serde_json::json!({ "workers": 3, "rate": "1 gbit", "loss": "1%" });
         let typed = command(&record(case, &launch));
-        let (up, rest) = typed.split_once("; ").unwrap();
+        let (up, rest) = typed.split_once(" && { ").unwrap();
         assert_eq!(
             shlex::split(up).unwrap()[3..],
-            ["--hosts", "3", "--rate", "1gbit", "--loss", "1%", ">", "hosts"]
+            ["--hosts", "3", "--rate", "1 gbit", "--loss", "1%", ">", "hosts"]
         );
-        let (line, down) = rest.rsplit_once("; ").unwrap();
+        let (line, down) = rest.split_once("; ").unwrap();
         assert_eq!(
             (shlex::split(line).unwrap(), down),
-            (launch.map(String::from).to_vec(), "gleaner testbed down")
+            (launch.map(String::from).to_vec(), "gleaner testbed down; }")
         );
         // Without emulated hosts of equal links there is nothing to make.
         let racks = serde_json::json!({ "workers": 3, "topology": "racks.toml" });

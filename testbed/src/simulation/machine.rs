@@ -14,9 +14,9 @@ pub struct Machine {
     pub accumulate: f64,
     /// Nanoseconds per entry that is chosen from one block of a worker's own accumulator.
     pub choose: f64,
-    /// Nanoseconds per entry that is chosen from several blocks together.
+    /// Nanoseconds per entry that is chosen by a rule that looks at several blocks together.
     pub pool: f64,
-    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is proposed or agreed on.
+    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is drawn by lot or agreed on.
     pub sift: f64,
     /// Nanoseconds per sparse entry encoded.
     pub encode: f64,
@@ -30,7 +30,7 @@ pub struct Machine {
     pub commit: f64,
     /// Nanoseconds per dense value committed to a residual.
     pub settle: f64,
-    /// By how much longer work takes beside other work than alone, where it was timed alone.
+    /// By how much longer work that was timed alone takes where several workers share the cores.
     pub crowding: f64,
     /// Microseconds of a processor per message, on each of its two sides.
     pub message: f64,
@@ -38,7 +38,7 @@ pub struct Machine {
     pub byte: f64,
     /// Microseconds from a message's arrival until whoever waits for it runs.
     pub wake: f64,
-    /// Microseconds from one worker's start to the next one's, where they share processors.
+    /// Microseconds that a worker computes before the next one gets its turn, where they share cores.
     pub stagger: f64,
     /// The share of a link's rate that is payload.
     pub goodput: f64,
@@ -48,30 +48,28 @@ pub struct Machine {
 pub const NUMBERS: usize = KINDS.len() + 6;
 
 impl Default for Machine {
-    /// Two cores of an Intel Xeon with AVX-512 that all workers share: fitted to steps of all methods among 2 to 8 workers, n =
-    /// 14,728,266, density 1%, 1 Gbit/s.
+    /// Two cores of an Intel Xeon with AVX-512 that all workers share: fitted to 114 steps of all methods among 2 to 8 workers,
+    /// n = 14,728,266, density 1%, 1 Gbit/s.
     fn default() -> Self {
-        let about =
-            "two cores of an Intel Xeon with AVX-512, fitted to steps of all methods among 2 to 8 workers"
-                .to_owned();
         Self {
-            about,
-            accumulate: 0.88,
-            choose: 20.0,
-            pool: 40.0,
-            sift: 4.0,
-            encode: 3.0,
-            merge: 3.5,
-            dense: 1.0,
-            clear: 15.0,
-            commit: 4.0,
-            settle: 5.0,
+            about: "two cores of an Intel Xeon with AVX-512, fitted to 114 steps of all methods among 2 to 8 workers"
+                .to_owned(),
+            accumulate: 0.8513,
+            choose: 8.776,
+            pool: 29.33,
+            sift: 8.043,
+            encode: 5.942,
+            merge: 2.493,
+            dense: 0.6548,
+            clear: 18.74,
+            commit: 4.78,
+            settle: 4.845,
             crowding: 1.09,
-            message: 24.5,
-            byte: 0.824,
-            wake: 123.0,
-            stagger: 2485.0,
-            goodput: 0.925,
+            message: 38.63,
+            byte: 0.6016,
+            wake: 359.0,
+            stagger: 3249.0,
+            goodput: 0.8624,
         }
     }
 }
@@ -140,14 +138,14 @@ impl Machine {
         }
     }
 
-    /// Seconds of a processor that does this.
+    /// Seconds of a processor that does this, alone if it was timed alone.
     pub fn work(&self, work: &Work) -> f64 {
         match work {
             Work::Handled(handled) => {
                 let prices = self.numbers();
                 handled.iter().zip(prices).map(|(&count, price)| f64::from(count) * price * 1e-9).sum()
             }
-            Work::Took(seconds) => self.crowding * f64::from(*seconds),
+            Work::Took(seconds) => f64::from(*seconds),
         }
     }
 

@@ -1,15 +1,16 @@
 //! A discrete-event simulation: gives time to what workers do.
 //!
 //! Each worker does its operations one after the other, and beside them writes its messages and reads those of others, one
-//! at a time each. All of this wants the processor. Messages come first, as the kernel serves them; what they leave of a pool of
-//! cores the operations share equally, and nothing gets more than one core (processor sharing). Links carry messages in the order in which they come (see [`wire`](super::wire)).
+//! at a time each. All of this wants the processor. Messages come first, as the kernel serves them; what they leave of a pool
+//! of cores the operations share equally, and nothing gets more than one core (processor sharing). Links carry messages in
+//! the order in which they come (see [`wire`](super::wire)).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::machine::Machine;
 use super::network::Network;
-use super::trace::{Op, Part, Trace};
+use super::trace::{Op, Part, Trace, Work};
 use super::wire::{Flight, Wires};
 
 /// What a worker is busy with.
@@ -25,7 +26,7 @@ pub enum Busy {
 /// A stretch of a worker's time.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Span {
-    /// Seconds from the start of the step.
+    /// Seconds from the beginning of the first worker.
     pub start: f64,
     /// As `start`.
     pub end: f64,
@@ -36,7 +37,7 @@ pub struct Span {
 /// The step of one worker.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Lived {
-    /// When it had finished, in seconds.
+    /// From its own beginning to its end, in seconds.
     pub seconds: f64,
     /// Of them, accumulating, choosing and preparing messages.
     pub select: f64,
@@ -57,7 +58,7 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// The worker that finished last.
+    /// The worker whose step was the longest.
     pub fn slowest(&self) -> &Lived {
         static NOBODY: Lived =
             Lived { seconds: 0.0, select: 0.0, exchange: 0.0, merge: 0.0, spans: Vec::new() };
@@ -235,6 +236,8 @@ struct Replay<'a> {
     number: u64,
     events: BinaryHeap<Reverse<Planned>>,
     pools: Vec<Pool>,
+    /// By pool, whether several workers use it.
+    shared: Vec<bool>,
     workers: Vec<Worker>,
 }
 
@@ -249,6 +252,9 @@ impl<'a> Replay<'a> {
             now: 0.0,
             number: 0,
             events: BinaryHeap::new(),
+            shared: (0..network.pools.len())
+                .map(|pool| network.hosts.iter().filter(|host| host.pool == pool).nth(1).is_some())
+                .collect(),
             pools: network.pools.iter().map(|&cores| Pool { cores, ..Pool::default() }).collect(),
             workers: trace.workers.iter().map(|_| Worker::default()).collect(),
         }
@@ -259,6 +265,11 @@ impl<'a> Replay<'a> {
         self.events.push(Reverse(Planned { time, number: self.number, event }));
     }
 
+    /// Seconds of a processor for one side of a message.
+    fn side(&self, rank: usize, bytes: f64) -> f64 {
+        self.network.hosts[rank].slow * self.machine.side(bytes)
+    }
+
     /// A task wants so many seconds of a processor.
     fn want(&mut self, rank: usize, task: Task, seconds: f64) {
         let host = &self.network.hosts[rank];
@@ -266,7 +277,7 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        let ends = class.had + seconds * host.slow;
+        let ends = class.had + seconds;
         class.tasks.push(Reverse(Shared { ends, number: self.number, task }));
         self.reckon(host.pool);
     }
@@ -281,17 +292,32 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// All workers begin, those of a pool one after the other, in an order by lot.
+    /// All workers begin. Of those that share cores, one after the other gets its slice, in an order by lot; what is over
+    /// before that keeps the next one waiting no longer.
     fn begin(&mut self) {
-        let mut begun = vec![0u32; self.pools.len()];
+        let mut starts = vec![0.0; self.pools.len()];
         for rank in self.wires.shuffled(self.workers.len()) {
             let pool = self.network.hosts[rank].pool;
-            let start = f64::from(begun[pool]) * self.machine.stagger * 1e-6;
-            begun[pool] += 1;
             let worker = &mut self.workers[rank];
-            (worker.start, worker.since) = (start, start);
-            self.plan(start, Event::Begins { rank });
+            (worker.start, worker.since) = (starts[pool], starts[pool]);
+            self.plan(starts[pool], Event::Begins { rank });
+            let first = self.trace.workers[rank].iter().find_map(|op| match op {
+                Op::Work(_, work) => Some(self.seconds(rank, work)),
+                _ => None,
+            });
+            let slice = self.machine.stagger * 1e-6;
+            starts[pool] += slice.min(first.unwrap_or(0.0) / self.pools[pool].cores);
         }
+    }
+
+    /// Seconds of a processor that this work takes a worker.
+    fn seconds(&self, rank: usize, work: &Work) -> f64 {
+        let host = &self.network.hosts[rank];
+        let crowding = match work {
+            Work::Took(_) if self.shared[host.pool] => self.machine.crowding,
+            _ => 1.0,
+        };
+        host.slow * crowding * self.machine.work(work)
     }
 
     fn happen(&mut self, event: Event) {
@@ -306,7 +332,7 @@ impl<'a> Replay<'a> {
                 let worker = &mut self.workers[to];
                 worker.reads.push_back((from, bytes));
                 if worker.reads.len() == 1 {
-                    self.want(to, Task::Read(to), self.machine.side(bytes));
+                    self.want(to, Task::Read(to), self.side(to, bytes));
                 }
             }
             Event::Wakes { from, to } => {
@@ -343,7 +369,7 @@ impl<'a> Replay<'a> {
                     self.fly(Flight { from: rank, to: to as usize, bytes, hop: 0, sent: self.now });
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
-                    self.want(rank, Task::Write(rank), self.machine.side(bytes));
+                    self.want(rank, Task::Write(rank), self.side(rank, bytes));
                 }
             }
             Task::Read(rank) => {
@@ -351,7 +377,7 @@ impl<'a> Replay<'a> {
                     self.plan(self.now + self.machine.wake * 1e-6, Event::Wakes { from, to: rank });
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
-                    self.want(rank, Task::Read(rank), self.machine.side(bytes));
+                    self.want(rank, Task::Read(rank), self.side(rank, bytes));
                 }
             }
         }
@@ -375,14 +401,14 @@ impl<'a> Replay<'a> {
             worker.next += 1;
             match op {
                 Op::Work(_, work) => {
-                    self.want(rank, Task::Main(rank), self.machine.work(work));
+                    self.want(rank, Task::Main(rank), self.seconds(rank, work));
                     return;
                 }
                 Op::Send { to, bytes } => {
                     let bytes = f64::from(*bytes);
                     worker.writes.push_back((*to, bytes));
                     if worker.writes.len() == 1 {
-                        self.want(rank, Task::Write(rank), self.machine.side(bytes));
+                        self.want(rank, Task::Write(rank), self.side(rank, bytes));
                     }
                 }
                 Op::Receive { from } => match worker.mail.get_mut(from) {

@@ -22,6 +22,9 @@ use super::trace::{Op, Part, Trace, Work};
 /// Entries of all workers' gradients together, at most: each takes about 16 bytes.
 pub const MOST_ENTRIES: usize = 1 << 28;
 
+/// Workers, at most: each is a thread, and each pair of them has a queue.
+pub const MOST_WORKERS: u32 = 64;
+
 /// What happens in each of so many steps after the warm-up.
 ///
 /// # Errors
