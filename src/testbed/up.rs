@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use gleaner_testbed::network::{NAME, Network, Node};
+use gleaner_testbed::network::{NAME, Network, NetworkError, Node};
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
 use serde_json::{Value, json};
@@ -75,15 +75,28 @@ impl Up {
     }
 }
 
+/// Within this, a signal to a group of processes has come to all of them.
+const HEARD: Duration = Duration::from_millis(100);
+
 /// Runs it.
 pub fn run(up: &Up) -> Result<ExitCode, String> {
     let topology = up.topology()?;
     let interrupted = interrupts().map_err(|error| format!("signals cannot be listened to: {error}"))?;
-    let network = Network::up(&topology, &up.name, up.replace).map_err(|error| error.to_string())?;
+    let given_up = |code| {
+        eprintln!("gleaner: interrupted; the network {} is removed again", up.name);
+        Ok(ExitCode::from(code))
+    };
+    let network = match Network::up(&topology, &up.name, up.replace) {
+        Ok(network) => network,
+        // A command that has just begun may still hear what this process hears. What was made is gone again.
+        Err(error @ NetworkError::Command { .. }) => {
+            return interrupted.recv_timeout(HEARD).map_or_else(|_| Err(error.to_string()), given_up);
+        }
+        Err(error) => return Err(error.to_string()),
+    };
     if let Ok(code) = interrupted.try_recv() {
         network.down().map_err(|error| error.to_string())?;
-        eprintln!("gleaner: interrupted; the network {} is removed again", up.name);
-        return Ok(ExitCode::from(code));
+        return given_up(code);
     }
     let text = if up.json { object(&network) } else { network.hostfile() };
     let mut out = io::stdout();
