@@ -107,8 +107,8 @@ pub(super) fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), 
     commands::batch("ip", &node.namespace, &alone(INTERFACE))?;
     commands::batch("ip", switches, &alone(&node.port))?;
     let Link { up, down } = &node.link;
-    commands::batch("tc", &node.namespace, &[shaped(INTERFACE, shape::discipline(up, kernel))])?;
-    commands::batch("tc", switches, &[shaped(&node.port, shape::discipline(down, kernel))])
+    commands::batch("tc", &node.namespace, &shaped(INTERFACE, shape::discipline(up, kernel)))?;
+    commands::batch("tc", switches, &shaped(&node.port, shape::discipline(down, kernel)))
 }
 
 /// Shapes the links between switches.
@@ -116,14 +116,17 @@ fn uplinks(topology: &Topology, kernel: &Kernel) -> Vec<String> {
     let mut lines = Vec::new();
     for (i, group) in topology.groups.iter().enumerate() {
         let Some(Link { up, down }) = &group.uplink else { continue };
-        lines.push(shaped(&uplink_port(i), shape::discipline(up, kernel)));
-        lines.push(shaped(&format!("downlink{i}"), shape::discipline(down, kernel)));
+        lines.extend(shaped(&uplink_port(i), shape::discipline(up, kernel)));
+        lines.extend(shaped(&format!("downlink{i}"), shape::discipline(down, kernel)));
     }
     lines
 }
 
-fn shaped(interface: &str, discipline: Option<String>) -> String {
-    format!("qdisc replace dev {interface} root {}", discipline.unwrap_or_else(|| "noqueue".into()))
+/// Out with the present discipline, and in with a new one: a bucket that is only changed keeps its queue, and never lets a packet
+/// through that is longer than its new burst.
+fn shaped(interface: &str, discipline: Option<String>) -> Vec<String> {
+    let replace = |by: &str| format!("qdisc replace dev {interface} root {by}");
+    std::iter::once(replace("noqueue")).chain(discipline.as_deref().map(replace)).collect()
 }
 
 /// Every host must reach the first.
