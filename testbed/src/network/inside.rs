@@ -52,7 +52,10 @@ pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Re
     within(namespace, || Ok((0..ATTEMPTS).any(|_| answers())))
 }
 
-fn within<T: Send>(namespace: &str, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T, NetworkError> {
+pub(super) fn within<T: Send>(
+    namespace: &str,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> Result<T, NetworkError> {
     let done = thread::scope(|scope| {
         let inside = || {
             let file = File::open(path(namespace))?;

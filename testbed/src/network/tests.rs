@@ -1,6 +1,10 @@
 //! Real namespaces, where this process may make some; the command's own tests measure rates.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use super::*;
@@ -93,6 +97,36 @@ fn a_link_changes_while_it_is_up() {
     let never = Link::both(Shape { jitter: Duration::from_secs(1), ..Shape::default() });
     assert!(network.set_link("host1", never).is_err());
     assert_eq!(network.host("host1").unwrap().link, Link::default());
+}
+
+/// Whatever waits at a link that becomes slower in the middle of a transfer, the transfer goes on.
+#[test]
+fn a_transfer_goes_on_when_its_link_becomes_slower() {
+    const BYTES: usize = 24 << 20;
+    const STALL: Duration = Duration::from_secs(20);
+    let Some(mut guard) = Guard::up("midway", 2, mbit(1000)) else { return };
+    let network = guard.network();
+    let hosts = network.hosts();
+    let [to, from] = &hosts[..] else { panic!("two hosts") };
+    let listener = inside::within(&to.namespace, || TcpListener::bind((to.address, 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut sender = inside::within(&from.namespace, || TcpStream::connect(address)).unwrap();
+    let (begun, begins) = mpsc::channel();
+    thread::scope(|scope| {
+        let (mut receiver, _) = listener.accept().unwrap();
+        receiver.set_read_timeout(Some(STALL)).unwrap();
+        sender.set_write_timeout(Some(STALL)).unwrap();
+        scope.spawn(move || sender.write_all(&vec![0; BYTES]).unwrap());
+        scope.spawn(move || {
+            begins.recv().unwrap();
+            network.set_link("host1", mbit(100)).unwrap();
+        });
+        let mut taken = vec![0; BYTES];
+        let (first, others) = taken.split_at_mut(BYTES / 24);
+        receiver.read_exact(first).unwrap();
+        begun.send(()).unwrap();
+        receiver.read_exact(others).expect("the transfer stalls");
+    });
 }
 
 #[test]
