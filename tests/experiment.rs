@@ -413,7 +413,7 @@ fn rates_of_the_matrix_are_those_of_the_links() {
         .replace("params = 2000", "params = 250_000\nmethod = 'ring'")
         .replace("workers = 3", "workers = 2");
     let chaos =
-        "[[chaos]]\nat = '0s'\ndo = 'reshape'\nhost = 1\nrate = '20mbit'\ncases = { rate = '1gbit' }\n";
+        "[[chaos]]\nstep = 0\ndo = 'reshape'\nhost = 1\nrate = '20mbit'\ncases = { rate = '1gbit' }\n";
     let text = text.replace("turns = 1", "turns = 3");
     let bed = Bed::new(&format!("{text}[network]\n[matrix]\nrate = ['100mbit', '10mbit', '1gbit']\n{chaos}"));
     let (code, said) = bed.run(&["--name", &named("rates")]);

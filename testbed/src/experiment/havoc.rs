@@ -36,18 +36,20 @@ pub struct Havoc<'a> {
 }
 
 impl<'a> Havoc<'a> {
-    /// For the job with this mark, which starts now.
+    /// For the job with this mark, which starts when this is done: what is to happen to links from its start on has happened.
     pub fn new(events: &[&Event], place: &'a mut Place, mark: &'a str) -> Self {
         let pending = events.iter().map(|event| (event.when, event.act.clone(), event.lasts)).collect();
         let (slowed, applied) = (BTreeMap::new(), Applied::default());
-        Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied }
+        let mut havoc = Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied };
+        havoc.apply_due(Act::is_of_network);
+        havoc
     }
 
     /// Goes on until the job is over, which is when nobody tells steps any more. What was done to the network is undone
     /// then.
     pub fn run(mut self, steps: &Receiver<u64>) -> Applied {
         loop {
-            self.apply_due();
+            self.apply_due(|_| true);
             match steps.recv_timeout(self.patience()) {
                 Ok(step) => self.step = step,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -71,14 +73,16 @@ impl<'a> Havoc<'a> {
         due.min().unwrap_or(IDLE)
     }
 
-    fn apply_due(&mut self) {
+    /// Does what is due of these acts.
+    fn apply_due(&mut self, wanted: impl Fn(&Act) -> bool) {
         loop {
             let elapsed = self.start.elapsed();
             let is_due = |when: &When| match when {
                 When::At(at) => *at <= elapsed,
                 When::Step(step) => *step <= self.step,
             };
-            let Some(next) = self.pending.iter().position(|(when, ..)| is_due(when)) else { return };
+            let next = self.pending.iter().position(|(when, act, _)| is_due(when) && wanted(act));
+            let Some(next) = next else { return };
             let (_, act, lasts) = self.pending.remove(next);
             let done = self.apply(&act);
             let at = format!("{:.2} s, step {}: {act}", self.start.elapsed().as_secs_f64(), self.step);
