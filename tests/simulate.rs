@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn simulate(folder: &Path, arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
@@ -112,6 +112,44 @@ fn bags_are_timed_on_request() {
             assert!((a / b - 1.0).abs() < 0.05, "{key}: {a} instead of {b}");
         }
         assert!(timed["seconds"].as_f64().unwrap() > 0.0);
+    }
+}
+
+/// Steps that an experiment measured twice, made of what `bench` prints: one case, measured by its median, and a machine whose
+/// speeds are found.
+#[test]
+fn turns_of_a_case_are_compared_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = ["bench", "--workers", "2", "--params", "20000", "--steps", "2", "--json"];
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(bench).output().unwrap();
+    let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut record = |turn: u64, seconds: f64| {
+        summary["seconds"] = seconds.into();
+        let traffic = json!([{ "host": "host0", "received": 1, "sent": 1 }]);
+        let machine = json!({ "processor": "any", "cores": 2, "memory": 1 << 30, "kernel": "any" });
+        let case = json!({ "command": "bench", "method": "spardl", "rate": "1gbit" });
+        json!({
+            "version": 1, "experiment": "two", "case": case, "turn": turn, "started": 0.0, "seconds": 1.0, "machine": machine,
+            "commit": "0", "command": [], "chaos": [], "traffic": traffic, "outcome": { "done": summary },
+        })
+        .to_string()
+    };
+    let lines = [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds)).join("\n");
+    fs::write(folder.path().join("measurements.jsonl"), lines).unwrap();
+    for bags in ["auto", "timed"] {
+        let arguments = format!("--bags {bags} --calibrate machine.json --against measurements.jsonl");
+        let said = text(folder.path(), &format!("{arguments} --json"));
+        let found: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(found["cases"].as_array().unwrap().len(), 1, "{said}");
+        let case = &found["cases"][0];
+        assert_eq!((&case["method"], &case["workers"]), (&"spardl".into(), &2.into()));
+        assert_eq!(
+            (&case["seconds_measured"], &case["seconds_of_turns"]),
+            (&0.003.into(), &json!([0.002, 0.004]))
+        );
+        assert!(case["seconds_predicted"].as_f64().unwrap() > 0.0);
+        let table = text(folder.path(), &format!("{arguments} --machine machine.json"));
+        assert!(table.contains("2.00 … 4.00") && table.contains("of 1 cases within 15%"), "{table}");
     }
 }
 

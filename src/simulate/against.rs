@@ -21,6 +21,8 @@ struct Row {
     params: usize,
     density: f64,
     seconds_measured: f64,
+    /// By turn; the one above is their median.
+    seconds_of_turns: Vec<f64>,
     seconds_predicted: f64,
     /// Predicted over measured.
     ratio: f64,
@@ -128,6 +130,7 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
         params: measured.n,
         density: k as f64 / measured.n.max(1) as f64,
         seconds_measured: measured.seconds,
+        seconds_of_turns: measured.turns.clone(),
         seconds_predicted: slowest.seconds,
         ratio: slowest.seconds / measured.seconds,
         bytes_measured: measured.bytes_received as u64,
@@ -139,6 +142,12 @@ fn row(case: &Prepared, machine: &Machine) -> Row {
     }
 }
 
+/// From the least to the most, if there are several.
+fn range(turns: &[f64]) -> String {
+    let (least, most) = turns.iter().fold((f64::INFINITY, 0.0), |(a, b), &t| (t.min(a), t.max(b)));
+    if turns.len() > 1 { format!("{} … {}", ms(least), ms(most)) } else { String::new() }
+}
+
 impl Comparison {
     fn table(&self, simulate: &Simulate) -> String {
         let header = [
@@ -147,6 +156,7 @@ impl Comparison {
             "n",
             "density",
             "measured",
+            "turns",
             "predicted",
             "ratio",
             "",
@@ -164,6 +174,7 @@ impl Comparison {
                 grouped(row.params as u64),
                 format!("{:.4}", row.density),
                 ms(row.seconds_measured),
+                range(&row.seconds_of_turns),
                 ms(row.seconds_predicted),
                 format!("{:.2}", row.ratio),
                 if near { String::new() } else { "off".into() },

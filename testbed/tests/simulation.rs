@@ -300,6 +300,63 @@ fn everybody_waits_for_a_straggler() {
     }
 }
 
+/// Two senders, one with twice as many messages as the other, each get half of a receiver's link while both send.
+#[test]
+fn messages_that_meet_at_a_link_share_it() {
+    let link = Link { latency: 0.0, ..LINK };
+    let send = |to: u32, count: usize| vec![Op::Send { to, bytes: 250_000.0 }; count];
+    let receive = |from: u32, count: usize| vec![Op::Receive { from }; count];
+    let answer = Op::Send { to: 2, bytes: 0.0 };
+    let trace = Trace {
+        workers: vec![
+            [receive(2, 25), vec![answer], receive(1, 50)].concat(),
+            send(0, 50),
+            [send(0, 25), receive(0, 1)].concat(),
+        ],
+        ..Trace::default()
+    };
+    let replayed = replay(&trace, &Machine::infinite(), &Network::star(3, link, 2.0, false), false);
+    // 18.75 MB at 125 MB/s in all, of which the first half of 12.5 MB is the other one's.
+    assert!((replayed.workers[2].seconds - 0.1).abs() < 0.002, "{}", replayed.workers[2].seconds);
+    assert!((replayed.workers[0].seconds - 0.15).abs() < 0.001, "{}", replayed.workers[0].seconds);
+}
+
+/// Messages from one rank to another come in the order in which they were sent, however long they are, and also where the
+/// first of their links is the faster one.
+#[test]
+fn messages_between_two_come_in_order() {
+    let trace = Trace {
+        workers: vec![
+            vec![Op::Receive { from: 1 }, Op::Send { to: 1, bytes: 0.0 }, Op::Receive { from: 1 }],
+            vec![Op::Send { to: 0, bytes: 1e6 }, Op::Send { to: 0, bytes: 8.0 }, Op::Receive { from: 0 }],
+        ],
+        ..Trace::default()
+    };
+    for factor in [1.0, 10.0, 0.1] {
+        let mut network = star(2);
+        network.links[2].rate *= factor;
+        let replayed = replay(&trace, &Machine::infinite(), &network, false);
+        let long = 1e6 / (LINK.rate * factor.min(1.0));
+        let answered = replayed.workers[1].seconds;
+        assert!(answered >= long && answered < 1.2 * long, "{answered} s after {long} s");
+    }
+}
+
+/// What a link lets through at once is nothing that a message waits for, in however many pieces it is sent.
+#[test]
+fn a_burst_passes_at_once() {
+    for bytes in [60_000.0f32, 1_048_576.0, 1_048_577.0, 30e6] {
+        let link = Link { burst: 125_000.0, latency: 0.0, ..LINK };
+        let trace = Trace {
+            workers: vec![vec![Op::Receive { from: 1 }], vec![Op::Send { to: 0, bytes }]],
+            ..Trace::default()
+        };
+        let taken = seconds(&trace, &Machine::infinite(), &Network::star(2, link, 2.0, false));
+        let expected = (f64::from(bytes) - link.burst).max(0.0) / link.rate;
+        assert!((taken - expected).abs() < 1e-9, "{taken} instead of {expected}");
+    }
+}
+
 /// Equal seeds give equal steps, bit by bit; other seeds lose other segments.
 #[test]
 fn steps_repeat() {
@@ -438,6 +495,7 @@ fn a_machine_is_fitted() {
                 cores: Some(2),
                 steps: 1,
                 seconds: slowest.seconds,
+                turns: vec![slowest.seconds],
                 select: slowest.select,
                 merge: slowest.merge,
                 bytes_received: 0.0,
@@ -478,9 +536,17 @@ fn measurements_are_read() {
     let record = |case: serde_json::Value, chaos: &[&str]| with(case, chaos, emulated());
     let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%" });
     let train = serde_json::json!({ "command": "train" });
+    let slower = |seconds: f64| {
+        let mut record: serde_json::Value = serde_json::from_str(&record(shaped.clone(), &[])).unwrap();
+        record["outcome"]["done"]["seconds"] = seconds.into();
+        record.to_string()
+    };
     let lines = [
         record(shaped.clone(), &[]),
         record(shaped.clone(), &["kill"]),
+        // Two more turns of the first.
+        slower(0.9),
+        slower(0.6),
         record(train, &[]),
         // No link, links that are not alike, and links that vary.
         with(shaped.clone(), &[], serde_json::json!([])),
@@ -496,6 +562,7 @@ fn measurements_are_read() {
     assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
     assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
     assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
+    assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));
     assert_eq!((found[1].shape, found[1].cores), (None, None));
     for (text, words) in
         [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "nothing can be compared")]

@@ -91,7 +91,10 @@ impl Job {
         }
         let mut program: Vec<String> =
             self.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner")) {
+        let is_this =
+            |word: &String| std::env::current_exe().is_ok_and(|this| this.as_os_str() == word.as_str());
+        if let Some(first) = program.first_mut().filter(|first| first.ends_with("/gleaner") || is_this(first))
+        {
             *first = "gleaner".into();
         }
         let agent = place.agent();

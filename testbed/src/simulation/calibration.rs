@@ -23,6 +23,9 @@ const SPRING: f64 = 0.02;
 /// The most that TCP leaves of a link's rate: 1448 of 1514 bytes.
 const GOODPUT: f64 = 1448.0 / 1514.0;
 
+/// By how much the logarithm of a number is moved to see what that changes: far enough to be no matter of who comes first at a link.
+const MOVE: f64 = 0.05;
+
 /// Rounds of improvement.
 const ROUNDS: usize = 25;
 
@@ -56,9 +59,9 @@ pub fn fit(cases: &[Prepared], start: &Machine, mut tell: impl FnMut(usize, usiz
         let columns: Vec<Vec<f64>> = (0..NUMBERS)
             .map(|i| {
                 let mut moved = present;
-                moved[i] += 0.02;
+                moved[i] += MOVE;
                 let changed = residuals(cases, &moved, &origin, &start.about);
-                changed.iter().zip(&errors).map(|(a, b)| (a - b) / 0.02).collect()
+                changed.iter().zip(&errors).map(|(a, b)| (a - b) / MOVE).collect()
             })
             .collect();
         let mut better = false;

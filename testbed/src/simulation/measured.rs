@@ -10,7 +10,7 @@ use crate::quantity;
 use crate::record::{Outcome, Record};
 use crate::topology::Shape;
 
-/// The median step of a method in one job.
+/// The median step of a method in one job, or over the turns of an experiment.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The method's name, with its teams.
@@ -27,8 +27,10 @@ pub struct Measured {
     pub cores: Option<u32>,
     /// Steps whose median this is.
     pub steps: u32,
-    /// Seconds of a step on the slowest worker.
+    /// Seconds of a step on the slowest worker: the median of what the `turns` say.
     pub seconds: f64,
+    /// The same by turn.
+    pub turns: Vec<f64>,
     /// Of them, accumulating, choosing and preparing messages.
     pub select: f64,
     /// Of them, taking entries in and committing.
@@ -70,23 +72,48 @@ pub enum MeasuredError {
 }
 
 /// All steps of `gleaner bench` in a file, without those in which a network or a worker was disturbed on purpose,
-/// and those on a topology of their own.
+/// and those on a topology of their own. The turns of an experiment's case are one.
 ///
 /// # Errors
 /// A file that cannot be read or has no such steps, and lines that are no measurements.
 pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
     let failed = |source| MeasuredError::Read { path: path.into(), source };
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let mut found = Vec::new();
+    let mut found: Vec<(Option<String>, Vec<Measured>)> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         // A launcher puts the rank before each line.
         let Some(start) = line.find('{') else { continue };
         let refused = |reason: String| MeasuredError::Line { path: path.into(), line: i + 1, reason };
         let value: Value =
             serde_json::from_str(&line[start..]).map_err(|error| refused(error.to_string()))?;
-        found.extend(of_line(value).map_err(refused)?);
+        let case = value.get("case").map(Value::to_string);
+        for measured in of_line(value).map_err(refused)? {
+            match found.iter_mut().find(|(other, _)| case.is_some() && *other == case) {
+                Some((_, turns)) => turns.push(measured),
+                None => found.push((case.clone(), vec![measured])),
+            }
+        }
     }
+    let found: Vec<Measured> = found.into_iter().filter_map(|(_, turns)| over_turns(turns)).collect();
     if found.is_empty() { Err(MeasuredError::Nothing { path: path.into() }) } else { Ok(found) }
+}
+
+/// The median of every number that is measured.
+fn over_turns(turns: Vec<Measured>) -> Option<Measured> {
+    let median = |number: fn(&Measured) -> f64| {
+        let mut values: Vec<f64> = turns.iter().map(number).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len().saturating_sub(1);
+        Some(f64::midpoint(*values.get(middle / 2)?, *values.get(middle.div_ceil(2))?))
+    };
+    Some(Measured {
+        seconds: median(|turn| turn.seconds)?,
+        turns: turns.iter().map(|turn| turn.seconds).collect(),
+        select: median(|turn| turn.select)?,
+        merge: median(|turn| turn.merge)?,
+        bytes_received: median(|turn| turn.bytes_received)?,
+        ..turns.first()?.clone()
+    })
 }
 
 fn of_line(value: Value) -> Result<Vec<Measured>, String> {
@@ -146,6 +173,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
     let label = summary.get("method").and_then(Value::as_str).ok_or("it has no 'method'")?;
     let n = number("params")? as usize;
     let method = named(label, number("k")? as usize, n).map_err(|error| error.to_string())?;
+    let seconds = number("seconds")?;
     Ok(Measured {
         label: label.to_owned(),
         method,
@@ -154,7 +182,8 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
         shape,
         cores,
         steps: number("steps")? as u32,
-        seconds: number("seconds")?,
+        seconds,
+        turns: vec![seconds],
         select: number("slowest_select")?,
         merge: number("slowest_merge")?,
         bytes_received: number("bytes_received")?,

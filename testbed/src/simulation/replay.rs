@@ -2,8 +2,8 @@
 //!
 //! Each worker does its operations one after the other, and beside them writes its messages and reads those of others, one
 //! at a time each. All of this wants the processor. Messages come first, as the kernel serves them; what they leave of a pool
-//! of cores the operations share equally, and nothing gets more than one core (processor sharing). Links carry messages in
-//! the order in which they come (see [`wire`](super::wire)).
+//! of cores the operations share equally, and nothing gets more than one core (processor sharing). Messages that meet at a
+//! link share it (see [`wire`](super::wire)).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use super::machine::Machine;
 use super::network::Network;
 use super::trace::{Op, Part, Trace, Work};
-use super::wire::{Flight, Wires};
+use super::wire::{Flight, Passed, Wires};
 
 /// What a worker is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -97,7 +97,7 @@ enum Task {
 enum Event {
     /// The next task of a pool is done, unless something changed there since.
     Done { pool: usize, class: usize, change: u64 },
-    /// The first byte of a message is at a link.
+    /// The first byte of a piece is at a link.
     Arrives(Flight),
     /// All of a message is at its receiver.
     Delivered { from: usize, to: usize, bytes: f64 },
@@ -365,8 +365,10 @@ impl<'a> Replay<'a> {
                 self.go_on(rank);
             }
             Task::Write(rank) => {
-                if let Some((to, bytes)) = self.workers[rank].writes.pop_front() {
-                    self.fly(Flight { from: rank, to: to as usize, bytes, hop: 0, sent: self.now });
+                if let Some((to, bytes)) = self.workers[rank].writes.pop_front()
+                    && let Some(flight) = self.wires.send(rank, to as usize, bytes, self.now)
+                {
+                    self.fly(flight);
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].writes.front() {
                     self.want(rank, Task::Write(rank), self.side(rank, bytes));
@@ -383,13 +385,15 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A message takes its next link.
+    /// A piece of a message takes its next link.
     fn fly(&mut self, flight: Flight) {
         let Flight { from, to, bytes, .. } = flight;
-        let (time, onward) = self.wires.pass(flight, self.now);
-        match onward {
-            Some(flight) => self.plan(time, Event::Arrives(flight)),
-            None => self.plan(time, Event::Delivered { from, to, bytes }),
+        let Passed { onward, behind, there } = self.wires.pass(flight, self.now);
+        for (time, flight) in onward.into_iter().chain(behind) {
+            self.plan(time, Event::Arrives(flight));
+        }
+        if let Some(time) = there {
+            self.plan(time, Event::Delivered { from, to, bytes });
         }
     }
 

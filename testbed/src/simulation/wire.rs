@@ -1,27 +1,60 @@
-//! Messages on links: first come, first served, each link a bucket of bytes; a message passes on to its next link as soon as
-//! its first byte is there, and segments that are lost come later.
+//! Messages on links: one after the other from one rank to another, piece by piece, so that messages of several ranks which meet
+//! at a link share it. Each link is a bucket of bytes that serves pieces as they come; a piece passes on to its next link as
+//! soon as its first byte is there, the one behind it sets out once the links have no other waiting, and segments that are
+//! lost come later.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 
 use super::network::Network;
 
 /// Payload of a segment, as TCP has it on Ethernet.
 const SEGMENT: f64 = 1448.0;
 
+/// A message is sent in so many pieces at most, and in fewer if they would be shorter than `PIECE` bytes.
+const PIECES: f64 = 16.0;
+
+/// What the kernel hands to a link at once, at most.
+const PIECE: f64 = 65536.0;
+
 /// How long a sender waits where no later segment shows that one is missing: Linux's least.
 const TIMEOUT: f64 = 0.2;
 
-/// A message under way.
+/// A piece of a message under way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Flight {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Payload.
+    /// Payload of the message.
     pub(super) bytes: f64,
+    /// Of them, those of this piece and of the pieces after it.
+    left: f64,
     /// How many links it has passed.
-    pub(super) hop: usize,
+    hop: usize,
     /// When its last byte is on the way, at the earliest: what links before this one allow.
-    pub(super) sent: f64,
+    sent: f64,
+}
+
+impl Flight {
+    /// The first piece of a message that sets out then.
+    fn first(from: usize, to: usize, bytes: f64, sent: f64) -> Self {
+        Self { from, to, bytes, left: bytes, hop: 0, sent }
+    }
+
+    fn piece(&self) -> f64 {
+        self.left.min(PIECE.max(self.bytes / PIECES))
+    }
+}
+
+/// What follows when a piece has passed a link.
+#[derive(Default)]
+pub(super) struct Passed {
+    /// When its first byte is at the next link.
+    pub(super) onward: Option<(f64, Flight)>,
+    /// When the piece behind it sets out, of this message or of the next one between the two ranks.
+    pub(super) behind: Option<(f64, Flight)>,
+    /// When all of its message is there.
+    pub(super) there: Option<f64>,
 }
 
 /// The links in time.
@@ -30,6 +63,8 @@ pub(super) struct Wires<'a> {
     goodput: f64,
     /// By link, when its bucket is full again but for the burst: below the present after a pause.
     free: Vec<f64>,
+    /// Payloads of messages that wait for the one that sets out from one rank to another; nothing if none does.
+    queues: HashMap<(usize, usize), VecDeque<f64>>,
     /// When the last message from one rank to another is there: those after it come later. Only where something is lost.
     last: HashMap<(usize, usize), f64>,
     lossy: bool,
@@ -42,34 +77,85 @@ impl<'a> Wires<'a> {
             network,
             goodput,
             free: network.links.iter().map(|link| -link.burst / link.rate).collect(),
+            queues: HashMap::new(),
             last: HashMap::new(),
             lossy: network.links.iter().any(|link| link.loss > 0.0),
             random: network.seed,
         }
     }
 
-    /// Lets a message pass its next link. Gives when its first byte is at the link after that, with the message, or when all
-    /// of it is there, if that was the last one.
-    pub(super) fn pass(&mut self, flight: Flight, now: f64) -> (f64, Option<Flight>) {
-        let Flight { from, to, bytes, hop, sent } = flight;
-        let Some(number) = self.network.hop(from, to, hop) else { return (sent.max(now), None) };
+    /// A message that was written now: its first piece, unless it has to wait for those before it.
+    pub(super) fn send(&mut self, from: usize, to: usize, bytes: f64, now: f64) -> Option<Flight> {
+        match self.queues.entry((from, to)) {
+            Entry::Occupied(mut queue) => {
+                queue.get_mut().push_back(bytes);
+                return None;
+            }
+            Entry::Vacant(queue) => queue.insert(VecDeque::new()),
+        };
+        Some(Flight::first(from, to, bytes, now))
+    }
+
+    /// Lets a piece pass its next link.
+    pub(super) fn pass(&mut self, flight: Flight, now: f64) -> Passed {
+        let Flight { from, to, bytes, left, hop, sent } = flight;
+        let Some(number) = self.network.hop(from, to, hop) else {
+            // Nothing lies between the two.
+            let behind = self.behind(flight, bytes, now);
+            return Passed { there: Some(sent.max(now)), behind, onward: None };
+        };
         let link = &self.network.links[number];
-        let takes = bytes / self.goodput / link.rate;
+        let piece = flight.piece();
+        let takes = piece / self.goodput / link.rate;
         let start = self.free[number].max(now - link.burst / link.rate);
         self.free[number] = start + takes;
-        let sent = sent.max(start + takes).max(now) + link.latency;
+        let passed = sent.max(start + takes).max(now);
+        let sent = passed + link.latency;
         let first = start.max(now) + link.latency;
+        let is_last = piece >= left;
+        let mut follows = Passed::default();
+        if hop == 0 {
+            follows.behind = self.behind(flight, piece, passed);
+        }
         if self.network.hop(from, to, hop + 1).is_some() {
-            return (first, Some(Flight { hop: hop + 1, sent, ..flight }));
+            follows.onward = Some((first, Flight { hop: hop + 1, sent, ..flight }));
+        } else if is_last {
+            let mut there = sent;
+            if self.lossy {
+                there += self.repairs(from, to, bytes);
+                let last = self.last.entry((from, to)).or_default();
+                there = last.max(there);
+                *last = there;
+            }
+            follows.there = Some(there);
         }
-        let mut there = sent;
-        if self.lossy {
-            there += self.repairs(from, to, bytes);
-            let last = self.last.entry((from, to)).or_default();
-            there = last.max(there);
-            *last = there;
-        }
-        (there, None)
+        follows
+    }
+
+    /// What sets out when a piece has left its host.
+    fn behind(&mut self, flight: Flight, piece: f64, passed: f64) -> Option<(f64, Flight)> {
+        let Flight { from, to, left, .. } = flight;
+        let next = if piece < left {
+            Flight { left: left - piece, sent: passed, ..flight }
+        } else {
+            match self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
+                Some(bytes) => Flight::first(from, to, bytes, passed),
+                None => {
+                    self.queues.remove(&(from, to));
+                    return None;
+                }
+            }
+        };
+        Some((passed.max(self.room(from, to)), next))
+    }
+
+    /// When a piece may set out so that it finds no piece waiting at any link, as far as it is known now.
+    fn room(&self, from: usize, to: usize) -> f64 {
+        let links = (0..).map_while(|hop| self.network.hop(from, to, hop));
+        let (_, room) = links.fold((0.0, f64::NEG_INFINITY), |(latency, room): (f64, f64), number| {
+            (latency + self.network.links[number].latency, room.max(self.free[number] - latency))
+        });
+        room
     }
 
     /// How much later a message comes because of lost segments. Each of them is sent again: after a round trip if three later
