@@ -41,10 +41,10 @@ pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<Strin
         let heading = format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3);
         write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
         legend(&area)?;
-        axis(&area, replayed.seconds(), TOP + row * workers)?;
         // Some begin after others.
         let spans = replayed.workers.iter().flat_map(|worker| &worker.spans);
         let end = spans.map(|span| span.end).fold(0.0, f64::max);
+        axis(&area, end, TOP + row * workers)?;
         for (rank, worker) in (0..).zip(&replayed.workers) {
             let y = TOP + row * rank;
             if row >= 12 || rank % 4 == 0 {
