@@ -35,7 +35,7 @@ pub use gleaner_algorithms::{Method, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
     Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout, LayoutError,
-    Reducer, Session, Skipped, StepTimes, Update,
+    Reducer, Session, Skipped, StepTimes, Update, keep_freed_memory,
 };
 
 pub use gleaner_algorithms as algorithms;

@@ -35,6 +35,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    gleaner::keep_freed_memory();
     let command = Command::parse();
     if let Err(unknown) = Simd::asked() {
         eprintln!("gleaner: {unknown}");

@@ -73,6 +73,9 @@ pub struct Simulate {
     /// Where the lengths of bags come from
     #[arg(long, value_name = "HOW", default_value = "auto")]
     bags: Way,
+    /// Time every case so many times, one after the other, and take the median: for --bags timed with --against
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), requires = "against")]
+    turns: u32,
     /// How far workers choose the same entries, where bags are lengths, from --fit [default: as bench's gradients do]
     #[arg(long, value_name = "SHARED,SUPPORT", value_parser = overlap)]
     overlap: Option<Overlap>,
@@ -224,7 +227,8 @@ impl Simulate {
     }
 
     /// How bags are represented in a job of so many steps.
-    fn bags(&self, method: Method, (workers, n): (u32, usize), steps: u32) -> Result<Bags, String> {
+    fn bags(&self, method: Method, network: &Network, n: usize, steps: u32) -> Result<Bags, String> {
+        let workers = network.hosts.len() as u32;
         let k = choice::k(&method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {
             let density = k as f64 / n as f64;
@@ -233,7 +237,10 @@ impl Simulate {
         match (self.bags, carried::scale(workers, n)) {
             (Way::Lengths, _) => Ok(lengths()),
             (Way::Timed, _) => match n.saturating_mul(workers as usize) {
-                ..=timed::MOST_ENTRIES if workers <= timed::MOST_WORKERS => Ok(Bags::Timed { steps }),
+                ..=timed::MOST_ENTRIES if workers <= timed::MOST_WORKERS => {
+                    let at_once = network.at_once();
+                    Ok(Bags::Timed { steps, at_once })
+                }
                 entries => Err(format!(
                     "{workers} workers with {n} entries have {entries} together; expected at most {} workers and {} entries with \
                      --bags timed",
@@ -277,7 +284,7 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     for (name, method) in methods {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let bags = simulate.bags(method, (workers, n), STEPS)?;
+            let bags = simulate.bags(method, &network, n, STEPS)?;
             let (traces, network) =
                 simulation::traces_on(&network, method, (workers, n), bags, &bench_gradient)
                     .map_err(|error| error.to_string())?;

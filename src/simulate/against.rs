@@ -3,11 +3,11 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Work};
+use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Trace, Work};
 use serde::Serialize;
 
 use super::table::{bar, columns, ms};
-use super::{Simulate, bench_gradient, save};
+use super::{Simulate, Way, bench_gradient, save};
 use crate::choice;
 
 /// Predictions are meant to be that near.
@@ -44,16 +44,23 @@ struct Comparison {
 
 /// Compares, after fitting if that is asked for.
 pub fn run(simulate: &Simulate) -> Result<String, String> {
-    let mut cases = Vec::new();
-    for path in &simulate.against {
-        cases.extend(measured::read(path).map_err(|error| error.to_string())?);
+    if simulate.turns > 1 && !matches!(simulate.bags, Way::Timed) {
+        return Err(
+            "only --bags timed differ from turn to turn; leave --turns out, or say --bags timed".into()
+        );
     }
-    let bar = bar(cases.len() as u64);
     let mut prepared = Vec::new();
-    for case in cases {
-        bar.set_message(format!("{} among {}", case.label, case.workers));
-        prepared.push(prepare(simulate, case)?);
-        bar.inc(1);
+    for path in &simulate.against {
+        let cases = measured::read(path).map_err(|error| error.to_string())?;
+        prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
+    }
+    let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
+    for _ in 0..simulate.turns {
+        for case in &mut prepared {
+            bar.set_message(format!("{} among {}", case.measured.label, case.measured.workers));
+            case.traces.extend(traces(simulate, case)?);
+            bar.inc(1);
+        }
     }
     bar.finish_and_clear();
     let mut machine = super::machine(simulate.machine.as_deref())?;
@@ -76,20 +83,23 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     })
 }
 
-fn prepare(simulate: &Simulate, measured: Measured) -> Result<Prepared, String> {
-    let Measured { method, workers, n, steps, .. } = measured;
-    let refused = |reason: String| format!("{} among {workers} workers: {reason}", measured.label);
-    let bags = simulate.bags(method, (workers, n), steps).map_err(refused)?;
-    let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
-    let traces = traces.map_err(|error| refused(error.to_string()))?;
+fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
     let cores = measured.cores.map_or(simulate.cores, f64::from);
     let link = match &measured.shape {
         Some(shape) => Link::of_shape(shape, simulate.burst),
         None => simulate.link(),
     };
     // What was measured were hosts that one machine emulated.
-    let network = Network::star(workers, link, cores, true);
-    Ok(Prepared { measured, traces, network })
+    let network = Network::star(measured.workers, link, cores, true);
+    Prepared { measured, traces: Vec::new(), network }
+}
+
+fn traces(simulate: &Simulate, case: &Prepared) -> Result<Vec<Trace>, String> {
+    let Measured { method, workers, n, steps, .. } = case.measured;
+    let refused = |reason: String| format!("{} among {workers} workers: {reason}", case.measured.label);
+    let bags = simulate.bags(method, &case.network, n, steps).map_err(refused)?;
+    let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
+    traces.map_err(|error| refused(error.to_string()))
 }
 
 fn calibrated(cases: &[Prepared], start: Machine) -> Machine {

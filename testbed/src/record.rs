@@ -64,6 +64,9 @@ pub struct Machine {
     pub memory: u64,
     /// The kernel's release.
     pub kernel: String,
+    /// How its TCP finds its speed, such as `cubic`: what the emulated hosts do, too. Early records do not say.
+    #[serde(default)]
+    pub congestion: String,
 }
 
 /// Bytes and packets on one host's interface, headers included.

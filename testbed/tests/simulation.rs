@@ -123,7 +123,8 @@ fn timed_bags_are_real_bags() {
         let n = 4000;
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
-            let timed = traces(method, (workers, n), Bags::Timed { steps: 4 }, &gradient).unwrap();
+            let timed =
+                traces(method, (workers, n), Bags::Timed { steps: 4, at_once: 2 }, &gradient).unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
             let real = carried(method, workers, n);
@@ -144,7 +145,9 @@ fn timed_bags_are_real_bags() {
         }
     }
     let refused =
-        traces(Method::spardl(), (3, 100), Bags::Timed { steps: 1 }, &|_, _, entries| entries.fill(f32::NAN));
+        traces(Method::spardl(), (3, 100), Bags::Timed { steps: 1, at_once: 1 }, &|_, _, entries| {
+            entries.fill(f32::NAN)
+        });
     assert!(refused.unwrap_err().to_string().contains("finite"));
 }
 

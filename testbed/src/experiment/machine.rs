@@ -14,12 +14,14 @@ pub fn here() -> Machine {
     };
     let kibibytes =
         field("/proc/meminfo", "MemTotal").split(' ').next().and_then(|number| number.parse::<u64>().ok());
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let setting =
+        |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default().trim().to_owned();
     Machine {
         processor: field("/proc/cpuinfo", "model name"),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         memory: kibibytes.unwrap_or(0) * 1024,
-        kernel: kernel.trim().to_owned(),
+        kernel: setting("kernel/osrelease"),
+        congestion: setting("net/ipv4/tcp_congestion_control"),
     }
 }
 
@@ -40,6 +42,7 @@ mod tests {
     #[test]
     fn this_machine_has_memory_processors_and_a_kernel() {
         let here = super::here();
-        assert!(here.memory > 1 << 20 && here.cores > 0 && !here.kernel.is_empty(), "{here:?}");
+        assert!(here.memory > 1 << 20 && here.cores > 0, "{here:?}");
+        assert!(!here.kernel.is_empty() && !here.congestion.is_empty(), "{here:?}");
     }
 }

@@ -198,7 +198,13 @@ mod tests {
     fn record(turn: u32, density: f64) -> Record {
         let case = [("command", json!("bench")), ("density", json!(density)), ("seed", json!(record::SEED))];
         let case = case.map(|(key, value)| (key.to_owned(), value));
-        let machine = Machine { processor: "p".into(), cores: 2, memory: 1 << 30, kernel: "k".into() };
+        let machine = Machine {
+            processor: "p".into(),
+            cores: 2,
+            memory: 1 << 30,
+            kernel: "k".into(),
+            congestion: "c".into(),
+        };
         let outcome = Outcome::Failed { exit_code: 3, reason: "ü\n".into() };
         let (version, experiment) = (record::VERSION, "test".to_owned());
         Record {

@@ -106,7 +106,13 @@ mod tests {
 
     fn record(method: &str, turn: u32, outcome: Outcome, received: [u64; 2]) -> Record {
         let traffic = received.map(|received| Traffic { host: "h".into(), received, sent: 0 });
-        let machine = Machine { processor: String::new(), cores: 1, memory: 1, kernel: String::new() };
+        let machine = Machine {
+            processor: String::new(),
+            cores: 1,
+            memory: 1,
+            kernel: String::new(),
+            congestion: String::new(),
+        };
         let case = [("method", json!(method)), ("steps", json!(8)), ("warmup", json!(2))];
         Record {
             version: VERSION,

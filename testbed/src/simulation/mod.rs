@@ -43,6 +43,8 @@ pub enum Bags {
     Timed {
         /// How many.
         steps: u32,
+        /// How many workers work at once, as on so many cores that they share; 1 where each has a host of its own.
+        at_once: u32,
     },
     /// Lengths alone.
     Lengths(Overlap),
@@ -76,7 +78,7 @@ pub fn traces(
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
     Ok(match bags {
         Bags::Carried { scale, steps } => carried::traces(method, (workers, n), scale, steps, source)?,
-        Bags::Timed { steps } => timed::traces(method, (workers, n), steps, source)?,
+        Bags::Timed { steps, at_once } => timed::traces(method, (workers, n), (steps, at_once), source)?,
         Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
 }

@@ -73,6 +73,13 @@ impl Network {
         }
     }
 
+    /// How many workers compute at once where they share cores; one where each has its own.
+    pub fn at_once(&self) -> u32 {
+        let workers = self.hosts.len() as f64;
+        let shared = self.pools.len() < self.hosts.len();
+        if shared { self.pools.iter().sum::<f64>().ceil().clamp(1.0, workers) as u32 } else { 1 }
+    }
+
     /// The hosts of a topology, in its order. A shaped link lets through at once what it carries in the time `burst`.
     /// Jitter is left out: it lengthens as much as it shortens.
     pub fn of_topology(topology: &Topology, burst: Duration, cores: f64, shared: bool) -> Self {

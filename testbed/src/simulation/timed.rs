@@ -1,12 +1,12 @@
 //! Real bags of whole gradients, and how long each piece of work takes on the machine that simulates.
 //!
-//! Every worker has a thread, with memory of its own as a process has it, and they take turns: one works, the others wait. So
-//! each piece of work takes as long as on a machine that is the worker's alone, and nobody has to know what an entry costs. It
-//! says what this machine takes, and only while nothing else runs on it.
+//! Every worker has a thread of its own for the whole job, with memory of its own as a process has it. As many of them work
+//! at once as there are cores for them, and the others wait. So each piece of work takes as long as beside the work of others,
+//! and nobody has to know what an entry costs. It says what this machine takes, and only while nothing else runs on it.
 
 use std::num::NonZero;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -25,34 +25,58 @@ pub const MOST_ENTRIES: usize = 1 << 28;
 /// Workers, at most: each is a thread, and each pair of them has a queue.
 pub const MOST_WORKERS: u32 = 64;
 
-/// What happens in each of so many steps after the warm-up.
+/// What happens in each of so many steps after the warm-up, with so many workers at work `at_once`.
 ///
 /// # Errors
 /// As [`carried::traces`](super::carried::traces).
 pub(super) fn traces(
     method: Method,
     (workers, n): (u32, usize),
-    steps: u32,
+    (steps, at_once): (u32, u32),
     source: Source<'_>,
 ) -> Result<Vec<Trace>, CarriedError> {
-    let mut gradients = vec![vec![0.0; n]; workers as usize];
-    let mut all: Vec<Worker> =
+    let all: Vec<Worker> =
         (0..workers).map(|rank| Worker::new(method, rank, workers, n)).collect::<Result<_, _>>()?;
+    let cores = Cores::new(at_once);
+    let mut gradients = vec![vec![0.0; n]; all.len()];
     let mut traces = Vec::new();
-    for step in 0..WARM_UP + u64::from(steps) {
-        fill(&mut gradients, step, source);
-        let rounds = all.first().map_or(0, |worker| worker.routine.prepared().cost.rounds);
-        let done = together(&mut all, &gradients)?;
-        if step >= WARM_UP {
-            let delivered = done.first().map_or(0, |done| done.delivered) as f64;
-            traces.push(Trace {
-                workers: done.into_iter().map(|done| done.ops).collect(),
-                rounds,
-                delivered,
-            });
+    thread::scope(|scope| {
+        let cores = &cores;
+        let (tasks, reports): (Vec<_>, Vec<_>) = mailboxes(all.len())
+            .into_iter()
+            .zip(all)
+            .map(|(mailbox, worker)| {
+                let (task, gradients) = mpsc::channel();
+                let (report, reports) = mpsc::channel();
+                scope.spawn(move || worker.live(cores, &mailbox, &gradients, &report));
+                (task, reports)
+            })
+            .unzip();
+        for step in 0..WARM_UP + u64::from(steps) {
+            fill(&mut gradients, step, source);
+            // Whoever has ended early says why.
+            tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
+            let mut done = Vec::new();
+            for report in reports.iter().filter_map(|reports| reports.recv().ok()) {
+                done.extend(report?);
+            }
+            assert_eq!(
+                done.len(),
+                tasks.len(),
+                "whoever misses a message misses it because of a worker that says why"
+            );
+            let (rounds, delivered) = done.first().map_or((0, 0), |done| (done.rounds, done.delivered));
+            let mut trace = Trace { rounds, delivered: delivered as f64, workers: Vec::new() };
+            for Done { ops, gradient, .. } in done {
+                trace.workers.push(ops);
+                gradients.push(gradient);
+            }
+            if step >= WARM_UP {
+                traces.push(trace);
+            }
         }
-    }
-    Ok(traces)
+        Ok(traces)
+    })
 }
 
 /// Makes all gradients of a step, on all cores.
@@ -68,47 +92,39 @@ fn fill(gradients: &mut [Vec<f32>], step: u64, source: Source<'_>) {
     });
 }
 
-/// One step of all workers.
-fn together(workers: &mut [Worker], gradients: &[Vec<f32>]) -> Result<Vec<Done>, CarriedError> {
-    let turn = Mutex::new(());
-    let count = workers.len();
+/// Where a worker's messages go and come from, by the other's rank.
+struct Mailbox {
+    outbox: Vec<Sender<Bytes>>,
+    inbox: Vec<Receiver<Bytes>>,
+}
+
+fn mailboxes(workers: usize) -> Vec<Mailbox> {
     // By receiver, from every sender.
-    let mut inboxes: Vec<Vec<Receiver<Bytes>>> = (0..count).map(|_| Vec::new()).collect();
-    let mut outboxes: Vec<Vec<Sender<Bytes>>> = Vec::new();
-    for _ in 0..count {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel()).unzip();
-        outboxes.push(senders);
-        inboxes.iter_mut().zip(receivers).for_each(|(inbox, receiver)| inbox.push(receiver));
-    }
-    let turn = &turn;
-    let results: Vec<Result<Option<Done>, CarriedError>> = thread::scope(|scope| {
-        let each = workers.iter_mut().zip(gradients).zip(outboxes.into_iter().zip(inboxes));
-        let threads: Vec<_> = each
-            .map(|((worker, gradient), (outbox, inbox))| {
-                scope.spawn(move || worker.step(gradient, Record::new(turn), &outbox, &inbox))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(None))).collect()
-    });
-    let mut done = Vec::with_capacity(count);
-    for result in results {
-        done.extend(result?);
-    }
-    assert_eq!(done.len(), count, "whoever misses a message misses it because of a worker that says why");
-    Ok(done)
+    let mut inboxes: Vec<Vec<Receiver<Bytes>>> = (0..workers).map(|_| Vec::new()).collect();
+    let outboxes: Vec<Vec<Sender<Bytes>>> = (0..workers)
+        .map(|_| {
+            let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel()).unzip();
+            inboxes.iter_mut().zip(receivers).for_each(|(inbox, receiver)| inbox.push(receiver));
+            senders
+        })
+        .collect();
+    outboxes.into_iter().zip(inboxes).map(|(outbox, inbox)| Mailbox { outbox, inbox }).collect()
+}
+
+/// What a worker did in a step.
+struct Done {
+    ops: Vec<Op>,
+    /// Its gradient, given back.
+    gradient: Vec<f32>,
+    rounds: u64,
+    /// Entries of the update.
+    delivered: usize,
 }
 
 /// A worker between two steps.
 struct Worker {
     routine: Routine,
     residual: Residual<f32>,
-}
-
-/// What a worker did in a step.
-struct Done {
-    ops: Vec<Op>,
-    /// Entries of the update.
-    delivered: usize,
 }
 
 impl Worker {
@@ -119,15 +135,33 @@ impl Worker {
         Ok(Self { residual: residual.corrected(method.correction()), routine })
     }
 
+    /// Its job: a step for each gradient that comes, until it or another worker fails.
+    fn live(
+        mut self,
+        cores: &Cores,
+        mailbox: &Mailbox,
+        gradients: &Receiver<Vec<f32>>,
+        reports: &Sender<Result<Option<Done>, CarriedError>>,
+    ) {
+        for gradient in gradients {
+            let done = self.step(gradient, Record::new(cores), mailbox);
+            let ends = !matches!(done, Ok(Some(_)));
+            // Who asked may have given up because of another worker.
+            if reports.send(done).is_err() || ends {
+                return;
+            }
+        }
+    }
+
     /// Nothing if another worker ended before its last message.
     fn step(
         &mut self,
-        gradient: &[f32],
+        gradient: Vec<f32>,
         mut record: Record<'_>,
-        outbox: &[Sender<Bytes>],
-        inbox: &[Receiver<Bytes>],
+        Mailbox { outbox, inbox }: &Mailbox,
     ) -> Result<Option<Done>, CarriedError> {
-        self.residual.accumulate(0, gradient)?;
+        let rounds = self.routine.prepared().cost.rounds;
+        self.residual.accumulate(0, &gradient)?;
         let (accumulator, candidates) = self.residual.begin();
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
@@ -152,24 +186,22 @@ impl Worker {
             self.residual.recut(schedule.partition.clone(), schedule.quotas());
         }
         record.took(Part::Merge);
-        Ok(Some(Done { ops: record.ops, delivered }))
+        Ok(Some(Done { ops: record.ops, gradient, rounds, delivered }))
     }
 }
 
-/// What a worker does, written down while it has its turn.
+/// What a worker does, written down while it has a core.
 struct Record<'a> {
-    turns: &'a Mutex<()>,
-    turn: Option<MutexGuard<'a, ()>>,
+    cores: &'a Cores,
+    core: Option<Core<'a>>,
     ops: Vec<Op>,
     since: Instant,
 }
 
 impl<'a> Record<'a> {
-    /// Waits for the turn.
-    fn new(turns: &'a Mutex<()>) -> Self {
-        // A worker that panicked has nothing that others need.
-        let turn = Some(turns.lock().unwrap_or_else(PoisonError::into_inner));
-        Self { turns, turn, ops: Vec::new(), since: Instant::now() }
+    /// Waits for a core.
+    fn new(cores: &'a Cores) -> Self {
+        Self { cores, core: Some(cores.take()), ops: Vec::new(), since: Instant::now() }
     }
 
     /// Since the last time, the worker did this.
@@ -187,16 +219,50 @@ impl<'a> Record<'a> {
         self.since = Instant::now();
     }
 
-    /// Gives the turn to others unless the message is there; nothing if it never comes.
+    /// Leaves the core to others unless the message is there; nothing if it never comes.
     fn receive(&mut self, from: Rank, inbox: &Receiver<Bytes>) -> Option<Bytes> {
         self.ops.push(Op::Receive { from: from.0 });
         let payload = inbox.try_recv().ok().or_else(|| {
-            drop(self.turn.take());
+            drop(self.core.take());
             let payload = inbox.recv().ok();
-            self.turn = Some(self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+            self.core = Some(self.cores.take());
             payload
         });
         self.since = Instant::now();
         payload
+    }
+}
+
+/// Cores that workers wait for.
+struct Cores {
+    free: Mutex<u32>,
+    freed: Condvar,
+}
+
+impl Cores {
+    fn new(count: u32) -> Self {
+        Self { free: Mutex::new(count.max(1)), freed: Condvar::new() }
+    }
+
+    fn free(&self) -> MutexGuard<'_, u32> {
+        // A worker that panicked gave its core back.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for one.
+    fn take(&self) -> Core<'_> {
+        let free = self.freed.wait_while(self.free(), |free| *free == 0);
+        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Core(self)
+    }
+}
+
+/// A core that a worker has until this is dropped.
+struct Core<'a>(&'a Cores);
+
+impl Drop for Core<'_> {
+    fn drop(&mut self) {
+        *self.0.free() += 1;
+        self.0.freed.notify_one();
     }
 }
