@@ -4,6 +4,7 @@ mod against;
 mod fit;
 mod picture;
 mod table;
+mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -73,14 +74,17 @@ pub struct Simulate {
     /// Where the lengths of bags come from
     #[arg(long, value_name = "HOW", default_value = "auto")]
     bags: Way,
-    /// Time every case so many times, one after the other, and take the median: for --bags timed with --against
+    /// Time every case so many times, one after the other, and take each piece's shortest time: for --bags timed with --against
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), requires = "against")]
     turns: u32,
+    /// Keep what was timed in this folder, and take from it what is there
+    #[arg(long, value_name = "DIR", requires = "against")]
+    times: Option<PathBuf>,
     /// How far workers choose the same entries, where bags are lengths, from --fit [default: as bench's gradients do]
     #[arg(long, value_name = "SHARED,SUPPORT", value_parser = overlap)]
     overlap: Option<Overlap>,
     /// Compare with steps that were measured: what gleaner testbed run stored, or gleaner bench --json printed
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = FROM_MEASUREMENTS)]
     against: Vec<PathBuf>,
     /// Find the speeds of the machine on which the steps of --against were measured, and write them into this file
     #[arg(long, value_name = "FILE", requires = "against")]
@@ -95,6 +99,12 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "calibrate", "fit"])]
     svg: Option<PathBuf>,
 }
+
+/// What measurements say themselves, and what hosts that share a machine have in common.
+const FROM_MEASUREMENTS: [&str; 12] = [
+    "workers", "params", "method", "density", "k", "teams", "sag", "values", "selector", "shared", "slow",
+    "seed",
+];
 
 /// Steps of a job that is predicted, as `gleaner bench` has by default.
 const STEPS: u32 = 10;

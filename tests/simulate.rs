@@ -24,7 +24,11 @@ fn json(arguments: &str) -> Value {
 }
 
 fn refused(arguments: &str) -> String {
-    let output = simulate(Path::new("."), arguments);
+    refused_in(Path::new("."), arguments)
+}
+
+fn refused_in(folder: &Path, arguments: &str) -> String {
+    let output = simulate(folder, arguments);
     assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -136,7 +140,7 @@ fn turns_of_a_case_are_compared_as_one() {
     };
     let lines = [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds)).join("\n");
     fs::write(folder.path().join("measurements.jsonl"), lines).unwrap();
-    for bags in ["auto", "timed"] {
+    for bags in ["auto", "timed", "timed --turns 2 --times kept"] {
         let arguments = format!("--bags {bags} --calibrate machine.json --against measurements.jsonl");
         let said = text(folder.path(), &format!("{arguments} --json"));
         let found: Value = serde_json::from_str(&said).unwrap();
@@ -151,6 +155,15 @@ fn turns_of_a_case_are_compared_as_one() {
         let table = text(folder.path(), &format!("{arguments} --machine machine.json"));
         assert!(table.contains("2.00 … 4.00") && table.contains("of 1 cases within 15%"), "{table}");
     }
+    // What was timed is not timed again: from the same times comes the same prediction.
+    let arguments = "--bags timed --turns 2 --times kept --machine machine.json --against measurements.jsonl";
+    assert_eq!(text(folder.path(), arguments), text(folder.path(), arguments));
+    let kept: Vec<_> =
+        fs::read_dir(folder.path().join("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    fs::write(&kept[0], "[]").unwrap();
+    let sentence = refused_in(folder.path(), arguments);
+    assert!(sentence.contains("has no times"), "{sentence}");
 }
 
 #[test]
@@ -181,6 +194,9 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--workers 2000 --params 1000000 --bags real", "do not fit"),
         ("--against nowhere.jsonl", "cannot be read"),
         ("--against Cargo.toml", "no measurement"),
+        ("--against measurements.jsonl --slow 1=2", "cannot be used with"),
+        ("--against measurements.jsonl --method ring", "cannot be used with"),
+        ("--against measurements.jsonl --turns 3", "say --bags timed"),
         ("--calibrate speeds.json", "--against"),
     ] {
         let sentence = refused(arguments);

@@ -3,11 +3,11 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Trace, Work};
+use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Op, Trace, Work};
 use serde::Serialize;
 
 use super::table::{bar, columns, ms};
-use super::{Simulate, Way, bench_gradient, save};
+use super::{Simulate, Way, bench_gradient, save, times};
 use crate::choice;
 
 /// Predictions are meant to be that near.
@@ -44,10 +44,8 @@ struct Comparison {
 
 /// Compares, after fitting if that is asked for.
 pub fn run(simulate: &Simulate) -> Result<String, String> {
-    if simulate.turns > 1 && !matches!(simulate.bags, Way::Timed) {
-        return Err(
-            "only --bags timed differ from turn to turn; leave --turns out, or say --bags timed".into()
-        );
+    if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.bags, Way::Timed) {
+        return Err("--turns and --times are for what is timed; leave them out, or say --bags timed".into());
     }
     let mut prepared = Vec::new();
     for path in &simulate.against {
@@ -55,10 +53,16 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         prepared.extend(cases.into_iter().map(|measured| prepare(simulate, measured)));
     }
     let bar = bar(u64::from(simulate.turns) * prepared.len() as u64);
-    for _ in 0..simulate.turns {
+    for turn in 0..simulate.turns {
         for case in &mut prepared {
             bar.set_message(format!("{} among {}", case.measured.label, case.measured.workers));
-            case.traces.extend(traces(simulate, case)?);
+            let timed = traces(simulate, case, turn)?;
+            if case.traces.is_empty() {
+                case.traces = timed;
+            } else {
+                // The same steps on the same gradients.
+                case.traces.iter_mut().zip(&timed).for_each(|(trace, again)| trace.shorten(again));
+            }
             bar.inc(1);
         }
     }
@@ -94,12 +98,21 @@ fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
     Prepared { measured, traces: Vec::new(), network }
 }
 
-fn traces(simulate: &Simulate, case: &Prepared) -> Result<Vec<Trace>, String> {
+fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>, String> {
     let Measured { method, workers, n, steps, .. } = case.measured;
     let refused = |reason: String| format!("{} among {workers} workers: {reason}", case.measured.label);
     let bags = simulate.bags(method, &case.network, n, steps).map_err(refused)?;
-    let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
-    traces.map_err(|error| refused(error.to_string()))
+    let made = || {
+        let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
+        traces.map_err(|error| refused(error.to_string()))
+    };
+    match (&simulate.times, bags) {
+        (Some(folder), Bags::Timed { steps, at_once }) => {
+            let case = format!("{method}, {workers} workers, {n} entries, {steps} steps, {at_once} at once");
+            times::kept(folder, case, turn, made)
+        }
+        _ => made(),
+    }
 }
 
 fn calibrated(cases: &[Prepared], start: Machine) -> Machine {

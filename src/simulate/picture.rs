@@ -100,3 +100,27 @@ fn axis(area: &Area<'_>, seconds: f64, bottom: i32) -> Result<(), DrawError> {
     }
     write(area, "ms", (LEFT + WIDTH / 2, bottom + 42), 14, HPos::Center, INK)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gleaner_testbed::simulation::{Link, Lived, Span};
+
+    /// Two workers of which one begins when the other has long ended: the axis reaches to the end of the last bar.
+    #[test]
+    fn the_axis_has_the_scale_of_the_bars() {
+        let worker = |start: f64, end: f64| {
+            let spans = vec![Span { start, end, busy: Busy::Waiting }];
+            Lived { seconds: end - start, spans, ..Lived::default() }
+        };
+        let replayed = Replayed { workers: vec![worker(0.0, 1e-3), worker(9e-3, 10e-3)] };
+        let link = Link { rate: 1e8, burst: 0.0, latency: 0.0, loss: 0.0 };
+        let picture = svg("ring", &replayed, &Network::star(2, link, 2.0, true)).unwrap();
+        let right = LEFT + WIDTH;
+        let mark = format!("<text x=\"{right}\"");
+        let last = picture.split(&mark).nth(1).expect("a number at the right end of the axis");
+        assert_eq!(last.split(['>', '<']).nth(1).map(str::trim), Some("10"));
+        let bar = format!("<rect x=\"{}\"", LEFT + WIDTH * 9 / 10);
+        assert!(picture.contains(&bar), "the second bar begins at nine of ten milliseconds");
+    }
+}

@@ -98,6 +98,7 @@ fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
                 dd {
                     (machine.processor) ", " (machine.cores) " cores, " (bytes(machine.memory as f64))
                     " of memory, kernel " (machine.kernel)
+                    @if !machine.congestion.is_empty() { ", TCP's " (machine.congestion) }
                 }
             }
             dt { "Commit" }

@@ -30,7 +30,7 @@ pub struct Machine {
     pub commit: f64,
     /// Nanoseconds per dense value committed to a residual.
     pub settle: f64,
-    /// By how much longer work that was timed alone takes where several workers share the cores.
+    /// By how much longer work that was timed takes where several workers share the cores.
     pub crowding: f64,
     /// Microseconds of a processor per message, on each of its two sides.
     pub message: f64,
@@ -109,7 +109,7 @@ impl Machine {
         ]
     }
 
-    /// Seconds of a processor that does this, alone if it was timed alone.
+    /// Seconds of a processor that does this.
     pub fn work(&self, work: &Work) -> f64 {
         match work {
             Work::Handled(handled) => {

@@ -64,7 +64,10 @@ pub enum MeasuredError {
         reason: String,
     },
     /// Nothing to compare with.
-    #[error("{path} has no step of `gleaner bench` without chaos: nothing can be compared with it")]
+    #[error(
+        "{path} has no step of `gleaner bench` that is simulated: on emulated links that are alike, without chaos, jitter, or \
+         another collection of residuals"
+    )]
     Nothing {
         /// The file.
         path: PathBuf,

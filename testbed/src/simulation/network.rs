@@ -73,6 +73,11 @@ impl Network {
         }
     }
 
+    /// Whether anything is drawn by lot: who begins first on shared cores, or what is lost.
+    pub fn draws(&self) -> bool {
+        self.pools.len() < self.hosts.len() || self.links.iter().any(|link| link.loss > 0.0)
+    }
+
     /// How many workers compute at once where they share cores; one where each has its own.
     pub fn at_once(&self) -> u32 {
         let workers = self.hosts.len() as f64;

@@ -4,7 +4,7 @@ use gleaner_algorithms::bag::wire::PIECE;
 use gleaner_algorithms::schedule::Tally;
 
 /// Which part of a step a piece of work belongs to, as measurements are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// Accumulating, choosing entries and preparing messages.
@@ -21,11 +21,12 @@ pub const KINDS: [&str; 10] =
 pub type Handled = [f32; KINDS.len()];
 
 /// What a processor does.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Work {
     /// It handles entries.
     Handled(Handled),
-    /// What took so many seconds when it was done alone.
+    /// What took so many seconds when it was timed.
     Took(f32),
 }
 
@@ -36,7 +37,8 @@ impl From<Handled> for Work {
 }
 
 /// One thing that a worker does.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Its processor works.
     Work(Part, Work),
@@ -55,7 +57,7 @@ pub enum Op {
 }
 
 /// The step of all workers.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trace {
     /// By rank.
     pub workers: Vec<Vec<Op>>,
@@ -80,6 +82,16 @@ impl Trace {
         };
         if any {
             self.workers[rank].push(Op::Work(part, work));
+        }
+    }
+
+    /// The same step timed again: of each piece of work the shorter time counts, for it was disturbed less.
+    pub fn shorten(&mut self, again: &Self) {
+        let ops = self.workers.iter_mut().flatten().zip(again.workers.iter().flatten());
+        for pair in ops {
+            if let (Op::Work(_, Work::Took(seconds)), Op::Work(_, Work::Took(other))) = pair {
+                *seconds = seconds.min(*other);
+            }
         }
     }
 
