@@ -103,10 +103,11 @@ pub(super) fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), 
     // Packets are lost one by one: TCP must not hand over many as one.
     let whole = node.link.directions().iter().any(|shape| shape.loss.share() > 0.0);
     let segments = if whole { 1 } else { 65_535 };
-    let alone = |interface: &str| [format!("link set dev {interface} gso_max_segs {segments}")];
-    commands::batch("ip", &node.namespace, &alone(INTERFACE))?;
-    commands::batch("ip", switches, &alone(&node.port))?;
+    let alone = |interface: &str| format!("link set dev {interface} gso_max_segs {segments}");
     let Link { up, down } = &node.link;
+    let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(up));
+    commands::batch("ip", &node.namespace, &[alone(INTERFACE), at_once])?;
+    commands::batch("ip", switches, &[alone(&node.port)])?;
     commands::batch("tc", &node.namespace, &shaped(INTERFACE, shape::discipline(up, kernel)))?;
     commands::batch("tc", switches, &shaped(&node.port, shape::discipline(down, kernel)))
 }

@@ -186,6 +186,11 @@ fn tc_says(words: &str) -> String {
 #[test]
 fn buckets_fit_their_rates() {
     assert_eq!(words(rate("1gbit")), "tbf rate 1000000000bit burst 125000b limit 2625000b");
+    assert_eq!(
+        [rate("1gbit"), rate("300mbit"), rate("10mbit")].map(|shape| shape::at_once(&shape)),
+        [65_536, 33_750, 3028]
+    );
+    assert_eq!(shape::at_once(&Shape::default()), 65_536);
     assert_eq!(words(rate("10mbit")), "tbf rate 10000000bit burst 3028b limit 134100b");
     assert_eq!(shape::discipline(&Shape::default(), &ALL), None);
 }

@@ -23,8 +23,12 @@ const SPRING: f64 = 0.02;
 /// The most that TCP leaves of a link's rate: 1448 of 1514 bytes.
 const GOODPUT: f64 = 1448.0 / 1514.0;
 
-/// By how much the logarithm of a number is moved to see what that changes: far enough to be no matter of who comes first at a link.
-const MOVE: f64 = 0.05;
+/// By how much the logarithm of a number is moved to see what that changes, first and last: far enough to be no matter of who
+/// comes first at a link, and first so far that the numbers come near theirs past whatever small steps get stuck at.
+const MOVES: [f64; 2] = [0.25, 0.05];
+
+/// By how much slower the processors of the machines are that are begun with.
+const STARTS: [f64; 3] = [1.0, 1.2, 1.4];
 
 /// How often lots are drawn for each step.
 const LOTS: usize = 5;
@@ -32,7 +36,7 @@ const LOTS: usize = 5;
 /// Hosts, at most, for which they are drawn more than once.
 const MOST_DRAWN: usize = 64;
 
-/// Rounds of improvement.
+/// Rounds of improvement, at most, with each of the moves.
 const ROUNDS: usize = 25;
 
 /// A case that was measured, ready to be simulated.
@@ -62,45 +66,65 @@ pub fn median(traces: &[Trace], machine: &Machine, network: &Network, spans: boo
     all.into_iter().nth(middle).unwrap_or_default()
 }
 
-/// Fits a machine to measurements, beginning with this one.
+/// Fits a machine to measurements, beginning with this one and with slower ones: what small steps end at depends on where they
+/// begin, and the best of the ends counts.
 pub fn fit(cases: &[Prepared], start: &Machine, mut tell: impl FnMut(usize, usize)) -> Machine {
     let origin = start.numbers().map(|number| number.max(1e-6).ln());
-    let mut present = origin;
-    let mut errors = residuals(cases, &present, &origin, &start.about);
-    let mut damping = 1e-2;
-    for round in 0..ROUNDS {
-        tell(round, ROUNDS);
-        let columns: Vec<Vec<f64>> = (0..NUMBERS)
-            .map(|i| {
-                let mut moved = present;
-                moved[i] += MOVE;
-                let changed = residuals(cases, &moved, &origin, &start.about);
-                changed.iter().zip(&errors).map(|(a, b)| (a - b) / MOVE).collect()
-            })
-            .collect();
-        let mut better = false;
-        for _ in 0..6 {
-            let mut tried = present;
-            for (number, change) in tried.iter_mut().zip(step(&columns, &errors, damping)) {
-                // No further than a factor of two at once.
-                *number += change.clamp(-0.7, 0.7);
+    let rounds = MOVES.len() * ROUNDS;
+    let ends = STARTS.iter().enumerate().map(|(i, factor)| {
+        let mut begin = origin;
+        begin[..NUMBERS - 1].iter_mut().for_each(|number| *number += factor.ln());
+        descend(cases, begin, &origin, &start.about, |round| tell(i * rounds + round, STARTS.len() * rounds))
+    });
+    let best = ends.min_by(|(a, _), (b, _)| a.total_cmp(b));
+    best.map_or_else(|| start.clone(), |(_, numbers)| Machine::of(start.about.clone(), numbers.map(f64::exp)))
+}
+
+/// From these numbers to better ones, as long as they become better, and how good they are.
+fn descend(
+    cases: &[Prepared],
+    mut present: [f64; NUMBERS],
+    origin: &[f64; NUMBERS],
+    about: &str,
+    mut tell: impl FnMut(usize),
+) -> (f64, [f64; NUMBERS]) {
+    let mut errors = residuals(cases, &present, origin, about);
+    for (phase, by) in MOVES.into_iter().enumerate() {
+        let mut damping = 1e-2;
+        for round in 0..ROUNDS {
+            tell(phase * ROUNDS + round);
+            let columns: Vec<Vec<f64>> = (0..NUMBERS)
+                .map(|i| {
+                    let mut moved = present;
+                    moved[i] += by;
+                    let changed = residuals(cases, &moved, origin, about);
+                    changed.iter().zip(&errors).map(|(a, b)| (a - b) / by).collect()
+                })
+                .collect();
+            let mut better = false;
+            for _ in 0..6 {
+                let mut tried = present;
+                for (number, change) in tried.iter_mut().zip(step(&columns, &errors, damping)) {
+                    // No further than a factor of two at once.
+                    *number += change.clamp(-0.7, 0.7);
+                }
+                tried[NUMBERS - 1] = tried[NUMBERS - 1].min(GOODPUT.ln());
+                let found = residuals(cases, &tried, origin, about);
+                let (before, after) = (square(&errors), square(&found));
+                if after < before {
+                    better = before - after > 1e-4 * before;
+                    (present, errors) = (tried, found);
+                    damping = (damping * 0.3).max(1e-6);
+                    break;
+                }
+                damping *= 4.0;
             }
-            tried[NUMBERS - 1] = tried[NUMBERS - 1].min(GOODPUT.ln());
-            let found = residuals(cases, &tried, &origin, &start.about);
-            let (before, after) = (square(&errors), square(&found));
-            if after < before {
-                better = before - after > 1e-4 * before;
-                (present, errors) = (tried, found);
-                damping = (damping * 0.3).max(1e-6);
+            if !better {
                 break;
             }
-            damping *= 4.0;
-        }
-        if !better {
-            break;
         }
     }
-    Machine::of(start.about.clone(), present.map(f64::exp))
+    (square(&errors), present)
 }
 
 fn square(errors: &[f64]) -> f64 {
