@@ -1,5 +1,7 @@
 //! Memory that was freed stays with the process.
 
+#![expect(clippy::unwrap_used, reason = "a test, though it has a main of its own")]
+
 use std::hint::black_box;
 use std::process::Command;
 use std::{env, fs, thread};
