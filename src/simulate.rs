@@ -6,8 +6,10 @@ mod picture;
 mod table;
 mod times;
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -248,8 +250,9 @@ impl Simulate {
             (Way::Lengths, _) => Ok(lengths()),
             (Way::Timed, _) => match n.saturating_mul(workers as usize) {
                 ..=timed::MOST_ENTRIES if workers <= timed::MOST_WORKERS => {
-                    let at_once = network.at_once();
-                    Ok(Bags::Timed { steps, at_once })
+                    // As many as this machine can, or they would wait for each other while they are timed.
+                    let here = thread::available_parallelism().map_or(1, NonZero::get) as u32;
+                    Ok(Bags::Timed { steps, at_once: network.at_once().min(here) })
                 }
                 entries => Err(format!(
                     "{workers} workers with {n} entries have {entries} together; expected at most {} workers and {} entries with \

@@ -164,8 +164,10 @@ fn the_shorter_of_two_times_counts() {
         Trace { workers: vec![ops, Vec::new()], rounds: 3, delivered: 5.0 }
     };
     let mut timed = step(0.5, 0.25);
-    timed.shorten(&step(0.125, 1.0));
+    assert!(timed.shorten(&step(0.125, 1.0)));
     assert_eq!(timed, step(0.125, 0.25));
+    let other = Trace { workers: vec![vec![Op::Receive { from: 1 }], Vec::new()], ..step(0.0, 0.0) };
+    assert!(!timed.shorten(&other) && timed == step(0.125, 0.25), "of another step nothing is taken");
 }
 
 /// What was timed takes longer where workers share cores, and only there.
@@ -584,9 +586,7 @@ fn measurements_are_read() {
     assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
     assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));
     assert_eq!((found[1].shape, found[1].cores), (None, None));
-    for (text, words) in
-        [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "nothing can be compared")]
-    {
+    for (text, words) in [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "no step of")] {
         std::fs::write(&path, text).unwrap();
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");

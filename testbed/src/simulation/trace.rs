@@ -85,14 +85,25 @@ impl Trace {
         }
     }
 
-    /// The same step timed again: of each piece of work the shorter time counts, for it was disturbed less.
-    pub fn shorten(&mut self, again: &Self) {
-        let ops = self.workers.iter_mut().flatten().zip(again.workers.iter().flatten());
-        for pair in ops {
+    /// The same step timed again: of each piece of work the shorter time counts, for it was disturbed less. Nothing happens, and
+    /// the answer is no, if it is another step.
+    #[must_use]
+    pub fn shorten(&mut self, again: &Self) -> bool {
+        let same = |a: &Op, b: &Op| match (a, b) {
+            (Op::Work(a, Work::Took(_)), Op::Work(b, Work::Took(_))) => a == b,
+            _ => a == b,
+        };
+        let alike =
+            |(a, b): (&Vec<Op>, &Vec<Op>)| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b));
+        if self.workers.len() != again.workers.len() || !self.workers.iter().zip(&again.workers).all(alike) {
+            return false;
+        }
+        for pair in self.workers.iter_mut().flatten().zip(again.workers.iter().flatten()) {
             if let (Op::Work(_, Work::Took(seconds)), Op::Work(_, Work::Took(other))) = pair {
                 *seconds = seconds.min(*other);
             }
         }
+        true
     }
 
     /// Payload bytes that each worker receives.
