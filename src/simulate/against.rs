@@ -57,11 +57,9 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         for case in &mut prepared {
             bar.set_message(format!("{} among {}", case.measured.label, case.measured.workers));
             let timed = traces(simulate, case, turn)?;
-            // The same steps on the same gradients.
-            let mut pairs = case.traces.iter_mut().zip(&timed);
             if case.traces.is_empty() {
                 case.traces = timed;
-            } else if !pairs.all(|(trace, again)| trace.shorten(again)) {
+            } else if !case.traces.iter_mut().zip(&timed).all(|(trace, again)| trace.shorten(again)) {
                 let Measured { label, workers, .. } = &case.measured;
                 return Err(format!(
                     "{label} among {workers} workers did something else in turn {turn} than before; expected times of one program: \
