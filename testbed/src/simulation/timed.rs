@@ -1,8 +1,8 @@
 //! Real bags of whole gradients, and how long each piece of work takes on the machine that simulates.
 //!
 //! Every worker has a thread and a residual of its own for the whole job. As many of them work at once as there are cores for
-//! them, and the others wait. So each piece of work takes as long as beside the work of others,
-//! and nobody has to know what an entry costs. It says what this machine takes, and only while nothing else runs on it.
+//! them, and the others wait. So each piece of work takes as long as beside the work of others, and nobody has to know what an
+//! entry costs. It says what this machine takes, and only while nothing else runs on it.
 
 use std::num::NonZero;
 use std::sync::mpsc::{self, Receiver, Sender};
