@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
-use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, carried, timed};
+use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, Steps, carried, timed};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
@@ -107,9 +107,6 @@ const FROM_MEASUREMENTS: [&str; 12] = [
     "workers", "params", "method", "density", "k", "teams", "sag", "values", "selector", "shared", "slow",
     "seed",
 ];
-
-/// Steps of a job that is predicted, as `gleaner bench` has by default.
-const STEPS: u32 = 10;
 
 /// A connection that loses more is given up by any kernel.
 const MOST_LOSS: f64 = 0.5;
@@ -238,8 +235,8 @@ impl Simulate {
         Ok(network)
     }
 
-    /// How bags are represented in a job of so many steps.
-    fn bags(&self, method: Method, network: &Network, n: usize, steps: u32) -> Result<Bags, String> {
+    /// How bags are represented in a job of these steps.
+    fn bags(&self, method: Method, network: &Network, n: usize, steps: Steps) -> Result<Bags, String> {
         let workers = network.hosts.len() as u32;
         let k = choice::k(&method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {
@@ -297,7 +294,7 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     for (name, method) in methods {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let bags = simulate.bags(method, &network, n, STEPS)?;
+            let bags = simulate.bags(method, &network, n, Steps::default())?;
             let (traces, network) =
                 simulation::traces_on(&network, method, (workers, n), bags, &bench_gradient)
                     .map_err(|error| error.to_string())?;

@@ -61,7 +61,7 @@ pub(crate) type Done<T = f32> = oneshot::Receiver<Result<(Finished<T>, RunTimes)
 pub(crate) struct RunTimes {
     /// Choosing entries and preparing messages.
     pub(crate) select: Duration,
-    /// Taking received entries in.
+    /// Taking received entries in and putting the result together.
     pub(crate) merge: Duration,
     /// From start to end.
     pub(crate) total: Duration,
@@ -234,7 +234,9 @@ async fn exchange<T: Element>(
         outgoing(&mut outbox);
         times.merge += clock.elapsed();
     }
+    let clock = Instant::now();
     let finished = execution.finish();
+    times.merge += clock.elapsed();
     times.total = started.elapsed();
     Ok((finished, times))
 }

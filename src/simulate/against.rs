@@ -3,7 +3,7 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Op, Trace, Work};
+use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Op, Steps, Trace, Work};
 use serde::Serialize;
 
 use super::table::{bar, columns, ms};
@@ -110,8 +110,10 @@ fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>,
         traces.map_err(|error| refused(error.to_string()))
     };
     match (&simulate.times, bags) {
-        (Some(folder), Bags::Timed { steps, at_once }) => {
-            let case = format!("{method}, {workers} workers, {n} entries, {steps} steps, {at_once} at once");
+        (Some(folder), Bags::Timed { steps: Steps { warm_up, counted }, at_once }) => {
+            let case = format!(
+                "{method}, {workers} workers, {n} entries, {counted} steps after {warm_up}, {at_once} at once"
+            );
             times::kept(folder, case, turn, made)
         }
         _ => made(),

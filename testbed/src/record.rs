@@ -53,6 +53,18 @@ fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Stri
     Ok(case)
 }
 
+impl Record {
+    /// Steps before those that count, if that is known.
+    pub fn warm_up(&self) -> Option<u32> {
+        if let Some(steps) = self.case.get("warmup").and_then(Value::as_u64) {
+            return steps.try_into().ok();
+        }
+        let mut words = self.command.iter().skip_while(|word| *word != "--warmup");
+        let beside = self.command.iter().find_map(|word| word.strip_prefix("--warmup="));
+        beside.or(words.nth(1).map(String::as_str))?.parse().ok()
+    }
+}
+
 /// The machine that everything ran on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {

@@ -10,7 +10,7 @@ use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::calibration::{Prepared, fit};
 use gleaner_testbed::simulation::measured::{Measured, read};
 use gleaner_testbed::simulation::{
-    Bags, Link, Machine, Network, Op, Overlap, Part, Trace, Work, lengths, replay, traces, traces_on,
+    Bags, Link, Machine, Network, Op, Overlap, Part, Steps, Trace, Work, lengths, replay, traces, traces_on,
 };
 use gleaner_testbed::topology::Topology;
 
@@ -33,8 +33,12 @@ fn methods(workers: u32, n: usize, density: f64) -> Vec<Method> {
     named.filter(|method| method.shape(workers, n).is_ok()).collect()
 }
 
+fn steps(counted: u32) -> Steps {
+    Steps { counted, ..Steps::default() }
+}
+
 fn carried(method: Method, workers: u32, n: usize) -> Vec<Trace> {
-    traces(method, (workers, n), Bags::Carried { scale: 1, steps: 4 }, &gradient).unwrap()
+    traces(method, (workers, n), Bags::Carried { scale: 1, steps: steps(4) }, &gradient).unwrap()
 }
 
 const LINK: Link = Link { rate: 1.25e8, burst: 0.0, latency: 5e-5, loss: 0.0 };
@@ -124,7 +128,7 @@ fn timed_bags_are_real_bags() {
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
             let timed =
-                traces(method, (workers, n), Bags::Timed { steps: 4, at_once: 2 }, &gradient).unwrap();
+                traces(method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient).unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
             let real = carried(method, workers, n);
@@ -145,7 +149,7 @@ fn timed_bags_are_real_bags() {
         }
     }
     let refused =
-        traces(Method::spardl(), (3, 100), Bags::Timed { steps: 1, at_once: 1 }, &|_, _, entries| {
+        traces(Method::spardl(), (3, 100), Bags::Timed { steps: steps(1), at_once: 1 }, &|_, _, entries| {
             entries.fill(f32::NAN)
         });
     assert!(refused.unwrap_err().to_string().contains("finite"));
@@ -449,7 +453,7 @@ fn samples_stand_for_the_whole() {
     for method in methods(workers, n, 0.01) {
         let name = method.collective().name();
         let whole = carried(method, workers, n);
-        let bags = Bags::Carried { scale: 4, steps: 4 };
+        let bags = Bags::Carried { scale: 4, steps: steps(4) };
         let sample = traces(method, (workers, n), bags, &gradient).unwrap();
         assert_eq!(whole.len(), sample.len());
         for (whole, sample) in whole.iter().zip(&sample) {
@@ -515,7 +519,7 @@ fn a_machine_is_fitted() {
                 n: 100_000,
                 shape: None,
                 cores: Some(2),
-                steps: 1,
+                steps: steps(1),
                 seconds: slowest.seconds,
                 turns: vec![slowest.seconds],
                 select: slowest.select,
@@ -556,7 +560,7 @@ fn measurements_are_read() {
     };
     let emulated = || serde_json::json!([{ "host": "host0", "received": 1, "sent": 1 }]);
     let record = |case: serde_json::Value, chaos: &[&str]| with(case, chaos, emulated());
-    let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%" });
+    let shaped = serde_json::json!({ "command": "bench", "rate": "100mbit", "delay": "1ms", "loss": "1%", "warmup": 8 });
     let train = serde_json::json!({ "command": "train" });
     let slower = |seconds: f64| {
         let mut record: serde_json::Value = serde_json::from_str(&record(shaped.clone(), &[])).unwrap();
@@ -584,6 +588,8 @@ fn measurements_are_read() {
     assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
     assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
     assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
+    assert_eq!(found[0].steps, Steps { warm_up: 8, counted: 5 });
+    assert_eq!(found[1].steps, steps(5), "bench has three steps before, if nothing else is said");
     assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));
     assert_eq!((found[1].shape, found[1].cores), (None, None));
     for (text, words) in [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "no step of")] {

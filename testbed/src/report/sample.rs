@@ -186,17 +186,8 @@ fn evaluation(value: &Value, params: Option<f64>) -> Option<Evaluation> {
 /// warm-up is not known: the division would be wrong.
 fn interface_bytes(record: &Record, steps: Option<f64>, training: bool) -> Option<f64> {
     let received = record.traffic.iter().map(|t| t.received).max()?;
-    let warmup = if training { Some(0.0) } else { warmup(record) };
-    Some(received as f64 / (steps? + warmup?))
-}
-
-fn warmup(record: &Record) -> Option<f64> {
-    if let Some(steps) = record.case.get("warmup").and_then(Value::as_f64) {
-        return Some(steps);
-    }
-    let mut words = record.command.iter().skip_while(|word| *word != "--warmup");
-    let beside = record.command.iter().find_map(|word| word.strip_prefix("--warmup="));
-    beside.or(words.nth(1).map(String::as_str))?.parse().ok()
+    let warm_up = if training { Some(0) } else { record.warm_up() };
+    Some(received as f64 / (steps? + f64::from(warm_up?)))
 }
 
 fn axes(record: &Record, object: &Map<String, Value>) -> Axes {

@@ -5,6 +5,10 @@
 //! processor cannot take each other's place. What the measurements do not say stays as it was: each number is held at where
 //! it started by a weak spring.
 
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
 use super::machine::{Machine, NUMBERS};
 use super::measured::Measured;
 use super::network::Network;
@@ -134,16 +138,29 @@ fn square(errors: &[f64]) -> f64 {
 /// What is to become small.
 fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBERS], about: &str) -> Vec<f64> {
     let machine = Machine::of(about.to_owned(), numbers.map(f64::exp));
-    let mut errors = Vec::new();
-    for Prepared { measured, traces, network } in cases {
+    let of = |Prepared { measured, traces, network }: &Prepared| {
         let replayed = median(traces, &machine, network, false);
         let slowest = replayed.slowest();
-        errors.push((slowest.seconds / measured.seconds).ln());
-        for (found, part) in [(slowest.select, measured.select), (slowest.merge, measured.merge)] {
+        let part = |found: f64, part: f64| {
             let counts = part > SMALL * measured.seconds;
-            errors.push(if counts { PART * (found.max(1e-9) / part).ln().clamp(-2.0, 2.0) } else { 0.0 });
+            if counts { PART * (found.max(1e-9) / part).ln().clamp(-2.0, 2.0) } else { 0.0 }
+        };
+        let whole = (slowest.seconds / measured.seconds).ln();
+        [whole, part(slowest.select, measured.select), part(slowest.merge, measured.merge)]
+    };
+    let mut errors = vec![[0.0; 3]; cases.len()];
+    let places = Mutex::new(cases.iter().zip(&mut errors));
+    let next = || places.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some((case, error)) = next() {
+                    *error = of(case);
+                }
+            });
         }
-    }
+    });
+    let mut errors = errors.concat();
     errors.extend(numbers.iter().zip(origin).map(|(number, start)| SPRING * (number - start)));
     errors
 }

@@ -9,6 +9,7 @@ use gleaner_algorithms::residual::NonFinite;
 use gleaner_algorithms::schedule::{ExecutionError, Happening, Outgoing, Tally, watched};
 use gleaner_algorithms::{Method, Sparsity};
 
+use super::Steps;
 use super::trace::{Op, Part, Trace, accumulated, handled, pieces};
 
 /// Entries of all workers' gradients together that real bags are carried for; longer gradients are sampled.
@@ -19,9 +20,6 @@ pub const MOST_SAMPLED: u32 = 16;
 
 /// Among more workers, bags are lengths.
 pub const MOST_WORKERS: u32 = 256;
-
-/// Steps before those that count, as `gleaner bench` has them.
-pub(super) const WARM_UP: u64 = 3;
 
 /// The most messages that one payload is cut into.
 const MOST_PIECES: usize = 4096;
@@ -52,8 +50,7 @@ pub fn scale(workers: u32, n: usize) -> Option<usize> {
     (workers <= most).then_some(scale)
 }
 
-/// What happens in a job of so many steps after its warm-up: all of these steps where the method learns, or else the middle
-/// one.
+/// What happens in the steps of a job that count: in all of them where the method learns, or else in the middle one.
 ///
 /// # Errors
 /// A method that cannot run among so many workers, or gradients that are not finite.
@@ -61,7 +58,7 @@ pub fn traces(
     method: Method,
     (workers, n): (u32, usize),
     scale: usize,
-    steps: u32,
+    steps: Steps,
     source: Source<'_>,
 ) -> Result<Vec<Trace>, CarriedError> {
     let sample = n.div_ceil(scale);
@@ -75,8 +72,8 @@ pub fn traces(
     let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
     // A sample with the norm of the whole gradient: first thresholds may depend on that and on k.
     let larger = scale.sqrt() as f32;
-    let steps = u64::from(steps);
-    let last = WARM_UP + if learns { steps.saturating_sub(1) } else { steps / 2 };
+    let (warm_up, counted) = (u64::from(steps.warm_up), u64::from(steps.counted));
+    let last = warm_up + if learns { counted.saturating_sub(1) } else { counted / 2 };
     let mut gradient = vec![0.0; sample];
     let mut traces = Vec::new();
     for step in 0..=last {
@@ -95,7 +92,7 @@ pub fn traces(
         let done = watched(executions, |rank, happening| recorder.take(rank.index(), happening))?;
         recorder.trace.delivered = scale * done.runs.first().map_or(0, |run| run.finished.entries()) as f64;
         ensemble.commit(done, method.collection())?;
-        if step == last || (learns && step >= WARM_UP) {
+        if step == last || (learns && step >= warm_up) {
             traces.push(recorder.trace);
         }
     }

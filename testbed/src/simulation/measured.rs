@@ -6,6 +6,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{MethodError, Sag};
 use serde_json::Value;
 
+use super::Steps;
 use crate::quantity;
 use crate::record::{Outcome, Record};
 use crate::topology::Shape;
@@ -25,8 +26,8 @@ pub struct Measured {
     pub shape: Option<Shape>,
     /// Cores that all workers shared, if it was stored.
     pub cores: Option<u32>,
-    /// Steps whose median this is.
-    pub steps: u32,
+    /// The steps whose median this is, and those before them.
+    pub steps: Steps,
     /// Seconds of a step on the slowest worker: the median of what the `turns` say.
     pub seconds: f64,
     /// The same by turn.
@@ -155,6 +156,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     }
     let shape = Some(shape).filter(|shape| *shape != Shape::default());
     let mut measured = of_summary(summary, shape, Some(record.machine.cores))?;
+    measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {
         measured.method = measured.method.coding(coding.parse().map_err(|error| format!("{error}"))?);
     }
@@ -184,7 +186,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
         n,
         shape,
         cores,
-        steps: number("steps")? as u32,
+        steps: Steps { counted: number("steps")? as u32, ..Steps::default() },
         seconds,
         turns: vec![seconds],
         select: number("slowest_select")?,

@@ -36,18 +36,34 @@ pub enum Bags {
     Carried {
         /// How many entries one entry stands for: 1 for the whole gradient.
         scale: usize,
-        /// How many steps the job has after its warm-up.
-        steps: u32,
+        /// The steps of the job.
+        steps: Steps,
     },
-    /// Real bags of a job with so many steps after its warm-up, and how long each piece of work takes here.
+    /// Real bags of a job, and how long each piece of work takes here.
     Timed {
-        /// How many.
-        steps: u32,
+        /// The steps of the job.
+        steps: Steps,
         /// How many workers work at once, as on so many cores that they share; 1 where each has a host of its own.
         at_once: u32,
     },
     /// Lengths alone.
     Lengths(Overlap),
+}
+
+/// The steps of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// Those before the ones that count.
+    pub warm_up: u32,
+    /// Those that count.
+    pub counted: u32,
+}
+
+impl Default for Steps {
+    /// As `gleaner bench` has them.
+    fn default() -> Self {
+        Self { warm_up: 3, counted: 10 }
+    }
 }
 
 /// Why a case cannot be simulated.

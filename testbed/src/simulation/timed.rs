@@ -16,7 +16,8 @@ use gleaner_algorithms::residual::Residual;
 use gleaner_algorithms::schedule::{Outgoing, Progress};
 use gleaner_algorithms::{Method, Rank};
 
-use super::carried::{CarriedError, Source, WARM_UP};
+use super::Steps;
+use super::carried::{CarriedError, Source};
 use super::trace::{Op, Part, Trace, Work};
 
 /// Entries of all workers' gradients together, at most: each takes about 16 bytes.
@@ -25,14 +26,14 @@ pub const MOST_ENTRIES: usize = 1 << 28;
 /// Workers, at most: each is a thread, and each pair of them has a queue.
 pub const MOST_WORKERS: u32 = 64;
 
-/// What happens in each of so many steps after the warm-up, with so many workers at work `at_once`.
+/// What happens in each of the steps that count, with so many workers at work `at_once`.
 ///
 /// # Errors
 /// As [`carried::traces`](super::carried::traces).
 pub(super) fn traces(
     method: Method,
     (workers, n): (u32, usize),
-    (steps, at_once): (u32, u32),
+    (steps, at_once): (Steps, u32),
     source: Source<'_>,
 ) -> Result<Vec<Trace>, CarriedError> {
     let all: Vec<Worker> =
@@ -52,8 +53,8 @@ pub(super) fn traces(
                 (task, reports)
             })
             .unzip();
-        for step in 0..WARM_UP + u64::from(steps) {
-            fill(&mut gradients, step, source);
+        for step in 0..steps.warm_up + steps.counted {
+            fill(&mut gradients, step.into(), source);
             // Whoever has ended early says why.
             tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
             let mut done = Vec::new();
@@ -71,7 +72,7 @@ pub(super) fn traces(
                 trace.workers.push(ops);
                 gradients.push(gradient);
             }
-            if step >= WARM_UP {
+            if step >= steps.warm_up {
                 traces.push(trace);
             }
         }
