@@ -152,8 +152,14 @@ fn turns_of_a_case_are_compared_as_one() {
             (&0.003.into(), &json!([0.002, 0.004]))
         );
         assert!(case["seconds_predicted"].as_f64().unwrap() > 0.0);
+        assert_eq!(case["bits_per_second"], 1e9);
         let table = text(folder.path(), &format!("{arguments} --machine machine.json"));
-        assert!(table.contains("2.00 … 4.00") && table.contains("of 1 cases within 15%"), "{table}");
+        assert!(
+            table.contains("2.00 … 4.00")
+                && table.contains("Mbit/s")
+                && table.contains("of 1 cases within 15%"),
+            "{table}"
+        );
     }
     // What was timed is not timed again: from the same times comes the same prediction.
     let arguments = "--bags timed --turns 2 --times kept --machine machine.json --against measurements.jsonl";

@@ -69,7 +69,7 @@ pub struct StepTimes {
     pub select: Duration,
     /// Waiting for messages.
     pub exchange: Duration,
-    /// Taking received entries in, and committing residuals.
+    /// Taking received entries in, putting the update together, and committing residuals.
     pub merge: Duration,
     /// How long `wait` kept the trainer waiting.
     pub waiting: Duration,

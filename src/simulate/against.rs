@@ -79,7 +79,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         let text = serde_json::to_string_pretty(&machine).unwrap_or_default() + "\n";
         save(path, &text)?;
     }
-    let rows: Vec<Row> = prepared.iter().map(|case| row(simulate, case, &machine)).collect();
+    let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
     let off = |row: &Row| (row.ratio - 1.0).abs();
     let near = rows.iter().filter(|row| off(row) <= NEAR).count();
     let worst = rows.iter().map(off).fold(0.0, f64::max);
@@ -146,21 +146,21 @@ fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
     machine
 }
 
-fn row(simulate: &Simulate, case: &Prepared, machine: &Machine) -> Row {
+fn row(case: &Prepared, machine: &Machine) -> Row {
     let Prepared { measured, traces, network } = case;
     let replayed = median(traces, machine, network, false);
     let slowest = replayed.slowest();
     let mut received: Vec<f64> =
         traces.iter().map(|trace| trace.bytes_received().into_iter().fold(0.0, f64::max)).collect();
     received.sort_by(f64::total_cmp);
-    let rate = measured.shape.map_or(Some(simulate.rate), |shape| shape.rate);
+    let rate = network.links.first().map(|link| 8.0 * link.rate);
     let k = choice::k(&measured.method, measured.workers, measured.n).unwrap_or(measured.n);
     Row {
         method: measured.label.clone(),
         workers: measured.workers,
         params: measured.n,
         density: k as f64 / measured.n.max(1) as f64,
-        bits_per_second: rate.map(|rate| 8.0 * rate.bytes_per_second()),
+        bits_per_second: rate.filter(|rate| rate.is_finite()),
         seconds_measured: measured.seconds,
         seconds_of_turns: measured.turns.clone(),
         seconds_predicted: slowest.seconds,
@@ -206,7 +206,7 @@ impl Comparison {
                 row.workers.to_string(),
                 grouped(row.params as u64),
                 format!("{:.4}", row.density),
-                row.bits_per_second.map_or_else(String::new, |rate| format!("{}", (rate / 1e6).round())),
+                row.bits_per_second.map_or_else(String::new, |rate| (rate / 1e6).to_string()),
                 ms(row.seconds_measured),
                 range(&row.seconds_of_turns),
                 ms(row.seconds_predicted),

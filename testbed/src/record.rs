@@ -43,18 +43,8 @@ pub struct Record {
     pub outcome: Outcome,
 }
 
-/// The seed of whatever says no other.
-pub const SEED: u64 = 1;
-
-/// Early records name the seed only where the experiment's file did.
-fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
-    let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
-    case.entry("seed".into()).or_insert_with(|| SEED.into());
-    Ok(case)
-}
-
 impl Record {
-    /// Steps before those that count, if that is known.
+    /// Steps before those that count, if its case or its command says that.
     pub fn warm_up(&self) -> Option<u32> {
         if let Some(steps) = self.case.get("warmup").and_then(Value::as_u64) {
             return steps.try_into().ok();
@@ -63,6 +53,16 @@ impl Record {
         let beside = self.command.iter().find_map(|word| word.strip_prefix("--warmup="));
         beside.or(words.nth(1).map(String::as_str))?.parse().ok()
     }
+}
+
+/// The seed of whatever says no other.
+pub const SEED: u64 = 1;
+
+/// Early records name the seed only where the experiment's file did.
+fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+    let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
+    case.entry("seed".into()).or_insert_with(|| SEED.into());
+    Ok(case)
 }
 
 /// The machine that everything ran on.

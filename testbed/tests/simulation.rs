@@ -155,6 +155,21 @@ fn timed_bags_are_real_bags() {
     assert!(refused.unwrap_err().to_string().contains("finite"));
 }
 
+/// The steps that count are those after the warm-up, however long it is.
+#[test]
+fn a_longer_warm_up_leaves_later_steps() {
+    let method = methods(3, 4000, 0.05).into_iter().find(|method| method.label() == "oktopk").unwrap();
+    let (all, later) = (steps(4), Steps { warm_up: 5, counted: 2 });
+    let of = |bags| traces(method, (3, 4000), bags, &gradient).unwrap();
+    let carried = of(Bags::Carried { scale: 1, steps: all });
+    assert_eq!(carried.len(), 4, "it learns, so that no step is like the one before");
+    assert_ne!(carried[0], carried[2]);
+    assert_eq!(of(Bags::Carried { scale: 1, steps: later }), carried[2..]);
+    let timed = of(Bags::Timed { steps: later, at_once: 2 });
+    let received = |traces: &[Trace]| traces.iter().map(Trace::bytes_received).collect::<Vec<_>>();
+    assert_eq!(received(&timed), received(&carried[2..]));
+}
+
 /// Of a step that was timed twice, each piece of work counts with its shorter time; all else is as it was.
 #[test]
 fn the_shorter_of_two_times_counts() {
@@ -182,6 +197,20 @@ fn timed_work_takes_longer_beside_other_work() {
     let machine = Machine { crowding: 1.5, ..Machine::infinite() };
     assert!(close(seconds(&trace, &machine, &star(2)), 0.5));
     assert!(close(seconds(&trace, &machine, &Network::star(2, LINK, 2.0, true)), 0.75));
+}
+
+/// Whoever wakes up waits for a core where all of them are busy, and for nobody where one is idle.
+#[test]
+fn who_wakes_up_waits_for_a_core() {
+    let machine = Machine { crowding: 1.0, wake: 10_000.0, ..Machine::infinite() };
+    let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
+    let waits = |third| {
+        let workers = vec![vec![Op::Send { to: 1, bytes: 1.0 }], vec![Op::Receive { from: 0 }], third];
+        let trace = Trace { workers, ..Trace::default() };
+        replay(&trace, &machine, &Network::star(3, link, 1.0, true), false).workers[1].seconds
+    };
+    assert!(close(waits(vec![Op::Work(Part::Select, Work::Took(1.0))]), 0.01));
+    assert_eq!(waits(Vec::new()), 0.0);
 }
 
 /// Messages are handled before anything is computed: two workers compute on one core, and their messages pass all the same.
@@ -580,10 +609,14 @@ fn measurements_are_read() {
         record(serde_json::json!({ "command": "bench", "jitter": "1ms" }), &[]),
         format!("[0] {}", serde_json::json!({ "methods": [summary, summary], "refused": [] })),
         "a launcher's words".into(),
+        // A warm-up that only the command tells, and links without a limit.
+        with(serde_json::json!({ "command": "bench", "seed": 2 }), &[], emulated())
+            .replace("\"command\":[]", "\"command\":[\"gleaner\",\"bench\",\"--warmup\",\"7\"]"),
     ];
     std::fs::write(&path, lines.join("\n")).unwrap();
     let found = read(&path).unwrap();
-    assert_eq!(found.len(), 3);
+    assert_eq!(found.len(), 4);
+    assert_eq!((found[3].steps.warm_up, found[3].shape.unwrap().rate), (7, None));
     let shape = found[0].shape.unwrap();
     assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
     assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
@@ -592,7 +625,10 @@ fn measurements_are_read() {
     assert_eq!(found[1].steps, steps(5), "bench has three steps before, if nothing else is said");
     assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));
     assert_eq!((found[1].shape, found[1].cores), (None, None));
-    for (text, words) in [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), ("", "no step of")] {
+    let none = summary.to_string().replace("\"steps\":5", "\"steps\":0");
+    for (text, words) in
+        [("{}", "line 1"), ("{\"method\": 3}", "no measurement"), (&none, "no steps"), ("", "no step of")]
+    {
         std::fs::write(&path, text).unwrap();
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");

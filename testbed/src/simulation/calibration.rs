@@ -141,15 +141,16 @@ fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBER
     let of = |Prepared { measured, traces, network }: &Prepared| {
         let replayed = median(traces, &machine, network, false);
         let slowest = replayed.slowest();
-        let part = |found: f64, part: f64| {
-            let counts = part > SMALL * measured.seconds;
-            if counts { PART * (found.max(1e-9) / part).ln().clamp(-2.0, 2.0) } else { 0.0 }
+        let part = |found: f64, expected: f64| {
+            let counts = expected > SMALL * measured.seconds;
+            if counts { PART * (found.max(1e-9) / expected).ln().clamp(-2.0, 2.0) } else { 0.0 }
         };
         let whole = (slowest.seconds / measured.seconds).ln();
         [whole, part(slowest.select, measured.select), part(slowest.merge, measured.merge)]
     };
-    let mut errors = vec![[0.0; 3]; cases.len()];
-    let places = Mutex::new(cases.iter().zip(&mut errors));
+    // In the order of the cases, whoever finds them.
+    let mut found = vec![[0.0; 3]; cases.len()];
+    let places = Mutex::new(cases.iter().zip(&mut found));
     let next = || places.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
@@ -160,7 +161,7 @@ fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBER
             });
         }
     });
-    let mut errors = errors.concat();
+    let mut errors = found.concat();
     errors.extend(numbers.iter().zip(origin).map(|(number, start)| SPRING * (number - start)));
     errors
 }

@@ -154,8 +154,7 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if let Some(loss) = text("loss") {
         shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;
     }
-    let shape = Some(shape).filter(|shape| *shape != Shape::default());
-    let mut measured = of_summary(summary, shape, Some(record.machine.cores))?;
+    let mut measured = of_summary(summary, Some(shape), Some(record.machine.cores))?;
     measured.steps.warm_up = record.warm_up().unwrap_or(measured.steps.warm_up);
     if let Some(coding) = text("values") {
         measured.method = measured.method.coding(coding.parse().map_err(|error| format!("{error}"))?);
@@ -179,6 +178,10 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
     let n = number("params")? as usize;
     let method = named(label, number("k")? as usize, n).map_err(|error| error.to_string())?;
     let seconds = number("seconds")?;
+    let counted = number("steps")? as u32;
+    if counted == 0 {
+        return Err("it has no steps".into());
+    }
     Ok(Measured {
         label: label.to_owned(),
         method,
@@ -186,7 +189,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
         n,
         shape,
         cores,
-        steps: Steps { counted: number("steps")? as u32, ..Steps::default() },
+        steps: Steps { counted, ..Steps::default() },
         seconds,
         turns: vec![seconds],
         select: number("slowest_select")?,

@@ -201,6 +201,11 @@ impl Pool {
         self.at = now;
     }
 
+    fn has_idle_core(&self) -> bool {
+        let tasks: usize = self.classes.iter().map(|class| class.tasks.len()).sum();
+        (tasks as f64) < self.cores
+    }
+
     /// How long until the next task is done, and of which class it is.
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
@@ -376,7 +381,10 @@ impl<'a> Replay<'a> {
             }
             Task::Read(rank) => {
                 if let Some((from, _)) = self.workers[rank].reads.pop_front() {
-                    self.plan(self.now + self.machine.wake * 1e-6, Event::Wakes { from, to: rank });
+                    // Whoever finds an idle core waits for nobody.
+                    let idle = self.pools[self.network.hosts[rank].pool].has_idle_core();
+                    let wake = if idle { 0.0 } else { self.machine.wake * 1e-6 };
+                    self.plan(self.now + wake, Event::Wakes { from, to: rank });
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
                     self.want(rank, Task::Read(rank), self.side(rank, bytes));

@@ -53,8 +53,8 @@ pub(super) fn traces(
                 (task, reports)
             })
             .unzip();
-        for step in 0..steps.warm_up + steps.counted {
-            fill(&mut gradients, step.into(), source);
+        for step in 0..u64::from(steps.warm_up) + u64::from(steps.counted) {
+            fill(&mut gradients, step, source);
             // Whoever has ended early says why.
             tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
             let mut done = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn traces(
                 trace.workers.push(ops);
                 gradients.push(gradient);
             }
-            if step >= steps.warm_up {
+            if step >= u64::from(steps.warm_up) {
                 traces.push(trace);
             }
         }
