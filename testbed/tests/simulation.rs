@@ -199,18 +199,19 @@ fn timed_work_takes_longer_beside_other_work() {
     assert!(close(seconds(&trace, &machine, &Network::star(2, LINK, 2.0, true)), 0.75));
 }
 
-/// Whoever wakes up waits for a core where all of them are busy, and for nobody where one is idle.
+/// Whoever wakes up waits for a core where workers share them and all are busy, and for nobody where one is idle.
 #[test]
 fn who_wakes_up_waits_for_a_core() {
     let machine = Machine { crowding: 1.0, wake: 10_000.0, ..Machine::infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
-    let waits = |third| {
+    let waits = |third, shared| {
         let workers = vec![vec![Op::Send { to: 1, bytes: 1.0 }], vec![Op::Receive { from: 0 }], third];
         let trace = Trace { workers, ..Trace::default() };
-        replay(&trace, &machine, &Network::star(3, link, 1.0, true), false).workers[1].seconds
+        replay(&trace, &machine, &Network::star(3, link, 1.0, shared), false).workers[1].seconds
     };
-    assert!(close(waits(vec![Op::Work(Part::Select, Work::Took(1.0))]), 0.01));
-    assert_eq!(waits(Vec::new()), 0.0);
+    let compute = || vec![Op::Work(Part::Select, Work::Took(1.0))];
+    assert!(close(waits(compute(), true), 0.01));
+    assert_eq!((waits(Vec::new(), true), waits(compute(), false)), (0.0, 0.0));
 }
 
 /// Messages are handled before anything is computed: two workers compute on one core, and their messages pass all the same.

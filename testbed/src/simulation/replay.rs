@@ -382,8 +382,9 @@ impl<'a> Replay<'a> {
             Task::Read(rank) => {
                 if let Some((from, _)) = self.workers[rank].reads.pop_front() {
                     // Whoever finds an idle core waits for nobody.
-                    let idle = self.pools[self.network.hosts[rank].pool].has_idle_core();
-                    let wake = if idle { 0.0 } else { self.machine.wake * 1e-6 };
+                    let pool = self.network.hosts[rank].pool;
+                    let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
+                    let wake = if waits { self.machine.wake * 1e-6 } else { 0.0 };
                     self.plan(self.now + wake, Event::Wakes { from, to: rank });
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
