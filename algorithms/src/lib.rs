@@ -13,6 +13,7 @@
 //! The one law, conservation: entry by entry and summed over the workers,
 //! *gradients + old residuals = delivered + new residuals + lost*.
 
+mod allotment;
 pub mod bag;
 pub mod collectives;
 pub mod element;
@@ -25,6 +26,7 @@ pub mod schedule;
 pub mod select;
 pub mod selectors;
 
+pub use allotment::Allotment;
 pub use collectives::Method;
 pub use element::Element;
 pub use layers::Layers;

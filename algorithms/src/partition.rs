@@ -1,4 +1,4 @@
-//! Cutting a flat gradient into blocks, and k into allotments.
+//! Cutting a flat gradient into blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,33 +65,6 @@ impl Partition {
     pub fn block_of(&self, position: usize) -> Block {
         Block((self.bounds.partition_point(|&start| start <= position) - 1) as u32)
     }
-
-    /// Shares k out to the blocks: k / blocks each, the first k mod blocks one more, nobody more than
-    /// its length; what a short block cannot take goes to the next ones that can. The allotments add up to k.
-    ///
-    /// # Errors
-    /// k above n.
-    pub fn allot(&self, k: usize) -> Result<Arc<[u32]>, SparsityError> {
-        let n = self.entries();
-        if k > n {
-            return Err(SparsityError::MoreThanAll { k, n });
-        }
-        let blocks = self.blocks();
-        let mut allotment: Vec<u32> = vec![0; blocks];
-        let mut left = k;
-        while left > 0 {
-            let open: Vec<usize> =
-                (0..blocks).filter(|&b| (allotment[b] as usize) < self.block_len(Block(b as u32))).collect();
-            let (each, more) = (left / open.len(), left % open.len());
-            for (i, &b) in open.iter().enumerate() {
-                let room = self.block_len(Block(b as u32)) - allotment[b] as usize;
-                let share = (each + usize::from(i < more)).min(room);
-                allotment[b] += share as u32;
-                left -= share;
-            }
-        }
-        Ok(allotment.into())
-    }
 }
 
 /// How many entries a worker selects in a step.
@@ -151,20 +124,6 @@ mod tests {
             prop_assert_eq!(all, (0..n).collect::<Vec<_>>());
             for i in 0..n {
                 prop_assert!(partition.range(partition.block_of(i)).contains(&i));
-            }
-        }
-
-        #[test]
-        fn allotments_add_up(n in 0usize..500, blocks in 1usize..40, share in 0.0f64..=1.0) {
-            let partition = Partition::even(n, blocks);
-            let k = (share * n as f64) as usize;
-            let allotment = partition.allot(k).unwrap();
-            prop_assert_eq!(allotment.iter().map(|&a| a as usize).sum::<usize>(), k);
-            for (b, &a) in allotment.iter().enumerate() {
-                prop_assert!(a as usize <= partition.block_len(Block(b as u32)));
-            }
-            if k.is_multiple_of(blocks) && n.is_multiple_of(blocks) {
-                prop_assert!(allotment.iter().all(|&a| a as usize == k / blocks));
             }
         }
     }

@@ -87,7 +87,7 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
     let k = match rule {
         Rule::Top(k) => k,
         Rule::TopOf { most, .. } => {
-            let most = slots.blocks(schedule.partition.blocks()).map(|b| most[b.index()]).max();
+            let most = slots.blocks(schedule.partition.blocks()).map(|b| most.most(b)).max();
             return format!("keeps the top h, at most {}, of {}", most.unwrap_or(0), joint());
         }
         Rule::Jointly(k) => return format!("keeps the top {} of {}", grouped(*k as u64), joint()),
@@ -103,14 +103,15 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
             return format!("keeps what the selector {selector} chooses, at most {most}, of {}", joint());
         }
         Rule::Random(k) => {
-            let k: u64 = slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k[b.index()])).sum();
+            let k: u64 = slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k.at(0, b))).sum();
             return format!("keeps {} drawn by lot of {}", grouped(k), joint());
         }
         Rule::Every => return format!("rounds {}", joint()),
         Rule::Dense => return format!("makes {} dense", joint()),
     };
-    let of = || slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k[b.index()]));
-    let (fewest, most) = (of().min().unwrap_or(0), of().max().unwrap_or(0));
+    let of = || slots.blocks(schedule.partition.blocks());
+    let fewest = of().map(|b| u64::from(k.least(b))).min().unwrap_or(0);
+    let most = of().map(|b| u64::from(k.most(b))).max().unwrap_or(0);
     let each = if slots.count == 1 { "" } else { "each of " };
     let blocks = blocks(schedule, slots);
     if fewest == most {

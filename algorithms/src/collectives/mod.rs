@@ -38,7 +38,7 @@ pub use routine::{Prepared, Routine, RoutineError};
 use crate::bag::Coding;
 use crate::schedule::{Cost, Memory, Observed, Rule, Slots, Step};
 use crate::selectors::Selection;
-use crate::{Partition, Rank};
+use crate::{Allotment, Partition, Rank};
 
 /// What schedules are made for.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,7 @@ pub struct Structure {
     /// How the gradient is cut into blocks.
     pub partition: Partition,
     /// k, shared out to the blocks.
-    pub allotment: Arc<[u32]>,
+    pub allotment: Allotment,
     /// Which of the method's programs this is, if it has several.
     pub kind: u32,
 }
@@ -219,7 +219,7 @@ impl Structure {
     /// A partition with k shared out to its blocks.
     pub fn of(partition: Partition, k: usize, kind: u32) -> Self {
         // k is at most n: a shape has seen to that.
-        let allotment = partition.allot(k.min(partition.entries())).unwrap_or_default();
+        let allotment = Allotment::of(&partition, k.min(partition.entries())).unwrap_or_default();
         Self { partition, allotment, kind }
     }
 }

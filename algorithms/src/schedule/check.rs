@@ -309,7 +309,7 @@ impl<'a> Checker<'a> {
     /// Whether a rule has what it needs for every block.
     fn fits(&self, rule: &Rule) -> bool {
         match rule {
-            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => k.len() == self.blocks,
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => k.blocks() == self.blocks,
             Rule::By(selection) => {
                 let n = self.schedules[0].partition.entries();
                 selection.selector.check().is_ok() && selection.layers.entries() == n && n < u32::MAX as usize
@@ -323,7 +323,7 @@ impl<'a> Checker<'a> {
         let len = self.schedules[0].partition.block_len(block) as u32;
         let most = |k: usize| u32::try_from(k).unwrap_or(u32::MAX);
         match rule {
-            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => bound.min(k[block.index()]),
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => bound.min(k.most(block)),
             Rule::Jointly(k) | Rule::Above { most: k, .. } => bound.min(most(*k)),
             Rule::By(selection) => bound.min(most(selection.most())),
             Rule::Every => bound,

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::{Note, Place, Register, Rule};
+use crate::allotment::Share;
 use crate::bag::Coding;
 use crate::{Block, Rank};
 
@@ -48,13 +49,13 @@ pub(super) struct Kept {
 /// A rule, as far as it concerns one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Choice {
-    Top(u32),
-    TopOf(u32, Chooser, u8),
+    Top(Share),
+    TopOf(Share, Chooser, u8),
     Jointly(usize),
     Above(usize, Chooser, u8),
     /// So many at most, by a selector of this worker. It chooses once, so nothing else need tell the choice apart.
     By(usize, Rank),
-    Random(u32),
+    Random(Share),
     Every,
     Dense,
     /// What the indices of this union have.
@@ -76,10 +77,10 @@ impl Choice {
             Register::Own(r) => (Chooser::One(rank), r),
         };
         match rule {
-            Rule::Top(k) => Choice::Top(k[block.index()]),
+            Rule::Top(k) => Choice::Top(k.share(block)),
             Rule::TopOf { register, most } => {
                 let (chooser, register) = chooser(register);
-                Choice::TopOf(most[block.index()], chooser, register)
+                Choice::TopOf(most.share(block), chooser, register)
             }
             Rule::Jointly(k) => Choice::Jointly(*k),
             Rule::Above { register, most } => {
@@ -87,7 +88,7 @@ impl Choice {
                 Choice::Above(*most, chooser, register)
             }
             Rule::By(selection) => Choice::By(selection.most(), rank),
-            Rule::Random(k) => Choice::Random(k[block.index()]),
+            Rule::Random(k) => Choice::Random(k.share(block)),
             Rule::Every => Choice::Every,
             Rule::Dense => Choice::Dense,
         }

@@ -27,7 +27,7 @@ pub use tally::Tally;
 
 use crate::bag::Coding;
 use crate::selectors::Selection;
-use crate::{Block, Partition, Rank};
+use crate::{Allotment, Block, Partition, Rank};
 
 /// A cyclic range of lanes: lane `first`, the next `count - 1` ones, and after the last lane the first.
 ///
@@ -144,13 +144,13 @@ pub enum Register {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
-    Top(Arc<[u32]>),
+    Top(Allotment),
     /// The same, but no more than the register says.
     TopOf {
         /// Holds k.
         register: Register,
         /// k at most, for every block of the partition.
-        most: Arc<[u32]>,
+        most: Allotment,
     },
     /// Of all slots together the k largest.
     Jointly(usize),
@@ -167,7 +167,7 @@ pub enum Rule {
     By(Arc<Selection>),
     /// Of each slot the entries at so many indices that are drawn by lot, k given for every block of the partition: the same
     /// indices on every worker, others in every step, each set of so many as likely as any other.
-    Random(Arc<[u32]>),
+    Random(Allotment),
     /// Every entry: to round them.
     Every,
     /// Every entry, and from here on a value for each entry of the block, those that are zero too.
@@ -332,7 +332,7 @@ impl Schedule {
                 let b = block.index();
                 if !std::mem::replace(&mut met[b], true) {
                     quotas[b] = match rule {
-                        Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k[b]),
+                        Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k.most(block)),
                         Rule::Jointly(k) | Rule::Above { most: k, .. } => {
                             Some((*k).min(u32::MAX as usize) as u32)
                         }

@@ -143,7 +143,7 @@ fn propose(in_lane: u32, rule: Rule) -> Step {
 }
 
 fn top(k: u32) -> Rule {
-    Rule::Top([k].into())
+    Rule::Top(vec![k].into())
 }
 
 fn align() -> Step {
@@ -175,7 +175,7 @@ fn an_index_is_a_word_and_so_is_a_value() {
     let cost = Cost { rounds: 2, messages: 2, words_received: 6, words_critical: 6 };
     assert_eq!(proof.cost, cost);
     // What both draw alike is told to nobody, and of two proposals the union is kept.
-    let drawn = |k: u32| propose(1, Rule::Random([k].into()));
+    let drawn = |k: u32| propose(1, Rule::Random(vec![k].into()));
     let each = |steps: &[Step]| then([vec![], vec![]], steps, steps);
     let proof = checked(then(each(&[drawn(3), align()]), &[swap(1)], &[swap(0)])).unwrap();
     assert_eq!(proof.cost, Cost { rounds: 1, messages: 1, words_received: 3, words_critical: 3 });
@@ -205,7 +205,7 @@ fn whoever_reads_values_knows_their_indices() {
     let more = then(told(), &[], &[propose(2, top(1))]);
     does_not_know(then(more, &[align(), swap(1)], &[align(), swap(0)]));
     // They draw unequally many.
-    let drawn = |k: u32| vec![propose(1, Rule::Random([k].into())), align()];
+    let drawn = |k: u32| vec![propose(1, Rule::Random(vec![k].into())), align()];
     does_not_know(then([drawn(3), drawn(4)], &[swap(1)], &[swap(0)]));
 }
 

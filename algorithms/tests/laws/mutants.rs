@@ -2,7 +2,7 @@
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::schedule::{After, How, Lanes, Rule, Schedule, Slots, Step};
-use gleaner_algorithms::{Block, Rank};
+use gleaner_algorithms::{Allotment, Block, Rank};
 
 use super::harness::{COLLECTIONS, StepBits, Team, methods};
 use super::inputs::{Pattern, Random};
@@ -74,18 +74,21 @@ fn other_selections(step: &Step, blocks: u32) -> Vec<Step> {
 
 /// Every version of a rule with another k, and for proposals all entries.
 fn other_rules(rule: &Rule, slots: Slots, blocks: u32) -> Vec<Rule> {
-    let each = |k: &[u32], rule: fn(std::sync::Arc<[u32]>) -> Rule| {
+    // Another number in one block, and what the first step has in every step.
+    let each = |k: &Allotment, rule: &dyn Fn(Allotment) -> Rule| -> Vec<Rule> {
+        let first: Vec<u32> = (0..blocks).map(|b| k.at(0, Block(b))).collect();
         let other = |block: Block, other: u32| {
-            let mut k = k.to_vec();
+            let mut k = first.clone();
             k[block.index()] = other;
             rule(k.into())
         };
-        let blocks = slots.blocks(blocks as usize);
-        blocks.flat_map(|b| [k[b.index()].saturating_sub(1), k[b.index()] + 1].map(|k| other(b, k))).collect()
+        let near = |b: Block| [first[b.index()].saturating_sub(1), first[b.index()] + 1];
+        let others = slots.blocks(blocks as usize).flat_map(|b| near(b).map(|k| other(b, k)));
+        others.chain([rule(first.clone().into())]).collect()
     };
     match rule {
-        Rule::Top(k) => each(k, Rule::Top),
-        Rule::Random(k) => each(k, Rule::Random),
+        Rule::Top(k) => each(k, &Rule::Top),
+        Rule::Random(k) => each(k, &Rule::Random),
         Rule::Jointly(k) => vec![Rule::Jointly(k + 1), Rule::Jointly(k.saturating_sub(1))],
         Rule::Above { register, most } => {
             vec![Rule::Above { register: *register, most: most + 1 }, Rule::Jointly(1), Rule::Every]

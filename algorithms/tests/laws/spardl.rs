@@ -19,10 +19,10 @@ fn is_algorithm_1(workers: usize, n: usize, share: Share, patterns: &[Pattern], 
         let mut team = Team::of(share.of(Method::spardl(), n).residual(collection), workers, n);
         let mut old = vec![vec![0.0; n]; workers];
         let mut random = Random(seed);
-        for pattern in patterns {
+        for (step, pattern) in patterns.iter().enumerate() {
             let gradients = pattern.gradients(workers, n, &mut random);
             let outcome = team.step(&gradients);
-            let expected = algorithm_1(&gradients, &old, share.k(n), residuals, Teams::Recursive(1));
+            let expected = algorithm_1(&gradients, &old, share.k(n), residuals, Teams::Recursive(1), step);
             let mut update = vec![0.0; n];
             expected.gradients.iter().for_each(|(&i, &v)| update[i] = v);
             assert_eq!(outcome.delivered[0], update, "the global gradients");
@@ -54,7 +54,7 @@ proptest! {
         seed: u64,
     ) {
         let k = share.k(n);
-        let allotment = shares(k, n, workers);
+        let allotment = shares(k, n, workers, 0);
         prop_assert_eq!(allotment.iter().sum::<usize>(), k);
         let mut team = Team::of(share.of(Method::spardl(), n), workers, n);
         let mut gradients = pattern.gradients(workers, n, &mut Random(seed));

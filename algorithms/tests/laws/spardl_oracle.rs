@@ -43,21 +43,32 @@ fn blocks(n: usize, p: usize) -> Vec<usize> {
     starts
 }
 
-/// k / P for each block, the remainder to the first blocks. A block shorter than its share takes all it can, and the rest
-/// goes round again to those with room.
-pub fn shares(k: usize, n: usize, p: usize) -> Vec<usize> {
+/// k / P for each block; a block shorter than its share takes all it can, and the rest goes round again to those with room.
+/// When less is left than there are blocks with room, it is handed out one by one, and in every step from where the step
+/// before left off.
+pub fn shares(k: usize, n: usize, p: usize, step: usize) -> Vec<usize> {
     let starts = blocks(n, p);
     let len = |b: usize| starts[b + 1] - starts[b];
     let mut share = vec![0; p];
     let mut left = k;
-    while left > 0 {
-        let open: Vec<usize> = (0..p).filter(|&b| share[b] < len(b)).collect();
-        let (each, more) = (left / open.len(), left % open.len());
-        for (i, &b) in open.iter().enumerate() {
-            let wanted = each + if i < more { 1 } else { 0 };
-            let taken = wanted.min(len(b) - share[b]);
+    let with_room = |share: &[usize]| -> Vec<usize> { (0..p).filter(|&b| share[b] < len(b)).collect() };
+    while left > 0 && left >= with_room(&share).len() {
+        let open = with_room(&share);
+        let each = left / open.len();
+        for b in open {
+            let taken = each.min(len(b) - share[b]);
             share[b] += taken;
             left -= taken;
+        }
+    }
+    let open = with_room(&share);
+    let mut next = 0;
+    for t in 0..=step {
+        for _ in 0..left {
+            if t == step {
+                share[open[next]] += 1;
+            }
+            next = (next + 1) % open.len();
         }
     }
     share
@@ -138,13 +149,14 @@ fn add(a: &Sparse, b: &Sparse) -> Sparse {
     sum
 }
 
-/// Runs Algorithm 1 on all workers, which are divided into teams: G ← G + ξ, then lines 2 to 14.
+/// Runs Algorithm 1 on all workers in the step of this number, counted from 0. They are divided into teams: G ← G + ξ, then lines 2 to 14.
 pub fn algorithm_1(
     gradients: &[Vec<f32>],
     old: &[Vec<f32>],
     k: usize,
     residuals: Residuals,
     teams: Teams,
+    step: usize,
 ) -> Result {
     let (p, n) = (gradients.len(), gradients[0].len());
     let (Teams::Recursive(d) | Teams::Bruck(d, _)) = teams;
@@ -156,7 +168,7 @@ pub fn algorithm_1(
         discarded: vec![vec![0.0; n]; p],
         selected: vec![BTreeSet::new(); p],
         starts: blocks(n, m),
-        shares: shares(k, n, m),
+        shares: shares(k, n, m, step),
     };
     // Every team by itself: then each of its workers holds one block.
     let mut held: Vec<Sparse> = (0..d).flat_map(|team| job.spar_reduce_scatter(team * m, m)).collect();
@@ -246,8 +258,11 @@ impl Algorithm2 {
 /// Short blocks, uneven ones, and shares that do not divide.
 #[test]
 fn the_allotments_of_six_workers() {
-    assert_eq!(shares(12, 60, 6), [2; 6]);
-    assert_eq!(shares(8, 60, 6), [2, 2, 1, 1, 1, 1]);
-    assert_eq!(shares(3, 3, 6), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(shares(12, 60, 6, 7), [2; 6]);
+    assert_eq!(shares(8, 60, 6, 0), [2, 2, 1, 1, 1, 1]);
+    assert_eq!(shares(8, 60, 6, 1), [1, 1, 2, 2, 1, 1]);
+    assert_eq!(shares(10, 60, 6, 1), [2, 2, 1, 1, 2, 2]);
+    assert_eq!(shares(3, 3, 6, 0), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(shares(2, 3, 6, 1), [1, 0, 1, 0, 0, 0]);
     assert_eq!(blocks(10, 4), [0, 3, 6, 8, 10]);
 }

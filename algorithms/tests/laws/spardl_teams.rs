@@ -53,14 +53,14 @@ fn is_the_papers(
         let mut old = vec![vec![0.0; n]; workers];
         let mut control = Algorithm2::new(k, workers, teams);
         let mut random = Random(seed);
-        for pattern in patterns {
+        for (step, pattern) in patterns.iter().enumerate() {
             let gradients = whole_numbers(*pattern, workers, n, &mut random);
             let outcome = team.step(&gradients);
             let by = match sag {
                 Sag::Bruck if teams > 1 => Teams::Bruck(teams, control.h.round() as usize),
                 _ => Teams::Recursive(teams),
             };
-            let expected = algorithm_1(&gradients, &old, k, residuals, by);
+            let expected = algorithm_1(&gradients, &old, k, residuals, by, step);
             let mut update = vec![0.0; n];
             expected.gradients.iter().for_each(|(&i, &v)| update[i] = v);
             assert_eq!(outcome.delivered[0], update, "{method}, P {workers}: the global gradients");
@@ -126,7 +126,7 @@ fn bsag_controls_h_by_algorithm_2() {
             assert_eq!(team.ensemble.memories[0].agreed[0], control.h, "P {p}, d {d}, step {t}");
             let gradients = drifting(p, n, t);
             let by = Teams::Bruck(d, control.h.round() as usize);
-            let expected = algorithm_1(&gradients, &old, k, Residuals::Global, by);
+            let expected = algorithm_1(&gradients, &old, k, Residuals::Global, by, t);
             let outcome = team.step(&gradients);
             assert_eq!(outcome.new, expected.residuals, "P {p}, d {d}, step {t}");
             control.adjust(expected.after_bsag, k);

@@ -158,13 +158,14 @@ fn typical(method: Method, shape: &Shape) -> impl Iterator<Item = Schedule> {
     let mut memory = method.memory(shape);
     let structure = method.collective().structure(shape, &memory);
     let blocks = structure.partition.blocks();
+    let first = |block: u32| structure.allotment.at(0, Block(block)) as usize;
     let shown = |block: u32| {
         let len = structure.partition.block_len(Block(block));
-        let count = SHOWN.min(structure.allotment[block as usize] as usize);
+        let count = SHOWN.min(first(block));
         Some((0..count).map(|i| (len * i / count) as u32).collect())
     };
     let observed = Observed {
-        counts: structure.allotment.iter().map(|&k| k as usize).collect(),
+        counts: (0..blocks as u32).map(first).collect(),
         smallest: 1.0,
         notes: vec![None; blocks],
         proposed: (0..blocks as u32).map(shown).collect(),

@@ -7,7 +7,7 @@ use super::selection::{floats, of_floats};
 use super::{Aligned, Execution, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::random;
-use crate::{Block, Element, Reduction};
+use crate::{Allotment, Block, Element, Reduction};
 
 impl<T: Element> Aligned<T> {
     /// The same as a bag, without the zeros.
@@ -29,7 +29,7 @@ impl<T: Element> Execution<T> {
                 places.iter().map(|place| (0..self.block_len(place.block) as u32).collect()).collect()
             }
             Rule::Random(k) => {
-                let drawn = |block: Block| self.drawn(block, k[block.index()] as usize);
+                let drawn = |block: Block| self.drawn(block, k);
                 places.iter().map(|place| drawn(place.block).into()).collect()
             }
             _ => {
@@ -48,8 +48,9 @@ impl<T: Element> Execution<T> {
         }
     }
 
-    /// So many indices of a block, drawn by lot: the same on all workers, ascending.
-    pub(super) fn drawn(&self, block: Block, count: usize) -> Vec<u32> {
+    /// So many indices of a block, drawn at random: the same on all workers, ascending.
+    pub(super) fn drawn(&self, block: Block, k: &Allotment) -> Vec<u32> {
+        let count = k.at(self.memory.steps, block) as usize;
         random::drawn(self.block_len(block), count, self.seed_of(Place { block, lane: 0 }, 0, false))
     }
 

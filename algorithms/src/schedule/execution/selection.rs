@@ -129,9 +129,10 @@ impl<T: Element> Execution<T> {
         let intact = place.lane == self.schedule.lane && self.intact[b];
         let held = self.slot(place).take();
         let k = match rule {
-            Rule::Top(k) => Some(k[b] as usize),
+            Rule::Top(k) => Some(k.at(self.memory.steps, block) as usize),
             Rule::TopOf { register, most } => {
-                Some((self.memory.read(*register).round().max(0.0) as usize).min(most[b] as usize))
+                let most = most.at(self.memory.steps, block) as usize;
+                Some((self.memory.read(*register).round().max(0.0) as usize).min(most))
             }
             _ => None,
         };
@@ -156,7 +157,7 @@ impl<T: Element> Execution<T> {
                 };
                 let kept: Entries<T> = match rule {
                     Rule::Random(k) => {
-                        let drawn = self.drawn(block, k[b] as usize);
+                        let drawn = self.drawn(block, k);
                         drawn
                             .iter()
                             .map(|&i| (i, values[i as usize]))
@@ -181,9 +182,7 @@ impl<T: Element> Execution<T> {
                 let values = sums.to_vec();
                 let kept = match (k, rule) {
                     (Some(k), _) => select::top_k_dense(&values, k),
-                    (None, Rule::Random(k)) => {
-                        only(&Entries::from_dense(&values), &self.drawn(block, k[b] as usize))
-                    }
+                    (None, Rule::Random(k)) => only(&Entries::from_dense(&values), &self.drawn(block, k)),
                     _ => Entries::from_dense(&values),
                 };
                 let left = without(&(0u32..).zip(sums.iter()).collect(), &kept.indices);
@@ -198,7 +197,7 @@ impl<T: Element> Execution<T> {
                         select::top_k(&entries.indices, &entries.values, k, &mut kept, Some(&mut left));
                     }
                     (None, Rule::Random(k)) => {
-                        kept = only(&entries, &self.drawn(block, k[b] as usize));
+                        kept = only(&entries, &self.drawn(block, k));
                         left = without(&entries, &kept.indices);
                     }
                     _ => kept = entries,

@@ -27,7 +27,7 @@ impl Walk<'_> {
             let there = there(i);
             let kept = match rule {
                 Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => {
-                    f64::from(k[places[i].block.index()]).min(there)
+                    f64::from(k.most(places[i].block)).min(there)
                 }
                 Rule::Every | Rule::Dense => there,
                 _ => together.map_or(there, |k| there * (k / total.max(1.0)).min(1.0)),
