@@ -218,7 +218,8 @@ pub fn bytes_per_entry(method: Method, n: usize) -> Result<f64, RoutineError> {
     let executions = (0..2u32).map(|rank| {
         let routine = Routine::new(method, Rank(rank), 2, len as usize, 0)?;
         let gradient = (0..len as u64).map(|i| noise(i * 2 + u64::from(rank))).collect();
-        let residual = Residual::<f32>::new(routine.prepared().schedule.partition.clone(), Vec::new());
+        let residual =
+            Residual::<f32>::new(routine.prepared().program.schedule().partition.clone(), Vec::new());
         let blocks = residual.partition().blocks();
         Ok(routine.begin(Arc::new(gradient), vec![Default::default(); blocks]))
     });

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::routine::{fits, seed};
 use super::{Method, RoutineError, Shape, Structure};
 use crate::residual::{Collection, Committed, Residual};
-use crate::schedule::{
-    Cost, Execution, ExecutionError, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
-};
-use crate::{Element, Layers, Reduction};
+use crate::schedule::{Cost, Execution, ExecutionError, Lockstep, Memory, Program, Proof, Run, check};
+use crate::{Element, Layers, Rank, Reduction};
 
 /// The workers of a job, with their residuals and what they have learnt.
 #[derive(Debug)]
@@ -17,10 +15,8 @@ pub struct Ensemble<T: Element = f32> {
     reduction: Reduction<T>,
     shape: Shape,
     structure: Structure,
-    /// The schedules of the next step, by rank.
-    pub schedules: Vec<Arc<Schedule>>,
-    /// What the checker derived for them.
-    pub proofs: Vec<Arc<RankProof>>,
+    /// The programs of the next step, by rank.
+    pub programs: Vec<Arc<Program>>,
     /// What the next step costs at most.
     pub cost: Cost,
     /// By rank.
@@ -47,17 +43,17 @@ impl<T: Element> Ensemble<T> {
     pub fn after(method: Method, shape: Shape, memories: Vec<Memory>) -> Result<Self, RoutineError> {
         memories.iter().try_for_each(|memory| fits(method, &shape, memory))?;
         let memory = memories.first().cloned().unwrap_or_default();
-        let schedules: Vec<Schedule> = method.schedules_after(&shape, &memory).collect();
-        let Proof { cost, ranks } = check(&schedules)?;
+        let proof = check(method.schedules_after(&shape, &memory))?;
+        let programs = programs(&proof);
         Ok(Self {
             structure: method.collective().structure(&shape, &memory),
-            residuals: schedules
+            residuals: programs
                 .iter()
+                .map(|program| program.schedule())
                 .map(|s| Residual::new(s.partition.clone(), s.quotas()).corrected(method.correction()))
                 .collect(),
-            schedules: schedules.into_iter().map(Arc::new).collect(),
-            proofs: ranks.into_iter().map(Arc::new).collect(),
-            cost,
+            programs,
+            cost: proof.cost,
             memories,
             method,
             reduction: Reduction::Sum,
@@ -83,7 +79,7 @@ impl<T: Element> Ensemble<T> {
     pub fn begin(&mut self, rank: usize) -> Result<Execution<T>, ExecutionError> {
         let (accumulator, candidates) = self.residuals[rank].begin();
         let memory = &self.memories[rank];
-        Execution::new(self.schedules[rank].clone(), self.proofs[rank].clone(), accumulator, candidates)
+        Execution::new(self.programs[rank].clone(), accumulator, candidates)
             .with(Arc::new(memory.clone()), seed(0, memory.steps))
             .reducing(self.reduction)
     }
@@ -116,15 +112,19 @@ impl<T: Element> Ensemble<T> {
         let memory = self.memories.first().cloned().unwrap_or_default();
         let structure = collective.structure(&self.shape, &memory);
         if structure != self.structure {
-            let schedules: Vec<Schedule> = self.method.schedules_after(&self.shape, &memory).collect();
-            let Proof { cost, ranks } = check(&schedules)?;
-            for (residual, schedule) in self.residuals.iter_mut().zip(&schedules) {
+            let proof = check(self.method.schedules_after(&self.shape, &memory))?;
+            self.programs = programs(&proof);
+            for (residual, program) in self.residuals.iter_mut().zip(&self.programs) {
+                let schedule = program.schedule();
                 residual.recut(schedule.partition.clone(), schedule.quotas());
             }
-            self.schedules = schedules.into_iter().map(Arc::new).collect();
-            self.proofs = ranks.into_iter().map(Arc::new).collect();
-            (self.cost, self.structure) = (cost, structure);
+            (self.cost, self.structure) = (proof.cost, structure);
         }
         Ok(committed)
     }
+}
+
+/// The programs of all ranks.
+fn programs(proof: &Proof) -> Vec<Arc<Program>> {
+    (0..proof.workers()).map(|rank| Arc::new(proof.program(Rank(rank)))).collect()
 }

@@ -170,8 +170,9 @@ fn schedule<C: Collective + ?Sized>(
 pub(super) fn count<C: Collective + ?Sized>(collective: &C, shape: &Shape) -> Cost {
     let structure = collective.structure(shape, &collective.memory(shape));
     let ranks = (0..shape.workers).map(Rank);
-    let schedules: Vec<Schedule> = ranks.map(|rank| schedule(collective, rank, shape, &structure)).collect();
-    check(&schedules).map(|proof| proof.cost).unwrap_or_default()
+    check(ranks.map(|rank| schedule(collective, rank, shape, &structure)))
+        .map(|proof| proof.cost)
+        .unwrap_or_default()
 }
 
 fn divisors(workers: u32) -> String {

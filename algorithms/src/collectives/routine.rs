@@ -3,18 +3,14 @@
 use std::sync::Arc;
 
 use super::{Method, MethodError, Shape, Structure};
-use crate::schedule::{
-    Candidates, CheckError, Cost, Execution, Finished, Memory, RankProof, Schedule, check,
-};
+use crate::schedule::{Candidates, CheckError, Cost, Execution, Finished, Memory, Program, check};
 use crate::{Element, Layers, Rank};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     /// This worker's program.
-    pub schedule: Arc<Schedule>,
-    /// What the checker derived for it.
-    pub proof: Arc<RankProof>,
+    pub program: Arc<Program>,
     /// What a step of it costs at most.
     pub cost: Cost,
 }
@@ -120,8 +116,7 @@ impl Routine {
         accumulator: Arc<Vec<T>>,
         candidates: Vec<Candidates<T>>,
     ) -> Execution<T> {
-        let Prepared { schedule, proof, .. } = self.prepared();
-        Execution::new(schedule.clone(), proof.clone(), accumulator, candidates)
+        Execution::new(self.prepared().program.clone(), accumulator, candidates)
             .with(self.memory.clone(), seed(self.stream, self.memory.steps))
     }
 
@@ -181,19 +176,9 @@ impl Routine {
                 self.structures.push(known);
             }
             None => {
-                let schedules: Vec<Schedule> =
-                    self.method.schedules_after(&self.shape, &self.memory).collect();
-                let mut proof = check(&schedules)?;
-                let rank = self.rank.index();
-                let Some(schedule) = schedules.into_iter().nth(rank) else {
-                    return Err(MethodError::NoWorkers.into());
-                };
-                let proof_of_rank = std::mem::take(&mut proof.ranks[rank]);
-                let prepared = Prepared {
-                    schedule: Arc::new(schedule),
-                    proof: Arc::new(proof_of_rank),
-                    cost: proof.cost,
-                };
+                let proof = check(self.method.schedules_after(&self.shape, &self.memory))?;
+                let program = Arc::new(proof.program(self.rank));
+                let prepared = Prepared { program, cost: proof.cost };
                 if self.structures.len() == REMEMBERED + self.shape.workers as usize {
                     self.structures.remove(0);
                 }

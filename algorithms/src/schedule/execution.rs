@@ -7,12 +7,13 @@ mod agreement;
 mod receive;
 mod selection;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::keep::Candidates;
-use super::{After, Memory, Note, Place, RankProof, Schedule, Slots, Step, Tally};
+use super::{After, Memory, Note, Place, Program, Progress, Schedule, Slots, Step, Tally};
 use crate::bag::wire::{self, Body, DecodeError, Decoder};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
@@ -26,15 +27,6 @@ pub struct Outgoing {
     pub payload: Bytes,
     /// The sender's exchange that it belongs to, from 1 on.
     pub exchange: u64,
-}
-
-/// Where an execution stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// It needs the next message from this rank.
-    Waiting(Rank),
-    /// It is done.
-    Finished,
 }
 
 /// Why a step cannot go on.
@@ -221,7 +213,7 @@ impl<T: Element> Finished<T> {
 #[derive(Debug)]
 pub struct Execution<T: Element = f32> {
     schedule: Arc<Schedule>,
-    proof: Arc<RankProof>,
+    program: Arc<Program>,
     accumulator: Arc<Vec<T>>,
     candidates: Vec<Candidates<T>>,
     reduction: Reduction<T>,
@@ -253,16 +245,12 @@ pub struct Execution<T: Element = f32> {
 }
 
 impl<T: Element> Execution<T> {
-    /// Starts a run of a checked schedule on an accumulator of the partition's length, with candidates by block.
-    pub fn new(
-        schedule: Arc<Schedule>,
-        proof: Arc<RankProof>,
-        accumulator: Arc<Vec<T>>,
-        candidates: Vec<Candidates<T>>,
-    ) -> Self {
+    /// Starts a run of a checked program on an accumulator of the partition's length, with candidates by block.
+    pub fn new(program: Arc<Program>, accumulator: Arc<Vec<T>>, candidates: Vec<Candidates<T>>) -> Self {
+        let schedule = program.schedule.clone();
         let blocks = schedule.partition.blocks();
         let mut held: Vec<Option<Held<T>>> = (0..blocks * schedule.lanes as usize).map(|_| None).collect();
-        for block in (0..blocks as u32).map(Block) {
+        for block in (0..blocks as u32).map(Block).filter(|&block| program.part_in(block).0) {
             let place = Place { block, lane: schedule.lane };
             held[place.index(blocks)] = Some(Held::Own(Entries::default()));
         }
@@ -290,7 +278,7 @@ impl<T: Element> Execution<T> {
             arriving: Dense::default(),
             passing_on: None,
             schedule,
-            proof,
+            program,
         }
     }
 
@@ -306,7 +294,7 @@ impl<T: Element> Execution<T> {
     /// # Errors
     /// A reduction that has no residual, with a schedule that does not keep every entry exactly.
     pub fn reducing(self, reduction: Reduction<T>) -> Result<Self, ExecutionError> {
-        if !self.proof.keeps_all && !reduction.has_residual() {
+        if !self.program.keeps_all && !reduction.has_residual() {
             return Err(ExecutionError::NotASum { reduction: reduction.name() });
         }
         Ok(Self { reduction, ..self })
@@ -331,7 +319,7 @@ impl<T: Element> Execution<T> {
     ///
     /// # Errors
     /// Sums that are not finite. The run is then of no use.
-    pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Progress, ExecutionError> {
+    pub fn advance(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Progress<Infallible>, ExecutionError> {
         let schedule = self.schedule.clone();
         while let Some(step) = schedule.steps.get(self.step) {
             match step {
@@ -356,7 +344,7 @@ impl<T: Element> Execution<T> {
                         }
                     }
                     if let Some(receive) = receives.get(self.received) {
-                        let expected = || self.proof.expected[&self.step][self.received].clone();
+                        let expected = || self.receipt().expected.clone();
                         let places = receive.slots.places(self.blocks(), schedule.lanes);
                         let sets = || places.map(|place| self.agreed[place.block.index()].clone()).collect();
                         let zeros = !self.reduction.has_residual();
@@ -388,7 +376,7 @@ impl<T: Element> Execution<T> {
                     tally.committed += entries.len() as f64;
                 }
                 Some(Held::Aligned(aligned)) => tally.committed += aligned.values.len() as f64,
-                Some(Held::Bag(_) | Held::Own(_)) if !self.proof.whole.get(b).copied().unwrap_or(true) => {
+                Some(Held::Bag(_) | Held::Own(_)) if !self.program.whole.get(b).copied().unwrap_or(true) => {
                     tally.settled += self.block_len(block) as f64;
                 }
                 _ => {}
@@ -406,7 +394,7 @@ impl<T: Element> Execution<T> {
         let (mut update, mut notes) = (Vec::new(), Vec::new());
         // Where nothing can wait for a later step, everything was delivered.
         let whole = match self.reduction.has_residual() {
-            true => self.proof.whole.clone(),
+            true => self.program.whole.clone(),
             false => vec![true; self.blocks()],
         };
         for block in (0..self.blocks() as u32).map(Block) {
@@ -432,6 +420,11 @@ impl<T: Element> Execution<T> {
             own: self.own,
             entries_received: self.entries_received,
         }
+    }
+
+    /// What may come for the present receive.
+    fn receipt(&self) -> &super::Receipt {
+        &self.program.facts[self.step].receipts[self.received]
     }
 
     fn blocks(&self) -> usize {

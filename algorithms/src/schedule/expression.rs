@@ -1,176 +1,272 @@
 //! Symbolic contents of slots: whose contributions, selected how, added in which order.
 //!
-//! Equal expressions have equal bits: addition of two floating-point numbers commutes (so the two sides of a
-//! sum are stored in one order) but does not associate (so its shape is kept), and selection depends on
-//! nothing but its input, the rule, and where a rounding gets its random numbers from.
+//! Equal expressions have equal bits: addition of two floating-point numbers commutes (so the two sides of a sum are stored
+//! in one order) but does not associate (so its shape is kept), and selection depends on nothing but its input, the rule, what
+//! the rule reads, and where a rounding gets its random numbers from.
+//!
+//! Expressions are stored up to rotation. In a rotation by r, rank w becomes rank w + r and block b block b + r, modulo P. A
+//! [`Term`] is a stored node and the rotation that makes it what is meant. So where all ranks run the same program, rotated,
+//! one rank's expressions are those of all. Where they do not, rotations are modulo 1.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
-use super::{Note, Place, Register, Rule};
-use crate::allotment::Share;
-use crate::bag::Coding;
+use super::Note;
 use crate::{Block, Rank};
 
-/// An expression's number in its [`Expressions`]. Equal expressions have equal numbers.
-pub(super) type Id = u32;
+/// An expression: equal expressions are equal terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Term {
+    node: u32,
+    /// By how much the node is rotated, below its period.
+    by: u32,
+}
+
+impl Term {
+    /// The same for all rotations of an expression.
+    pub(super) fn unrotated(self) -> Self {
+        Self { by: 0, ..self }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Node {
     /// The accumulated gradient of one worker in one block.
     Leaf(Rank, Block),
+    /// What one worker has learnt by itself.
+    Own(Rank),
     /// The sum of two.
-    Add(Id, Id),
-    /// What was kept of one of several that were chosen from together.
+    Add(Term, Term),
+    /// What was kept of one expression.
     Kept(Kept),
+    /// The indices that were chosen of one.
+    Proposed(Kept),
+    /// Indices that are the same whoever chooses them: of a block, by the rule of this number.
+    Drawn(Block, u32),
     /// One of so many pieces of one.
-    Piece { of: Id, piece: u32, pieces: u32 },
+    Piece { of: Term, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
-    Seen(Id),
+    Seen(Term),
     /// A note of one worker.
     Told(Rank, Note),
-    /// The indices that were chosen of one of several inputs together.
-    Proposed(Kept),
-    /// Indices that are the same whoever chooses them.
-    Drawn(Block, Choice),
-    /// The indices of several proposals, in ascending order of their numbers.
-    Union(Box<[Id]>),
+    /// Several together, whatever their order.
+    Set(Box<[Term]>),
 }
 
-/// A selection: of the input at `position`, chosen from all inputs together.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// A choice of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
-    pub(super) inputs: Box<[Id]>,
-    pub(super) position: u32,
-    pub(super) choice: Choice,
-    /// Where a stochastic rounding gets its random numbers from; None if nothing is left to chance.
-    pub(super) rounded: Option<(Coding, Place)>,
+    /// Of which expression.
+    pub(super) of: Term,
+    /// What is looked at together with it, a [`Node::Set`], if that matters.
+    pub(super) among: Option<Term>,
+    /// By the rule of this number; None for the indices that were agreed on, which are `among`.
+    pub(super) rule: Option<u32>,
+    /// What the rule reads, if that is one worker's alone.
+    pub(super) reads: Option<Term>,
+    /// The number of a rounding and the lane that it takes its random numbers from.
+    pub(super) rounded: Option<(u32, u32)>,
 }
 
-/// A rule, as far as it concerns one slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Choice {
-    Top(Share),
-    TopOf(Share, Chooser, u8),
-    Jointly(usize),
-    Above(usize, Chooser, u8),
-    /// So many at most, by a selector of this worker. It chooses once, so nothing else need tell the choice apart.
-    By(usize, Rank),
-    Random(Share),
-    Every,
-    Dense,
-    /// What the indices of this union have.
-    At(Id),
-}
-
-/// Who knows the number that a choice depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Chooser {
-    All,
-    One(Rank),
-}
-
-impl Choice {
-    /// The part of a rule that concerns one block, when this worker applies it.
-    pub(super) fn of(rule: &Rule, block: Block, rank: Rank) -> Self {
-        let chooser = |register: &Register| match *register {
-            Register::Agreed(r) => (Chooser::All, r),
-            Register::Own(r) => (Chooser::One(rank), r),
-        };
-        match rule {
-            Rule::Top(k) => Choice::Top(k.share(block)),
-            Rule::TopOf { register, most } => {
-                let (chooser, register) = chooser(register);
-                Choice::TopOf(most.share(block), chooser, register)
-            }
-            Rule::Jointly(k) => Choice::Jointly(*k),
-            Rule::Above { register, most } => {
-                let (chooser, register) = chooser(register);
-                Choice::Above(*most, chooser, register)
-            }
-            Rule::By(selection) => Choice::By(selection.most(), rank),
-            Rule::Random(k) => Choice::Random(k.share(block)),
-            Rule::Every => Choice::Every,
-            Rule::Dense => Choice::Dense,
-        }
-    }
-
-    /// Whether the indices do not depend on any value.
-    pub(super) fn is_blind(self) -> bool {
-        matches!(self, Choice::Random(_) | Choice::Every | Choice::Dense)
-    }
-
-    /// Whether the slots are chosen from together.
-    pub(super) fn is_joint(self) -> bool {
-        self.most_together().is_some()
-    }
-
-    /// How many entries are chosen at most where the slots are chosen from together.
-    pub(super) fn most_together(self) -> Option<usize> {
-        match self {
-            Choice::Jointly(most) | Choice::Above(most, ..) | Choice::By(most, _) => Some(most),
-            _ => None,
-        }
-    }
-}
-
-#[derive(Default)]
 pub(super) struct Expressions {
-    nodes: Vec<Node>,
+    /// Rotations are modulo this.
+    turns: u32,
+    /// Of a rotation, how far blocks move: 1, or 0 where there is one block.
+    blocks: u32,
+    nodes: Vec<Stored>,
+    terms: HashMap<Node, Term>,
+}
+
+struct Stored {
+    node: Node,
+    /// The smallest rotation that changes nothing.
+    period: u32,
     /// How many selections lie one behind the other, at most.
-    depths: Vec<u32>,
-    ids: HashMap<Node, Id>,
+    depth: u32,
 }
 
 impl Expressions {
-    pub(super) fn leaf(&mut self, rank: Rank, block: Block) -> Id {
+    /// Up to rotation among so many ranks, 1 for none, in so many blocks.
+    pub(super) fn new(turns: u32, blocks: usize) -> Self {
+        Self { turns, blocks: u32::from(blocks > 1), nodes: Vec::new(), terms: HashMap::new() }
+    }
+
+    pub(super) fn leaf(&mut self, rank: Rank, block: Block) -> Term {
         self.intern(Node::Leaf(rank, block))
     }
 
-    pub(super) fn add(&mut self, a: Id, b: Id) -> Id {
-        self.intern(Node::Add(a.min(b), a.max(b)))
+    pub(super) fn add(&mut self, a: Term, b: Term) -> Term {
+        self.intern(ordered(a, b))
     }
 
-    pub(super) fn intern(&mut self, node: Node) -> Id {
-        if let Some(&id) = self.ids.get(&node) {
-            return id;
-        }
-        let id = self.nodes.len() as Id;
-        let depth = match &node {
-            Node::Leaf(..) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => 0,
-            Node::Add(a, b) => self.depth(*a).max(self.depth(*b)),
-            Node::Kept(kept) => kept.inputs.iter().map(|&i| self.depth(i)).max().unwrap_or(0) + 1,
-            Node::Piece { of, .. } | Node::Seen(of) => self.depth(*of),
+    /// Several terms together.
+    pub(super) fn set(&mut self, mut terms: Vec<Term>) -> Term {
+        terms.sort_unstable();
+        terms.dedup();
+        self.intern(Node::Set(terms.into()))
+    }
+
+    /// The term of a node.
+    pub(super) fn intern(&mut self, node: Node) -> Term {
+        let (node, by) = self.normal(node);
+        let stored = match self.terms.get(&node) {
+            Some(&term) => term,
+            None => {
+                let term = Term { node: self.nodes.len() as u32, by: 0 };
+                let (period, depth) = (self.period_of(&node), self.depth_of(&node));
+                self.nodes.push(Stored { node: node.clone(), period, depth });
+                self.terms.insert(node, term);
+                term
+            }
         };
-        self.depths.push(depth);
-        self.nodes.push(node.clone());
-        self.ids.insert(node, id);
-        id
+        self.rotated(stored, by)
     }
 
-    pub(super) fn node(&self, id: Id) -> &Node {
-        &self.nodes[id as usize]
+    /// A term rotated further.
+    pub(super) fn rotated(&self, term: Term, by: u32) -> Term {
+        Term { by: (term.by + by) % self.period(term), ..term }
+    }
+
+    /// The smallest rotation that changes nothing of a term.
+    pub(super) fn period(&self, term: Term) -> u32 {
+        self.nodes[term.node as usize].period
+    }
+
+    /// By how much a term is rotated against another; None if it is no rotation of it.
+    pub(super) fn rotation(&self, from: Term, to: Term) -> Option<u32> {
+        let period = self.period(from);
+        (from.node == to.node).then(|| (to.by + period - from.by) % period)
+    }
+
+    /// What a term is.
+    pub(super) fn node(&self, term: Term) -> Node {
+        self.turned(&self.nodes[term.node as usize].node, term.by)
     }
 
     /// How many selections lie one behind the other in an expression, at most.
-    pub(super) fn depth(&self, id: Id) -> u32 {
-        self.depths[id as usize]
+    pub(super) fn depth(&self, term: Term) -> u32 {
+        self.nodes[term.node as usize].depth
     }
 
-    /// Calls `visit` for every occurrence of every node that an expression's entries come from, until it returns
-    /// false. What else was chosen from together brings no entries.
-    pub(super) fn visit(&self, root: Id, mut visit: impl FnMut(Id, &Node) -> bool) {
+    /// A node rotated.
+    fn turned(&self, node: &Node, by: u32) -> Node {
+        if by == 0 {
+            return node.clone();
+        }
+        let rank = |rank: Rank| Rank((rank.0 + by) % self.turns);
+        let block = |block: Block| Block((block.0 + by * self.blocks) % self.turns);
+        let term = |term: Term| self.rotated(term, by);
+        let kept = |kept: &Kept| Kept {
+            of: term(kept.of),
+            among: kept.among.map(term),
+            reads: kept.reads.map(term),
+            ..*kept
+        };
+        match node {
+            Node::Leaf(r, b) => Node::Leaf(rank(*r), block(*b)),
+            Node::Own(r) => Node::Own(rank(*r)),
+            Node::Add(a, b) => ordered(term(*a), term(*b)),
+            Node::Kept(of) => Node::Kept(kept(of)),
+            Node::Proposed(of) => Node::Proposed(kept(of)),
+            Node::Drawn(b, rule) => Node::Drawn(block(*b), *rule),
+            Node::Piece { of, piece, pieces } => {
+                Node::Piece { of: term(*of), piece: *piece, pieces: *pieces }
+            }
+            Node::Seen(of) => Node::Seen(term(*of)),
+            Node::Told(r, note) => Node::Told(rank(*r), *note),
+            Node::Set(terms) => {
+                let mut terms: Vec<Term> = terms.iter().map(|&t| term(t)).collect();
+                terms.sort_unstable();
+                Node::Set(terms.into())
+            }
+        }
+    }
+
+    /// The one of a node's rotations that is stored, and the rotation from there to the node.
+    fn normal(&self, node: Node) -> (Node, u32) {
+        let back = match &node {
+            Node::Leaf(rank, _) | Node::Own(rank) | Node::Told(rank, _) => vec![rank.0 % self.turns],
+            Node::Drawn(block, _) => vec![block.0 * self.blocks % self.turns],
+            Node::Piece { of, .. } | Node::Seen(of) => vec![of.by],
+            Node::Set(_) if self.turned(&node, 1 % self.turns) == node => return (node, 0),
+            _ => self.candidates(&children(&node)),
+        };
+        let of = |by: u32| (self.turned(&node, (self.turns - by) % self.turns), by);
+        let least = |least: (Node, u32), next: (Node, u32)| {
+            if children(&next.0) < children(&least.0) { next } else { least }
+        };
+        back.into_iter().map(of).reduce(least).unwrap_or((node, 0))
+    }
+
+    /// Rotations of which one leads back to the stored form: all rotations of a node have the same forms there. They bring one of
+    /// the terms whose period is longest, and of these one of the first node, to the rotation 0.
+    fn candidates(&self, terms: &[Term]) -> Vec<u32> {
+        let order = |term: &Term| (std::cmp::Reverse(self.period(*term)), term.node);
+        let Some(first) = terms.iter().map(order).min() else { return Vec::new() };
+        let longest = first.0.0;
+        let alone = terms.iter().all(|&term| longest.is_multiple_of(self.period(term)));
+        let again = if alone { 1 } else { self.turns / longest };
+        let of = |term: &Term| {
+            let by = term.by;
+            (0..again).map(move |i| by + i * longest)
+        };
+        let mut all: Vec<u32> = terms.iter().filter(|term| order(term) == first).flat_map(of).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The smallest rotation of a node that changes nothing: a divisor of all.
+    fn period_of(&self, node: &Node) -> u32 {
+        let same = |by: &u32| self.turns.is_multiple_of(*by) && self.turned(node, *by % self.turns) == *node;
+        (1..=self.turns).find(same).unwrap_or(self.turns)
+    }
+
+    fn depth_of(&self, node: &Node) -> u32 {
+        match node {
+            Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) => 0,
+            Node::Kept(kept) => {
+                let among = kept.rule.and(kept.among);
+                self.depth(kept.of).max(among.map_or(0, |among| self.depth(among))) + 1
+            }
+            _ => children(node).into_iter().map(|term| self.depth(term)).max().unwrap_or(0),
+        }
+    }
+
+    /// Calls `visit` for every occurrence of every node that an expression's entries come from, until it returns false. What
+    /// else was chosen from together brings no entries.
+    pub(super) fn visit(&self, root: Term, mut visit: impl FnMut(&Node) -> bool) {
         let mut stack = vec![root];
-        while let Some(id) = stack.pop() {
-            let node = self.node(id);
-            if !visit(id, node) {
+        while let Some(term) = stack.pop() {
+            let node = self.node(term);
+            if !visit(&node) {
                 return;
             }
             match node {
-                Node::Leaf(..) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) | Node::Union(_) => {}
-                Node::Add(a, b) => stack.extend([*a, *b]),
-                Node::Kept(kept) => stack.push(kept.inputs[kept.position as usize]),
-                Node::Piece { of, .. } | Node::Seen(of) => stack.push(*of),
+                Node::Add(a, b) => stack.extend([a, b]),
+                Node::Kept(kept) => stack.push(kept.of),
+                Node::Piece { of, .. } | Node::Seen(of) => stack.push(of),
+                Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Set(_) => {}
+                Node::Proposed(_) | Node::Drawn(..) => {}
             }
         }
+    }
+}
+
+/// A sum with its two sides in one order.
+fn ordered(a: Term, b: Term) -> Node {
+    Node::Add(a.min(b), a.max(b))
+}
+
+/// The terms that a node is made of, in their order: what rotations of one node are compared by.
+fn children(node: &Node) -> Vec<Term> {
+    match node {
+        Node::Add(a, b) => vec![*a, *b],
+        Node::Set(terms) => terms.to_vec(),
+        Node::Kept(kept) | Node::Proposed(kept) => {
+            [Some(kept.of), kept.among, kept.reads].into_iter().flatten().collect()
+        }
+        Node::Piece { of, .. } | Node::Seen(of) => vec![*of],
+        Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Drawn(..) => Vec::new(),
     }
 }

@@ -8,26 +8,33 @@ mod check;
 mod cost;
 mod execution;
 mod expression;
+mod goal;
 mod keep;
 mod lockstep;
+mod machine;
 mod memory;
+mod program;
+mod rotation;
+mod rule;
 mod tally;
 
 use std::fmt;
-use std::sync::Arc;
 
-pub use check::{CheckError, Holders, Proof, RankProof, check};
+pub use check::{CheckError, Proof, check, check_for};
 pub use cost::Cost;
 pub(crate) use execution::Fate;
-pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice, Progress};
+pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice};
+pub use goal::{Goal, Ranks};
 pub use keep::Candidates;
 pub use lockstep::{Happening, Lockstep, Run, lockstep, watched};
+pub use machine::{Arrival, Fault, Machine, Progress, Reader, Store};
 pub use memory::Memory;
+pub use program::{Facts, Holders, Program, Receipt};
+pub use rule::{Note, Register, Rule};
 pub use tally::Tally;
 
 use crate::bag::Coding;
-use crate::selectors::Selection;
-use crate::{Allotment, Block, Partition, Rank};
+use crate::{Block, Partition, Rank};
 
 /// A cyclic range of lanes: lane `first`, the next `count - 1` ones, and after the last lane the first.
 ///
@@ -39,11 +46,13 @@ pub struct Lanes {
     pub first: u32,
     /// How many lanes it has, at most all.
     pub count: u32,
+    /// Whether lanes are counted back from the block's own number: in block b, lane l of the range is lane l − b.
+    pub relative: bool,
 }
 
 impl Lanes {
     /// Lane 0.
-    pub const FIRST: Self = Self { first: 0, count: 1 };
+    pub const FIRST: Self = Self { first: 0, count: 1, relative: false };
 }
 
 /// A cyclic range of blocks, in a cyclic range of lanes: block `first`, the next `count - 1` ones, and after the last
@@ -78,13 +87,19 @@ impl Slots {
     /// The same blocks in one other lane.
     #[must_use]
     pub fn in_lane(self, lane: u32) -> Self {
-        Self { lanes: Lanes { first: lane, count: 1 }, ..self }
+        Self { lanes: Lanes { first: lane, ..Lanes::FIRST }, ..self }
     }
 
     /// The same blocks in `count` lanes of `lanes`, from `first` on and round the circle.
     #[must_use]
     pub fn in_lanes(self, first: u32, count: u32, lanes: u32) -> Self {
-        Self { lanes: Lanes { first: first % lanes, count }, ..self }
+        Self { lanes: Lanes { first: first % lanes, count, relative: false }, ..self }
+    }
+
+    /// As [`in_lanes`](Self::in_lanes), counted back from each block's own number.
+    #[must_use]
+    pub fn in_relative_lanes(self, first: u32, count: u32, lanes: u32) -> Self {
+        Self { lanes: Lanes { first: first % lanes, count, relative: true }, ..self }
     }
 
     /// The blocks of the range, in a partition of `blocks`.
@@ -94,9 +109,13 @@ impl Slots {
 
     /// The places of the range, lane by lane, in a partition of `blocks` with `lanes` lanes.
     pub fn places(self, blocks: usize, lanes: u32) -> impl Iterator<Item = Place> + Clone {
-        (0..self.lanes.count).flat_map(move |i| {
-            let lane = (u64::from(self.lanes.first) + u64::from(i)) % u64::from(lanes);
-            self.blocks(blocks).map(move |block| Place { block, lane: lane as u32 })
+        let Lanes { first, count, relative } = self.lanes;
+        (0..count).flat_map(move |i| {
+            self.blocks(blocks).map(move |block| {
+                let back = if relative { block.0 % lanes } else { 0 };
+                let lane = (u64::from(first) + u64::from(i) + u64::from(lanes - back)) % u64::from(lanes);
+                Place { block, lane: lane as u32 }
+            })
         })
     }
 }
@@ -125,77 +144,10 @@ impl fmt::Display for Slots {
         }
         match self.lanes {
             Lanes::FIRST => Ok(()),
-            Lanes { first, count: 1 } => write!(f, " in lane {first}"),
-            Lanes { first, count } => write!(f, " in lanes {first}+{count}"),
+            Lanes { first, count, relative: true } => write!(f, " in lanes {first}+{count} less the block"),
+            Lanes { first, count: 1, .. } => write!(f, " in lane {first}"),
+            Lanes { first, count, .. } => write!(f, " in lanes {first}+{count}"),
         }
-    }
-}
-
-/// A number that is known when the schedule runs, not when it is made: what a [`Memory`] holds there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Register {
-    /// The same on all workers.
-    Agreed(u8),
-    /// This worker's own: only for a choice that nobody else has to repeat.
-    Own(u8),
-}
-
-/// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot; zeros are never kept.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Rule {
-    /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
-    Top(Allotment),
-    /// The same, but no more than the register says.
-    TopOf {
-        /// Holds k.
-        register: Register,
-        /// k at most, for every block of the partition.
-        most: Allotment,
-    },
-    /// Of all slots together the k largest.
-    Jointly(usize),
-    /// Of all slots together the entries of at least the magnitude that the register holds; the largest of them if
-    /// they are more than `most`.
-    Above {
-        /// Holds the magnitude.
-        register: Register,
-        /// How many are kept at most.
-        most: usize,
-    },
-    /// What a selector chooses from all of this worker's own gradient, as far as that is of so many entries as an index can
-    /// count. It keeps its state in this worker's own registers, from the first on.
-    By(Arc<Selection>),
-    /// Of each slot the entries at so many indices that are drawn by lot, k given for every block of the partition: the same
-    /// indices on every worker, others in every step, each set of so many as likely as any other.
-    Random(Allotment),
-    /// Every entry: to round them.
-    Every,
-    /// Every entry, and from here on a value for each entry of the block, those that are zero too.
-    Dense,
-}
-
-/// What is told with a bag about how it came to be, for a method that learns from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Note {
-    /// How many entries the last selection chose from: one number.
-    Seen,
-    /// Where this worker's own selection, in the flat gradient, would be cut into so many parts of equal counts: one
-    /// number less than parts, each the position of a part's first entry.
-    Cuts(u32),
-}
-
-impl Note {
-    /// How many numbers it has.
-    pub fn len(self) -> usize {
-        match self {
-            Note::Seen => 1,
-            Note::Cuts(parts) => parts.saturating_sub(1) as usize,
-        }
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -320,29 +272,19 @@ impl Schedule {
     /// selection there; None where none is ever made, or where no threshold predicts it.
     pub fn quotas(&self) -> Vec<Option<u32>> {
         let blocks = self.partition.blocks();
-        let mut quotas = vec![None; blocks];
-        let mut met = vec![false; blocks];
+        let mut first: Vec<Option<&Rule>> = vec![None; blocks];
         for step in &self.steps {
             let (slots, rule) = match step {
                 Step::Keep { slots, rule, .. } => (*slots, rule),
                 Step::Propose { slots, rule } => (slots.in_lane(self.lane), rule),
                 _ => continue,
             };
-            for Place { block, .. } in slots.places(blocks, self.lanes).filter(|p| p.lane == self.lane) {
-                let b = block.index();
-                if !std::mem::replace(&mut met[b], true) {
-                    quotas[b] = match rule {
-                        Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k.most(block)),
-                        Rule::Jointly(k) | Rule::Above { most: k, .. } => {
-                            Some((*k).min(u32::MAX as usize) as u32)
-                        }
-                        Rule::By(selection) => Some(selection.most().min(u32::MAX as usize) as u32),
-                        Rule::Random(_) | Rule::Every | Rule::Dense => None,
-                    };
-                }
+            for place in slots.places(blocks, self.lanes).filter(|place| place.lane == self.lane) {
+                first[place.block.index()].get_or_insert(rule);
             }
         }
-        quotas
+        let quota = |(block, rule): (u32, Option<&Rule>)| rule?.quota(Block(block));
+        (0..).zip(first).map(quota).collect()
     }
 
     /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange
@@ -359,20 +301,12 @@ impl Schedule {
         }
     }
 
-    /// The peers that this worker exchanges with, ascending.
-    pub fn peers(&self) -> Vec<Rank> {
-        let mut peers: Vec<Rank> = self
-            .steps
-            .iter()
-            .flat_map(|step| match step {
-                Step::Exchange { sends, receives } => {
-                    sends.iter().map(|s| s.to).chain(receives.iter().map(|r| r.from)).collect()
-                }
-                _ => Vec::new(),
-            })
-            .collect();
-        peers.sort_unstable();
-        peers.dedup();
-        peers
+    /// How many messages this worker sends.
+    pub fn messages(&self) -> u64 {
+        let sends = |step: &Step| match step {
+            Step::Exchange { sends, .. } => sends.len() as u64,
+            _ => 0,
+        };
+        self.steps.iter().map(sends).sum()
     }
 }

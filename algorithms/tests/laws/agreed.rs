@@ -159,7 +159,7 @@ fn told() -> [Vec<Step>; 2] {
 }
 
 fn checked(steps: [Vec<Step>; 2]) -> Result<Proof, String> {
-    check(&schedules(steps.to_vec())).map_err(|error| error.to_string())
+    check(schedules(steps.to_vec())).map_err(|error| error.to_string())
 }
 
 /// A step more for each of two workers.

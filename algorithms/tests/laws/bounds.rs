@@ -7,7 +7,9 @@ use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Lockstep, Progress, Run, Step, lockstep};
+use gleaner_algorithms::schedule::{
+    Execution, ExecutionError, Lockstep, Progress, Receipt, Run, Slots, Step, lockstep,
+};
 use gleaner_algorithms::{Block, Method, Rank};
 use proptest::prelude::*;
 
@@ -60,24 +62,23 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
     shadow.ensemble.commit(step, shadow.collection).unwrap();
     let mut witnesses: Vec<Witness> = team
         .ensemble
-        .proofs
+        .programs
         .iter()
-        .zip(&team.ensemble.schedules)
-        .map(|(proof, schedule)| {
-            let receives = proof.expected.iter().flat_map(|(step, receives)| {
-                let numbers = |r: usize| proof.notes.get(&(*step, r)).map_or(0, |notes| notes.iter().sum());
-                let blocks = |r: usize| match &schedule.steps[*step] {
-                    Step::Exchange { receives, .. } => {
-                        let slots = receives[r].slots;
-                        let lanes = slots.lanes.count as usize;
-                        slots.blocks(schedule.partition.blocks()).cycle().take(slots.count as usize * lanes)
-                    }
-                    other => panic!("{other:?} receives nothing"),
+        .map(|program| {
+            let schedule = program.schedule();
+            let receives = schedule.steps.iter().zip(program.facts()).flat_map(|(step, facts)| {
+                let slots = match step {
+                    Step::Exchange { receives, .. } => receives.iter().map(|receive| receive.slots).collect(),
+                    _ => Vec::new(),
                 };
-                let told = move |r: usize, expected: &Vec<Expected>| {
-                    (expected.clone(), blocks(r).collect::<Vec<Block>>(), numbers(r))
+                let blocks = |slots: Slots| {
+                    let places = slots.places(schedule.partition.blocks(), schedule.lanes);
+                    places.map(|place| place.block).collect::<Vec<Block>>()
                 };
-                receives.iter().enumerate().map(move |(r, expected)| told(r, expected))
+                let told = |(slots, receipt): (Slots, &Receipt)| {
+                    (receipt.expected.clone(), blocks(slots), receipt.notes.iter().sum())
+                };
+                slots.into_iter().zip(&facts.receipts).map(told).collect::<Vec<_>>()
             });
             Witness { receives: receives.collect(), proposed: proposed.clone(), decoder: None }
         })
@@ -97,6 +98,7 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
             }
             match progress {
                 Progress::Finished => moved |= !std::mem::replace(&mut finished[w], true),
+                Progress::Work(_) | Progress::Working => panic!("no work is handed out"),
                 Progress::Waiting(from) => {
                     if let Some(payload) = queues.get_mut(&(from.index(), w)).and_then(VecDeque::pop_front) {
                         witnesses[w].read(payload.clone());
@@ -165,8 +167,8 @@ fn a_peer_that_sends_more_is_refused() {
     let two = bag(&[(1, 1.0), (2, 1.0)]);
     let again = || {
         let candidates = vec![Default::default(); 2];
-        let (schedule, proof) = (team.ensemble.schedules[0].clone(), team.ensemble.proofs[0].clone());
-        let mut run = Execution::new(schedule, proof, Arc::new(gradient.clone()), candidates);
+        let program = team.ensemble.programs[0].clone();
+        let mut run = Execution::new(program, Arc::new(gradient.clone()), candidates);
         run.advance(&mut Vec::new()).unwrap();
         run
     };

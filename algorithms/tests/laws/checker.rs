@@ -7,7 +7,7 @@ use super::by_hand::{add, copy, exchange, give, keep, place, schedules, slots, s
 
 /// Why the checker refuses: 8 entries, in so many blocks.
 fn refused(blocks: usize, steps: Vec<Vec<Step>>) -> CheckError {
-    check(&schedules(8, blocks, steps)).unwrap_err()
+    check(schedules(8, blocks, steps)).unwrap_err()
 }
 
 fn send(send: gleaner_algorithms::schedule::Send) -> Step {
@@ -20,9 +20,9 @@ fn receive(receive: gleaner_algorithms::schedule::Receive) -> Step {
 
 #[test]
 fn a_good_one_is_accepted() {
-    let proof = check(&schedules(8, 1, vec![vec![swap(1)], vec![swap(0)]])).unwrap();
+    let proof = check(schedules(8, 1, vec![vec![swap(1)], vec![swap(0)]])).unwrap();
     assert_eq!((proof.cost.rounds, proof.cost.words_critical), (1, 8));
-    assert!(check(&schedules(8, 1, vec![vec![]])).is_ok(), "one worker has nothing to do");
+    assert!(check(schedules(8, 1, vec![vec![]])).is_ok(), "one worker has nothing to do");
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn schedules_that_do_not_belong_together() {
     let refused = |change: fn(&mut Vec<Schedule>)| {
         let mut schedules = good();
         change(&mut schedules);
-        check(&schedules).unwrap_err()
+        check(schedules.clone()).unwrap_err()
     };
     let misplaced = |position, rank, workers| CheckError::Misplaced { position, rank: Rank(rank), workers };
     assert_eq!(refused(|s| s.swap(0, 1)), misplaced(0, 1, 2));
@@ -116,10 +116,10 @@ fn two_that_wait_for_each_other() {
         exchange(vec![], vec![add(1, all), add(2, all)]),
         exchange(vec![copy(1, all), copy(2, all)], vec![]),
     ];
-    assert!(check(&schedules(8, 1, vec![serves, asks(0), asks(0)])).is_ok());
+    assert!(check(schedules(8, 1, vec![serves, asks(0), asks(0)])).is_ok());
     // It is not the order of ranks that makes it one: one side sends first, and all is well.
     let polite = vec![send(copy(1, all)), receive(add(1, all))];
-    assert!(check(&schedules(8, 1, vec![polite, vec![swap(0)]])).is_ok());
+    assert!(check(schedules(8, 1, vec![polite, vec![swap(0)]])).is_ok());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn sums_in_another_order() {
             let sends = (0..3).filter(|&to| to != w as u32).map(|to| copy(to, all)).collect();
             vec![exchange(sends, others.into_iter().map(|from| add(from, all)).collect())]
         });
-        check(&schedules(8, 1, steps.collect()))
+        check(schedules(8, 1, steps.collect()))
     };
     // (0 + 1) + 2, (1 + 0) + 2, (2 + 0) + 1.
     let differs = CheckError::Differs { rank: Rank(2), block: Block(0) };

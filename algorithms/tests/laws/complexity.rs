@@ -7,7 +7,7 @@ use super::harness::Team;
 use super::inputs::{Pattern, Random};
 
 fn cost(method: Method, workers: u64, n: usize) -> Cost {
-    check(&method.schedules(workers as u32, n).unwrap()).unwrap().cost
+    check(method.schedules(workers as u32, n).unwrap()).unwrap().cost
 }
 
 /// ⌈log2 P⌉ and ⌊log2 P⌋, counted out.

@@ -94,17 +94,17 @@ impl Team {
 
     /// The workers of any schedules that the checker accepts.
     pub fn checked(schedules: Vec<Schedule>, collection: Collection) -> Result<Self, CheckError> {
-        check(&schedules)?;
+        check(schedules.clone())?;
         let (workers, n) = (schedules.len(), schedules[0].partition.entries());
         Ok(Self { collection, ..Self::of(by_hand::method(schedules), workers, n) })
     }
 
     pub fn partition(&self) -> &Partition {
-        &self.ensemble.schedules[0].partition
+        &self.ensemble.programs[0].schedule().partition
     }
 
     pub fn workers(&self) -> usize {
-        self.ensemble.schedules.len()
+        self.ensemble.programs.len()
     }
 
     /// One step in lock step, the gradients handed over in one piece.
@@ -119,7 +119,7 @@ impl Team {
         let n = partition.entries();
         let old: Vec<Vec<f32>> = self.ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
         let holders =
-            self.ensemble.proofs.iter().flat_map(|proof| proof.holders.values().flatten()).map(|h| h.count);
+            self.ensemble.programs.iter().flat_map(|p| p.facts()).flat_map(|f| &f.holders).map(|h| h.count);
         let holders = holders.max().unwrap_or(1);
         let executions = (0..self.workers()).map(|w| self.begin(w, &gradients[w], size)).collect();
         let step = lockstep(executions).unwrap();

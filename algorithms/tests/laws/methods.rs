@@ -195,7 +195,7 @@ fn oktopk_balances_a_region_that_is_too_full() {
         let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
         let balances = |team: &Team| {
             let splits = |s: &Schedule| s.steps.iter().any(|step| matches!(step, Step::Split { .. }));
-            let schedules = team.ensemble.schedules.iter();
+            let schedules = team.ensemble.programs.iter().map(|program| program.schedule());
             assert_eq!(schedules.clone().filter(|s| splits(s)).count() % p, 0, "all workers or none");
             schedules.clone().all(|s| splits(s))
         };
@@ -254,6 +254,7 @@ fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag
         let mut outbox = Vec::new();
         match runs[w].advance(&mut outbox).unwrap() {
             Progress::Finished => done[w] = true,
+            Progress::Work(_) | Progress::Working => panic!("no work is handed out"),
             Progress::Waiting(from) => {
                 if let Some(payload) = mail.get_mut(&(from, w)).and_then(VecDeque::pop_front) {
                     runs[w].receive(from, payload, &mut outbox).unwrap();

@@ -18,8 +18,8 @@ fn original(method: Method, workers: u32) -> Vec<Schedule> {
 fn other_slots(slots: Slots, blocks: u32) -> Vec<Slots> {
     let firsts = (0..=blocks).filter(|&b| b != slots.first.0).map(|b| Slots { first: Block(b), ..slots });
     let counts = [slots.count - 1, slots.count + 1].map(|count| Slots { count, ..slots });
-    let Lanes { first, count } = slots.lanes;
-    let lanes = [Lanes { first: first + 1, count }, Lanes { first, count: count + 1 }];
+    let Lanes { first, count, .. } = slots.lanes;
+    let lanes = [Lanes { first: first + 1, ..slots.lanes }, Lanes { count: count + 1, ..slots.lanes }];
     firsts.chain(counts).chain(lanes.map(|lanes| Slots { lanes, ..slots })).collect()
 }
 

@@ -64,7 +64,12 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             };
             accepted += 1;
             shared += usize::from(
-                team.ensemble.proofs.iter().any(|r| r.holders.values().flatten().any(|h| h.count > 1)),
+                team.ensemble
+                    .programs
+                    .iter()
+                    .flat_map(|p| p.facts())
+                    .flat_map(|f| &f.holders)
+                    .any(|h| h.count > 1),
             );
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];

@@ -105,13 +105,13 @@ fn a_method_takes_selectors_or_names_those_that_do() {
 fn selectors_stand_at_the_start_or_are_refused() {
     let method = Method::named("ssar-split-all-gather").unwrap().selector(Selector::Sampled);
     let schedules = method.schedules(3, 30).unwrap();
-    assert!(check(&schedules).is_ok());
+    assert!(check(schedules.clone()).is_ok());
     let Step::Keep { rule: rule @ Rule::By(_), coding, .. } = schedules[0].steps[0].clone() else { panic!() };
     let keep = |slots| Step::Keep { slots, rule: rule.clone(), coding };
     let changed = |change: &dyn Fn(&mut Vec<Step>)| {
         let mut schedules = schedules.clone();
         schedules.iter_mut().for_each(|schedule| change(&mut schedule.steps));
-        check(&schedules)
+        check(schedules.clone())
     };
     let part = changed(&|steps| steps[0] = keep(Slots::range(0, 2)));
     assert!(matches!(part, Err(CheckError::Slot { .. })), "{part:?}");

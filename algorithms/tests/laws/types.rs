@@ -26,7 +26,7 @@ fn delivered<T: Element>(
         ensemble.residuals[rank].accumulate(0, gradient).unwrap();
         executions.push(ensemble.begin(rank)?);
     }
-    let partition = ensemble.schedules[0].partition.clone();
+    let partition = ensemble.programs[0].schedule().partition.clone();
     let step = lockstep(executions)?;
     let mut all: Vec<Vec<T>> = Vec::new();
     for committed in ensemble.commit(step, Collection::Global).unwrap() {
@@ -61,7 +61,7 @@ fn conserves<T: Element>() {
         for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
             let n = 40 + random.below(60);
             let mut ensemble = Ensemble::<T>::new(method.density(0.2), workers as u32, n).unwrap();
-            let roundings = 2 * workers + ensemble.schedules[0].steps.len() + 2;
+            let roundings = 2 * workers + ensemble.programs[0].schedule().steps.len() + 2;
             let bound = (epsilon::<T>() * roundings as f64).max(1e-5);
             for _ in 0..3 {
                 let old: Vec<Vec<T>> = ensemble.residuals.iter().map(|r| r.read(0..n)).collect();

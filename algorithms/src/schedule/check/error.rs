@@ -1,4 +1,4 @@
-//! Why a set of schedules is no all-reduce.
+//! Why a set of schedules does not achieve its goal.
 
 use super::super::Slots;
 use crate::{Block, Rank};
@@ -6,6 +6,9 @@ use crate::{Block, Rank};
 /// Why a set of schedules is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
+    /// No schedule at all.
+    #[error("there are schedules for no worker; expected one for each rank")]
+    Nobody,
     /// The schedules do not belong together.
     #[error(
         "schedule {position} says it is for {rank} of {workers} workers with another partition or number of workers than schedule 0; expected the schedules of all ranks in order"
@@ -91,16 +94,5 @@ pub enum CheckError {
         block: Block,
         /// How often.
         times: usize,
-    },
-    /// A worker selects from a bag that goes nowhere: its drop would be kept twice. No schedule of today's steps comes
-    /// to that, since a bag stays, or is received and so becomes part of what somebody ends with.
-    #[error("step {step} of {rank} selects from {block}, and the result is not part of the sum")]
-    KeptInVain {
-        /// The worker.
-        rank: Rank,
-        /// Its step.
-        step: usize,
-        /// The block.
-        block: Block,
     },
 }

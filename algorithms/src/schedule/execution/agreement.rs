@@ -57,7 +57,7 @@ impl<T: Element> Execution<T> {
     /// Keeps the worker's own values at what was proposed.
     pub(super) fn align(&mut self, slots: Slots, coding: Coding) {
         let places: Vec<Place> = slots.places(self.blocks(), self.schedule.lanes).collect();
-        let stages = self.proof.stages.get(&self.step).cloned().unwrap_or_else(|| vec![1; places.len()]);
+        let stages = self.program.facts[self.step].stages.clone();
         for (place, stage) in places.into_iter().zip(stages) {
             let (block, b) = (place.block, place.block.index());
             let indices = self.proposed(block);

@@ -24,9 +24,7 @@ impl<T: Element> Execution<T> {
     /// Keeps what the rule chooses from each of the slots.
     pub(super) fn keep(&mut self, slots: Slots, rule: &Rule, coding: Coding) {
         let places: Vec<Place> = slots.places(self.blocks(), self.schedule.lanes).collect();
-        let (holders, stages) = (self.proof.holders.get(&self.step), self.proof.stages.get(&self.step));
-        let holders = holders.cloned().unwrap_or_else(|| vec![Holders::ALONE; places.len()]);
-        let stages = stages.cloned().unwrap_or_else(|| vec![1; places.len()]);
+        let super::super::Facts { holders, stages, .. } = self.program.facts[self.step].clone();
         let mut work: Vec<_> = places.iter().copied().zip(holders).zip(stages).collect();
         match rule {
             // Rounding leaves what is aligned aligned.

@@ -1,0 +1,518 @@
+//! The reader that runs schedules on symbols: what slots hold, whose contributions it is, and how much it may be.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use super::super::expression::{Expressions, Kept, Node, Term};
+use super::super::machine::{Arrival, Did, Fault, Held, Reader, Works};
+use super::super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
+use super::CheckError;
+use crate::bag::Coding;
+use crate::bag::wire::Content;
+use crate::{Block, Rank};
+
+/// The symbolic content of one slot at one worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Value {
+    pub(super) term: Term,
+    /// Non-zero entries at most, in a block of whatever length.
+    most: u32,
+    /// Of how many pieces of that this is one.
+    pieces: u32,
+    /// Whether everything in it was selected; what was not travels dense.
+    pub(super) selected: bool,
+    /// Whether this worker itself made the last selection.
+    kept_here: bool,
+    /// The note tied to it, and what that says.
+    pub(super) note: Option<(Note, Term)>,
+    /// Whether it is the worker's own accumulator, which never left.
+    own: bool,
+    pub(super) form: Form,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Indices and values.
+    Bag,
+    /// Indices alone.
+    Proposal,
+    /// Values at the indices of this union.
+    Aligned(Term),
+}
+
+impl Form {
+    pub(super) fn content(self) -> Content {
+        match self {
+            Form::Bag => Content::Bag,
+            Form::Proposal => Content::Proposal,
+            Form::Aligned(_) => Content::Aligned,
+        }
+    }
+}
+
+impl Value {
+    /// A worker's own accumulator.
+    pub(super) fn own(term: Term) -> Self {
+        let most = u32::MAX;
+        Self {
+            term,
+            most,
+            pieces: 1,
+            selected: false,
+            kept_here: false,
+            note: None,
+            own: true,
+            form: Form::Bag,
+        }
+    }
+
+    /// Non-zero entries at most, in a block of this length.
+    pub(super) fn bound(&self, len: u32) -> u32 {
+        self.most.min(len).div_ceil(self.pieces)
+    }
+
+    /// The same of a worker so many ranks further on.
+    fn rotated(self, expressions: &Expressions, by: u32) -> Self {
+        let rotated = |term| expressions.rotated(term, by);
+        let form = match self.form {
+            Form::Aligned(union) => Form::Aligned(rotated(union)),
+            form => form,
+        };
+        Self {
+            term: rotated(self.term),
+            note: self.note.map(|(note, says)| (note, rotated(says))),
+            form,
+            ..self
+        }
+    }
+}
+
+/// A message: what was sent of which slots, in which round.
+pub(super) struct Flight {
+    slots: Slots,
+    values: Vec<Value>,
+    pub(super) round: u64,
+}
+
+/// What one worker did in one step of its schedule.
+#[derive(Default)]
+pub(super) struct Record {
+    /// The latency rounds in which it began and ended.
+    pub(super) began: u64,
+    pub(super) ended: u64,
+    /// Whether it was an exchange.
+    pub(super) exchanged: bool,
+    /// The results of its selections.
+    pub(super) kept: Vec<Term>,
+    pub(super) sent: u64,
+    /// What it received, and in which round that was sent.
+    pub(super) arrivals: Vec<(Slots, Vec<Value>, u64)>,
+}
+
+/// All that the readers of all workers know together, and the worker whose machine is running.
+pub(super) struct Symbols {
+    /// Of all ranks, or of rank 0 where the others are rotations.
+    pub(super) schedules: Vec<Arc<Schedule>>,
+    pub(super) expressions: Expressions,
+    /// Every rule that is applied.
+    pub(super) rules: Vec<Rule>,
+    codings: Vec<Coding>,
+    /// Which worker's machine is running.
+    pub(super) rank: Rank,
+    /// By sender and receiver; where the others are rotations of rank 0, by 0 and the distance.
+    flights: HashMap<(Rank, Rank), VecDeque<Flight>>,
+    /// By rank, and by block the union of proposals at which it kept its own values.
+    pub(super) agreed: Vec<Vec<Option<Term>>>,
+    /// By rank and step.
+    pub(super) records: Vec<Vec<Record>>,
+}
+
+impl Symbols {
+    pub(super) fn new(schedules: Vec<Arc<Schedule>>, expressions: Expressions) -> Self {
+        let blocks = schedules[0].partition.blocks();
+        let records = schedules.iter().map(|s| s.steps.iter().map(|_| Record::default()).collect()).collect();
+        Self {
+            agreed: vec![vec![None; blocks]; schedules.len()],
+            schedules,
+            expressions,
+            rules: Vec::new(),
+            codings: Vec::new(),
+            rank: Rank(0),
+            flights: HashMap::new(),
+            records,
+        }
+    }
+
+    fn schedule(&self) -> &Schedule {
+        &self.schedules[self.rank.index()]
+    }
+
+    /// The next message from a peer to this worker, if it was sent.
+    pub(super) fn next_from(&mut self, from: Rank) -> Option<Flight> {
+        if self.schedules.len() > 1 {
+            return self.flights.get_mut(&(from, self.rank))?.pop_front();
+        }
+        // All ranks do the same, rotated: what this one sends over a distance, the rank at that distance sends to this one.
+        let workers = self.schedule().workers;
+        let distance = Rank((workers - from.0) % workers);
+        let Flight { slots, values, round } = self.flights.get_mut(&(self.rank, distance))?.pop_front()?;
+        let mut values: Vec<Value> =
+            values.into_iter().map(|value| value.rotated(&self.expressions, from.0)).collect();
+        let blocks = self.schedule().partition.blocks();
+        if slots.count as usize == blocks {
+            values.chunks_mut(blocks).for_each(|lane| lane.rotate_right(from.0 as usize % blocks));
+        }
+        Some(Flight { slots: slots.rotated(from.0, self.schedule()), values, round })
+    }
+
+    /// A message that nobody took.
+    pub(super) fn left_over(&self) -> Option<CheckError> {
+        let (&(from, to), queue) = self.flights.iter().find(|(_, queue)| !queue.is_empty())?;
+        queue.front().map(|flight| CheckError::Unreceived { from, to, slots: flight.slots })
+    }
+
+    fn refused(&self, step: usize, block: Block, fault: &'static str) -> CheckError {
+        CheckError::Slot { rank: self.rank, step, block, fault }
+    }
+
+    /// What this worker holds in a place.
+    fn held(&self, held: &Held<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
+        let value = held.get(place).copied();
+        value.ok_or_else(|| self.refused(step, place.block, "uses what it does not hold:"))
+    }
+
+    /// The same, if it has values.
+    fn bag(&self, held: &Held<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
+        let value = self.held(held, step, place)?;
+        match value.form {
+            Form::Proposal => Err(self.refused(step, place.block, "uses a proposal as if it had values, in")),
+            Form::Bag | Form::Aligned(_) => Ok(value),
+        }
+    }
+
+    /// The number of a rule.
+    fn number(&mut self, rule: &Rule) -> u32 {
+        let known = self.rules.iter().position(|known| known == rule);
+        known.unwrap_or_else(|| {
+            self.rules.push(rule.clone());
+            self.rules.len() - 1
+        }) as u32
+    }
+
+    /// Where a rounding takes its random numbers from. What is not left to chance does not depend on the lane.
+    fn rounding(&mut self, coding: Coding, place: Place) -> Option<(u32, u32)> {
+        if coding == Coding::Exact {
+            return None;
+        }
+        let known = self.codings.iter().position(|known| *known == coding);
+        let number = known.unwrap_or_else(|| {
+            self.codings.push(coding);
+            self.codings.len() - 1
+        });
+        Some((number as u32, if coding.is_stochastic() { place.lane } else { 0 }))
+    }
+
+    /// What a rule chooses of one of some expressions.
+    fn choice(&mut self, rule: &Rule, of: Term, among: Option<Term>) -> Kept {
+        let number = self.number(rule);
+        let reads = rule.reads_own().then(|| self.expressions.intern(Node::Own(self.rank)));
+        Kept { of, among, rule: Some(number), reads, rounded: None }
+    }
+
+    /// What is chosen from together, if the rule does.
+    fn together(&mut self, rule: &Rule, values: &[Value]) -> Option<Term> {
+        let terms = values.iter().map(|value| value.term);
+        rule.is_joint().then(|| self.expressions.set(terms.collect()))
+    }
+
+    /// Puts what was kept into its slot.
+    fn keep_in(&mut self, held: &mut Held<Self>, step: usize, place: Place, kept: Kept, value: Value) {
+        let term = self.expressions.intern(Node::Kept(kept));
+        self.records[self.rank.index()][step].kept.push(term);
+        *held.at(place) = Some(Value { term, selected: true, kept_here: true, own: false, ..value });
+    }
+
+    /// A selector looks at all of the worker's own accumulator, block by block from the first on, and nothing else.
+    fn chooses_from_its_own(
+        &self,
+        held: &Held<Self>,
+        step: usize,
+        places: &[Place],
+    ) -> Result<(), CheckError> {
+        let lane = self.schedule().lane;
+        for (b, &place) in places.iter().enumerate() {
+            let own = held.get(place).is_some_and(|value| value.own && value.note.is_none());
+            if !own || place != (Place { block: Block(b as u32), lane }) {
+                let fault = "lets a selector choose from something else than its own accumulator, in";
+                return Err(self.refused(step, place.block, fault));
+            }
+        }
+        let fault = "lets a selector choose from a part of its own accumulator only, without";
+        match places.len() {
+            all if all == held.blocks() => Ok(()),
+            some => Err(self.refused(step, Block(some as u32), fault)),
+        }
+    }
+
+    /// The worker's own accumulator in a block, from which nothing was taken and which carries no note.
+    fn untouched(&self, held: &Held<Self>, step: usize, block: Block) -> Result<Value, CheckError> {
+        match held.get(Place { block, lane: self.schedule().lane }) {
+            Some(value) if value.own && value.note.is_none() => Ok(*value),
+            _ => {
+                let fault = "proposes from, or aligns, what is no longer its own accumulator in";
+                Err(self.refused(step, block, fault))
+            }
+        }
+    }
+
+    fn added(&mut self, a: Value, b: Value) -> Value {
+        let (form, most) = match (a.form, b.form) {
+            (Form::Aligned(a_set), Form::Aligned(b_set)) if a_set == b_set => (a.form, a.most),
+            _ => (Form::Bag, a.most.div_ceil(a.pieces).saturating_add(b.most.div_ceil(b.pieces))),
+        };
+        Value {
+            term: self.expressions.add(a.term, b.term),
+            most,
+            pieces: 1,
+            selected: a.selected && b.selected,
+            kept_here: false,
+            note: None,
+            own: false,
+            form,
+        }
+    }
+}
+
+impl From<Fault> for CheckError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Nowhere { rank, step, slots } => CheckError::Nowhere { rank, step, slots },
+            Fault::Unexpected { rank, from } => {
+                CheckError::Unreceived { from, to: rank, slots: Slots::one(Block(0)) }
+            }
+        }
+    }
+}
+
+impl Reader for Symbols {
+    type Held = Value;
+    type Message = Flight;
+    type Work = Infallible;
+    type Error = CheckError;
+
+    fn keep(
+        &mut self,
+        held: &mut Held<Self>,
+        at: usize,
+        slots: Slots,
+        rule: &Rule,
+        coding: Coding,
+    ) -> Works<Self> {
+        // What is drawn is proposed, so that all know it.
+        if !rule.fits(&self.schedule().partition) || matches!(rule, Rule::Random(_)) {
+            return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
+        }
+        let places: Vec<Place> = held.places(slots).collect();
+        let values =
+            places.iter().map(|&place| self.bag(held, at, place)).collect::<Result<Vec<Value>, _>>()?;
+        if let Rule::By(_) = rule {
+            self.chooses_from_its_own(held, at, &places)?;
+        }
+        let among = self.together(rule, &values);
+        for (place, value) in places.into_iter().zip(values) {
+            let kept = self.choice(rule, value.term, among);
+            let kept = Kept { rounded: self.rounding(coding, place), ..kept };
+            let most = value.bound(u32::MAX).min(rule.most().unwrap_or(u32::MAX));
+            // Rounding leaves every index where it is.
+            let form = if *rule == Rule::Every { value.form } else { Form::Bag };
+            let most = if *rule == Rule::Dense { u32::MAX } else { most };
+            self.keep_in(held, at, place, kept, Value { most, pieces: 1, form, ..value });
+        }
+        Ok(Vec::new())
+    }
+
+    fn propose(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
+        // A selector chooses for its own worker, and not for all.
+        if slots.lanes.count != 1 || !rule.fits(&self.schedule().partition) || matches!(rule, Rule::By(_)) {
+            return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
+        }
+        let places: Vec<Place> = held.places(slots).collect();
+        let mut own = Vec::with_capacity(places.len());
+        for &place in &places {
+            own.push(self.untouched(held, at, place.block)?);
+            if held.get(place).is_some() {
+                return Err(self.refused(at, place.block, "lays a proposal where it already holds"));
+            }
+        }
+        let among = self.together(rule, &own);
+        for (place, own) in places.into_iter().zip(own) {
+            let node = match rule.is_blind() {
+                true => Node::Drawn(place.block, self.number(rule)),
+                false => Node::Proposed(self.choice(rule, own.term, among)),
+            };
+            let term = self.expressions.intern(node);
+            let most = rule.most().unwrap_or(u32::MAX);
+            let proposal = Value { term, most, own: false, form: Form::Proposal, ..own };
+            *held.at(place) = Some(proposal);
+        }
+        Ok(Vec::new())
+    }
+
+    fn align(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, coding: Coding) -> Did<Self> {
+        if slots != slots.in_lane(self.schedule().lane) {
+            return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
+        }
+        for place in held.places(slots) {
+            let block = place.block;
+            let own = self.untouched(held, at, block)?;
+            let proposals: Vec<Value> = held
+                .lanes_of(block)
+                .filter_map(|place| held.get(place).copied())
+                .filter(|value| value.form == Form::Proposal)
+                .collect();
+            if proposals.is_empty() {
+                return Err(self.refused(at, block, "keeps what was proposed, and holds no proposal for"));
+            }
+            let union = self.expressions.set(proposals.iter().map(|value| value.term).collect());
+            self.agreed[self.rank.index()][block.index()] = Some(union);
+            let most = proposals.iter().fold(0u32, |sum, value| sum.saturating_add(value.most));
+            let rounded = self.rounding(coding, place);
+            let kept = Kept { of: own.term, among: Some(union), rule: None, reads: None, rounded };
+            self.keep_in(held, at, place, kept, Value { most, form: Form::Aligned(union), ..own });
+        }
+        Ok(())
+    }
+
+    fn sum(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self> {
+        let mut values = Vec::new();
+        for place in held.lanes_of(block) {
+            values.extend(held.at(place).take_if(|value| value.form != Form::Proposal));
+        }
+        if values.is_empty() {
+            return Err(self.refused(at, block, "adds up lanes that hold nothing of"));
+        }
+        if values.iter().any(|value| value.note.is_some()) {
+            return Err(self.refused(at, block, "adds up what carries a note:"));
+        }
+        if let Node::Piece { of, pieces, .. } = self.expressions.node(values[0].term) {
+            let is = |(piece, value): (u32, &Value)| {
+                self.expressions.node(value.term) == Node::Piece { of, piece, pieces }
+            };
+            if values.len() != pieces as usize || !(0..).zip(&values).all(is) {
+                let fault = "puts some pieces together, but not all and no others, of";
+                return Err(self.refused(at, block, fault));
+            }
+            values = vec![Value { term: of, pieces: 1, ..values[0] }];
+        }
+        while values.len() > 1 {
+            let pairs = values.chunks(2).map(|pair| match *pair {
+                [a, b] => self.added(a, b),
+                _ => pair[0],
+            });
+            values = pairs.collect();
+        }
+        let first = Place { block, lane: 0 };
+        if held.get(first).is_some() {
+            return Err(self.refused(at, block, "adds up where a proposal lies, in"));
+        }
+        *held.at(first) = Some(Value { kept_here: false, own: false, form: Form::Bag, ..values[0] });
+        Ok(())
+    }
+
+    fn split(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self> {
+        let value = self.bag(held, at, Place { block, lane: 0 })?;
+        let free = held.lanes_of(block).skip(1).all(|place| held.get(place).is_none());
+        if !value.selected || value.note.is_some() || !free {
+            let fault = "splits what was not selected or carries a note, or has no free lanes for";
+            return Err(self.refused(at, block, fault));
+        }
+        let pieces = held.lanes();
+        for (piece, place) in (0..).zip(held.lanes_of(block)) {
+            let term = self.expressions.intern(Node::Piece { of: value.term, piece, pieces });
+            let most = value.bound(u32::MAX);
+            *held.at(place) =
+                Some(Value { term, most, pieces, kept_here: false, own: false, form: Form::Bag, ..value });
+        }
+        Ok(())
+    }
+
+    fn annotate(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, note: Note) -> Did<Self> {
+        for place in held.places(slots) {
+            let value = self.bag(held, at, place)?;
+            if value.form != Form::Bag {
+                let fault = "ties a note to values that travel without indices, in";
+                return Err(self.refused(at, place.block, fault));
+            }
+            let says = match (note, self.expressions.node(value.term)) {
+                (Note::Seen, Node::Kept(kept)) if value.kept_here => Node::Seen(kept.of),
+                (Note::Seen, _) => {
+                    let fault = "tells what a selection saw that it did not make, in";
+                    return Err(self.refused(at, place.block, fault));
+                }
+                (Note::Cuts(_), _) => Node::Told(self.rank, note),
+            };
+            let says = self.expressions.intern(says);
+            *held.at(place) = Some(Value { note: Some((note, says)), ..value });
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, held: &mut Held<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
+        let mut values = Vec::with_capacity(send.slots.count as usize);
+        for place in held.places(send.slots) {
+            values.push(self.held(held, at, place)?);
+            if send.after == After::Drop {
+                *held.at(place) = None;
+            }
+        }
+        self.records[self.rank.index()][at].sent += 1;
+        let flight = Flight { slots: send.slots, values, round };
+        self.flights.entry((self.rank, send.to)).or_default().push_back(flight);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        held: &mut Held<Self>,
+        at: Arrival<'_>,
+        flight: Flight,
+    ) -> Result<bool, CheckError> {
+        let (step, receive, rank) = (at.step, at.receive, self.rank);
+        if flight.slots != receive.slots {
+            let (expected, found) = (receive.slots, flight.slots);
+            return Err(CheckError::Mismatch { rank, step, from: receive.from, expected, found });
+        }
+        for (place, &came) in held.places(receive.slots).zip(&flight.values) {
+            let block = place.block;
+            let knows = match came.form {
+                Form::Aligned(union) => self.agreed[rank.index()][block.index()] == Some(union),
+                Form::Bag | Form::Proposal => true,
+            };
+            let value = match (receive.how, *held.at(place)) {
+                _ if !knows => Err("receives values at indices that it does not know, in"),
+                (How::Place, None) => Ok(Value { kept_here: false, own: false, ..came }),
+                (How::Add, Some(value)) if [value.form, came.form].contains(&Form::Proposal) => {
+                    Err("adds to a proposal, or adds one, in")
+                }
+                (How::Add, Some(value)) if value.note.or(came.note).is_some() => {
+                    Err("adds to, or something, that carries a note:")
+                }
+                (How::Add, Some(value)) => Ok(self.added(value, came)),
+                (How::Place, Some(_)) => Err("places a bag where it already holds"),
+                (How::Add, None) => Err("adds to what it does not hold:"),
+            };
+            *held.at(place) = Some(value.map_err(|fault| self.refused(step, block, fault))?);
+        }
+        let arrival = (receive.slots, flight.values, flight.round);
+        self.records[rank.index()][step].arrivals.push(arrival);
+        Ok(true)
+    }
+
+    fn passed(&mut self, at: usize, began: u64, ended: u64) {
+        let exchanged = matches!(self.schedule().steps[at], Step::Exchange { .. });
+        let record = &mut self.records[self.rank.index()][at];
+        (record.began, record.ended, record.exchanged) = (began, ended, exchanged);
+    }
+}

@@ -1,0 +1,116 @@
+//! A checked program: one worker's schedule with all that the checker derived for it. Only this can be executed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Goal, Schedule, Step};
+use crate::bag::wire::Expected;
+use crate::{Block, Element, Rank};
+
+/// See the module. It is made by a [`Proof`](super::Proof) alone.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(super) schedule: Arc<Schedule>,
+    /// By step.
+    pub(super) facts: Vec<Facts>,
+    pub(super) goal: Goal,
+    /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that cancel to
+    /// zero too.
+    pub(super) whole: Vec<bool>,
+    /// Whether no worker's schedule leaves anything out or rounds it, which reductions other than the sum need.
+    pub(super) keeps_all: bool,
+}
+
+/// What the checker derived for one step of one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The latency rounds in which it begins and ends, from 1 on. An exchange with a worker that is late begins in one and ends
+    /// in another; what is no exchange belongs to the round that comes next.
+    pub began: u64,
+    /// See `began`.
+    pub ended: u64,
+    /// For each slot of a `Keep` or `Align`: who else holds that very expression and drops the same entries.
+    pub holders: Vec<Holders>,
+    /// For each of these slots: how many selections lie behind the result, this one included. Equal contents have equal stages,
+    /// so that a rounding may take its random numbers from there.
+    pub stages: Vec<u32>,
+    /// For each receive.
+    pub receipts: Vec<Receipt>,
+}
+
+/// What may come for one receive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Of each slot.
+    pub expected: Vec<Expected>,
+    /// How many numbers of a note come with each slot.
+    pub notes: Vec<usize>,
+    /// 32-bit words at most.
+    pub words: u64,
+    /// The latency round in which it is sent.
+    pub round: u64,
+}
+
+/// How many workers drop the same entries, so that each keeps one part in so many for its residual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// This worker and all others.
+    pub count: u32,
+    /// Whether this one is the first of them by rank, which keeps what division leaves over.
+    pub is_first: bool,
+}
+
+impl Holders {
+    /// This worker's share v/d of what d holders drop, as it is rounded; of the first, v − (d − 1)·(v/d), so that the
+    /// shares add up to v.
+    pub fn share<T: Element>(self, value: T) -> T {
+        let share = value.divide(self.count);
+        if self.is_first && !self.count.is_power_of_two() {
+            // One rounding in 64 bits; in fewer there is none to speak of.
+            T::from_f64((1.0 - f64::from(self.count)).mul_add(share.to_f64(), value.to_f64()))
+        } else {
+            share
+        }
+    }
+}
+
+impl Program {
+    /// What is done, in order.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// What was derived for each step.
+    pub fn facts(&self) -> &[Facts] {
+        &self.facts
+    }
+
+    /// Whether no worker's schedule leaves anything out or rounds it.
+    pub fn keeps_all(&self) -> bool {
+        self.keeps_all
+    }
+
+    /// Whether this worker brings something to a block, and whether it ends with the sum.
+    pub(crate) fn part_in(&self, block: Block) -> (bool, bool) {
+        let of = |ranks: &super::Ranks| ranks.has(self.schedule.rank, block);
+        (of(&self.goal.brings), of(&self.goal.ends))
+    }
+
+    /// The most bytes that each peer may send in one run, by the bounds that were derived.
+    pub fn most_bytes<T: Element>(&self) -> BTreeMap<Rank, u64> {
+        let mut bytes = BTreeMap::new();
+        let width = T::WIDTH as u64;
+        for (step, facts) in self.schedule.steps.iter().zip(&self.facts) {
+            let Step::Exchange { receives, .. } = step else { continue };
+            for (receive, receipt) in receives.iter().zip(&facts.receipts) {
+                let of_block =
+                    |e: &Expected| 12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len));
+                let notes: usize = receipt.notes.iter().sum();
+                // A payload costs a little more than its length; every block may begin one.
+                *bytes.entry(receive.from).or_default() +=
+                    receipt.expected.iter().map(|e| of_block(e) + 4096).sum::<u64>() + 8 * notes as u64;
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,131 @@
+//! By which rule entries are chosen, and what is told about a choice.
+
+use std::sync::Arc;
+
+use crate::selectors::Selection;
+use crate::{Allotment, Block, Partition};
+
+/// A number that is known when the schedule runs, not when it is made: what a [`Memory`] holds there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Register {
+    /// The same on all workers.
+    Agreed(u8),
+    /// This worker's own: only for a choice that nobody else has to repeat.
+    Own(u8),
+}
+
+/// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot; zeros are never kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rule {
+    /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
+    Top(Allotment),
+    /// The same, but no more than the register says.
+    TopOf {
+        /// Holds k.
+        register: Register,
+        /// k at most, for every block of the partition.
+        most: Allotment,
+    },
+    /// Of all slots together the k largest.
+    Jointly(usize),
+    /// Of all slots together the entries of at least the magnitude that the register holds; the largest of them if
+    /// they are more than `most`.
+    Above {
+        /// Holds the magnitude.
+        register: Register,
+        /// How many are kept at most.
+        most: usize,
+    },
+    /// What a selector chooses from all of this worker's own gradient, as far as that is of so many entries as an index can
+    /// count. It keeps its state in this worker's own registers, from the first on.
+    By(Arc<Selection>),
+    /// Of each slot the entries at so many indices that are drawn by lot, k given for every block of the partition: the same
+    /// indices on every worker, others in every step, each set of so many as likely as any other.
+    Random(Allotment),
+    /// Every entry: to round them.
+    Every,
+    /// Every entry, and from here on a value for each entry of the block, those that are zero too.
+    Dense,
+}
+
+/// What is told with a bag about how it came to be, for a method that learns from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Note {
+    /// How many entries the last selection chose from: one number.
+    Seen,
+    /// Where this worker's own selection, in the flat gradient, would be cut into so many parts of equal counts: one
+    /// number less than parts, each the position of a part's first entry.
+    Cuts(u32),
+}
+
+impl Note {
+    /// How many numbers it has.
+    pub fn len(self) -> usize {
+        match self {
+            Note::Seen => 1,
+            Note::Cuts(parts) => parts.saturating_sub(1) as usize,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Rule {
+    /// How many entries are chosen at most, as the length of a block allows: of each slot, or of all of them where they are
+    /// looked at [together](Self::is_joint). None for all of them.
+    pub fn most(&self) -> Option<u32> {
+        let most = |k: usize| u32::try_from(k).unwrap_or(u32::MAX);
+        match self {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => {
+                Some((0..k.blocks() as u32).map(|block| k.most(Block(block))).max().unwrap_or(0))
+            }
+            Rule::Jointly(k) | Rule::Above { most: k, .. } => Some(most(*k)),
+            Rule::By(selection) => Some(most(selection.most())),
+            Rule::Every | Rule::Dense => None,
+        }
+    }
+
+    /// Whether the slots are looked at together.
+    pub fn is_joint(&self) -> bool {
+        matches!(self, Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_))
+    }
+
+    /// Whether the indices do not depend on any value.
+    pub fn is_blind(&self) -> bool {
+        matches!(self, Rule::Random(_) | Rule::Every | Rule::Dense)
+    }
+
+    /// Whether it reads what one worker has learnt by itself.
+    pub(super) fn reads_own(&self) -> bool {
+        match self {
+            Rule::TopOf { register, .. } | Rule::Above { register, .. } => {
+                matches!(register, Register::Own(_))
+            }
+            Rule::By(_) => true,
+            Rule::Top(_) | Rule::Jointly(_) | Rule::Random(_) | Rule::Every | Rule::Dense => false,
+        }
+    }
+
+    /// Whether it has what it needs for every block.
+    pub(super) fn fits(&self, partition: &Partition) -> bool {
+        match self {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => k.blocks() == partition.blocks(),
+            Rule::By(selection) => {
+                let n = partition.entries();
+                selection.selector.check().is_ok() && selection.layers.entries() == n && n < u32::MAX as usize
+            }
+            Rule::Jointly(_) | Rule::Above { .. } | Rule::Every | Rule::Dense => true,
+        }
+    }
+
+    /// How many entries of a block it is to be prepared for; None where no threshold predicts them.
+    pub(super) fn quota(&self, block: Block) -> Option<u32> {
+        match self {
+            Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k.most(block)),
+            rule => self.most().filter(|_| !rule.is_blind()),
+        }
+    }
+}
