@@ -197,3 +197,41 @@ fn count(symbols: &Symbols, goal: &Goal, sum: Term, block: Block) -> Result<bool
         None => Ok(whole),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+    use crate::collectives::COLLECTIVES;
+
+    /// Checks every rank by itself, though they be rotations.
+    fn one_by_one(schedules: Vec<Schedule>) -> Proof {
+        let all = schedules.into_iter().map(Arc::new).collect();
+        let (symbols, held) = run(all, &Goal::ALL_REDUCE, false).unwrap();
+        let whole = sums(&symbols, &Goal::ALL_REDUCE, &held).unwrap();
+        Proof::new(Goal::ALL_REDUCE, symbols, whole)
+    }
+
+    /// What rank 0 proves in place of all is what all of them prove.
+    #[test]
+    fn rotations_prove_the_same() {
+        let mut rotated = 0;
+        for (collective, workers) in COLLECTIVES.iter().flat_map(|c| (1..=17).map(move |p| (c, p))) {
+            for (k, n) in [(1, 40), (7, 40), (20, 40), (40, 40), (5, 12), (30, 103)] {
+                let method = Method::named(collective.name()).unwrap().k(k.min(n));
+                let schedules = method.schedules(workers, n).unwrap();
+                let proof = check(schedules.clone()).unwrap();
+                rotated += u32::from(proof.rotates());
+                let expected = one_by_one(schedules);
+                assert_eq!(proof.cost, expected.cost, "{method}, P {workers}, n {n}");
+                for rank in (0..workers).map(Rank) {
+                    let (found, expected) = (proof.program(rank), expected.program(rank));
+                    assert_eq!(found.schedule(), expected.schedule());
+                    assert_eq!(found.facts(), expected.facts(), "{method}, P {workers}, {rank}");
+                    assert_eq!((found.whole, found.keeps_all), (expected.whole, expected.keeps_all));
+                }
+            }
+        }
+        assert!(rotated > 700, "most methods are rotations: {rotated}");
+    }
+}

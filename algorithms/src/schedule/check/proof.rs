@@ -85,7 +85,7 @@ impl Proof {
     }
 
     /// Whether rank 0 was checked in place of all.
-    fn rotates(&self) -> bool {
+    pub(super) fn rotates(&self) -> bool {
         self.schedules.len() < self.workers() as usize
     }
 
