@@ -123,7 +123,7 @@ impl Row {
         let mut decoder = Decoder::new(expected);
         for payload in payloads {
             let read = decoder.feed(payload, |_, part| {
-                if let Part::Sparse { entries, rounded } = part {
+                if let Part::Sparse { entries, rounded, .. } = part {
                     found = (entries, rounded);
                 }
             });

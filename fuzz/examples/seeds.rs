@@ -78,7 +78,7 @@ impl Seeds {
         let (len, rounded) = match &body {
             Body::Sparse { len, rounded, .. } => (*len as u32, *rounded),
             Body::Dense { values, rounded } => (values.len() as u32, *rounded),
-            Body::Proposal { .. } | Body::Aligned { .. } => return Ok(()),
+            Body::Proposal { .. } | Body::Aligned { .. } | Body::Encoded(_) => return Ok(()),
         };
         let stream = encode(&[body]).concat();
         let (form, count) = (stream[0], [stream[4], stream[5]]);

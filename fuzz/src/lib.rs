@@ -108,23 +108,23 @@ fn read<T: Element>(expected: Vec<Expected>, stream: &[u8], cut: u8) {
         let fed = decoder.feed(Bytes::copy_from_slice(payload), |block, part| {
             let Expected { len, bound, .. } = expected[block];
             match part {
-                Part::Sparse { entries, rounded } => {
+                Part::Sparse { entries, rounded, .. } => {
                     check(&entries, len, bound);
                     assert!(bodies[block].is_none());
                     bodies[block] = Some(Body::Sparse { entries, len: len as usize, rounded });
                 }
-                Part::Proposal { indices } => {
+                Part::Proposal { indices, .. } => {
                     assert!(indices.len() <= bound as usize && indices.is_sorted_by(|a, b| a < b));
                     assert!(indices.last().is_none_or(|&last| last < len) && bodies[block].is_none());
                     bodies[block] = Some(Body::Proposal { indices: indices.into(), len: len as usize });
                 }
-                Part::Aligned { values, rounded } => {
+                Part::Aligned { values, rounded, .. } => {
                     let indices = sets[block].clone().expect("an aligned block has a set");
                     assert!(values.len() == indices.len() && bodies[block].is_none());
                     assert!(values.iter().all(|v| v.is_finite()));
                     bodies[block] = Some(Body::Aligned { indices, values, len: len as usize, rounded });
                 }
-                Part::Dense { first, values: piece, rounded } => {
+                Part::Dense { first, values: piece, rounded, .. } => {
                     assert!(piece.len().is_multiple_of(T::WIDTH), "no value is torn");
                     assert!(element::values::<T>(&piece).all(T::is_finite));
                     let body = bodies[block].get_or_insert(Body::Dense { values: Dense::default(), rounded });
@@ -169,6 +169,7 @@ fn same_again<T: Element>(bodies: &[Body<T>]) {
         Body::Aligned { indices, len, .. } => {
             Expected { len: *len as u32, bound: indices.len() as u32, content: Content::Aligned }
         }
+        Body::Encoded(_) => panic!("what comes is not kept encoded here"),
     });
     let sets = bodies.iter().map(|body| match body {
         Body::Aligned { indices, .. } => Some(indices.clone()),
@@ -181,22 +182,25 @@ fn same_again<T: Element>(bodies: &[Body<T>]) {
     let mut wanted: Vec<u64> = Vec::new();
     for payload in payloads {
         let fed = decoder.feed(payload, |block, part| match (part, &bodies[block]) {
-            (Part::Sparse { entries, rounded }, Body::Sparse { entries: before, rounded: tag, .. }) => {
+            (Part::Sparse { entries, rounded, .. }, Body::Sparse { entries: before, rounded: tag, .. }) => {
                 assert_eq!((&entries.indices, rounded), (&before.indices, *tag));
                 values.extend(entries.values.iter().map(|v| v.bits()));
                 wanted.extend(before.values.iter().map(|v| v.bits()));
             }
-            (Part::Dense { first, values: piece, rounded }, Body::Dense { values: before, rounded: tag }) => {
+            (
+                Part::Dense { first, values: piece, rounded, .. },
+                Body::Dense { values: before, rounded: tag },
+            ) => {
                 assert_eq!(rounded, *tag);
                 values.extend(element::values::<T>(&piece).map(T::bits));
                 let here = first..first + piece.len() / T::WIDTH;
                 wanted.extend(before.stretches(here).flat_map(element::values::<T>).map(T::bits));
             }
-            (Part::Proposal { indices }, Body::Proposal { indices: before, .. }) => {
+            (Part::Proposal { indices, .. }, Body::Proposal { indices: before, .. }) => {
                 assert_eq!(indices[..], before[..]);
             }
             (
-                Part::Aligned { values: after, rounded },
+                Part::Aligned { values: after, rounded, .. },
                 Body::Aligned { values: before, rounded: tag, .. },
             ) => {
                 assert_eq!(rounded, *tag);

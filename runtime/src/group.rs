@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::bag::wire::PIECE;
 use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
 use gleaner_algorithms::residual::{NonFinite, OnNonFinite, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
@@ -13,6 +14,7 @@ use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 use gleaner_transport::Peer;
 
 use crate::failure::Error;
+use crate::inbox::OVERHEAD;
 use crate::post::Post;
 use crate::session::Inner;
 
@@ -176,18 +178,21 @@ impl<T: Element> Group<T> {
 /// The most bytes that each peer may send in one step, by the bounds that the checker derived.
 fn largest_receives<T: Element>(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
     let mut bytes = BTreeMap::new();
-    let width = T::WIDTH as u64;
     for (i, step) in schedule.steps.iter().enumerate() {
         if let Step::Exchange { receives, .. } = step {
-            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
-                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
-                    12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len))
-                };
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from.0).or_default() +=
-                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
+            let expected = proof.expected.get(&i).into_iter().flatten();
+            for (r, (receive, expected)) in receives.iter().zip(expected).enumerate() {
+                let notes: usize = proof.notes.get(&(i, r)).into_iter().flatten().sum();
+                let blocks: u64 = expected.iter().map(|e| credit(e.most_bytes::<T>())).sum();
+                *bytes.entry(receive.from.0).or_default() += 8 * notes as u64 + blocks;
             }
         }
     }
     bytes
+}
+
+/// What so many bytes of one block take of a credit: it may lie in payloads of its own, and the cuts of two layers of
+/// payloads in it.
+fn credit(bytes: u64) -> u64 {
+    bytes + OVERHEAD * (3 + 2 * bytes / PIECE as u64)
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 
 /// What an empty message costs of a credit, so that those are bounded too.
-const OVERHEAD: u64 = 64;
+pub(crate) const OVERHEAD: u64 = 64;
 
 /// Credit that every peer has for control data: two notes.
 const NOTES: u64 = 2 << 20;

@@ -128,18 +128,19 @@ impl Coding {
     /// The same as [`round`](Self::round) on a block with more than half of its entries: QSGD's buckets have 512
     /// positions.
     pub fn round_dense(self, values: &mut [f32], errors: &mut [f32], seed: u64) -> Rounded {
-        let shift = if self.has_buckets() { qsgd::DENSE_SHIFT } else { 0 };
+        let rounded = Rounded::narrowest(self);
         match self {
             Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8 => {
-                let buckets = values.chunks_mut(1 << shift).zip(errors.chunks_mut(1 << shift));
+                let buckets =
+                    values.chunks_mut(1 << rounded.shift).zip(errors.chunks_mut(1 << rounded.shift));
                 for (bucket, (values, errors)) in buckets.enumerate() {
-                    let first = (bucket << shift) as u32;
+                    let first = (bucket << rounded.shift) as u32;
                     qsgd::round(self, values, errors, first.., seed);
                 }
             }
             _ => self.round_each(values, errors),
         }
-        Rounded { coding: self, shift }
+        rounded
     }
 
     /// The codings that round each value by itself.
@@ -181,6 +182,11 @@ impl Rounded {
     /// The binary logarithm of the width of a bucket in positions; 0 where the coding has none.
     pub fn shift(self) -> u8 {
         self.shift
+    }
+
+    /// With buckets as narrow as can be, if the coding has any.
+    pub(super) fn narrowest(coding: Coding) -> Self {
+        Self { coding, shift: if coding.has_buckets() { qsgd::DENSE_SHIFT } else { 0 } }
     }
 
     /// The two bytes that say so on the wire.

@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::keep::Candidates;
 use super::{After, Memory, Note, Place, Program, Progress, Schedule, Slots, Step, Tally};
-use crate::bag::wire::{self, Body, DecodeError, Decoder};
+use crate::bag::wire::{self, Body, DecodeError, Decoder, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
 
@@ -83,8 +83,8 @@ enum Held<T: Element> {
     Bag(Carried<T>),
     /// Values at the indices that the workers agreed on.
     Aligned(Aligned<T>),
-    /// Indices without values.
-    Proposal(Arc<[u32]>),
+    /// Indices without values, and how they travel.
+    Proposal(Arc<[u32]>, Option<Encoded>),
 }
 
 /// Values at indices that are the same on all workers.
@@ -94,6 +94,8 @@ struct Aligned<T: Element> {
     /// A value for each index; some may be zero.
     values: Vec<T>,
     rounded: Rounded,
+    /// How it travels, if it came or was sent as it is now.
+    encoded: Option<Encoded>,
 }
 
 /// A bag, and what travels with it.
@@ -108,11 +110,13 @@ struct Carried<T: Element> {
     note: Option<Arc<[u64]>>,
     /// How many entries the last selection here chose from.
     seen: usize,
+    /// How it travels, if it came or was sent as it is now.
+    encoded: Option<Encoded>,
 }
 
 impl<T: Element> From<Bag<T>> for Carried<T> {
     fn from(bag: Bag<T>) -> Self {
-        Self { bag, switched: false, rounded: Rounded::EXACT, note: None, seen: 0 }
+        Self { bag, switched: false, rounded: Rounded::EXACT, note: None, seen: 0, encoded: None }
     }
 }
 
@@ -124,6 +128,16 @@ impl<T: Element> Held<T> {
     /// What came of sparse entries, whichever form it has now.
     fn of_sparse(bag: Bag<T>) -> Self {
         Held::Bag(Carried { switched: true, ..bag.into() })
+    }
+
+    /// How it travels, where that is known; nothing of an accumulator is kept so.
+    fn encoded(&mut self) -> Option<&mut Option<Encoded>> {
+        match self {
+            Held::Own(_) => None,
+            Held::Bag(Carried { encoded, .. })
+            | Held::Aligned(Aligned { encoded, .. })
+            | Held::Proposal(_, encoded) => Some(encoded),
+        }
     }
 }
 
@@ -334,13 +348,19 @@ impl<T: Element> Execution<T> {
                         self.sent = true;
                         self.exchanges += 1;
                         let passed_on = self.passing_on.take().is_some();
-                        for send in sends {
+                        for (i, send) in sends.iter().enumerate() {
                             let (bodies, notes) = self.bodies(send);
-                            if !passed_on {
-                                let payloads = with_notes(wire::encode(&bodies).into_iter(), &notes);
-                                let (to, exchange) = (send.to, self.exchanges);
-                                outbox.extend(payloads.map(|payload| Outgoing { to, payload, exchange }));
+                            if passed_on {
+                                continue;
                             }
+                            let (payloads, encoded) = wire::encode_keeping(&bodies);
+                            if send.after == After::Retain && (i + 1 < sends.len() || self.sends_later()) {
+                                let places = send.slots.places(self.blocks(), schedule.lanes);
+                                places.zip(encoded).for_each(|(place, e)| self.keep_encoded(place, e));
+                            }
+                            let payloads = with_notes(payloads.into_iter(), &notes);
+                            let (to, exchange) = (send.to, self.exchanges);
+                            outbox.extend(payloads.map(|payload| Outgoing { to, payload, exchange }));
                         }
                     }
                     if let Some(receive) = receives.get(self.received) {
@@ -403,7 +423,7 @@ impl<T: Element> Execution<T> {
                 Some(Held::Own(overlay)) => (self.materialise(block, &overlay), None),
                 Some(Held::Bag(carried)) => (carried.bag, carried.note),
                 Some(Held::Aligned(aligned)) => (aligned.into_bag(self.block_len(block)), None),
-                Some(Held::Proposal(_)) | None => (Bag::empty(), None),
+                Some(Held::Proposal(..)) | None => (Bag::empty(), None),
             };
             update.push(bag);
             notes.push(note);
@@ -459,49 +479,18 @@ impl<T: Element> Execution<T> {
 
     /// What is sent of some slots, and the notes tied to them.
     fn bodies(&mut self, send: &super::Send) -> (Vec<Body<T>>, Vec<u64>) {
-        let residual = self.reduction.has_residual();
         let mut notes = Vec::new();
         let mut bodies = Vec::new();
         for place in send.slots.places(self.blocks(), self.schedule.lanes) {
-            let held = self.slot(place).take();
+            let mut held = self.slot(place).take();
             if let Some(Held::Bag(Carried { note: Some(note), .. })) = &held {
                 notes.extend_from_slice(note);
             }
-            let (body, held) = match held {
-                Some(Held::Own(overlay)) if overlay.is_empty() => {
-                    let lent =
-                        Dense::lent(self.accumulator.clone(), self.schedule.partition.range(place.block));
-                    (Body::Dense { values: lent, rounded: Rounded::EXACT }, Held::Own(overlay))
-                }
-                Some(Held::Own(overlay)) => {
-                    self.tally.dense += self.block_len(place.block) as f64;
-                    let sums: Carried<T> = self.materialise(place.block, &overlay).into();
-                    told(sums, self.block_len(place.block), residual)
-                }
-                Some(Held::Bag(carried)) => told(carried, self.block_len(place.block), residual),
-                Some(Held::Aligned(aligned)) => {
-                    let Aligned { indices, values, rounded } = aligned.clone();
-                    let len = self.block_len(place.block);
-                    (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
-                }
-                Some(Held::Proposal(indices)) => {
-                    let len = self.block_len(place.block);
-                    (Body::Proposal { indices: indices.clone(), len }, Held::Proposal(indices))
-                }
-                None => told(Bag::empty().into(), self.block_len(place.block), residual),
+            let encoded = held.as_mut().and_then(Held::encoded).and_then(|encoded| encoded.clone());
+            let (body, held) = match (held, encoded) {
+                (Some(held), Some(encoded)) => (Body::Encoded(encoded), held),
+                (held, _) => self.body(place, held),
             };
-            match &body {
-                Body::Sparse { entries, len, .. } => {
-                    self.tally.encoded += entries.len() as f64;
-                    if let Held::Bag(Carried { bag: Bag::Dense(_), .. }) = &held {
-                        self.tally.dense += *len as f64;
-                    }
-                }
-                Body::Proposal { indices, .. } | Body::Aligned { indices, .. } => {
-                    self.tally.encoded += indices.len() as f64;
-                }
-                Body::Dense { .. } => {}
-            }
             match send.after {
                 After::Retain => *self.slot(place) = Some(held),
                 After::Drop => self.intact[place.block.index()] &= place.lane != self.schedule.lane,
@@ -511,6 +500,58 @@ impl<T: Element> Execution<T> {
         (bodies, notes)
     }
 
+    /// What is sent of a slot that is to be encoded, and what to retain.
+    fn body(&mut self, place: Place, held: Option<Held<T>>) -> (Body<T>, Held<T>) {
+        let (len, residual) = (self.block_len(place.block), self.reduction.has_residual());
+        let (body, held) = match held {
+            Some(Held::Own(overlay)) if overlay.is_empty() => {
+                let range = self.schedule.partition.range(place.block);
+                let values = Dense::lent(self.accumulator.clone(), range);
+                (Body::Dense { values, rounded: Rounded::EXACT }, Held::Own(overlay))
+            }
+            Some(Held::Own(overlay)) => {
+                self.tally.dense += len as f64;
+                told(self.materialise(place.block, &overlay).into(), len, residual)
+            }
+            Some(Held::Bag(carried)) => told(carried, len, residual),
+            Some(Held::Aligned(aligned)) => {
+                let Aligned { indices, values, rounded, .. } = aligned.clone();
+                (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
+            }
+            Some(Held::Proposal(indices, _)) => {
+                (Body::Proposal { indices: indices.clone(), len }, Held::Proposal(indices, None))
+            }
+            None => told(Bag::empty().into(), len, residual),
+        };
+        match &body {
+            Body::Sparse { entries, .. } => {
+                self.tally.encoded += entries.len() as f64;
+                if let Held::Bag(Carried { bag: Bag::Dense(_), .. }) = &held {
+                    self.tally.dense += len as f64;
+                }
+            }
+            Body::Proposal { indices, .. } | Body::Aligned { indices, .. } => {
+                self.tally.encoded += indices.len() as f64;
+            }
+            Body::Dense { .. } | Body::Encoded(_) => {}
+        }
+        (body, held)
+    }
+
+    /// Whether a later exchange sends anything: what has travelled may then travel again as it is.
+    fn sends_later(&self) -> bool {
+        let sends = |step: &Step| matches!(step, Step::Exchange { sends, .. } if !sends.is_empty());
+        self.schedule.steps[self.step + 1..].iter().any(sends)
+    }
+
+    /// Remembers how what a slot holds travels, if that is new.
+    fn keep_encoded(&mut self, place: Place, encoded: Option<Encoded>) {
+        let kept = self.slot(place).as_mut().and_then(Held::encoded);
+        if let (Some(kept), Some(encoded)) = (kept, encoded) {
+            *kept = Some(encoded);
+        }
+    }
+
     /// Adds up the lanes of a block.
     fn sum(&mut self, block: Block) -> Result<(), ExecutionError> {
         let len = self.block_len(block);
@@ -518,7 +559,7 @@ impl<T: Element> Execution<T> {
         let mut switched = true;
         for lane in 0..self.schedule.lanes {
             let slot = self.slot(Place { block, lane });
-            match slot.take_if(|held| !matches!(held, Held::Proposal(_))) {
+            match slot.take_if(|held| !matches!(held, Held::Proposal(..))) {
                 Some(Held::Own(overlay)) => {
                     switched = false;
                     bags.push(self.materialise(block, &overlay));
@@ -528,7 +569,7 @@ impl<T: Element> Execution<T> {
                     bags.push(carried.bag);
                 }
                 Some(Held::Aligned(aligned)) => bags.push(aligned.into_bag(len)),
-                Some(Held::Proposal(_)) | None => {}
+                Some(Held::Proposal(..)) | None => {}
             }
         }
         self.intact[block.index()] = false;
@@ -581,7 +622,7 @@ impl<T: Element> Execution<T> {
             let mut carried = match self.slot(place).take() {
                 Some(Held::Bag(carried)) => carried,
                 Some(Held::Own(overlay)) => self.materialise(place.block, &overlay).into(),
-                Some(Held::Aligned(_) | Held::Proposal(_)) | None => Bag::empty().into(),
+                Some(Held::Aligned(_) | Held::Proposal(..)) | None => Bag::empty().into(),
             };
             carried.note = Some(match &cuts {
                 Some(cuts) => cuts.clone(),

@@ -13,7 +13,7 @@ pub struct Tally {
     pub pooled: f64,
     /// Entries of bags that other selections looked at, and indices that were drawn by lot or agreed on.
     pub sifted: f64,
-    /// Sparse entries, indices of proposals and aligned values that were encoded.
+    /// Sparse entries, indices of proposals and aligned values that were encoded. What travels on as it came costs none.
     pub encoded: f64,
     /// Sparse entries that were decoded, and those that they were merged with.
     pub merged: f64,

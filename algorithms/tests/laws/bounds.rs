@@ -1,14 +1,15 @@
-//! What a worker receives never exceeds what the checker declared, and a peer that sends more is refused.
+//! What a worker receives never exceeds what the checker declared, and a peer that sends more is refused. What travels is
+//! encoded once, and passed on as the bytes that a fresh encoding would give.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
-use gleaner_algorithms::bag::{Entries, Rounded, floats};
+use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{
-    Execution, ExecutionError, Lockstep, Progress, Receipt, Run, Slots, Step, lockstep,
+    Execution, ExecutionError, Happening, Lockstep, Progress, Receipt, Run, Slots, Step, lockstep, watched,
 };
 use gleaner_algorithms::{Block, Method, Rank};
 use proptest::prelude::*;
@@ -22,34 +23,75 @@ struct Witness {
     receives: VecDeque<(Vec<Expected>, Vec<Block>, usize)>,
     /// What was proposed for each block.
     proposed: Vec<Option<Arc<[u32]>>>,
-    decoder: Option<(Decoder, Vec<usize>, Vec<Expected>)>,
+    reading: Option<Reading>,
+}
+
+/// A message that is being read.
+struct Reading {
+    decoder: Decoder,
+    expected: Vec<Expected>,
+    sets: Vec<Option<Arc<[u32]>>>,
+    nonzeros: Vec<usize>,
+    bodies: Vec<Option<Body>>,
+    stream: Vec<u8>,
 }
 
 impl Witness {
-    /// Reads a payload and counts the non-zero entries of every block that came.
+    /// Reads a payload and counts the non-zero entries of every block that came. What came is what encoding it gives.
     fn read(&mut self, mut payload: Bytes) {
-        let (decoder, nonzeros, expected) = self.decoder.get_or_insert_with(|| {
+        let reading = self.reading.get_or_insert_with(|| {
             let (expected, blocks, notes) =
                 self.receives.pop_front().expect("no more receives than the proof lists");
             payload = payload.slice(8 * notes..);
-            let sets = blocks.iter().map(|block| self.proposed[block.index()].clone()).collect();
-            (Decoder::new(expected.clone()).with_sets(sets), vec![0; expected.len()], expected)
+            let sets: Vec<_> = blocks.iter().map(|block| self.proposed[block.index()].clone()).collect();
+            Reading {
+                decoder: Decoder::new(expected.clone()).with_sets(sets.clone()),
+                nonzeros: vec![0; expected.len()],
+                bodies: vec![None; expected.len()],
+                stream: Vec::new(),
+                expected,
+                sets,
+            }
         });
+        let Reading { decoder, expected, sets, nonzeros, bodies, stream } = reading;
+        stream.extend_from_slice(&payload);
         decoder
             .feed(payload, |block, part| {
-                nonzeros[block] += match part {
-                    Part::Sparse { entries, .. } => entries.len(),
-                    Part::Dense { values, .. } => floats(&values).filter(|v| *v != 0.0).count(),
-                    Part::Proposal { indices } => indices.len(),
-                    Part::Aligned { values, .. } => values.len(),
-                }
+                let len = expected[block].len as usize;
+                let (found, body) = match part {
+                    Part::Sparse { entries, rounded, .. } => {
+                        (entries.len(), Body::Sparse { entries, len, rounded })
+                    }
+                    Part::Dense { values: piece, rounded, .. } => {
+                        let found = floats(&piece).filter(|v| *v != 0.0).count();
+                        let mut values = match bodies[block].take() {
+                            Some(Body::Dense { values, .. }) => values,
+                            _ => Dense::default(),
+                        };
+                        values.push(piece);
+                        (found, Body::Dense { values, rounded })
+                    }
+                    Part::Proposal { indices, .. } => {
+                        (indices.len(), Body::Proposal { indices: indices.into(), len })
+                    }
+                    Part::Aligned { values, rounded, .. } => {
+                        let indices = sets[block].clone().expect("what is aligned was proposed");
+                        (values.len(), Body::Aligned { indices, values, len, rounded })
+                    }
+                };
+                nonzeros[block] += found;
+                bodies[block] = Some(body);
             })
             .unwrap();
-        for (&found, Expected { len, bound, .. }) in nonzeros.iter().zip(expected) {
+        for (&found, Expected { len, bound, .. }) in nonzeros.iter().zip(&*expected) {
             assert!(found <= *bound as usize && bound <= len, "{found} entries came, at most {bound} may");
         }
         if decoder.is_complete() {
-            self.decoder = None;
+            let most: u64 = expected.iter().map(|e| e.most_bytes::<f32>()).sum();
+            assert!(stream.len() as u64 <= most, "{} bytes came, at most {most} may", stream.len());
+            let bodies: Vec<Body> = bodies.drain(..).map(|body| body.expect("complete")).collect();
+            assert!(encode(&bodies).concat() == *stream, "other bytes than those of a fresh encoding");
+            self.reading = None;
         }
     }
 }
@@ -80,7 +122,7 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
                 };
                 slots.into_iter().zip(&facts.receipts).map(told).collect::<Vec<_>>()
             });
-            Witness { receives: receives.collect(), proposed: proposed.clone(), decoder: None }
+            Witness { receives: receives.collect(), proposed: proposed.clone(), reading: None }
         })
         .collect();
     let mut runs: Vec<Execution> =
@@ -115,7 +157,7 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
         assert!(moved, "accepted schedules do not deadlock");
     }
     assert!(queues.values().all(VecDeque::is_empty));
-    assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.decoder.is_none()));
+    assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.reading.is_none()));
     let runs =
         runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
     team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, team.collection).unwrap();
@@ -177,6 +219,49 @@ fn a_peer_that_sends_more_is_refused() {
         again().receive(Rank(0), two[0].clone(), &mut Vec::new()),
         Err(ExecutionError::Unexpected { from: Rank(0) })
     );
+    // All twenty values are too many, too, whatever they are.
+    let dense = encode(&[Body::Dense { values: vec![0.0f32; 20].into(), rounded: Rounded::EXACT }]);
+    assert_eq!(
+        again().receive(Rank(1), dense[0].clone(), &mut Vec::new()),
+        Err(ExecutionError::Decode {
+            from: Rank(1),
+            source: DecodeError::Count { block: 0, count: 20, allowed: 2 }
+        })
+    );
+}
+
+/// How many entries each worker encodes in a step, where 12 for each worker are kept of n.
+fn encoded(method: Method, workers: usize, n: usize) -> Vec<f64> {
+    let mut team = Team::of(method.k(12 * workers), workers, n);
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random(3));
+    let runs =
+        gradients.iter().enumerate().map(|(w, gradient)| team.begin(w, gradient, usize::MAX)).collect();
+    let mut encoded = vec![0.0; workers];
+    let watch = |rank: Rank, happening: Happening<'_>| {
+        if let Happening::Advanced(tally, _) = happening {
+            encoded[rank.index()] = tally.encoded;
+        }
+    };
+    watched(runs, watch).unwrap();
+    encoded
+}
+
+/// In Bruck's all-gather everybody passes on what came: each worker encodes its own block alone, whatever P is. SparDL
+/// encodes each of the other blocks once before that.
+#[test]
+fn what_is_passed_on_is_not_encoded_again() {
+    for workers in 2..=17 {
+        let n = 3000 * workers;
+        let each = vec![12.0 * workers as f64; workers];
+        for coding in [Coding::Exact, Coding::Bf16] {
+            assert_eq!(
+                encoded(Method::named("topka").unwrap().coding(coding), workers, n),
+                each,
+                "P {workers}"
+            );
+            assert_eq!(encoded(Method::spardl().coding(coding), workers, n), each, "P {workers}");
+        }
+    }
 }
 
 /// Finite gradients may have a sum that is not: whoever adds it reports it, whatever form its bag has.

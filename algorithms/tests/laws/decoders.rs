@@ -20,7 +20,7 @@ fn bits<T: Element>(body: &Body<T>) -> Came {
             (false, entries.indices.clone(), entries.values.iter().map(|v| v.bits()).collect())
         }
         Body::Dense { values, .. } => (true, Vec::new(), values.iter().map(|v| v.bits()).collect()),
-        Body::Proposal { .. } | Body::Aligned { .. } => panic!("no bag: {body:?}"),
+        other => panic!("no bag: {other:?}"),
     }
 }
 
@@ -72,7 +72,7 @@ fn slots_come_back<T: Element>(blocks: &[(usize, usize)], seed: u64) {
         let bound = match body {
             Body::Sparse { entries, .. } => entries.len(),
             Body::Dense { .. } => len,
-            Body::Proposal { .. } | Body::Aligned { .. } => panic!("no bag: {body:?}"),
+            other => panic!("no bag: {other:?}"),
         };
         Expected::bag(len as u32, bound as u32)
     };

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 
 use super::super::{Coding, Entries, Rounded};
 use super::error::Wrong;
-use super::{Content, DecodeError, Expected, Form, Header, PIECE, indices, values};
+use super::{Content, DecodeError, Encoded, Expected, Form, Header, PIECE, indices, values};
 use crate::element::{self, Element};
 
 /// A part of a slot, as the decoder hands it on.
@@ -19,6 +19,8 @@ pub enum Part<T: Element = f32> {
         entries: Entries<T>,
         /// What the values were rounded to.
         rounded: Rounded,
+        /// The block as it came.
+        encoded: Encoded,
     },
     /// Consecutive values of a dense block, as many as have come.
     Dense {
@@ -28,11 +30,15 @@ pub enum Part<T: Element = f32> {
         values: Bytes,
         /// What they were rounded to.
         rounded: Rounded,
+        /// The block as it came, with the last values of one that was rounded.
+        encoded: Option<Encoded>,
     },
     /// All indices of a proposal.
     Proposal {
         /// They, ascending.
         indices: Vec<u32>,
+        /// The block as it came.
+        encoded: Encoded,
     },
     /// The values at the indices that the receiver has.
     Aligned {
@@ -40,14 +46,28 @@ pub enum Part<T: Element = f32> {
         values: Vec<T>,
         /// What they were rounded to.
         rounded: Rounded,
+        /// The block as it came.
+        encoded: Encoded,
     },
+}
+
+impl<T: Element> Part<T> {
+    /// The block as it came, once it is whole; nothing of exact dense values.
+    pub(crate) fn encoded(&self) -> Option<&Encoded> {
+        match self {
+            Part::Sparse { encoded, .. } | Part::Proposal { encoded, .. } | Part::Aligned { encoded, .. } => {
+                Some(encoded)
+            }
+            Part::Dense { encoded, .. } => encoded.as_ref(),
+        }
+    }
 }
 
 /// Puts a slot together from payloads, a part at a time.
 ///
 /// It takes memory for one block at a time. Of a sparse block it gathers the body, unless that comes in one payload: at
 /// most 12 bytes for each entry within the [bound](Expected::bound). Of a dense block of quantised values it gathers a
-/// bucket. What it hands on takes 8 bytes for each sparse entry. Dense values are lent from the payload if they are exact,
+/// bucket. What it hands on takes 8 bytes for each sparse entry, and the block as it came. Dense values are lent from the payload if they are exact,
 /// and otherwise take [`PIECE`] bytes or a bucket at a time. A sparse block may also come with all of its values, if that
 /// is no longer than indices would be; these then take 5 bytes for each entry of the block's length.
 #[derive(Debug)]
@@ -59,7 +79,11 @@ pub struct Decoder<T: Element = f32> {
     /// The block whose body is being read, and how many values of it were handed on.
     block: usize,
     read: usize,
+    /// How many of these were not zero, where fewer than all may be.
+    nonzeros: u32,
     gathered: Gathered,
+    /// What has come of a dense block of rounded values, as it came.
+    came: Vec<u8>,
     /// Whether sparse values may be zero.
     zeros: bool,
     /// The indices of blocks that come aligned, by block.
@@ -76,7 +100,9 @@ impl<T: Element> Decoder<T> {
             open: None,
             block: 0,
             read: 0,
+            nonzeros: 0,
             gathered: Gathered::default(),
+            came: Vec::new(),
             zeros: false,
             sets: Vec::new(),
             values: PhantomData,
@@ -137,7 +163,7 @@ impl<T: Element> Decoder<T> {
                 return Ok(());
             }
             self.block += 1;
-            self.read = 0;
+            (self.read, self.nonzeros) = (0, 0);
         }
         if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(rest.len())) }
     }
@@ -200,9 +226,10 @@ impl<T: Element> Decoder<T> {
                 let value = element::values::<T>(&values).nth(position).map_or(f64::NAN, |v| v.to_f64());
                 return Err(DecodeError::Value { block, value: value.to_string() });
             }
+            self.count(element::values(&values))?;
             let first = self.read;
             self.read += values.len() / T::WIDTH;
-            part(block, Part::Dense { first, values, rounded: Rounded::EXACT });
+            part(block, Part::Dense { first, values, rounded: Rounded::EXACT, encoded: None });
             if self.read == len {
                 return Ok(true);
             }
@@ -212,15 +239,16 @@ impl<T: Element> Decoder<T> {
     /// Hands on what is complete of a dense block of shorter values; says whether that was its end.
     fn dense(
         &mut self,
-        Header { count, .. }: Header,
+        header: Header,
         rounded: Rounded,
         rest: &mut Bytes,
         part: &mut impl FnMut(usize, Part<T>),
     ) -> Result<bool, DecodeError> {
         let block = self.block;
-        let len = count as usize;
+        let (count, len) = (header.count, header.count as usize);
         if len == 0 {
-            part(block, Part::Dense { first: 0, values: Bytes::new(), rounded });
+            let encoded = Some(Encoded { header, len, body: Bytes::new() });
+            part(block, Part::Dense { first: 0, values: Bytes::new(), rounded, encoded });
         }
         // What can be read at all: a bucket, or two values that share a word.
         let unit = if rounded.coding().has_buckets() { 1 << rounded.shift() } else { 2 };
@@ -235,12 +263,30 @@ impl<T: Element> Decoder<T> {
             let Some(bytes) = self.gathered.take(rest, bytes) else { return Ok(false) };
             let values = values::read_dense::<T>(rounded, here, &bytes)
                 .map_err(|wrong| wrong.at(block, count, count))?;
+            self.count(values.iter().copied())?;
             let mut exact = Vec::with_capacity(T::WIDTH * here);
             values.iter().for_each(|v| exact.extend_from_slice(v.to_le().as_ref()));
-            part(block, Part::Dense { first: self.read, values: exact.into(), rounded });
+            self.came.extend_from_slice(&bytes);
+            let first = self.read;
             self.read += here;
+            let whole = |came: &mut Vec<u8>| Encoded { header, len, body: std::mem::take(came).into() };
+            let encoded = (self.read == len).then(|| whole(&mut self.came));
+            part(block, Part::Dense { first, values: exact.into(), rounded, encoded });
         }
         Ok(true)
+    }
+
+    /// Counts the values of a dense block that are not zero, and refuses more than the bound. Of reductions that take zeros
+    /// for values, other values may be what is absent.
+    fn count(&mut self, values: impl Iterator<Item = T>) -> Result<(), DecodeError> {
+        let (block, Expected { len, bound, .. }) = (self.block, self.expected[self.block]);
+        if bound < len && !self.zeros {
+            self.nonzeros += values.filter(|v| *v != T::ZERO).count() as u32;
+            if self.nonzeros > bound {
+                return Err(DecodeError::Count { block, count: self.nonzeros, allowed: bound });
+            }
+        }
+        Ok(())
     }
 
     /// Hands on a sparse block, a proposal or an aligned bag once all of it has come; says whether it has.
@@ -253,12 +299,13 @@ impl<T: Element> Decoder<T> {
         let block = self.block;
         let Some(body) = self.gathered.take(rest, 4 * header.words as usize) else { return Ok(false) };
         let len = self.expected[block].len;
+        let encoded = Encoded { header, len: len as usize, body: body.clone() };
         let read = match (header.form, header.rounded) {
-            (_, None) => indices_alone(header, len, &body).map(|indices| Part::Proposal { indices }),
+            (_, None) => indices_alone(header, len, &body).map(|indices| Part::Proposal { indices, encoded }),
             (Form::Aligned, Some(rounded)) => values::read_sparse(rounded, self.set(block), &body, true)
-                .map(|values| Part::Aligned { values, rounded }),
+                .map(|values| Part::Aligned { values, rounded, encoded }),
             (_, Some(rounded)) => entries(header, rounded, len, &body, self.zeros)
-                .map(|entries| Part::Sparse { entries, rounded }),
+                .map(|entries| Part::Sparse { entries, rounded, encoded }),
         };
         part(block, read.map_err(|wrong| wrong.at(block, header.count, len))?);
         Ok(true)

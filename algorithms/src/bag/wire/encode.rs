@@ -1,5 +1,6 @@
 //! From bags to payloads.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -49,6 +50,17 @@ pub enum Body<T: Element = f32> {
         /// What they were rounded to, as for sparse ones.
         rounded: Rounded,
     },
+    /// Any of these but exact dense values, as it was encoded before.
+    Encoded(Encoded),
+}
+
+/// One block as it travels: what came is passed on as these bytes. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    pub(super) header: Header,
+    /// How many entries the block has.
+    pub(super) len: usize,
+    pub(super) body: Bytes,
 }
 
 /// The payloads that carry the bodies of a slot, in order.
@@ -56,15 +68,21 @@ pub enum Body<T: Element = f32> {
 /// # Panics
 /// If an index is not below the length of its block.
 pub fn encode<T: Element>(bodies: &[Body<T>]) -> Vec<Bytes> {
+    encode_keeping(bodies).0
+}
+
+/// [`encode`](encode()), with each body that was encoded now, without a copy: all but exact dense values and what was encoded before.
+pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec<Option<Encoded>>) {
     let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
     let copied =
         |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
-    let mut stream = Stream::default();
+    let mut stream = Stream { encoded: vec![None; bodies.len()], ..Stream::default() };
     stream.open.reserve(plans.iter().map(copied).sum::<usize>() + indices::SLACK);
     for ((header, _), body) in plans.iter().zip(bodies) {
         header.write::<T>(body.len() as u64, &mut stream.open);
     }
-    for ((header, choice), body) in plans.iter().zip(bodies) {
+    for (block, ((header, choice), body)) in plans.iter().zip(bodies).enumerate() {
+        let start = stream.open.len();
         match body {
             Body::Sparse { entries, len, rounded } if header.form == Form::Full => {
                 values::write_dense(*rounded, &entries.to_dense(*len), &mut stream.open);
@@ -87,10 +105,16 @@ pub fn encode<T: Element>(bodies: &[Body<T>]) -> Vec<Bytes> {
             Body::Dense { values, .. } => {
                 values.pieces().iter().for_each(|piece| stream.open.extend_from_slice(piece));
             }
+            Body::Encoded(encoded) => stream.open.extend_from_slice(&encoded.body),
+        }
+        let exact = matches!(body, Body::Dense { rounded: Rounded::EXACT, .. });
+        if !exact && !matches!(body, Body::Encoded(_)) {
+            let encoded = Encoded { header: *header, len: body.len(), body: Bytes::new() };
+            stream.bodies.push((block, start..stream.open.len(), encoded));
         }
     }
     stream.flush();
-    stream.payloads
+    (stream.payloads, stream.encoded)
 }
 
 /// Payloads that together are these bytes, lent.
@@ -109,12 +133,13 @@ pub(crate) fn announce_dense<T: Element>(len: usize) -> Option<Bytes> {
 
 /// The smallest body, and within it how the indices are written.
 fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
+    let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
     let (entries, len, rounded) = match body {
         Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
         Body::Dense { values, rounded } => {
-            let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
             return (Header::dense::<T>(values.len(), *rounded), none);
         }
+        Body::Encoded(encoded) => return (encoded.header, none),
         Body::Proposal { indices, len } => {
             let choice = indices::choose(indices, *len as u64);
             let Choice { form, parameter, words } = choice;
@@ -161,6 +186,7 @@ impl<T: Element> Body<T> {
         match self {
             Body::Sparse { len, .. } | Body::Proposal { len, .. } | Body::Aligned { len, .. } => *len,
             Body::Dense { values, .. } => values.len(),
+            Body::Encoded(encoded) => encoded.len,
         }
     }
 }
@@ -169,11 +195,17 @@ impl<T: Element> Body<T> {
 struct Stream {
     payloads: Vec<Bytes>,
     open: Vec<u8>,
+    /// Which bodies were encoded into the open part, and where they lie in it.
+    bodies: Vec<(usize, Range<usize>, Encoded)>,
+    encoded: Vec<Option<Encoded>>,
 }
 
 impl Stream {
     fn flush(&mut self) {
         let open = Bytes::from(std::mem::take(&mut self.open));
         self.payloads.extend(pieces(&open));
+        for (block, range, encoded) in self.bodies.drain(..) {
+            self.encoded[block] = Some(Encoded { body: open.slice(range), ..encoded });
+        }
     }
 }

@@ -111,11 +111,11 @@ impl Header {
             Content::Proposal => ([coding, shift] == Self::NO_VALUES).then_some(None),
             Content::Bag | Content::Aligned => Rounded::from_bytes([coding, shift]).map(Some),
         };
-        // Only floats of 32 bits are ever rounded.
         let rounded = told
-            .filter(|rounded| rounded.is_none_or(|r| r.coding() == Coding::Exact || T::NAME == f32::NAME))
+            .filter(|rounded| rounded.is_none_or(|r| takes::<T>(r.coding())))
             .ok_or(DecodeError::Coding { block, coding, shift })?;
-        let allowed = if form == Form::Dense { len } else { bound.min(len) };
+        let dense = form == Form::Dense && expected.may_be_dense::<T>();
+        let allowed = if dense { len } else { bound.min(len) };
         if count > allowed || (form == Form::Dense && count != len) {
             return Err(DecodeError::Count { block, count, allowed });
         }
@@ -158,7 +158,7 @@ impl Header {
         }
     }
 
-    /// The words of raw indices and values: nothing larger is ever sent.
+    /// The words of raw indices and values: nothing larger is ever sent, and all values only where they are smaller.
     fn most_words<T: Element>(&self, len: u64) -> u64 {
         let count = u64::from(self.count);
         let sparse = |rounded| {
@@ -169,7 +169,37 @@ impl Header {
             (_, None) => count,
             (Form::Dense, Some(rounded)) => values::dense_words::<T>(rounded, len),
             (Form::Aligned, Some(rounded)) => sparse(rounded),
+            (Form::Full, Some(rounded)) => (count + sparse(rounded)).saturating_sub(1),
             (_, Some(rounded)) => count + sparse(rounded),
         }
     }
+}
+
+impl Expected {
+    /// The most bytes that it takes on the wire with values of this type: a header, and a body in whatever coding. Where it
+    /// may be dense nothing is longer than all of its values, and otherwise nothing longer than raw indices and values.
+    pub fn most_bytes<T: Element>(self) -> u64 {
+        let form = match self.content {
+            Content::Bag if self.may_be_dense::<T>() => Form::Dense,
+            Content::Bag | Content::Proposal => Form::Raw,
+            Content::Aligned => Form::Aligned,
+        };
+        let words = |rounded| {
+            let count = self.bound.min(self.len);
+            Header { form, parameter: 0, rounded, count, words: 0 }.most_words::<T>(self.len.into())
+        };
+        let most = match self.content {
+            Content::Proposal => words(None),
+            Content::Bag | Content::Aligned => {
+                let codings = Coding::ALL.into_iter().filter(|&coding| takes::<T>(coding));
+                codings.map(|coding| words(Some(Rounded::narrowest(coding)))).max().unwrap_or(0)
+            }
+        };
+        12 + 4 * most
+    }
+}
+
+/// Whether values of this type are told in a coding: only floats of 32 bits are ever rounded.
+fn takes<T: Element>(coding: Coding) -> bool {
+    coding == Coding::Exact || T::NAME == f32::NAME
 }

@@ -20,10 +20,13 @@ mod values;
 mod tests;
 
 pub use decode::{Decoder, Part};
-pub use encode::{Body, encode};
-pub(crate) use encode::{announce_dense, pieces};
+pub use encode::{Body, Encoded, encode};
+pub(crate) use encode::{announce_dense, encode_keeping, pieces};
 pub use error::DecodeError;
 use header::{Form, Header};
+
+use super::Bag;
+use crate::Element;
 
 /// The largest payload that [`encode()`] makes, in bytes.
 pub const PIECE: usize = 256 << 10;
@@ -54,6 +57,11 @@ impl Expected {
     /// A bag of a block of `len` entries, of which at most `bound` are not zero.
     pub fn bag(len: u32, bound: u32) -> Self {
         Self { len, bound, content: Content::Bag }
+    }
+
+    /// Whether its sender may hold it dense: a bag that may have all entries, or so many that it turns dense.
+    pub(super) fn may_be_dense<T: Element>(self) -> bool {
+        self.bound >= self.len || Bag::<T>::is_dense_with(self.bound as usize, self.len as usize)
     }
 }
 

@@ -22,17 +22,17 @@ fn decode(expected: Vec<Expected>, sets: &Sets, payloads: &[Bytes]) -> Result<Ve
     let mut decoder = Decoder::<f32>::new(expected.clone()).with_sets(sets.clone());
     for payload in payloads {
         decoder.feed(payload.clone(), |block, part| match (part, &mut bodies[block]) {
-            (Part::Sparse { entries, rounded }, body @ None) => {
+            (Part::Sparse { entries, rounded, .. }, body @ None) => {
                 *body = Some(Body::Sparse { entries, len: expected[block].len as usize, rounded });
             }
-            (Part::Proposal { indices }, body @ None) => {
+            (Part::Proposal { indices, .. }, body @ None) => {
                 *body = Some(Body::Proposal { indices: indices.into(), len: expected[block].len as usize });
             }
-            (Part::Aligned { values, rounded }, body @ None) => {
+            (Part::Aligned { values, rounded, .. }, body @ None) => {
                 let (indices, len) = (sets[block].clone().expect("a set"), expected[block].len as usize);
                 *body = Some(Body::Aligned { indices, values, len, rounded });
             }
-            (Part::Dense { first, values: piece, rounded }, body) => {
+            (Part::Dense { first, values: piece, rounded, .. }, body) => {
                 let body = body.get_or_insert(Body::Dense { values: Dense::default(), rounded });
                 let Body::Dense { values, rounded: before } = body else { panic!("one form for a block") };
                 assert_eq!((values.len(), *before), (first, rounded));
@@ -44,6 +44,25 @@ fn decode(expected: Vec<Expected>, sets: &Sets, payloads: &[Bytes]) -> Result<Ve
     }
     assert!(decoder.is_complete());
     Ok(bodies.into_iter().map(|body| body.expect("complete")).collect())
+}
+
+/// What is sent on of a slot that came in these payloads.
+fn passed_on(expected: &[Expected], sets: &Sets, payloads: &[Bytes]) -> Vec<Bytes> {
+    let mut bodies: Vec<Option<Body>> = vec![None; expected.len()];
+    let mut decoder = Decoder::<f32>::new(expected.to_vec()).with_sets(sets.clone());
+    for payload in payloads {
+        let fed = decoder.feed(payload.clone(), |block, part| match (part.encoded().cloned(), part) {
+            (Some(encoded), _) => bodies[block] = Some(Body::Encoded(encoded)),
+            (None, Part::Dense { values: piece, rounded, .. }) => {
+                let body = bodies[block].get_or_insert(Body::Dense { values: Dense::default(), rounded });
+                let Body::Dense { values, .. } = body else { panic!("one form for a block") };
+                values.push(piece);
+            }
+            (None, part) => panic!("{part:?} without its bytes"),
+        });
+        fed.unwrap();
+    }
+    encode(&bodies.into_iter().map(|body| body.expect("complete")).collect::<Vec<Body>>())
 }
 
 /// What the decoder may gather for a block, in bytes.
@@ -65,6 +84,7 @@ fn bits(body: &Body) -> (Vec<(u32, u32)>, Rounded, bool) {
             let bits = values.iter().map(|v| v.to_bits());
             (indices.iter().copied().zip(bits).collect(), *rounded, false)
         }
+        Body::Encoded(_) => panic!("what is compared was decoded"),
     }
 }
 
@@ -80,6 +100,7 @@ fn expected(body: &Body) -> Expected {
             let content = Content::Aligned;
             Expected { len: *len as u32, bound: indices.len() as u32, content }
         }
+        Body::Encoded(_) => panic!("what is expected is not encoded yet"),
     }
 }
 
@@ -127,15 +148,21 @@ proptest! {
     fn what_is_encoded_is_decoded(bodies in proptest::collection::vec(body(), 0..5), cut in 1usize..50) {
         let expected: Vec<Expected> = bodies.iter().map(expected).collect();
         let (wanted, sets): (Vec<_>, Sets) = (bodies.iter().map(bits).collect(), sets(&bodies));
-        let payloads = encode(&bodies);
+        let (payloads, encoded) = encode_keeping(&bodies);
+        let most: u64 = expected.iter().map(|e| e.most_bytes::<f32>()).sum();
+        prop_assert!(payloads.iter().map(|p| p.len() as u64).sum::<u64>() <= most);
         prop_assert!(payloads.iter().all(|p| p.len() <= PIECE && p.len().is_multiple_of(4) && !p.is_empty()));
         let decoded = decode(expected.clone(), &sets, &payloads).unwrap();
         prop_assert_eq!(&decoded.iter().map(bits).collect::<Vec<_>>(), &wanted);
-        // Whoever passes it on sends the same bytes.
+        // Encoded again, sent again, or passed on as they came: the same bytes.
         let stream = payloads.concat();
         prop_assert_eq!(&encode(&decoded).concat(), &stream);
+        prop_assert_eq!(&passed_on(&expected, &sets, &payloads).concat(), &stream);
+        let again = bodies.iter().zip(encoded).map(|(body, e)| e.map_or_else(|| body.clone(), Body::Encoded));
+        prop_assert_eq!(&encode(&again.collect::<Vec<Body>>()).concat(), &stream);
         // Wherever the stream is cut, the same slot comes out.
         let cuts: Vec<Bytes> = stream.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
+        prop_assert_eq!(&passed_on(&expected, &sets, &cuts).concat(), &stream);
         let decoded = decode(expected, &sets, &cuts).unwrap();
         prop_assert_eq!(&decoded.iter().map(bits).collect::<Vec<_>>(), &wanted);
     }
@@ -155,7 +182,8 @@ proptest! {
         let cuts: Vec<Bytes> = changed.chunks(4 * cut).map(Bytes::copy_from_slice).collect();
         let expected: Vec<Expected> = bodies.iter().map(expected).collect();
         if let Some(decoded) = survive(&expected, &sets(&bodies), &cuts) {
-            // It is then a bag like any other, which can be passed on.
+            // It is then a bag like any other, which can be passed on, as it came or encoded again.
+            prop_assert_eq!(passed_on(&expected, &sets(&bodies), &cuts).concat(), changed);
             let again = decode(expected, &sets(&bodies), &encode(&decoded)).unwrap();
             prop_assert!(again.iter().map(bits).eq(decoded.iter().map(bits)));
         }
@@ -203,7 +231,7 @@ fn survive(expected: &[Expected], sets: &Sets, payloads: &[Bytes]) -> Option<Vec
                 assert_eq!(expected[block].content, Content::Bag);
                 assert!(super::super::floats(&values).all(f32::is_finite));
             }
-            Part::Proposal { indices } => {
+            Part::Proposal { indices, .. } => {
                 let Expected { len, bound, content } = expected[block];
                 assert!(content == Content::Proposal && indices.len() <= bound as usize);
                 assert!(indices.is_sorted_by(|a, b| a < b) && indices.last().is_none_or(|&last| last < len));
@@ -278,11 +306,21 @@ fn lies_about_forms_are_named() {
     assert_eq!(lie((9, 3), [1, 0, 4, 32], &[0]), DecodeError::Coding { block, coding: 4, shift: 32 });
     assert_eq!(lie((9, 3), [1, 0, 0, 0], &[4]), DecodeError::Count { block, count: 4, allowed: 3 });
     assert_eq!(lie((2, 3), [1, 0, 0, 0], &[3]), DecodeError::Count { block, count: 3, allowed: 2 });
-    assert_eq!(lie((9, 3), [0, 0, 0, 0], &[8]), DecodeError::Count { block, count: 8, allowed: 9 });
+    assert_eq!(lie((9, 3), [0, 0, 0, 0], &[8]), DecodeError::Count { block, count: 8, allowed: 3 });
+    assert_eq!(lie((9, 5), [0, 0, 0, 0], &[8]), DecodeError::Count { block, count: 8, allowed: 9 });
     assert_eq!(lie((9, 3), [3, 0, 0, 0], &[0]), DecodeError::Form { block, form: 3, parameter: 0 });
     // Two entries take four words at most.
     assert_eq!(lie((9, 3), [5, 1, 0, 0], &[2, 5]), DecodeError::Length { block, words: 5, allowed: 4 });
     assert_eq!(lie((999, 3), [3, 0, 0, 0], &[2]), DecodeError::Length { block, words: 34, allowed: 4 });
+    // All values of a block that is sparse within its bound: half of it or less.
+    assert_eq!(lie((9, 4), [0, 0, 0, 0], &[9]), DecodeError::Count { block, count: 9, allowed: 4 });
+    assert_eq!(lie((9, 9), [6, 0, 0, 0], &[4]), DecodeError::Length { block, words: 9, allowed: 7 });
+    let one = 1.0f32.to_bits();
+    // And more values than the bound that are not zero.
+    assert_eq!(
+        lie((9, 5), [0, 0, 0, 0], &[9, one, one, 0, one, one, 0, one, one, 0]),
+        DecodeError::Count { block, count: 6, allowed: 5 }
+    );
     let torn = Decoder::<f32>::new(vec![Expected::bag(1, 1)]);
     let fed = { torn }.feed(Bytes::from_static(&[1, 2, 3]), |_, _| {});
     assert_eq!(fed, Err(DecodeError::Torn(3)));

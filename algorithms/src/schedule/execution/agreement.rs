@@ -44,7 +44,7 @@ impl<T: Element> Execution<T> {
         };
         for (place, indices) in places.into_iter().zip(indices) {
             self.tally.select(rule, true, indices.len() as f64);
-            *self.slot(place) = Some(Held::Proposal(indices));
+            *self.slot(place) = Some(Held::Proposal(indices, None));
         }
     }
 
@@ -65,7 +65,8 @@ impl<T: Element> Execution<T> {
             // Adding zero leaves one zero, whatever its sign was.
             let own = self.own(block);
             let values = indices.iter().map(|&i| own[i as usize] + T::ZERO).collect();
-            let aligned = Aligned { indices: indices.clone(), values, rounded: Rounded::EXACT };
+            let rounded = Rounded::EXACT;
+            let aligned = Aligned { indices: indices.clone(), values, rounded, encoded: None };
             let (aligned, errors) = self.rounded(aligned, coding, place, (stage, true));
             self.fates[b] = Fate::Selected { indices: indices.to_vec(), errors, settled: Entries::default() };
             self.intact[b] = false;
@@ -79,7 +80,7 @@ impl<T: Element> Execution<T> {
         let lanes = 0..self.schedule.lanes;
         let mut proposals =
             lanes.filter_map(|lane| match &self.held[Place { block, lane }.index(self.blocks())] {
-                Some(Held::Proposal(indices)) => Some(indices),
+                Some(Held::Proposal(indices, _)) => Some(indices),
                 _ => None,
             });
         let first = proposals.next().cloned().unwrap_or_default();
@@ -110,7 +111,7 @@ impl<T: Element> Execution<T> {
                 let rounded = coding.round_at(&indices, &mut values, &mut errors, len, seed);
                 let errors = indices.iter().copied().zip(of_floats::<T>(&errors));
                 let errors = errors.filter(|(_, error)| *error != T::ZERO).collect();
-                (Aligned { indices, values: of_floats(&values), rounded }, errors)
+                (Aligned { indices, values: of_floats(&values), rounded, encoded: None }, errors)
             }
             _ => (aligned, Entries::default()),
         }
@@ -159,17 +160,17 @@ impl<T: Element> Execution<T> {
         self.tally.merged += values.len() as f64;
         if how == How::Add {
             let Some(Held::Aligned(held)) = self.slot(place) else {
-                let received = Aligned { indices, values, rounded };
+                let received = Aligned { indices, values, rounded, encoded: None };
                 return self.take_sparse(place, received.into_entries(), Rounded::EXACT, how);
             };
             Reduction::Sum.combine_slices(&mut held.values, &values);
-            held.rounded = Rounded::EXACT;
+            (held.rounded, held.encoded) = (Rounded::EXACT, None);
             return match held.values.iter().position(|v| !v.is_finite()) {
                 Some(position) => Err(indices[position] as usize),
                 None => Ok(()),
             };
         }
-        *self.slot(place) = Some(Held::Aligned(Aligned { indices, values, rounded }));
+        *self.slot(place) = Some(Held::Aligned(Aligned { indices, values, rounded, encoded: None }));
         Ok(())
     }
 }

@@ -34,10 +34,13 @@ impl<T: Element> Execution<T> {
         if self.notes.is_empty() {
             self.take_notes(&mut payload).map_err(|source| ExecutionError::Decode { from, source })?;
         }
+        // What is added, or not sent again, need not be kept as it came.
+        let keep = receive.how == How::Place && self.sends_later();
         let mut overflow = None;
         decoder
             .feed(payload, |position, part| {
                 let place = self.place_at(receive.slots, position);
+                let encoded = if keep { part.encoded().cloned() } else { None };
                 let (entries, words) = match &part {
                     // More than half of a block counts as all of its values, whichever form was smallest.
                     Part::Sparse { entries, .. } => {
@@ -48,28 +51,28 @@ impl<T: Element> Execution<T> {
                         let count = (values.len() / T::WIDTH) as u64;
                         (count, count)
                     }
-                    Part::Proposal { indices } => (0, indices.len() as u64),
+                    Part::Proposal { indices, .. } => (0, indices.len() as u64),
                     Part::Aligned { values, .. } => (values.len() as u64, values.len() as u64),
                 };
                 self.entries_received += entries;
                 self.words_received += words;
                 let taken = match part {
-                    Part::Proposal { indices } => {
-                        *self.slot(place) = Some(Held::Proposal(indices.into()));
+                    Part::Proposal { indices, .. } => {
+                        *self.slot(place) = Some(Held::Proposal(indices.into(), None));
                         Ok(())
                     }
-                    Part::Aligned { values, rounded } => {
+                    Part::Aligned { values, rounded, .. } => {
                         self.take_aligned(place, values, rounded, receive.how)
                     }
-                    Part::Sparse { entries, rounded }
+                    Part::Sparse { entries, rounded, .. }
                         if Bag::<T>::is_dense_with(entries.len(), self.block_len(place.block)) =>
                     {
                         self.take_switched(place, &entries, rounded, receive.how)
                     }
-                    Part::Sparse { entries, rounded } => {
+                    Part::Sparse { entries, rounded, .. } => {
                         self.take_sparse(place, entries, rounded, receive.how)
                     }
-                    Part::Dense { first, values, rounded } => {
+                    Part::Dense { first, values, rounded, .. } => {
                         self.take_dense(place, first, values, rounded, receive.how).map(|sums| {
                             if rounded == Rounded::EXACT
                                 && let Some(to) = self.passing_on(receive, place, first, outbox)
@@ -81,6 +84,9 @@ impl<T: Element> Execution<T> {
                         })
                     }
                 };
+                if encoded.is_some() {
+                    self.keep_encoded(place, encoded);
+                }
                 if let Err(index) = taken {
                     overflow.get_or_insert(schedule.partition.range(place.block).start + index);
                 }

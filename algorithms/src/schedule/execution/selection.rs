@@ -93,7 +93,7 @@ impl<T: Element> Execution<T> {
         if let Some(Held::Bag(carried)) = self.slot(place) {
             carried.seen = carried.bag.nonzeros();
             if *rule == Rule::Dense {
-                carried.switched = false;
+                (carried.switched, carried.encoded) = (false, None);
                 if let Bag::Sparse(entries) = &carried.bag {
                     carried.bag = Bag::Dense(entries.to_dense_with(len, neutral).into());
                 }
@@ -172,7 +172,7 @@ impl<T: Element> Execution<T> {
                 Kept { kept, left, seen: self.block_len(block), own: true }
             }
             // No rule is applied to these: they were turned into bags before.
-            (Some(Held::Aligned(_) | Held::Proposal(_)), _) => {
+            (Some(Held::Aligned(_) | Held::Proposal(..)), _) => {
                 Kept { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
             }
             // Its own contribution with a dense one added: the same choice as from an overlay.
@@ -247,7 +247,7 @@ impl<T: Element> Execution<T> {
                 match self.slot(place).take() {
                     Some(Held::Own(overlay)) => Input::Own(overlay),
                     Some(Held::Bag(carried)) => Input::Bag(carried.bag.into_entries(), intact),
-                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => {
+                    Some(Held::Aligned(_) | Held::Proposal(..)) | None => {
                         Input::Bag(Entries::default(), false)
                     }
                 }
@@ -365,7 +365,8 @@ impl<T: Element> Execution<T> {
             _ => Bag::smaller_with(kept, len, &self.reduction),
         };
         let switched = *rule != Rule::Dense;
-        *self.slot(place) = Some(Held::Bag(Carried { bag, switched, rounded, note: None, seen }));
+        *self.slot(place) =
+            Some(Held::Bag(Carried { bag, switched, rounded, note: None, seen, encoded: None }));
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
