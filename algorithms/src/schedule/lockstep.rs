@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Execution, ExecutionError, Finished, Outgoing, Progress, Tally};
+use super::{Execution, ExecutionError, Finished, Outgoing, Tally};
 use crate::{Element, Rank};
 
 /// What one worker's run came to.
@@ -29,40 +29,6 @@ pub struct Lockstep<T: Element = f32> {
 
 /// Payloads under way and the rounds that they were sent in, by sender and receiver.
 type Queues = HashMap<(Rank, Rank), VecDeque<(Bytes, u64)>>;
-
-/// Where a worker stands in time.
-#[derive(Clone, Debug, Default)]
-struct Clock {
-    /// The rounds in which its exchanges began, by their ordinals.
-    began: Vec<u64>,
-    finished: u64,
-    round: u64,
-    /// Words received before the present exchange.
-    before: u64,
-}
-
-impl Clock {
-    /// Follows an execution into its present exchange. Those that it passed on the way received nothing.
-    fn follow<T: Element>(&mut self, execution: &Execution<T>, rounds: &mut BTreeMap<u64, u64>) {
-        while (self.began.len() as u64) < execution.exchanges() {
-            self.close(execution, rounds);
-            self.round = self.finished + 1;
-            self.began.push(self.round);
-        }
-    }
-
-    fn close<T: Element>(&mut self, execution: &Execution<T>, rounds: &mut BTreeMap<u64, u64>) {
-        let words = execution.words_received() - self.before;
-        let largest = rounds.entry(self.round).or_default();
-        *largest = words.max(*largest);
-        (self.finished, self.before) = (self.round, execution.words_received());
-    }
-
-    /// The round of a message: one that left ahead belongs to the exchange that comes next.
-    fn sent(&self, message: &Outgoing) -> u64 {
-        self.began.get(message.exchange as usize - 1).copied().unwrap_or(self.round + 1)
-    }
-}
 
 /// Runs the executions of all workers, in the order of their ranks, over queues.
 ///
@@ -94,35 +60,36 @@ pub fn watched<T: Element>(
     let mut queues = Queues::new();
     let mut outbox = Vec::new();
     let mut bytes = vec![0u64; executions.len()];
-    let mut clocks = vec![Clock::default(); executions.len()];
-    let mut rounds = BTreeMap::new();
     let mut unfinished = true;
     while std::mem::take(&mut unfinished) {
         for (rank, execution) in executions.iter_mut().enumerate() {
-            let (this, clock) = (Rank(rank as u32), &mut clocks[rank]);
+            let this = Rank(rank as u32);
             loop {
-                let progress = execution.advance(&mut outbox)?;
+                let waiting = execution.go_on(&mut outbox)?;
                 watch(this, Happening::Advanced(execution.tally(), &outbox));
-                clock.follow(execution, &mut rounds);
-                post(&mut queues, this, clock, &mut outbox);
-                let Progress::Waiting(from) = progress else { break };
-                let Some((payload, round)) = queues.get_mut(&(from, this)).and_then(VecDeque::pop_front)
-                else {
+                post(&mut queues, this, &mut outbox);
+                let Some(from) = waiting else { break };
+                let queue = queues.get_mut(&(from, this));
+                let Some((payload, round)) = queue.and_then(VecDeque::pop_front) else {
                     unfinished = true;
                     break;
                 };
-                clock.round = clock.round.max(round);
                 let len = payload.len() as u64;
                 bytes[rank] += len;
-                execution.receive(from, payload, &mut outbox)?;
+                execution.receive_in_round((from, round), payload, &mut outbox)?;
                 watch(this, Happening::Received(from, len, execution.tally(), &outbox));
-                post(&mut queues, this, clock, &mut outbox);
+                post(&mut queues, this, &mut outbox);
             }
         }
     }
-    for (rank, (execution, clock)) in executions.iter().zip(&mut clocks).enumerate() {
+    // The largest receive of each round.
+    let mut rounds: BTreeMap<u64, u64> = BTreeMap::new();
+    for (rank, execution) in executions.iter().enumerate() {
+        for &(round, words) in execution.words_by_round() {
+            let largest = rounds.entry(round).or_default();
+            *largest = words.max(*largest);
+        }
         watch(Rank(rank as u32), Happening::Finished(execution.commitment()));
-        clock.close(execution, &mut rounds);
     }
     let runs = executions.into_iter().zip(bytes).map(|(execution, bytes_received)| Run {
         words_received: execution.words_received(),
@@ -132,9 +99,8 @@ pub fn watched<T: Element>(
     Ok(Lockstep { runs: runs.collect(), words_critical: rounds.values().sum() })
 }
 
-fn post(queues: &mut Queues, from: Rank, clock: &Clock, outbox: &mut Vec<Outgoing>) {
+fn post(queues: &mut Queues, from: Rank, outbox: &mut Vec<Outgoing>) {
     for message in outbox.drain(..) {
-        let round = clock.sent(&message);
-        queues.entry((from, message.to)).or_default().push_back((message.payload, round));
+        queues.entry((from, message.to)).or_default().push_back((message.payload, message.round));
     }
 }

@@ -89,9 +89,10 @@ pub struct Arrival<'a> {
 }
 
 /// A step that names what does not exist, or a message that nobody waits for. No checked schedule has such steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A peer or slots that do not exist.
+    #[error("step {step} of {rank} names a peer or slots {slots} that do not exist")]
     Nowhere {
         /// Whose step.
         rank: Rank,
@@ -101,6 +102,7 @@ pub enum Fault {
         slots: Slots,
     },
     /// A message that is not waited for.
+    #[error("{from} sent a message that {rank} does not expect now")]
     Unexpected {
         /// Its receiver.
         rank: Rank,

@@ -17,12 +17,12 @@ mod program;
 mod rotation;
 mod rule;
 mod tally;
+mod values;
 
 use std::fmt;
 
 pub use check::{CheckError, Proof, check, check_for};
 pub use cost::Cost;
-pub(crate) use execution::Fate;
 pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice};
 pub use goal::{Goal, Ranks};
 pub use keep::Candidates;
@@ -32,6 +32,8 @@ pub use memory::Memory;
 pub use program::{Facts, Holders, Program, Receipt};
 pub use rule::{Note, Register, Rule};
 pub use tally::Tally;
+pub(crate) use values::Fate;
+pub use values::{Done, Work};
 
 use crate::bag::Coding;
 use crate::{Block, Partition, Rank};
@@ -127,13 +129,6 @@ pub struct Place {
     pub block: Block,
     /// In which lane.
     pub lane: u32,
-}
-
-impl Place {
-    /// As an index into an array of all places, in a partition of `blocks`.
-    pub(crate) fn index(self, blocks: usize) -> usize {
-        self.lane as usize * blocks + self.block.index()
-    }
 }
 
 impl fmt::Display for Slots {
@@ -287,26 +282,17 @@ impl Schedule {
         (0..).zip(first).map(quota).collect()
     }
 
-    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange
-    /// sends this block alone.
-    pub fn passes_on(&self, step: usize) -> Option<Rank> {
-        let (Some(Step::Exchange { receives, .. }), Some(Step::Exchange { sends, .. })) =
-            (self.steps.get(step), self.steps.get(step + 1))
-        else {
-            return None;
-        };
-        match (receives.last(), &sends[..]) {
-            (Some(receive), [send]) if receive.slots == send.slots => Some(send.to),
+    /// The sends and receives of a step, if it is an exchange.
+    pub fn exchange(&self, step: usize) -> Option<(&[Send], &[Receive])> {
+        match self.steps.get(step)? {
+            Step::Exchange { sends, receives } => Some((sends, receives)),
             _ => None,
         }
     }
 
     /// How many messages this worker sends.
     pub fn messages(&self) -> u64 {
-        let sends = |step: &Step| match step {
-            Step::Exchange { sends, .. } => sends.len() as u64,
-            _ => 0,
-        };
-        self.steps.iter().map(sends).sum()
+        let exchanges = (0..self.steps.len()).filter_map(|step| self.exchange(step));
+        exchanges.map(|(sends, _)| sends.len() as u64).sum()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Goal, Schedule, Step};
+use super::{Goal, Schedule};
 use crate::bag::wire::Expected;
 use crate::{Block, Element, Rank};
 
@@ -36,11 +36,20 @@ pub struct Facts {
     pub stages: Vec<u32>,
     /// For each receive.
     pub receipts: Vec<Receipt>,
+    /// Whether this exchange sends several times or a later one sends: what has travelled may then travel again as it is.
+    pub sends_again: bool,
+    /// Whether a later exchange sends anything.
+    pub sends_later: bool,
+    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange sends
+    /// this block alone.
+    pub passes_on: Option<Rank>,
 }
 
 /// What may come for one receive.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
+    /// Its sender.
+    pub from: Rank,
     /// Of each slot.
     pub expected: Vec<Expected>,
     /// How many numbers of a note come with each slot.
@@ -96,20 +105,13 @@ impl Program {
         (of(&self.goal.brings), of(&self.goal.ends))
     }
 
-    /// The most bytes that each peer may send in one run, by the bounds that were derived.
-    pub fn most_bytes<T: Element>(&self) -> BTreeMap<Rank, u64> {
+    /// What each peer may send in one run at most: a credit for the bytes of every block, and notes.
+    pub fn most_bytes<T: Element>(&self, credit: impl Fn(u64) -> u64) -> BTreeMap<Rank, u64> {
         let mut bytes = BTreeMap::new();
-        let width = T::WIDTH as u64;
-        for (step, facts) in self.schedule.steps.iter().zip(&self.facts) {
-            let Step::Exchange { receives, .. } = step else { continue };
-            for (receive, receipt) in receives.iter().zip(&facts.receipts) {
-                let of_block =
-                    |e: &Expected| 12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len));
-                let notes: usize = receipt.notes.iter().sum();
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from).or_default() +=
-                    receipt.expected.iter().map(|e| of_block(e) + 4096).sum::<u64>() + 8 * notes as u64;
-            }
+        for receipt in self.facts.iter().flat_map(|facts| &facts.receipts) {
+            let notes: usize = receipt.notes.iter().sum();
+            let blocks = receipt.expected.iter().map(|expected| credit(expected.most_bytes::<T>()));
+            *bytes.entry(receipt.from).or_default() += 8 * notes as u64 + blocks.sum::<u64>();
         }
         bytes
     }

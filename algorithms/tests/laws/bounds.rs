@@ -9,7 +9,7 @@ use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, 
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded, floats};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{
-    Execution, ExecutionError, Happening, Lockstep, Progress, Receipt, Run, Slots, Step, lockstep, watched,
+    Execution, ExecutionError, Happening, Lockstep, Receipt, Run, Slots, Step, lockstep, watched,
 };
 use gleaner_algorithms::{Block, Method, Rank};
 use proptest::prelude::*;
@@ -133,15 +133,14 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
         let mut moved = false;
         for w in 0..runs.len() {
             let mut outbox = Vec::new();
-            let progress = runs[w].advance(&mut outbox).unwrap();
+            let progress = runs[w].go_on(&mut outbox).unwrap();
             moved |= !outbox.is_empty();
             for message in outbox {
                 queues.entry((w, message.to.index())).or_default().push_back(message.payload);
             }
             match progress {
-                Progress::Finished => moved |= !std::mem::replace(&mut finished[w], true),
-                Progress::Work(_) | Progress::Working => panic!("no work is handed out"),
-                Progress::Waiting(from) => {
+                None => moved |= !std::mem::replace(&mut finished[w], true),
+                Some(from) => {
                     if let Some(payload) = queues.get_mut(&(from.index(), w)).and_then(VecDeque::pop_front) {
                         witnesses[w].read(payload.clone());
                         let mut outbox = Vec::new();
@@ -196,7 +195,7 @@ fn a_peer_that_sends_more_is_refused() {
         encode(&[Body::Sparse { entries, len: 20, rounded: Rounded::EXACT }])
     };
     let mut run = team.begin(0, gradient, usize::MAX);
-    assert_eq!(run.advance(&mut Vec::new()), Ok(Progress::Waiting(Rank(1))));
+    assert_eq!(run.go_on(&mut Vec::new()), Ok(Some(Rank(1))));
     let many = bag(&[(1, 1.0), (2, 1.0), (3, 1.0)]);
     assert_eq!(
         run.receive(Rank(1), many[0].clone(), &mut Vec::new()),
@@ -211,7 +210,7 @@ fn a_peer_that_sends_more_is_refused() {
         let candidates = vec![Default::default(); 2];
         let program = team.ensemble.programs[0].clone();
         let mut run = Execution::new(program, Arc::new(gradient.clone()), candidates);
-        run.advance(&mut Vec::new()).unwrap();
+        run.go_on(&mut Vec::new()).unwrap();
         run
     };
     assert_eq!(again().receive(Rank(1), two[0].clone(), &mut Vec::new()), Ok(()));

@@ -254,7 +254,8 @@ fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag
         let mut outbox = Vec::new();
         match runs[w].advance(&mut outbox).unwrap() {
             Progress::Finished => done[w] = true,
-            Progress::Work(_) | Progress::Working => panic!("no work is handed out"),
+            Progress::Work(work) => runs[w].complete(work.run()),
+            Progress::Working => panic!("all work is back"),
             Progress::Waiting(from) => {
                 if let Some(payload) = mail.get_mut(&(from, w)).and_then(VecDeque::pop_front) {
                     runs[w].receive(from, payload, &mut outbox).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::expression::{Expressions, Node, Term};
 use super::super::program::{Facts, Holders, Program, Receipt};
-use super::super::{Cost, Goal, Rule, Schedule, Slots, Step};
+use super::super::{Cost, Goal, Receive, Rule, Schedule, Slots, Step};
 use super::symbols::{Form, Record, Symbols, Value};
 use crate::Rank;
 use crate::bag::Coding;
@@ -73,8 +73,15 @@ impl Proof {
             true => Arc::new(self.schedules[0].rotated(rank.0)),
             false => self.schedules[rank.index()].clone(),
         };
-        let facts = self.records(rank).iter().map(|record| self.facts(record, &schedule));
-        let facts = facts.collect();
+        let records = self.records(rank).iter().enumerate();
+        let mut facts: Vec<Facts> =
+            records.map(|(step, record)| self.facts(step, record, &schedule)).collect();
+        let mut sends_later = false;
+        for (step, facts) in facts.iter_mut().enumerate().rev() {
+            let sends = schedule.exchange(step).map_or(0, |(sends, _)| sends.len());
+            (facts.sends_later, facts.sends_again) = (sends_later, sends_later || sends > 1);
+            sends_later |= sends > 0;
+        }
         Program {
             schedule,
             facts,
@@ -94,9 +101,14 @@ impl Proof {
         &self.records[if self.rotates() { 0 } else { rank.index() }]
     }
 
-    fn facts(&self, record: &Record, schedule: &Schedule) -> Facts {
+    fn facts(&self, step: usize, record: &Record, schedule: &Schedule) -> Facts {
         let partition = &schedule.partition;
-        let receipt = |(slots, values, round): &(Slots, Vec<Value>, u64)| {
+        let receives = schedule.exchange(step).map_or(&[][..], |(_, receives)| receives);
+        let passes_on = match (receives.last(), schedule.exchange(step + 1)) {
+            (Some(receive), Some(([send], _))) if receive.slots == send.slots => Some(send.to),
+            _ => None,
+        };
+        let receipt = |(receive, (slots, values, round)): (&Receive, &(Slots, Vec<Value>, u64))| {
             let (slots, values) = self.of_rank(schedule.rank, *slots, values);
             let expected =
                 slots.places(partition.blocks(), schedule.lanes).zip(&*values).map(|(place, value)| {
@@ -104,33 +116,46 @@ impl Proof {
                     Expected { len, bound: value.bound(len), content: value.form.content() }
                 });
             Receipt {
+                from: receive.from,
                 expected: expected.collect(),
                 notes: values.iter().map(|value| value.note.map_or(0, |(note, _)| note.len())).collect(),
                 words: self.words(slots, &values),
                 round: *round,
             }
         };
+        let kept = match record.of_all {
+            true => self.in_order(schedule.rank, &record.kept),
+            false => Cow::Borrowed(&record.kept[..]),
+        };
         Facts {
             began: record.began,
             ended: record.ended,
-            holders: record.kept.iter().map(|&term| self.holders(term, schedule.rank)).collect(),
-            stages: record.kept.iter().map(|&term| self.expressions.depth(term)).collect(),
-            receipts: record.arrivals.iter().map(receipt).collect(),
+            holders: kept.iter().map(|&term| self.holders(term, schedule.rank)).collect(),
+            stages: kept.iter().map(|&term| self.expressions.depth(term)).collect(),
+            receipts: receives.iter().zip(&record.arrivals).map(receipt).collect(),
+            passes_on,
+            ..Facts::default()
         }
     }
 
     /// What a rank receives where its record is of rank 0; the symbols themselves stay those of rank 0.
     fn of_rank<'a>(&self, rank: Rank, slots: Slots, values: &'a [Value]) -> (Slots, Cow<'a, [Value]>) {
-        if !self.rotates() || rank.0 == 0 {
-            return (slots, Cow::Borrowed(values));
-        }
         let schedule = &self.schedules[0];
-        let blocks = schedule.partition.blocks();
-        let mut values = Cow::Borrowed(values);
-        if slots.count as usize == blocks && blocks > 1 {
-            values.to_mut().chunks_mut(blocks).for_each(|lane| lane.rotate_right(rank.index()));
+        match slots.count as usize == schedule.partition.blocks() {
+            _ if !self.rotates() => (slots, Cow::Borrowed(values)),
+            true => (slots.rotated(rank.0, schedule), self.in_order(rank, values)),
+            false => (slots.rotated(rank.0, schedule), Cow::Borrowed(values)),
         }
-        (slots.rotated(rank.0, schedule), values)
+    }
+
+    /// What rank 0 has of all blocks, from the first on, as it is for the blocks of a rank.
+    fn in_order<'a, V: Clone>(&self, rank: Rank, of_blocks: &'a [V]) -> Cow<'a, [V]> {
+        let mut ordered = Cow::Borrowed(of_blocks);
+        let blocks = self.schedules[0].partition.blocks();
+        if self.rotates() && rank.0 > 0 && blocks > 1 {
+            ordered.to_mut().chunks_mut(blocks).for_each(|lane| lane.rotate_right(rank.index()));
+        }
+        ordered
     }
 
     /// Who holds what a worker, or rank 0 in its place, has kept.

@@ -104,8 +104,9 @@ pub(super) struct Record {
     pub(super) ended: u64,
     /// Whether it was an exchange.
     pub(super) exchanged: bool,
-    /// The results of its selections.
+    /// The results of its selections, and whether they are of all blocks.
     pub(super) kept: Vec<Term>,
+    pub(super) of_all: bool,
     pub(super) sent: u64,
     /// What it received, and in which round that was sent.
     pub(super) arrivals: Vec<(Slots, Vec<Value>, u64)>,
@@ -321,6 +322,7 @@ impl Reader for Symbols {
             self.chooses_from_its_own(held, at, &places)?;
         }
         let among = self.together(rule, &values);
+        self.records[self.rank.index()][at].of_all = slots.count as usize == held.blocks();
         for (place, value) in places.into_iter().zip(values) {
             let kept = self.choice(rule, value.term, among);
             let kept = Kept { rounded: self.rounding(coding, place), ..kept };
@@ -364,6 +366,7 @@ impl Reader for Symbols {
         if slots != slots.in_lane(self.schedule().lane) {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
+        self.records[self.rank.index()][at].of_all = slots.count as usize == held.blocks();
         for place in held.places(slots) {
             let block = place.block;
             let own = self.untouched(held, at, block)?;

@@ -2,49 +2,50 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::super::{How, Place, Receive, Slots, Step};
-use super::{Carried, Execution, ExecutionError, Held, Outgoing};
-use crate::bag::wire::{self, DecodeError, Part};
+use super::super::{Arrival, How, Place, Receipt, Slots, Store};
+use super::send::keep_encoded;
+use super::{Carried, ExecutionError, Held, Outgoing, Values};
+use crate::bag::wire::{self, DecodeError, Decoder, Part};
 use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
 
-impl<T: Element> Execution<T> {
-    /// Takes the next message from a peer in; appends what can be sent right away.
-    ///
-    /// A dense block that the next exchange sends on as it is, as in a ring, leaves piece by piece while it comes.
-    ///
-    /// # Errors
-    /// A message that is not what the schedule declares, or sums that are not finite. The run is then of no use.
-    pub fn receive(
+impl<T: Element> Values<T> {
+    /// Takes in what came for a receive. Says whether that was all of it.
+    pub(super) fn take_in(
         &mut self,
-        from: Rank,
+        store: &mut Store<Held<T>>,
+        at: Arrival<'_>,
         mut payload: Bytes,
-        outbox: &mut Vec<Outgoing>,
-    ) -> Result<(), ExecutionError> {
-        let schedule = self.schedule.clone();
-        let (receive, mut decoder) = match (schedule.steps.get(self.step), self.decoder.take()) {
-            (Some(Step::Exchange { receives, .. }), Some(decoder))
-                if receives[self.received].from == from =>
-            {
-                (&receives[self.received], decoder)
-            }
-            _ => return Err(ExecutionError::Unexpected { from }),
-        };
+    ) -> Result<bool, ExecutionError> {
+        let (receive, run) = (at.receive, self.run.clone());
+        let (from, facts) = (receive.from, &run.program.facts[at.step]);
+        let receipt = &facts.receipts[at.index];
         if self.notes.is_empty() {
-            self.take_notes(&mut payload).map_err(|source| ExecutionError::Decode { from, source })?;
+            self.take_notes(receipt, &mut payload)
+                .map_err(|source| ExecutionError::Decode { from, source })?;
         }
+        let fresh = || {
+            let decoder = Decoder::new(receipt.expected.clone());
+            if !run.reduction.has_residual() {
+                return decoder.with_zeros();
+            }
+            let places = store.places(receive.slots);
+            decoder.with_sets(places.map(|place| self.agreed[place.block.index()].clone()).collect())
+        };
+        let mut decoder = self.decoder.take().unwrap_or_else(fresh);
+        let places: Vec<Place> = store.places(receive.slots).collect();
         // What is added, or not sent again, need not be kept as it came.
-        let keep = receive.how == How::Place && self.sends_later();
+        let keep = receive.how == How::Place && facts.sends_later;
         let mut overflow = None;
         decoder
             .feed(payload, |position, part| {
-                let place = self.place_at(receive.slots, position);
+                let place = places[position];
                 let encoded = if keep { part.encoded().cloned() } else { None };
                 let (entries, words) = match &part {
                     // More than half of a block counts as all of its values, whichever form was smallest.
                     Part::Sparse { entries, .. } => {
-                        let (count, len) = (entries.len() as u64, self.block_len(place.block) as u64);
+                        let (count, len) = (entries.len() as u64, self.run.block_len(place.block) as u64);
                         (count, len.min(2 * count))
                     }
                     Part::Dense { values, .. } => {
@@ -58,55 +59,55 @@ impl<T: Element> Execution<T> {
                 self.words_received += words;
                 let taken = match part {
                     Part::Proposal { indices, .. } => {
-                        *self.slot(place) = Some(Held::Proposal(indices.into(), None));
+                        *store.at(place) = Some(Held::Proposal(indices.into(), None));
                         Ok(())
                     }
                     Part::Aligned { values, rounded, .. } => {
-                        self.take_aligned(place, values, rounded, receive.how)
+                        self.take_aligned(store, place, values, rounded, receive.how)
                     }
                     Part::Sparse { entries, rounded, .. }
-                        if Bag::<T>::is_dense_with(entries.len(), self.block_len(place.block)) =>
+                        if Bag::<T>::is_dense_with(entries.len(), self.run.block_len(place.block)) =>
                     {
-                        self.take_switched(place, &entries, rounded, receive.how)
+                        self.take_switched(store, place, &entries, rounded, receive.how)
                     }
                     Part::Sparse { entries, rounded, .. } => {
-                        self.take_sparse(place, entries, rounded, receive.how)
+                        self.take_sparse(store, place, entries, rounded, receive.how)
                     }
                     Part::Dense { first, values, rounded, .. } => {
-                        self.take_dense(place, first, values, rounded, receive.how).map(|sums| {
+                        self.take_dense(store, place, first, values, rounded, receive.how).map(|sums| {
                             if rounded == Rounded::EXACT
-                                && let Some(to) = self.passing_on(receive, place, first, outbox)
+                                && let Some(to) = self.passing_on(at, place, first)
                             {
-                                let exchange = self.exchanges + 1;
+                                let round = at.round + 1;
                                 let payloads = wire::pieces(&sums);
-                                outbox.extend(payloads.map(|payload| Outgoing { to, payload, exchange }));
+                                self.outbox.extend(payloads.map(|payload| Outgoing { to, payload, round }));
                             }
                         })
                     }
                 };
                 if encoded.is_some() {
-                    self.keep_encoded(place, encoded);
+                    keep_encoded(store, place, encoded);
                 }
                 if let Err(index) = taken {
-                    overflow.get_or_insert(schedule.partition.range(place.block).start + index);
+                    overflow.get_or_insert(run.program.schedule.partition.range(place.block).start + index);
                 }
             })
             .map_err(|source| ExecutionError::Decode { from, source })?;
         if let Some(entry) = overflow {
             return Err(ExecutionError::Overflow { from, entry });
         }
-        if decoder.is_complete() {
-            self.tie_notes(receive.slots);
-            self.received += 1;
+        let complete = decoder.is_complete();
+        if complete {
+            self.tie_notes(store, &places);
         } else {
             self.decoder = Some(decoder);
         }
-        Ok(())
+        Ok(complete)
     }
 
     /// The notes before the first payload of a message whose bags carry some.
-    fn take_notes(&mut self, payload: &mut Bytes) -> Result<(), DecodeError> {
-        let lengths = self.receipt().notes.clone();
+    fn take_notes(&mut self, receipt: &Receipt, payload: &mut Bytes) -> Result<(), DecodeError> {
+        let lengths = &receipt.notes;
         if lengths.iter().all(|&len| len == 0) {
             return Ok(());
         }
@@ -125,10 +126,9 @@ impl<T: Element> Execution<T> {
     }
 
     /// Ties the notes of a message that is complete to its bags.
-    fn tie_notes(&mut self, slots: Slots) {
-        for (position, note) in std::mem::take(&mut self.notes).into_iter().enumerate() {
-            let place = self.place_at(slots, position);
-            if let Some(Held::Bag(carried)) = self.slot(place) {
+    fn tie_notes(&mut self, store: &mut Store<Held<T>>, places: &[Place]) {
+        for (&place, note) in places.iter().zip(std::mem::take(&mut self.notes)) {
+            if let Some(Held::Bag(carried)) = store.at(place) {
                 carried.note = note;
             }
         }
@@ -137,15 +137,16 @@ impl<T: Element> Execution<T> {
     /// Takes sparse entries in. The error is the index of a sum that is not finite.
     pub(super) fn take_sparse(
         &mut self,
+        store: &mut Store<Held<T>>,
         place: Place,
         mut entries: Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
-        self.unalign(place);
-        let len = self.block_len(place.block) as f64;
+        self.unalign(store, place);
+        let len = self.run.block_len(place.block) as f64;
         self.tally.merged += entries.len() as f64;
-        match (how, &self.held[place.index(self.blocks())]) {
+        match (how, store.get(place)) {
             (How::Add, Some(Held::Own(overlay))) => self.tally.merged += overlay.len() as f64,
             (How::Add, Some(Held::Bag(Carried { bag: Bag::Sparse(held), .. }))) => {
                 self.tally.merged += held.len() as f64;
@@ -153,9 +154,9 @@ impl<T: Element> Execution<T> {
             (How::Add, Some(Held::Bag(_))) => self.tally.dense += len,
             _ => {}
         }
-        let held = match (how, self.slot(place).take()) {
+        let held = match (how, store.at(place).take()) {
             (How::Add, Some(Held::Own(overlay))) => {
-                let (own, reduction) = (self.own(place.block), &self.reduction);
+                let (own, reduction) = (self.run.own(place.block), &self.run.reduction);
                 // One access to memory for each, and nothing between them that would have to wait.
                 let mut held: Vec<T> = entries.indices.iter().map(|&index| own[index as usize]).collect();
                 reduction.combine_slices(&mut held, &entries.values);
@@ -175,19 +176,22 @@ impl<T: Element> Execution<T> {
             }
             (How::Add, Some(Held::Bag(carried))) => {
                 let switched = carried.switched || matches!(carried.bag, Bag::Sparse(_));
-                let bag =
-                    carried.bag.combine(Bag::Sparse(entries), self.block_len(place.block), &self.reduction);
+                let bag = carried.bag.combine(
+                    Bag::Sparse(entries),
+                    self.run.block_len(place.block),
+                    &self.run.reduction,
+                );
                 if let Some(index) = bag.first_non_finite() {
                     return Err(index);
                 }
                 Held::Bag(Carried { switched, ..bag.into() })
             }
             _ => {
-                let bag = Bag::smaller_with(entries, self.block_len(place.block), &self.reduction);
+                let bag = Bag::smaller_with(entries, self.run.block_len(place.block), &self.run.reduction);
                 Held::Bag(Carried { switched: true, rounded, ..bag.into() })
             }
         };
-        *self.slot(place) = Some(held);
+        *store.at(place) = Some(held);
         Ok(())
     }
 
@@ -195,17 +199,18 @@ impl<T: Element> Execution<T> {
     /// the index of a sum that is not finite.
     fn take_switched(
         &mut self,
+        store: &mut Store<Held<T>>,
         place: Place,
         entries: &Entries<T>,
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
-        let values = entries.to_dense_with(self.block_len(place.block), self.reduction.neutral());
+        let values = entries.to_dense_with(self.run.block_len(place.block), self.run.reduction.neutral());
         self.tally.merged += entries.len() as f64;
         self.tally.dense += values.len() as f64;
         let values = Dense::from(values).into_bytes().freeze();
-        self.take_dense(place, 0, values, rounded, how)?;
-        if let Some(Held::Bag(carried)) = self.slot(place) {
+        self.take_dense(store, place, 0, values, rounded, how)?;
+        if let Some(Held::Bag(carried)) = store.at(place) {
             carried.switched = true;
         }
         Ok(())
@@ -214,6 +219,7 @@ impl<T: Element> Execution<T> {
     /// Takes consecutive values of a dense block in, adding what is held to them as they come, and gives the sums.
     fn take_dense(
         &mut self,
+        store: &mut Store<Held<T>>,
         place: Place,
         first: usize,
         values: Bytes,
@@ -223,13 +229,12 @@ impl<T: Element> Execution<T> {
         let block = place.block;
         let range = first..first + values.len() / T::WIDTH;
         if first == 0 && how == How::Add {
-            self.make_dense(place);
+            self.make_dense(store, place);
         }
-        let index = place.index(self.blocks());
         if how == How::Add {
             self.tally.dense += range.len() as f64;
         }
-        let sums = match (how, &self.held[index]) {
+        let sums = match (how, store.get(place)) {
             (How::Add, Some(held)) => {
                 // In the memory that the values came in, if nobody else has it.
                 let mut sums = values.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
@@ -238,17 +243,19 @@ impl<T: Element> Execution<T> {
                         let mut rest = &mut sums[..];
                         for stretch in dense.stretches(range) {
                             let (here, after) = rest.split_at_mut(stretch.len());
-                            self.reduction.combine_bytes(here, stretch);
+                            self.run.reduction.combine_bytes(here, stretch);
                             rest = after;
                         }
                     }
                     _ if cfg!(target_endian = "little") => {
-                        self.reduction
-                            .combine_bytes(&mut sums, bytemuck::cast_slice(&self.own(block)[range]));
+                        self.run
+                            .reduction
+                            .combine_bytes(&mut sums, bytemuck::cast_slice(&self.run.own(block)[range]));
                     }
                     _ => {
-                        let own: Vec<u8> = self.own(block)[range].iter().flat_map(|v| v.to_le()).collect();
-                        self.reduction.combine_bytes(&mut sums, &own);
+                        let own: Vec<u8> =
+                            self.run.own(block)[range].iter().flat_map(|v| v.to_le()).collect();
+                        self.run.reduction.combine_bytes(&mut sums, &own);
                     }
                 }
                 if let Some(position) = first_non_finite::<T>(&sums) {
@@ -259,60 +266,52 @@ impl<T: Element> Execution<T> {
             _ => values,
         };
         self.arriving.push(sums.clone());
-        if self.arriving.len() == self.block_len(block) {
+        if self.arriving.len() == self.run.block_len(block) {
             let bag = Bag::Dense(std::mem::take(&mut self.arriving));
             let rounded = if how == How::Place { rounded } else { Rounded::EXACT };
-            self.held[index] = Some(Held::Bag(Carried { rounded, ..bag.into() }));
+            *store.at(place) = Some(Held::Bag(Carried { rounded, ..bag.into() }));
         }
         Ok(sums)
     }
 
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
-    fn make_dense(&mut self, place: Place) {
-        self.unalign(place);
-        let len = self.block_len(place.block) as f64;
-        match self.slot(place) {
+    fn make_dense(&mut self, store: &mut Store<Held<T>>, place: Place) {
+        self.unalign(store, place);
+        let len = self.run.block_len(place.block) as f64;
+        match store.at(place) {
             Some(Held::Own(overlay)) if overlay.is_empty() => {}
             Some(Held::Own(_) | Held::Bag(Carried { bag: Bag::Sparse(_), .. })) => self.tally.dense += len,
             _ => {}
         }
-        let held = match self.slot(place).take() {
+        let held = match store.at(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
-                Some(Held::bag(self.materialise(place.block, &overlay)))
+                Some(Held::bag(self.run.materialise(place.block, &overlay)))
             }
             Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
                 // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
-                let absent = if self.reduction.has_residual() { -T::ZERO } else { self.reduction.neutral() };
-                let sum = entries.to_dense_with(self.block_len(place.block), absent);
+                let absent =
+                    if self.run.reduction.has_residual() { -T::ZERO } else { self.run.reduction.neutral() };
+                let sum = entries.to_dense_with(self.run.block_len(place.block), absent);
                 Some(Held::bag(Bag::Dense(sum.into())))
             }
             held => held,
         };
-        *self.slot(place) = held;
+        *store.at(place) = held;
     }
 
     /// To whom a piece of an arriving dense block goes on at once: the next exchange sends this block alone, and
     /// nothing is left to come in this one. Announces the block with its first piece.
-    fn passing_on(
-        &mut self,
-        receive: &Receive,
-        place: Place,
-        first: usize,
-        outbox: &mut Vec<Outgoing>,
-    ) -> Option<Rank> {
-        let last = matches!(
-            &self.schedule.steps[self.step],
-            Step::Exchange { receives, .. } if self.received + 1 == receives.len()
-        );
+    fn passing_on(&mut self, at: Arrival<'_>, place: Place, first: usize) -> Option<Rank> {
+        let facts = &self.run.program.facts[at.step];
         if first == 0
-            && last
-            && receive.slots == Slots::one(place.block)
+            && at.index + 1 == facts.receipts.len()
+            && at.receive.slots == Slots::one(place.block)
             && self.notes.is_empty()
-            && let Some(to) = self.schedule.passes_on(self.step)
-            && let Some(payload) = wire::announce_dense::<T>(self.block_len(place.block))
+            && let Some(to) = facts.passes_on
+            && let Some(payload) = wire::announce_dense::<T>(self.run.block_len(place.block))
         {
             self.passing_on = Some(to);
-            outbox.push(Outgoing { to, payload, exchange: self.exchanges + 1 });
+            self.outbox.push(Outgoing { to, payload, round: at.round + 1 });
         }
         self.passing_on
     }

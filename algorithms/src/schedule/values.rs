@@ -1,0 +1,323 @@
+//! The reader that runs schedules on values. The accumulator is only read; what is received lives in overlays and bags.
+
+mod agreement;
+mod lanes;
+mod receive;
+mod send;
+mod work;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
+use super::keep::Candidates;
+use super::machine::{Arrival, Did, Reader, Works};
+use super::{Memory, Note, Place, Program, Rule, Send, Slots, Store, Tally};
+use crate::bag::wire::{Decoder, Encoded};
+use crate::bag::{Bag, Coding, Dense, Entries, Rounded};
+use crate::{Block, Element, Rank, Reduction};
+
+pub use work::{Done, Work};
+
+/// What a worker holds in one slot.
+#[derive(Debug)]
+pub(super) enum Held<T: Element> {
+    /// Its own accumulator, and the sums of it with received entries where there are any.
+    Own(Entries<T>),
+    /// A bag.
+    Bag(Carried<T>),
+    /// Values at the indices that the workers agreed on.
+    Aligned(Aligned<T>),
+    /// Indices without values, and how they travel.
+    Proposal(Arc<[u32]>, Option<Encoded>),
+}
+
+/// Values at indices that are the same on all workers.
+#[derive(Clone, Debug)]
+pub(super) struct Aligned<T: Element> {
+    indices: Arc<[u32]>,
+    /// A value for each index; some may be zero.
+    values: Vec<T>,
+    rounded: Rounded,
+    /// How it travels, if it came or was sent as it is now.
+    encoded: Option<Encoded>,
+}
+
+/// A bag, and what travels with it.
+#[derive(Clone, Debug)]
+pub(super) struct Carried<T: Element> {
+    bag: Bag<T>,
+    /// Whether it is dense only because so many entries came together (SparCML's δ): it is told in whichever form is
+    /// smallest.
+    switched: bool,
+    /// How its values were rounded.
+    rounded: Rounded,
+    note: Option<Arc<[u64]>>,
+    /// How many entries the last selection here chose from.
+    seen: usize,
+    /// How it travels, if it came or was sent as it is now.
+    encoded: Option<Encoded>,
+}
+
+impl<T: Element> From<Bag<T>> for Carried<T> {
+    fn from(bag: Bag<T>) -> Self {
+        Self { bag, switched: false, rounded: Rounded::EXACT, note: None, seen: 0, encoded: None }
+    }
+}
+
+impl<T: Element> Held<T> {
+    fn bag(bag: Bag<T>) -> Self {
+        Held::Bag(bag.into())
+    }
+
+    /// What came of sparse entries, whichever form it has now.
+    fn of_sparse(bag: Bag<T>) -> Self {
+        Held::Bag(Carried { switched: true, ..bag.into() })
+    }
+
+    /// How it travels, where that is known; nothing of an accumulator is kept so.
+    fn encoded(&mut self) -> Option<&mut Option<Encoded>> {
+        match self {
+            Held::Own(_) => None,
+            Held::Bag(Carried { encoded, .. })
+            | Held::Aligned(Aligned { encoded, .. })
+            | Held::Proposal(_, encoded) => Some(encoded),
+        }
+    }
+}
+
+/// What became of a worker's own contribution to a block.
+#[derive(Debug)]
+pub(crate) enum Fate<T: Element = f32> {
+    /// All of it went into the sum.
+    Whole,
+    /// Only these indices were selected.
+    Selected {
+        indices: Vec<u32>,
+        /// What rounding took away at some of them.
+        errors: Entries<T>,
+        /// At the others that received something, this sum remains.
+        settled: Entries<T>,
+    },
+}
+
+/// What all parts of a run look at and none changes.
+#[derive(Clone, Debug)]
+pub(super) struct Run<T: Element> {
+    pub(super) program: Arc<Program>,
+    accumulator: Arc<Vec<T>>,
+    pub(super) reduction: Reduction<T>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) seed: u64,
+}
+
+/// What one worker's values have come to, beside those in its slots.
+#[derive(Debug)]
+pub(super) struct Values<T: Element> {
+    pub(super) run: Arc<Run<T>>,
+    candidates: Vec<Candidates<T>>,
+    /// Whether a block holds the worker's own contribution and nothing was selected from it or sent away yet.
+    intact: Vec<bool>,
+    fates: Vec<Fate<T>>,
+    drops: Vec<Entries<T>>,
+    /// The indices at which the workers agreed to keep their values, by block.
+    agreed: Vec<Option<Arc<[u32]>>>,
+    own: OwnChoice,
+    decoder: Option<Decoder<T>>,
+    /// The notes of the message that is being received, by slot.
+    notes: Vec<Option<Arc<[u64]>>>,
+    entries_received: u64,
+    pub(super) words_received: u64,
+    /// Of them, those that came in each latency round.
+    pub(super) words_by_round: Vec<(u64, u64)>,
+    pub(super) tally: Tally,
+    /// The dense block that is being received, if one is.
+    arriving: Dense<T>,
+    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
+    passing_on: Option<Rank>,
+    /// What is to be sent.
+    pub(super) outbox: Vec<Outgoing>,
+}
+
+impl<T: Element> Run<T> {
+    fn blocks(&self) -> usize {
+        self.program.schedule.partition.blocks()
+    }
+
+    fn own(&self, block: Block) -> &[T] {
+        &self.accumulator[self.program.schedule.partition.range(block)]
+    }
+
+    fn block_len(&self, block: Block) -> usize {
+        self.program.schedule.partition.block_len(block)
+    }
+
+    fn lane(&self) -> u32 {
+        self.program.schedule.lane
+    }
+
+    fn materialise(&self, block: Block, overlay: &Entries<T>) -> Bag<T> {
+        let mut values = self.own(block).to_vec();
+        overlay.iter().for_each(|(i, v)| values[i as usize] = v);
+        Bag::Dense(values.into())
+    }
+}
+
+impl<T: Element> Values<T> {
+    pub(super) fn new(
+        program: Arc<Program>,
+        accumulator: Arc<Vec<T>>,
+        candidates: Vec<Candidates<T>>,
+    ) -> (Self, Store<Held<T>>) {
+        let schedule = &program.schedule;
+        let blocks = schedule.partition.blocks();
+        let mut held = Store::new(blocks, schedule.lanes);
+        for block in (0..blocks as u32).map(Block).filter(|&block| program.part_in(block).0) {
+            *held.at(Place { block, lane: schedule.lane }) = Some(Held::Own(Entries::default()));
+        }
+        let (reduction, memory) = (Reduction::Sum, Arc::default());
+        let values = Self {
+            run: Arc::new(Run { program, accumulator, reduction, memory, seed: 0 }),
+            candidates,
+            intact: vec![true; blocks],
+            fates: (0..blocks).map(|_| Fate::Whole).collect(),
+            drops: vec![Entries::default(); blocks],
+            agreed: vec![None; blocks],
+            own: OwnChoice::default(),
+            decoder: None,
+            notes: Vec::new(),
+            entries_received: 0,
+            words_received: 0,
+            words_by_round: Vec::new(),
+            tally: Tally::default(),
+            arriving: Dense::default(),
+            passing_on: None,
+            outbox: Vec::new(),
+        };
+        (values, held)
+    }
+
+    /// What committing this run will handle, once `advance` has said that it is finished.
+    pub(super) fn commitment(&self, store: &Store<Held<T>>) -> Tally {
+        let (run, mut tally) = (&self.run, Tally::default());
+        for block in (0..run.blocks() as u32).map(Block) {
+            let b = block.index();
+            let sum = store.get(Place { block, lane: 0 });
+            match sum {
+                Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
+                    tally.committed += entries.len() as f64;
+                }
+                Some(Held::Aligned(aligned)) => tally.committed += aligned.values.len() as f64,
+                Some(Held::Bag(_) | Held::Own(_)) if !run.program.whole.get(b).copied().unwrap_or(true) => {
+                    tally.settled += run.block_len(block) as f64;
+                }
+                _ => {}
+            }
+            if let Fate::Selected { indices, .. } = &self.fates[b] {
+                tally.cleared += indices.len() as f64;
+            }
+            tally.committed += self.drops[b].len() as f64;
+        }
+        tally
+    }
+
+    pub(super) fn finish(self, mut store: Store<Held<T>>) -> Finished<T> {
+        let (run, mut update, mut notes) = (&self.run, Vec::new(), Vec::new());
+        // Where nothing can wait for a later step, everything was delivered.
+        let whole = match run.reduction.has_residual() {
+            true => run.program.whole.clone(),
+            false => vec![true; run.blocks()],
+        };
+        for block in (0..run.blocks() as u32).map(Block) {
+            let place = Place { block, lane: 0 };
+            let (bag, note) = match store.at(place).take() {
+                Some(Held::Own(overlay)) => (run.materialise(block, &overlay), None),
+                Some(Held::Bag(carried)) => (carried.bag, carried.note),
+                Some(Held::Aligned(aligned)) => (aligned.into_bag(run.block_len(block)), None),
+                Some(Held::Proposal(..)) | None => (Bag::empty(), None),
+            };
+            update.push(bag);
+            notes.push(note);
+        }
+        Finished {
+            update,
+            accumulator: run.accumulator.clone(),
+            fates: self.fates,
+            drops: self.drops,
+            candidates: self.candidates,
+            whole,
+            notes,
+            proposed: self.agreed,
+            own: self.own,
+            entries_received: self.entries_received,
+        }
+    }
+}
+
+impl<T: Element> Reader for Values<T> {
+    type Held = Held<T>;
+    type Message = Bytes;
+    type Work = Work<T>;
+    type Error = ExecutionError;
+
+    fn keep(
+        &mut self,
+        store: &mut Store<Held<T>>,
+        at: usize,
+        slots: Slots,
+        rule: &Rule,
+        coding: Coding,
+    ) -> Works<Self> {
+        Ok(self.choosing(store, at, slots, (rule, coding)))
+    }
+
+    fn propose(&mut self, store: &mut Store<Held<T>>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
+        Ok(self.proposing(store, at, slots, rule))
+    }
+
+    fn align(&mut self, store: &mut Store<Held<T>>, at: usize, slots: Slots, coding: Coding) -> Did<Self> {
+        self.keep_proposed(store, at, slots, coding);
+        Ok(())
+    }
+
+    fn sum(&mut self, store: &mut Store<Held<T>>, _: usize, block: Block) -> Did<Self> {
+        self.add_lanes(store, block)
+    }
+
+    fn split(&mut self, store: &mut Store<Held<T>>, _: usize, block: Block) -> Did<Self> {
+        self.cut(store, block);
+        Ok(())
+    }
+
+    fn annotate(&mut self, store: &mut Store<Held<T>>, _: usize, slots: Slots, note: Note) -> Did<Self> {
+        self.tie(store, slots, note);
+        Ok(())
+    }
+
+    fn send(&mut self, store: &mut Store<Held<T>>, at: usize, send: &Send, round: u64) -> Did<Self> {
+        self.tell(store, at, send, round);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        store: &mut Store<Held<T>>,
+        at: Arrival<'_>,
+        payload: Bytes,
+    ) -> Result<bool, ExecutionError> {
+        self.take_in(store, at, payload)
+    }
+
+    fn passed(&mut self, at: usize, _: u64, ended: u64) {
+        if !self.run.program.facts[at].receipts.is_empty() {
+            let before: u64 = self.words_by_round.iter().map(|(_, words)| words).sum();
+            self.words_by_round.push((ended, self.words_received - before));
+        }
+    }
+}
+
+/// The height of a balanced tree over so many bags, at least 1.
+pub(crate) fn levels(bags: usize) -> f64 {
+    f64::from(bags.next_power_of_two().trailing_zeros().max(1))
+}

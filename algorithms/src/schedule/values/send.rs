@@ -1,0 +1,139 @@
+//! What is sent of a slot, and what is retained.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::super::{After, Place, Send, Store};
+use super::{Aligned, Carried, Held, Outgoing, Values};
+use crate::Element;
+use crate::bag::wire::{self, Body, Encoded};
+use crate::bag::{Bag, Dense, Entries, Rounded};
+
+impl<T: Element> Values<T> {
+    /// Sends some slots, unless they have gone ahead.
+    pub(super) fn tell(&mut self, store: &mut Store<Held<T>>, at: usize, send: &Send, round: u64) {
+        let (bodies, notes) = self.bodies(store, send);
+        if self.passing_on.take().is_some() {
+            return;
+        }
+        let (payloads, encoded) = wire::encode_keeping(&bodies);
+        if send.after == After::Retain && self.run.program.facts[at].sends_again {
+            let places = store.places(send.slots);
+            places.zip(encoded).for_each(|(place, encoded)| keep_encoded(store, place, encoded));
+        }
+        let payloads = with_notes(payloads.into_iter(), &notes);
+        self.outbox.extend(payloads.map(|payload| Outgoing { to: send.to, payload, round }));
+    }
+
+    /// What is sent of some slots, and the notes tied to them.
+    fn bodies(&mut self, store: &mut Store<Held<T>>, send: &Send) -> (Vec<Body<T>>, Vec<u64>) {
+        let mut notes = Vec::new();
+        let mut bodies = Vec::new();
+        for place in store.places(send.slots) {
+            let mut held = store.at(place).take();
+            if let Some(Held::Bag(Carried { note: Some(note), .. })) = &held {
+                notes.extend_from_slice(note);
+            }
+            let encoded = held.as_mut().and_then(Held::encoded).and_then(|encoded| encoded.clone());
+            let (body, held) = match (held, encoded) {
+                (Some(held), Some(encoded)) => (Body::Encoded(encoded), held),
+                (held, _) => self.body(place, held),
+            };
+            match send.after {
+                After::Retain => *store.at(place) = Some(held),
+                After::Drop => self.intact[place.block.index()] &= place.lane != self.run.lane(),
+            }
+            bodies.push(body);
+        }
+        (bodies, notes)
+    }
+
+    /// What is sent of a slot that is to be encoded, and what to retain.
+    fn body(&mut self, place: Place, held: Option<Held<T>>) -> (Body<T>, Held<T>) {
+        let (len, residual) = (self.run.block_len(place.block), self.run.reduction.has_residual());
+        let (body, held) = match held {
+            Some(Held::Own(overlay)) if overlay.is_empty() => {
+                let range = self.run.program.schedule.partition.range(place.block);
+                let values = Dense::lent(self.run.accumulator.clone(), range);
+                (Body::Dense { values, rounded: Rounded::EXACT }, Held::Own(overlay))
+            }
+            Some(Held::Own(overlay)) => {
+                self.tally.dense += len as f64;
+                told(self.run.materialise(place.block, &overlay).into(), len, residual)
+            }
+            Some(Held::Bag(carried)) => told(carried, len, residual),
+            Some(Held::Aligned(aligned)) => {
+                let Aligned { indices, values, rounded, .. } = aligned.clone();
+                (Body::Aligned { indices, values, len, rounded }, Held::Aligned(aligned))
+            }
+            Some(Held::Proposal(indices, _)) => {
+                (Body::Proposal { indices: indices.clone(), len }, Held::Proposal(indices, None))
+            }
+            None => told(Bag::empty().into(), len, residual),
+        };
+        match &body {
+            Body::Sparse { entries, .. } => {
+                self.tally.encoded += entries.len() as f64;
+                if let Held::Bag(Carried { bag: Bag::Dense(_), .. }) = &held {
+                    self.tally.dense += len as f64;
+                }
+            }
+            Body::Proposal { indices, .. } | Body::Aligned { indices, .. } => {
+                self.tally.encoded += indices.len() as f64;
+            }
+            Body::Dense { .. } | Body::Encoded(_) => {}
+        }
+        (body, held)
+    }
+}
+
+/// Remembers how what a slot holds travels, if that is new.
+pub(super) fn keep_encoded<T: Element>(store: &mut Store<Held<T>>, place: Place, encoded: Option<Encoded>) {
+    let kept = store.at(place).as_mut().and_then(Held::encoded);
+    if let (Some(kept), Some(encoded)) = (kept, encoded) {
+        *kept = Some(encoded);
+    }
+}
+
+/// What is sent of a bag, and the bag to retain: one copy for both. With zeros as a `residual` has them, a bag that only
+/// became dense is told as its entries where enough are absent for a bit each to pay.
+fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
+    let rounded = carried.rounded;
+    let body = match &carried.bag {
+        Bag::Sparse(entries) => Body::Sparse { entries: entries.clone(), len, rounded },
+        Bag::Dense(values) => {
+            let few = (residual && carried.switched).then(|| some_of(values)).flatten();
+            match few {
+                Some(entries) => Body::Sparse { entries, len, rounded },
+                None => Body::Dense { values: values.clone(), rounded },
+            }
+        }
+    };
+    (body, Held::Bag(carried))
+}
+
+/// The entries of a dense block of which at least one in 32 is absent. Only what comes back as it was: not where entries
+/// are so few that whoever receives them keeps them sparse, and not with a negative zero among them.
+fn some_of<T: Element>(values: &Dense<T>) -> Option<Entries<T>> {
+    let len = values.len();
+    let absent = values.iter().filter(|v| *v == T::ZERO).count();
+    let negative = |v: T| v == T::ZERO && v.to_f64().is_sign_negative();
+    if absent < len.div_ceil(32) || !Bag::<T>::is_dense_with(len - absent, len) || values.iter().any(negative)
+    {
+        return None;
+    }
+    Some((0u32..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO).collect())
+}
+
+/// Payloads with notes before the first of them.
+fn with_notes(mut payloads: impl Iterator<Item = Bytes>, notes: &[u64]) -> impl Iterator<Item = Bytes> {
+    let first = payloads.next().map(|payload| {
+        if notes.is_empty() {
+            return payload;
+        }
+        let mut first = BytesMut::with_capacity(8 * notes.len() + payload.len());
+        notes.iter().for_each(|&number| first.put_u64_le(number));
+        first.extend_from_slice(&payload);
+        first.freeze()
+    });
+    first.into_iter().chain(payloads)
+}
