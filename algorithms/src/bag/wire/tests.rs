@@ -418,3 +418,17 @@ fn indices_travel_once() {
     assert_eq!(aligned, 8 + 4 * 1000);
     assert_eq!(alone - 8 + aligned, both);
 }
+
+/// A peer needs credit for whole blocks only where they may be dense.
+#[test]
+fn few_entries_take_few_bytes() {
+    let most = |len, bound, content| Expected { len, bound, content }.most_bytes::<f32>();
+    assert_eq!(most(1_000_000, 10, Content::Bag), 12 + 4 * (10 + 10 + 3));
+    assert_eq!(most(1000, 500, Content::Bag), 12 + 8 * 500);
+    assert_eq!(most(1000, 501, Content::Bag), 12 + 4 * 1000);
+    assert_eq!(most(1_000_000, 10, Content::Proposal), 12 + 4 * 10);
+    assert_eq!(most(1000, 300, Content::Aligned), 12 + 4 * 300);
+    // Half as wide values turn dense with a third of them.
+    let most = |bound| Expected::bag(999, bound).most_bytes::<half::bf16>();
+    assert_eq!((most(333), most(334)), (12 + 4 * (333 + 167), 12 + 4 * 500));
+}

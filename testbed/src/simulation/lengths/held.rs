@@ -73,11 +73,14 @@ pub(super) struct Held {
     pub piece: bool,
     /// Numbers of a note.
     pub note: u32,
+    /// Whether it came or was sent as it is now: then it is not encoded again.
+    pub told: bool,
 }
 
 impl Held {
     pub(super) fn new(form: Form, entries: f64, common: f64) -> Self {
-        Self { form, entries: entries as f32, common: common as f32, rounded: false, piece: false, note: 0 }
+        let (entries, common) = (entries as f32, common as f32);
+        Self { form, entries, common, rounded: false, piece: false, note: 0, told: false }
     }
 
     pub(super) fn entries(&self) -> f64 {

@@ -14,6 +14,7 @@ impl Walk<'_> {
         let tally = &mut self.workers[rank].tally;
         let entries = held.entries();
         let density = entries / len.max(1.0);
+        let encoded = if held.told { 0.0 } else { entries };
         match held.form {
             Form::Own => {
                 if held.entries > 0.0 {
@@ -22,12 +23,12 @@ impl Walk<'_> {
                 (0.0, self.sizes.dense * len, Held::new(Form::Dense { switched: false }, len, 0.0))
             }
             Form::Sparse => {
-                tally.encoded += entries;
+                tally.encoded += encoded;
                 (entries * self.sizes.entry(density, held.rounded), 0.0, held)
             }
             Form::Dense { switched: true } if density < 31.0 / 32.0 => {
-                tally.encoded += entries;
-                tally.dense += len;
+                tally.encoded += encoded;
+                tally.dense += if held.told { 0.0 } else { len };
                 let sparse = entries * self.sizes.entry(density, held.rounded);
                 (sparse.min(self.sizes.dense * len), 0.0, held)
             }
@@ -37,11 +38,11 @@ impl Walk<'_> {
                 if held.rounded { (value * len, 0.0, dense) } else { (0.0, value * len, dense) }
             }
             Form::Proposal => {
-                tally.encoded += entries;
+                tally.encoded += encoded;
                 (entries * self.sizes.index(density), 0.0, held)
             }
             Form::Aligned => {
-                tally.encoded += entries;
+                tally.encoded += encoded;
                 (entries * self.sizes.value(density, held.rounded), 0.0, held)
             }
         }
@@ -58,6 +59,10 @@ impl Walk<'_> {
             open += HEADER;
             if let Some(held) = held {
                 let (among, alone, told) = self.told(rank, held, len);
+                let told = Held { told: true, ..told };
+                if let Some(held) = &mut self.workers[rank].held[index] {
+                    held.told = true;
+                }
                 open += among + 8.0 * f64::from(held.note);
                 lent += alone;
                 bags.push(Some(told));
@@ -120,7 +125,8 @@ impl Walk<'_> {
             (Form::Proposal, _) => came,
             (Form::Aligned, held) => {
                 tally.merged += came.entries();
-                Held { rounded: came.rounded && held.is_none(), ..came }
+                let alone = held.is_none();
+                Held { rounded: came.rounded && alone, told: alone, ..came }
             }
             (Form::Sparse, None) => {
                 tally.merged += came.entries();

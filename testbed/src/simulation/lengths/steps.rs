@@ -52,6 +52,7 @@ impl Walk<'_> {
             match held {
                 Some(held) if held.form == Form::Aligned && every => {
                     held.rounded |= rounds;
+                    held.told &= !rounds;
                     false
                 }
                 held => held.is_some(),
@@ -141,7 +142,7 @@ impl Walk<'_> {
         let index = self.index(Place { block, lane: 0 });
         self.workers[rank].held[index] = all.map(|sum| match sum.form {
             Form::Own => Held::new(Form::Dense { switched }, len, 0.0),
-            Form::Dense { .. } => Held { form: Form::Dense { switched }, piece: false, ..sum },
+            Form::Dense { .. } => Held { form: Form::Dense { switched }, piece: false, told: false, ..sum },
             _ => Held { piece: false, ..Held::of_sparse(sum.entries(), f64::from(sum.common), len) },
         });
     }
