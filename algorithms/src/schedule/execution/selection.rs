@@ -240,7 +240,8 @@ impl<T: Element> Execution<T> {
     fn together(&mut self, places: &[Place], rule: &Rule) -> Vec<Kept<T>> {
         enum Input<T: Element> {
             Own(Entries<T>),
-            Bag(Entries<T>, bool),
+            /// And of its own block all sums, of which those that are not kept wait here, zeros too.
+            Bag(Entries<T>, Option<Entries<T>>),
         }
         let inputs: Vec<Input<T>> = places
             .iter()
@@ -248,10 +249,14 @@ impl<T: Element> Execution<T> {
                 let intact = place.lane == self.schedule.lane && self.intact[place.block.index()];
                 match self.slot(place).take() {
                     Some(Held::Own(overlay)) => Input::Own(overlay),
-                    Some(Held::Bag(carried)) => Input::Bag(carried.bag.into_entries(), intact),
-                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => {
-                        Input::Bag(Entries::default(), false)
+                    Some(Held::Bag(carried)) => {
+                        let sums = match &carried.bag {
+                            Bag::Dense(sums) if intact => Some((0u32..).zip(sums.iter()).collect()),
+                            _ => None,
+                        };
+                        Input::Bag(carried.bag.into_entries(), sums)
                     }
+                    Some(Held::Aligned(_) | Held::Proposal(_)) | None => Input::Bag(Entries::default(), None),
                 }
             })
             .collect();
@@ -299,9 +304,9 @@ impl<T: Element> Execution<T> {
                     let left = without(&overlay, &kept.indices);
                     Kept { kept, left, seen: self.block_len(place.block), own: true }
                 }
-                Input::Bag(entries, own) => {
-                    let left = without(&entries, &kept.indices);
-                    Kept { kept, left, seen: entries.len(), own }
+                Input::Bag(entries, sums) => {
+                    let left = without(sums.as_ref().unwrap_or(&entries), &kept.indices);
+                    Kept { kept, left, seen: entries.len(), own: sums.is_some() }
                 }
             })
             .collect()
