@@ -151,6 +151,15 @@ impl Collective for ExDyna {
         }
     }
 
+    /// The corrected threshold is found again within 100 steps; the printed one changes by a fixed share in each step, however
+    /// far away it is.
+    fn drains_within(&self, shape: &Shape) -> Option<u64> {
+        match self.controllers {
+            Controllers::Corrected(_) => Some(shape.passes()?.saturating_add(100)),
+            Controllers::Printed(_) => None,
+        }
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         let levels = u64::from(ceil_log2(shape.workers));
         let gathered = u64::from(shape.workers - 1) * (shape.k as u64).div_ceil(u64::from(shape.workers));

@@ -37,7 +37,7 @@ pub use routine::{Prepared, Routine, RoutineError};
 
 use crate::bag::Coding;
 use crate::schedule::{Cost, Memory, Observed, Rule, Slots, Step};
-use crate::selectors::Selection;
+use crate::selectors::{Selection, Selector};
 use crate::{Allotment, Partition, Rank};
 
 /// What schedules are made for.
@@ -155,6 +155,19 @@ pub trait Collective: Debug + Send + Sync {
         (entries as u64, entries as u64)
     }
 
+    /// Within how many steps without gradients nothing waits any more, where values are told exactly and no sum cancels to
+    /// zero; None where that cannot be said.
+    fn drains_within(&self, shape: &Shape) -> Option<u64> {
+        match &shape.selection {
+            _ if !self.is_sparse() => Some(0),
+            Some(selection) if matches!(selection.selector, Selector::Threshold(_)) => None,
+            Some(selection) if selection.selector == Selector::Random => {
+                Some(shape.passes()? + random_k::drains_within(shape)?)
+            }
+            _ => shape.passes(),
+        }
+    }
+
     /// How many of the words on the critical path are dense whatever was selected.
     fn dense_words(&self, shape: &Shape) -> u64 {
         if self.is_sparse() { 0 } else { self.cost(shape).high.words_critical }
@@ -191,6 +204,13 @@ impl Shape {
     fn union(&self) -> (u64, u64) {
         let k = self.k as u64;
         (k, (k * u64::from(self.workers)).min(self.n as u64))
+    }
+
+    /// The steps in which every entry of every worker is delivered by itself, k of them in each step, twice over; None where
+    /// k is 0.
+    fn passes(&self) -> Option<u64> {
+        let all = u64::from(self.workers).saturating_mul(self.n as u64);
+        (self.k > 0).then(|| all.div_ceil(self.k as u64).saturating_mul(2))
     }
 
     /// A selection by a rule, rounded as this shape says.

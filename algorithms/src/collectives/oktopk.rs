@@ -127,7 +127,9 @@ impl Collective for OkTopk {
         let kind = Kind::of(structure);
         let counts = &observed.counts;
         let (total, fullest) = (counts.iter().sum::<usize>(), counts.iter().max().copied().unwrap_or(0));
-        let nudged = |threshold: f64, count: usize| match 3 * count {
+        let nudged = |threshold: f64, count: usize, smallest: f64| match 3 * count {
+            // Nothing is known of a gradient that was zero: no factor leads away from 0.
+            _ if threshold == 0.0 => smallest,
             count if count > 4 * shape.k => threshold * NUDGE,
             count if count < 2 * shape.k => threshold / NUDGE,
             _ => threshold,
@@ -136,8 +138,8 @@ impl Collective for OkTopk {
             memory.agreed[0] = observed.smallest;
             memory.own[0] = observed.own.smallest;
         } else {
-            memory.agreed[0] = nudged(memory.agreed[0], total);
-            memory.own[0] = nudged(memory.own[0], observed.own.entries);
+            memory.agreed[0] = nudged(memory.agreed[0], total, observed.smallest);
+            memory.own[0] = nudged(memory.own[0], observed.own.entries, observed.own.smallest);
         }
         let mean = total as f64 / f64::from(shape.workers);
         memory.agreed[BALANCE] = f64::from(u8::from(fullest as f64 > FULL * mean));
@@ -156,6 +158,11 @@ impl Collective for OkTopk {
         let k = shape.k as u64;
         // Until its thresholds have settled it delivers more than the 4k/3 that it aims to stay below.
         (2 * k / 3, (2 * k).min(shape.n as u64))
+    }
+
+    /// A threshold that has become too high lets nothing through until it is found again.
+    fn drains_within(&self, shape: &Shape) -> Option<u64> {
+        Some(shape.passes()?.saturating_mul(EXACT_EVERY))
     }
 
     fn cost(&self, shape: &Shape) -> CostRange {

@@ -45,7 +45,17 @@ impl Collective for RandomK {
         steps
     }
 
+    fn drains_within(&self, shape: &Shape) -> Option<u64> {
+        drains_within(shape)
+    }
+
     fn cost(&self, shape: &Shape) -> CostRange {
         CostRange::fixed(agreed::cost(shape, shape.k as u64))
     }
+}
+
+/// (n/k)(ln n + 20): after so many draws one of the entries was never drawn with a probability below e⁻²⁰.
+pub(super) fn drains_within(shape: &Shape) -> Option<u64> {
+    let share = shape.n as f64 / shape.k as f64;
+    (shape.k > 0).then(|| (share * ((shape.n as f64).ln() + 20.0)).ceil() as u64)
 }

@@ -2,13 +2,13 @@
 
 use super::Collection;
 use crate::Element;
-use crate::bag::{Bag, Entries, Marks};
+use crate::bag::{Entries, Marks};
 use crate::schedule::Fate;
 
 /// Momentum factor masking: the velocity is zero where what this worker had accumulated has left its residual.
 pub(super) fn mask<T: Element>(
     velocity: &mut [T],
-    bag: &Bag<T>,
+    delivered: &[u32],
     fate: &Fate<T>,
     whole: bool,
     collection: Collection,
@@ -16,14 +16,13 @@ pub(super) fn mask<T: Element>(
     let local = collection == Collection::Local;
     match fate {
         Fate::Whole if whole || local => velocity.fill(T::ZERO),
-        Fate::Whole => bag.indices().iter().for_each(|&i| velocity[i as usize] = T::ZERO),
+        Fate::Whole => delivered.iter().for_each(|&i| velocity[i as usize] = T::ZERO),
         Fate::Selected { indices, .. } if local => {
             indices.iter().for_each(|&i| velocity[i as usize] = T::ZERO);
         }
         // What was selected here and is not in the update waits here as if it had not been.
         Fate::Selected { indices, .. } => {
-            let delivered = Marks::of(&bag.indices());
-            delivered.among(indices).iter().for_each(|&i| velocity[i as usize] = T::ZERO);
+            Marks::of(delivered).among(indices).iter().for_each(|&i| velocity[i as usize] = T::ZERO);
         }
     }
 }
@@ -31,7 +30,7 @@ pub(super) fn mask<T: Element>(
 /// The worker's whole contribution went into the sum, from which somebody selected.
 pub(super) fn commit_sent<T: Element>(
     residual: &mut [T],
-    bag: &Bag<T>,
+    delivered: &[u32],
     dropped: Entries<T>,
     collection: Collection,
 ) -> Entries<T> {
@@ -40,9 +39,8 @@ pub(super) fn commit_sent<T: Element>(
         residual.fill(T::ZERO);
         return dropped;
     }
-    let delivered = bag.indices();
     delivered.iter().for_each(|&i| residual[i as usize] = T::ZERO);
-    collect(residual, &Marks::of(&delivered), &dropped, collection)
+    collect(residual, &Marks::of(delivered), &dropped, collection)
 }
 
 /// What was selected of a worker's contribution, and what remains of the rest.
@@ -57,7 +55,7 @@ pub(super) struct Chosen<'a, T: Element> {
 /// Only some of the worker's contribution was selected.
 pub(super) fn commit_selected<T: Element>(
     residual: &mut [T],
-    bag: &Bag<T>,
+    delivered: &[u32],
     chosen: &Chosen<'_, T>,
     dropped: Entries<T>,
     collection: Collection,
@@ -72,7 +70,7 @@ pub(super) fn commit_selected<T: Element>(
         chosen.errors.iter().for_each(|(i, error)| residual[i as usize] = error);
         return lost.merge(&dropped);
     }
-    let delivered = Marks::of(&bag.indices());
+    let delivered = Marks::of(delivered);
     let settled = delivered.pick::<T, true>(chosen.settled);
     let lost = match collection {
         Collection::Global => {

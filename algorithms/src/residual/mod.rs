@@ -7,6 +7,7 @@
 mod commit;
 mod correction;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -271,7 +272,9 @@ impl<T: Element> Residual<T> {
     /// Takes the accumulator back and makes it the residual for the next step: writes at the indices of the
     /// final update only, or nothing at all where everything was delivered.
     pub fn commit(&mut self, finished: Finished<T>, collection: Collection) -> Committed<T> {
-        let Finished { update, mut accumulator, fates, drops, candidates, whole, .. } = finished;
+        let Finished { update, mut accumulator, fates, drops, candidates, whole, proposed, .. } = finished;
+        // What all have agreed on is delivered, sums that are zero too: else they would be chosen again for ever.
+        let delivered = |b: usize| proposed[b].as_deref().map_or_else(|| update[b].indices(), Cow::Borrowed);
         self.zero = whole.iter().all(|&whole| whole);
         for (b, Candidates { threshold, mut entries }) in candidates.into_iter().enumerate() {
             entries.clear();
@@ -279,14 +282,14 @@ impl<T: Element> Residual<T> {
         }
         let mut lost = vec![Entries::default(); update.len()];
         if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
-            for (b, (bag, fate)) in update.iter().zip(&fates).enumerate() {
+            for (b, fate) in fates.iter().enumerate() {
                 let velocity = &mut velocity.values[self.partition.range(Block(b as u32))];
-                mask(velocity, bag, fate, whole[b], collection);
+                mask(velocity, &delivered(b), fate, whole[b], collection);
             }
         }
         if !self.zero {
             let values = Arc::make_mut(&mut accumulator);
-            for (b, ((bag, fate), dropped)) in update.iter().zip(fates).zip(drops).enumerate() {
+            for (b, (fate, dropped)) in fates.into_iter().zip(drops).enumerate() {
                 let residual = &mut values[self.partition.range(Block(b as u32))];
                 lost[b] = match fate {
                     Fate::Whole if whole[b] => {
@@ -294,10 +297,10 @@ impl<T: Element> Residual<T> {
                         residual.fill(T::ZERO);
                         Entries::default()
                     }
-                    Fate::Whole => commit_sent(residual, bag, dropped, collection),
+                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection),
                     Fate::Selected { indices, errors, settled } => {
                         let chosen = Chosen { indices: &indices, errors: &errors, settled: &settled };
-                        commit_selected(residual, bag, &chosen, dropped, collection)
+                        commit_selected(residual, &delivered(b), &chosen, dropped, collection)
                     }
                 };
             }

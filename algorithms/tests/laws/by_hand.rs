@@ -62,7 +62,7 @@ pub fn swap(peer: u32) -> Step {
 
 /// Schedules that were written out, as a method.
 #[derive(Debug)]
-struct ByHand(Vec<Schedule>);
+struct ByHand(Vec<Schedule>, Memory);
 
 impl Collective for ByHand {
     fn name(&self) -> &'static str {
@@ -89,6 +89,10 @@ impl Collective for ByHand {
         self.0[rank.index()].lane
     }
 
+    fn memory(&self, _: &Shape) -> Memory {
+        self.1.clone()
+    }
+
     fn structure(&self, _: &Shape, _: &Memory) -> Structure {
         Structure::of(self.0[0].partition.clone(), 0, 0)
     }
@@ -98,7 +102,7 @@ impl Collective for ByHand {
     }
 }
 
-/// The method that runs these schedules.
-pub fn method(schedules: Vec<Schedule>) -> Method {
-    Method::of(Box::leak(Box::new(ByHand(schedules)))).k(0)
+/// The method that runs these schedules, with what was learnt before.
+pub fn method(schedules: Vec<Schedule>, memory: Memory) -> Method {
+    Method::of(Box::leak(Box::new(ByHand(schedules, memory)))).k(0)
 }

@@ -94,9 +94,18 @@ impl Team {
 
     /// The workers of any schedules that the checker accepts.
     pub fn checked(schedules: Vec<Schedule>, collection: Collection) -> Result<Self, CheckError> {
+        Self::checked_with(schedules, Memory::default(), collection)
+    }
+
+    /// The same, of workers that have learnt something.
+    pub fn checked_with(
+        schedules: Vec<Schedule>,
+        memory: Memory,
+        collection: Collection,
+    ) -> Result<Self, CheckError> {
         check(schedules.clone())?;
         let (workers, n) = (schedules.len(), schedules[0].partition.entries());
-        Ok(Self { collection, ..Self::of(by_hand::method(schedules), workers, n) })
+        Ok(Self { collection, ..Self::of(by_hand::method(schedules, memory), workers, n) })
     }
 
     pub fn partition(&self) -> &Partition {

@@ -18,6 +18,7 @@ mod exdyna;
 mod harness;
 mod holders;
 mod inputs;
+mod liveness;
 mod methods;
 mod mutants;
 mod predictions;

@@ -1,17 +1,62 @@
 //! Every single wrong edge or slot in every method's schedules is refused, or changes no bit.
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::schedule::{After, How, Lanes, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::Sag;
+use gleaner_algorithms::schedule::{After, How, Lanes, Memory, Register, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::selectors::{Selection, Selector};
 use gleaner_algorithms::{Allotment, Block, Rank};
 
-use super::harness::{COLLECTIONS, StepBits, Team, methods};
+use super::harness::{COLLECTIONS, StepBits, Team, dense_methods, methods};
 use super::inputs::{Pattern, Random};
 
 const PATTERNS: [Pattern; 4] = [Pattern::Full, Pattern::Cancelling, Pattern::Integers, Pattern::Disjoint];
 
+/// The schedules of a step, and what was learnt before it.
+struct Original {
+    schedules: Vec<Schedule>,
+    memory: Memory,
+}
+
 /// A density at which some bags are sparse and some turn dense, and a length that P does not divide.
-fn original(method: Method, workers: u32) -> Vec<Schedule> {
-    method.density(0.3).schedules(workers, 5 * workers as usize + 3).unwrap()
+fn original(method: Method, workers: u32, learn: impl FnOnce(&mut Memory)) -> Original {
+    let method = method.density(0.3);
+    let shape = method.shape(workers, 5 * workers as usize + 3).unwrap();
+    let mut memory = method.memory(&shape);
+    learn(&mut memory);
+    Original { schedules: method.schedules_after(&shape, &memory).collect(), memory }
+}
+
+/// The first step of every method among 2 to 7 workers; and programs that no first step with default options has.
+fn originals() -> Vec<(&'static str, Vec<Original>)> {
+    let named = |name| Method::named(name).unwrap();
+    let first =
+        |m: Method| (m.collective().name(), (2..=7).map(|p| original(m, p, |_| {})).collect::<Vec<_>>());
+    let mut originals: Vec<_> = methods().map(first).collect();
+    let teams = |sag| {
+        let with = move |(p, d)| original(Method::spardl().teams(d).sag(sag), p, |_| {});
+        [(2, 2), (4, 2), (6, 2), (4, 4)].map(with).into()
+    };
+    originals.push(("spardl by R-SAG", teams(Sag::Recursive)));
+    originals.push(("spardl by B-SAG", teams(Sag::Bruck)));
+    // Steps between those of exact thresholds; balanced or not.
+    let oktopk = |balance| {
+        let learn = move |memory: &mut Memory| {
+            (memory.steps, memory.agreed[0], memory.agreed[1], memory.own[0]) = (1, 0.6, balance, 0.4);
+        };
+        [2, 3, 5].map(|p| original(named("oktopk"), p, learn)).into()
+    };
+    originals.push(("oktopk between exact thresholds", oktopk(0.0)));
+    originals.push(("oktopk balancing", oktopk(1.0)));
+    let turn = |p: u32| original(named("exdyna"), p, |memory| memory.steps = u64::from(p) - 1);
+    originals.push(("exdyna in its last turn", [2, 3, 5].map(turn).into()));
+    let by =
+        |selector| [2, 3, 5].map(|p| original(named("ssar-split-all-gather").selector(selector), p, |_| {}));
+    originals.push(("selector blocks", by(Selector::Blocks(3)).into()));
+    originals.push(("selector random", by(Selector::Random).into()));
+    let rounded = |p| original(named("topkdsa").coding(Coding::Bf16), p, |_| {});
+    originals.push(("topkdsa with rounded sums", [2, 3, 5].map(rounded).into()));
+    originals
 }
 
 /// Other slots: every other first block, one block more, one less; the lane after, and one more.
@@ -91,9 +136,30 @@ fn other_rules(rule: &Rule, slots: Slots, blocks: u32) -> Vec<Rule> {
         Rule::Random(k) => each(k, &Rule::Random),
         Rule::Jointly(k) => vec![Rule::Jointly(k + 1), Rule::Jointly(k.saturating_sub(1))],
         Rule::Above { register, most } => {
-            vec![Rule::Above { register: *register, most: most + 1 }, Rule::Jointly(1), Rule::Every]
+            let own = Rule::Above { register: Register::Own(0), most: *most };
+            let other = Rule::Above { register: Register::Agreed(1), most: *most };
+            let more = Rule::Above { register: *register, most: most + 1 };
+            vec![own, other, more, Rule::Jointly(1), Rule::Every]
         }
-        _ => Vec::new(),
+        Rule::TopOf { register, most } => {
+            let with = |register, most| Rule::TopOf { register, most };
+            let registers = [Register::Own(0), Register::Agreed(1)].map(|r| with(r, most.clone()));
+            let all = [Rule::Top(most.clone()), Rule::Random(most.clone()), Rule::Every];
+            each(most, &|most| with(*register, most)).into_iter().chain(registers).chain(all).collect()
+        }
+        Rule::By(selection) => {
+            let Selection { selector, k, layers } = (**selection).clone();
+            let by = |selector, k| Rule::By(Selection { selector, k, layers: layers.clone() }.into());
+            vec![
+                by(selector, k - 1),
+                by(selector, k + 1),
+                by(Selector::Bucketed(4), k),
+                Rule::Jointly(k),
+                Rule::Every,
+            ]
+        }
+        Rule::Every => vec![Rule::Dense, Rule::Jointly(1), Rule::Top(vec![1; blocks as usize].into())],
+        Rule::Dense => vec![Rule::Every, Rule::Jointly(1), Rule::Top(vec![1; blocks as usize].into())],
     }
 }
 
@@ -117,10 +183,10 @@ fn other_orders(steps: &[Step]) -> Vec<Vec<Step>> {
 }
 
 /// The bits of two steps on each kind of input, after the laws were seen to hold for them; None if they are refused.
-fn lawful_bits(schedules: &[Schedule]) -> Option<Vec<StepBits>> {
+fn lawful_bits(schedules: &[Schedule], memory: &Memory) -> Option<Vec<StepBits>> {
     let mut bits = Vec::new();
     for (collection, pattern) in COLLECTIONS.into_iter().flat_map(|c| PATTERNS.map(|p| (c, p))) {
-        let mut team = Team::checked(schedules.to_vec(), collection).ok()?;
+        let mut team = Team::checked_with(schedules.to_vec(), memory.clone(), collection).ok()?;
         let (workers, n) = (team.workers(), team.partition().entries());
         let mut random = Random(n as u64);
         for _ in 0..2 {
@@ -140,19 +206,17 @@ struct Tally {
     other: usize,
 }
 
-/// Judges what `mutate` makes of each worker's program, for every method and P from 2 to 7.
+/// Judges what `mutate` makes of each worker's program.
 fn judge_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&'static str, Tally)> {
-    let judged = methods().map(|method| {
-        let name = method.collective().name();
+    let judged = originals().into_iter().map(|(name, originals)| {
         let mut tally = Tally::default();
-        for workers in 2..=7 {
-            let schedules = original(method, workers);
-            let expected = lawful_bits(&schedules).unwrap();
-            for rank in 0..workers as usize {
+        for Original { schedules, memory } in originals {
+            let expected = lawful_bits(&schedules, &memory).unwrap();
+            for rank in 0..schedules.len() {
                 for steps in mutate(&schedules[rank]) {
                     let mut mutant = schedules.clone();
                     mutant[rank].steps = steps;
-                    *match lawful_bits(&mutant) {
+                    *match lawful_bits(&mutant, &memory) {
                         None => &mut tally.refused,
                         Some(bits) if bits == expected => &mut tally.equivalent,
                         Some(_) => &mut tally.other,
@@ -199,7 +263,7 @@ fn wrong_edges_and_slots_are_refused_or_change_no_bit() {
 #[test]
 fn other_selections_are_refused_or_obey_the_laws() {
     for (name, tally) in judge_all("selections", |schedule| with_each(schedule, other_selections)) {
-        let sparse = Method::named(name).unwrap().collective().is_sparse();
+        let sparse = !dense_methods().any(|m| m.collective().name() == name);
         assert_eq!(tally.refused > 0, sparse, "{name}: selects if and only if it is sparse");
         // What all draw alike nobody can change alone.
         let alone = sparse && name != "random-k";
@@ -218,8 +282,7 @@ fn other_orders_are_refused_or_obey_the_laws() {
 #[test]
 fn other_orders_on_all_workers_are_refused_or_obey_the_laws() {
     let (mut refused, mut accepted) = (0, 0);
-    for (method, workers) in methods().flat_map(|m| (2..=7).map(move |p| (m, p))) {
-        let schedules = original(method, workers);
+    for Original { schedules, memory } in originals().into_iter().flat_map(|(_, originals)| originals) {
         let programs: Vec<Vec<Vec<Step>>> = schedules.iter().map(|s| other_orders(&s.steps)).collect();
         let fewest = programs.iter().map(Vec::len).min().unwrap();
         for number in 0..fewest {
@@ -227,7 +290,7 @@ fn other_orders_on_all_workers_are_refused_or_obey_the_laws() {
             for (schedule, programs) in mutant.iter_mut().zip(&programs) {
                 schedule.steps = programs[number].clone();
             }
-            *if lawful_bits(&mutant).is_none() { &mut refused } else { &mut accepted } += 1;
+            *if lawful_bits(&mutant, &memory).is_none() { &mut refused } else { &mut accepted } += 1;
         }
     }
     println!("on all workers: {refused} refused, {accepted} accepted");

@@ -304,12 +304,13 @@ fn every_formula_is_what_it_costs() {
             let formula = method.collective().cost(&case.shape(method));
             let checked = Team::of(method.k(case.k as usize), p as usize, case.n as usize).ensemble.cost;
             let agrees = |formula: Cost| (formula.rounds, formula.messages);
+            let words = |cost: Cost| (cost.words_received, cost.words_critical);
             match method.collective().name() {
                 // The first step finds its thresholds; the next one is what the formula is about.
                 "oktopk" => {
                     let cost = case.cost(method, true, 1);
                     assert_eq!(agrees(formula.low), agrees(cost), "{name}, P {p}");
-                    assert_eq!(formula.low.words_critical, cost.words_critical, "{name}, P {p}");
+                    assert_eq!(words(formula.low), words(cost), "{name}, P {p}");
                     continue;
                 }
                 // What h lets through of each team, and what the last selection leaves of that.
@@ -319,25 +320,29 @@ fn every_formula_is_what_it_costs() {
                     for same in [true, false] {
                         for h in [case.k / p, (case.k / p + block) / 2, block] {
                             let left = if same { h } else { block.min(d * h) };
-                            let words = 2 * ((p / d - 1) * block + (d - 1) * h + (p / d - 1) * left);
+                            let expected = 2 * ((p / d - 1) * block + (d - 1) * h + (p / d - 1) * left);
                             let cost = case.cost_with_h(method, same, h);
-                            assert_eq!(cost.words_critical, words, "{name}, P {p}, h {h}, same {same}");
+                            assert_eq!(
+                                words(cost),
+                                (expected, expected),
+                                "{name}, P {p}, h {h}, same {same}"
+                            );
                             let ends = formula.low.words_critical..=formula.high.words_critical;
-                            assert!(ends.contains(&words), "{name}, P {p}, h {h}");
+                            assert!(ends.contains(&expected), "{name}, P {p}, h {h}");
                             for (end, least) in
                                 [(formula.low, same && h == case.k / p), (formula.high, h == block)]
                             {
-                                assert!(!least || end.words_critical == words, "{name}, P {p}, h {h}");
+                                assert!(!least || words(end) == (expected, expected), "{name}, P {p}, h {h}");
                             }
                         }
                     }
-                    assert_eq!(checked.words_critical, formula.high.words_critical, "{name}, P {p}");
+                    assert_eq!(words(checked), words(formula.high), "{name}, P {p}");
                 }
                 "spardl" => {
-                    assert_eq!(checked.words_critical, formula.high.words_critical, "{name}, P {p}");
+                    assert_eq!(words(checked), words(formula.high), "{name}, P {p}");
                     let range = case.range(method);
-                    assert_eq!(range.low.words_critical, formula.low.words_critical, "{name}, P {p}");
-                    assert_eq!(range.high.words_critical, formula.high.words_critical, "{name}, P {p}");
+                    assert_eq!(words(range.low), words(formula.low), "{name}, P {p}");
+                    assert_eq!(words(range.high), words(formula.high), "{name}, P {p}");
                 }
                 // Blocks of several entries, and what they leave is the last partition's: choices are not spread evenly.
                 "exdyna-printed" if case.n >= 1024 => {}

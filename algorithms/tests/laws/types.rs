@@ -52,29 +52,42 @@ fn epsilon<T: Element>() -> f64 {
     T::from_bits(one + 1).to_f64() - 1.0
 }
 
-/// Gradients + old residuals = delivered + new residuals, within so many roundings of the sum of the absolute values:
-/// 1e-5 for the types of 32 bits and more, as for all methods, and one rounding for each worker and step of the schedule
-/// for the types of 16 bits.
+/// Four contributions to every entry, each of one worker's gradient or old residual: multiples of `unit` so small that no sum
+/// and no share of it is rounded, whatever the type.
+fn exact<T: Element>(workers: usize, n: usize, unit: u32, random: &mut Random) -> [Vec<Vec<T>>; 2] {
+    let mut vectors = vec![vec![T::ZERO; n]; 2 * workers];
+    for i in 0..n {
+        for _ in 0..4 {
+            let value = f64::from(unit) * (random.below(3) as f64 - 1.0);
+            vectors[random.below(2 * workers)][i] = T::from_f64(value);
+        }
+    }
+    let gradients = vectors.split_off(workers);
+    [vectors, gradients]
+}
+
+/// Gradients + old residuals = delivered + new residuals, without any rounding.
 fn conserves<T: Element>() {
     for workers in 1..=17usize {
         let mut random = Random(workers as u64);
         for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
             let n = 40 + random.below(60);
             let mut ensemble = Ensemble::<T>::new(method.density(0.2), workers as u32, n).unwrap();
-            let roundings = 2 * workers + ensemble.programs[0].schedule().steps.len() + 2;
-            let bound = (epsilon::<T>() * roundings as f64).max(1e-5);
-            for _ in 0..3 {
-                let old: Vec<Vec<T>> = ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
-                let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
+            for step in 0..3 {
+                // What d workers drop together is shared out to them.
+                let holders = ensemble.programs.iter().flat_map(|p| p.facts()).flat_map(|f| &f.holders);
+                let unit = holders.map(|holders| holders.count).max().unwrap_or(1);
+                let [old, gradients] = exact::<T>(workers, n, unit, &mut random);
+                ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old));
                 let update = delivered(&mut ensemble, &gradients, Reduction::Sum).unwrap();
                 for i in 0..n {
-                    let brought = gradients.iter().chain(&old).map(|v| v[i].to_f64());
-                    let (sum, size) = brought.fold((0.0, 0.0), |(sum, size), v| (sum + v, size + v.abs()));
+                    let brought: f64 = gradients.iter().chain(&old).map(|v| v[i].to_f64()).sum();
                     let left: f64 = ensemble.residuals.iter().map(|r| r.read(i..i + 1)[0].to_f64()).sum();
                     let found = update[i].to_f64() + left;
-                    assert!(
-                        (sum - found).abs() <= bound * size,
-                        "{method}, P {workers}, {}: entry {i}: {sum} came in, {found} is delivered or kept",
+                    assert_eq!(
+                        found,
+                        brought,
+                        "{method}, P {workers}, {}, step {step}: entry {i}: gradients {gradients:?}, old {old:?}",
                         T::NAME
                     );
                 }

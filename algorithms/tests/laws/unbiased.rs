@@ -38,6 +38,17 @@ fn largest(gradient: &[f32], k: usize) -> Vec<f64> {
     largest
 }
 
+/// The sum of the `k` largest of each gradient, each rounded towards zero to a level of one bucket.
+fn truncated(gradients: &[Vec<f32>], k: usize, levels: f64) -> Vec<f64> {
+    let mut sums = vec![0.0; gradients[0].len()];
+    for gradient in gradients {
+        let level = gradient.iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs()))) / levels;
+        let rounded = largest(gradient, k).into_iter().map(|v| (v / level).trunc() * level);
+        sums.iter_mut().zip(rounded).for_each(|(sum, v)| *sum += v);
+    }
+    sums
+}
+
 /// How far the mean of so many independent numbers of this variance and range may lie from their expectation: the empirical
 /// Bernstein bound (Audibert, Munos, Szepesvári, 2009, theorem 1), which holds for every distribution and every count.
 fn bernstein(count: f64, variance: f64, range: f64) -> f64 {
@@ -54,7 +65,7 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
     for gradient in &gradients {
         expected.iter_mut().zip(largest(gradient, k)).for_each(|(sum, v)| *sum += v);
     }
-    // No rounding makes a bucket's largest magnitude larger, so no sum is further from zero than this.
+    // No rounding makes a bucket's largest magnitude larger, so this is the most that all scales of one stage are together.
     let most: f64 = gradients.iter().map(|g| g.iter().fold(0.0, |m: f64, v| m.max(f64::from(v.abs())))).sum();
     for name in SELECTING_ONCE {
         for coding in [Coding::Qsgd2, Coding::Qsgd4, Coding::Qsgd8] {
@@ -67,20 +78,23 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
                 }
             }
             let count = steps as f64;
+            // Rounding moves a value within one level. Besides the selections, sums are rounded in two stages at most.
+            let levels = f64::from((1u32 << (coding.bits() - 1)) - 1);
+            let truncated = truncated(&gradients, k, levels);
+            let mut tells = 0;
             for i in 0..n {
                 let mean = sums[i] / count;
                 let variance = (squares[i] / count - mean * mean).max(0.0);
-                let bound = bernstein(count, variance, 2.0 * most);
-                // Half a level is how much rounding to the nearest would be wrong. The bound tells that apart.
-                if coding == Coding::Qsgd2 {
-                    assert!(bound < most / 4.0, "{method}, entry {i}: a bound of {bound}");
-                }
+                let bound = bernstein(count, variance, 3.0 * most / levels);
+                tells += usize::from((truncated[i] - expected[i]).abs() > 2.0 * bound);
                 assert!(
                     (mean - expected[i]).abs() <= bound,
                     "{method}, entry {i}: {} is selected, {mean} is delivered on average, which may differ by {bound}",
                     expected[i]
                 );
             }
+            // Rounding towards zero would be found out.
+            assert!(tells > 0, "{method} may truncate");
         }
     }
 }

@@ -390,14 +390,21 @@ impl<T: Element> Run<T> {
         least: T,
         rule: impl FnOnce(&[Source<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
     ) -> Vec<Chosen<T>> {
-        let inputs: Vec<(Entries<T>, bool)> = slots
-            .iter_mut()
-            .map(|slot| match slot.held.take() {
+        // Of the worker's own block with a dense one added, all sums: those that are not kept wait here, zeros too.
+        let mut all_sums = Vec::with_capacity(slots.len());
+        let mut inputs = Vec::with_capacity(slots.len());
+        for slot in slots.iter_mut() {
+            let (held, mut sums) = (slot.held.take(), None);
+            if let (true, Some(Held::Bag(Carried { bag: Bag::Dense(dense), .. }))) = (slot.intact, &held) {
+                sums = Some((0u32..).zip(dense.iter()).collect());
+            }
+            all_sums.push(sums);
+            inputs.push(match held {
                 Some(Held::Own(overlay)) => (overlay, true),
                 Some(Held::Bag(carried)) => (carried.bag.into_entries(), false),
                 Some(Held::Aligned(_) | Held::Proposal(..)) | None => (Entries::default(), false),
-            })
-            .collect();
+            });
+        }
         let mut sources = Vec::with_capacity(slots.len());
         for (slot, (entries, own)) in slots.iter().zip(&inputs) {
             sources.push(match own {
@@ -409,15 +416,16 @@ impl<T: Element> Run<T> {
         tally.dense += read as f64;
         let (kept, predicted) = rule(&sources);
         drop(sources);
-        let chosen = slots.iter_mut().zip(inputs).zip(kept).map(|((slot, (entries, own)), kept)| {
-            let left = without(&entries, &kept.indices);
+        let mut chosen = Vec::with_capacity(slots.len());
+        for (((slot, (entries, own)), sums), kept) in slots.iter_mut().zip(inputs).zip(all_sums).zip(kept) {
+            let left = without(sums.as_ref().unwrap_or(&entries), &kept.indices);
             if own {
                 slot.candidates.threshold = predicted;
             }
             let seen = if own { self.block_len(slot.place.block) } else { entries.len() };
-            Chosen { kept, left, seen, own: own || slot.intact }
-        });
-        chosen.collect()
+            chosen.push(Chosen { kept, left, seen, own: own || sums.is_some() });
+        }
+        chosen
     }
 
     /// Rounds what was kept, and tells what was not for the residual.

@@ -1,0 +1,161 @@
+//! Liveness, the third law: no entry waits for ever. What waits drains once gradients are zero, and of equal gradients every
+//! entry has its turn.
+
+use std::collections::BTreeSet;
+
+use gleaner_algorithms::collectives::Sag;
+use gleaner_algorithms::selectors::Selector;
+use gleaner_algorithms::{Block, Method};
+
+use super::harness::{Team, methods, selecting, selectors};
+use super::inputs::{Pattern, Random};
+
+/// All methods, SparDL in every number of teams by R-SAG and B-SAG, and every selector, each with another method in every
+/// number of workers.
+fn forms(workers: usize) -> Vec<Method> {
+    let mut forms: Vec<Method> = methods().collect();
+    for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
+        let teams = Method::spardl().teams(teams);
+        forms.extend([Sag::Recursive, Sag::Bruck].map(|sag| teams.sag(sag)));
+    }
+    let selecting: Vec<Method> = selecting().collect();
+    let with = |(i, s): (usize, Selector)| selecting[(i + workers) % selecting.len()].selector(s);
+    forms.extend(selectors().into_iter().enumerate().map(with));
+    forms
+}
+
+/// Each of them with k = 1, fewer entries than workers and more, of small groups and of larger ones.
+fn each(workers: usize, mut law: impl FnMut(Method, usize)) {
+    let mut cases = BTreeSet::new();
+    for n in [1, workers, 2 * workers + 3] {
+        cases.extend(
+            [1, workers / 2, workers + 1].map(|k| (n, k)).into_iter().filter(|&(_, k)| 0 < k && k <= n),
+        );
+    }
+    for method in forms(workers) {
+        for &(n, k) in cases.iter().filter(|&&(n, _)| method.shape(workers as u32, n).is_ok()) {
+            law(method.k(k), n);
+        }
+    }
+}
+
+/// How many steps without gradients it takes until all residuals are zero, `limit` at most.
+fn drains(team: &mut Team, limit: u64) -> Option<u64> {
+    let (workers, n) = (team.workers(), team.partition().entries());
+    let zeros = vec![vec![0.0; n]; workers];
+    let is_zero = |team: &Team| {
+        team.ensemble.residuals.iter().all(|residual| residual.read(0..n).iter().all(|&v| v == 0.0))
+    };
+    (0..=limit).find(|&t| {
+        if t > 0 {
+            team.step(&zeros);
+        }
+        is_zero(team)
+    })
+}
+
+/// Drain: within the bound that the method states, nothing is left.
+#[test]
+fn what_waits_drains() {
+    let mut without = BTreeSet::new();
+    for workers in 1..=17 {
+        let mut random = Random(workers as u64);
+        each(workers, |method, n| {
+            let mut team = Team::of(method, workers, n);
+            let Some(bound) = method.collective().drains_within(team.ensemble.shape()) else {
+                without.insert(format!(
+                    "{} {}",
+                    method.collective().name(),
+                    team.ensemble.shape().selection.as_ref().map_or("", |s| s.selector.name())
+                ));
+                return;
+            };
+            let patterns = [Pattern::Full, Pattern::Disjoint, Pattern::Overlapping, Pattern::Wide];
+            let pattern = patterns[random.below(4)];
+            for _ in 0..1 + random.below(12) {
+                team.step(&pattern.gradients(workers, n, &mut random));
+            }
+            let drained = drains(&mut team, bound);
+            assert!(drained.is_some(), "{method}, P {workers}, n {n}: something waits after {bound} steps");
+        });
+    }
+    // Nothing else may opt out.
+    let fixed = selecting().map(|m| format!("{} threshold", m.collective().name()));
+    assert_eq!(without, fixed.chain(["exdyna-printed ".to_owned()]).collect());
+}
+
+/// Fairness: where all workers receive the same gradient in every step, every entry of at least δ times the largest magnitude
+/// is delivered at least every 4n/(kδ) + P steps, and one that is chosen at random every (n/k)(ln n + 20).
+#[test]
+fn every_entry_has_its_turn() {
+    for workers in 1..=17 {
+        let delta = [1.0, 0.5][workers % 2];
+        let mut random = Random(workers as u64);
+        each(workers, |method, n| {
+            let mut team = Team::of(method, workers, n);
+            let shape = team.ensemble.shape().clone();
+            let selector = shape.selection.as_ref().map(|s| s.selector);
+            if matches!(selector, Some(Selector::Threshold(_))) {
+                return;
+            }
+            let by_chance = selector == Some(Selector::Random) || method.collective().name() == "random-k";
+            let share = n as f64 / shape.k as f64;
+            let bound = match by_chance {
+                true => share * ((n as f64).ln() + 20.0),
+                false => 4.0 * share / f64::from(delta) + workers as f64,
+            } as u64;
+            let mut entry = |i: usize| {
+                let size = [1.0, delta, delta + (1.0 - delta) * random.unit().abs()][i.min(2)];
+                if random.below(2) == 0 { size } else { -size }
+            };
+            let gradients = vec![(0..n).map(&mut entry).collect::<Vec<f32>>(); workers];
+            let mut last = vec![0; n];
+            for t in 1..=5 * bound / 4 {
+                let delivered = team.step(&gradients).delivered.swap_remove(0);
+                (0..n).filter(|&i| delivered[i] != 0.0).for_each(|i| last[i] = t);
+                let waiting = last.iter().map(|last| t - last).max().unwrap_or(0);
+                assert!(
+                    waiting <= bound,
+                    "{method}, P {workers}, n {n}: {waiting} steps without one of the entries"
+                );
+            }
+        });
+    }
+}
+
+/// 768 entries among 16 workers, of which one is delivered in each step: every block has its turn.
+#[test]
+fn one_entry_a_step_comes_from_every_block() {
+    for method in [Method::spardl(), Method::named("random-k").unwrap()].map(|m| m.density(0.001)) {
+        let (workers, n) = (16, 768);
+        let mut team = Team::of(method, workers, n);
+        let mut random = Random(1);
+        let mut ever = BTreeSet::new();
+        for _ in 0..60 {
+            let outcome = team.step(&Pattern::Full.gradients(workers, n, &mut random));
+            ever.extend((0..n).filter(|&i| outcome.delivered[0][i] != 0.0));
+        }
+        assert!(ever.len() > 48, "{method}: {} entries were ever delivered", ever.len());
+        for block in (0..workers as u32).map(Block) {
+            let here = team.partition().range(block);
+            assert!(ever.range(here).count() >= 2, "{method}: {block} has {ever:?}");
+        }
+    }
+}
+
+/// Where workers agree on indices, a sum of zero is delivered like any other. Otherwise all of them would choose what cancels
+/// again in every step, and nothing else.
+#[test]
+fn what_cancels_is_delivered_where_indices_are_agreed_on() {
+    for name in ["clt-k", "exdyna", "random-k"] {
+        for workers in [2, 4, 6] {
+            let (n, method) = (3 * workers, Method::named(name).unwrap().k(1));
+            let mut team = Team::of(method, workers, n);
+            let gradient =
+                |w: usize| (0..n).map(move |i| if w % 2 == 0 { 1.0 + i as f32 } else { -1.0 - i as f32 });
+            team.step(&(0..workers).map(|w| gradient(w).collect()).collect::<Vec<_>>());
+            let bound = method.collective().drains_within(team.ensemble.shape()).unwrap();
+            assert!(drains(&mut team, bound).is_some(), "{method}, P {workers}");
+        }
+    }
+}
