@@ -206,11 +206,11 @@ impl Gradients {
     fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
         let p = &self.layout.parameters[position];
+        let id = StepId::new(self.session.post.epoch, self.channel, p.group as u16, self.step);
         let gathering = &mut self.groups[p.group];
         if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
             if self.method.nonfinite() == OnNonFinite::Skip {
                 // A group that waits for the others to leave it out does not begin.
-                let id = StepId { channel: self.channel, group: p.group as u16, step: self.step as u32 };
                 gathering.running.get_or_insert_with(|| self.session.leave_out(id, self.step));
                 self.refused.get_or_insert(reason);
                 self.count(position, clock.elapsed());
@@ -224,11 +224,11 @@ impl Gradients {
             let (schedule, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
-            let (channel, group) = (self.channel, p.group as u16);
+            let group = p.group;
             // The clock stops first: the exchange may take the processor at once.
             self.count(position, clock.elapsed());
-            self.groups[usize::from(group)].began = Some(Instant::now());
-            self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
+            self.groups[group].began = Some(Instant::now());
+            self.session.run(Run { id, step: self.step, schedule, execution, done });
         } else {
             self.count(position, clock.elapsed());
         }
@@ -289,7 +289,7 @@ impl Gradients {
         self.times.waiting = clock.elapsed();
         self.lost = 0.0;
         if let Some(rank) = skipped {
-            return Ok(self.leave_out(rank));
+            return self.leave_out(rank);
         }
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
@@ -318,16 +318,16 @@ impl Gradients {
     }
 
     /// Ends a step that all ranks left out, as `rank` has asked: no group keeps anything of it.
-    fn leave_out(&mut self, rank: u32) -> Update {
+    fn leave_out(&mut self, rank: u32) -> Result<Update, Error> {
         let mut nothing = Vec::with_capacity(self.groups.len());
         for gathering in &mut self.groups {
-            nothing.push(gathering.group.leave_out());
+            nothing.push(gathering.group.leave_out()?);
             gathering.missing = gathering.parameters;
             (gathering.accumulating, gathering.began) = (Duration::ZERO, None);
         }
         self.skipped += 1;
         let own = self.refused.take();
-        self.end_step(nothing, Some(Skipped { rank, own }))
+        Ok(self.end_step(nothing, Some(Skipped { rank, own })))
     }
 
     fn end_step(&mut self, groups: Vec<(Partition, Vec<Bag>)>, skipped: Option<Skipped>) -> Update {

@@ -43,7 +43,7 @@ pub(crate) async fn all_gather(
         let reason = format!("a note of {} bytes; at most {} are possible", note.len(), MAX_PAYLOAD - 1);
         return Err(Failure { rank: post.rank.0, step: None, reason });
     }
-    let tag = Topic::Note { call }.tag();
+    let tag = Topic::Note { epoch: post.epoch, call }.tag();
     let mut own = vec![purpose as u8];
     own.extend(note);
     let own = Bytes::from(own);

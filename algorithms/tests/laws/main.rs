@@ -30,3 +30,4 @@ mod streams;
 mod tables;
 mod types;
 mod unbiased;
+mod versions;
