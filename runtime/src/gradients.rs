@@ -1,5 +1,6 @@
 //! Synchronising a model's gradients step by step.
 
+mod regrouping;
 mod saving;
 
 use std::collections::HashMap;
@@ -82,8 +83,19 @@ impl Gradients {
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
-        let by_name = Arc::new(layout.by_name()?);
         let agree = || session.agree(Purpose::Gradients, &describe(layout, method));
+        if method.is_auto() {
+            // Before anything is measured for it.
+            agree()?;
+        }
+        let gradients = Self::make(session.clone(), channel, layout, method)?;
+        agree()?;
+        Ok(gradients)
+    }
+
+    /// Before the first step. Whoever calls it lets all ranks come together before they send anything.
+    fn make(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
+        let by_name = Arc::new(layout.by_name()?);
         let mut methods = Vec::new();
         let mut before = 0;
         for number in 0..layout.group_count() {
@@ -108,8 +120,6 @@ impl Gradients {
         }
         let mut auto = None;
         if method.is_auto() {
-            // Before anything is measured for it.
-            agree()?;
             auto = Some(Auto::new(&session, &methods)?);
         }
         let mut groups = Vec::new();
@@ -127,7 +137,6 @@ impl Gradients {
                 running: None,
             });
         }
-        agree()?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -345,25 +354,11 @@ impl Gradients {
         }
     }
 
-    /// Goes over to other methods where the choice is revised. What was not delivered stays.
-    fn revise(&mut self) -> Result<(), Error> {
-        let Some(auto) = &mut self.auto else { return Ok(()) };
-        let changed = auto.revise(&self.session)?;
-        self.change_methods(&changed)
-    }
-
-    /// All ranks call it together, between two steps.
-    fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
-        let Some(auto) = &self.auto else { return Ok(()) };
-        for &number in groups {
-            let stream = stream(self.channel, number);
-            self.groups[number].group.take_up(&self.session, auto.method(number), stream)?;
-        }
-        if !groups.is_empty() {
-            // Nobody sends before all have granted.
-            self.session.gather(Purpose::Revise, &[])?;
-        }
-        Ok(())
+    /// Whether no gradient of a step was given yet. What concerns all steps has to wait otherwise, and for ever if the job has
+    /// failed.
+    fn between_steps(&self, otherwise: impl Into<Error>) -> Result<(), Error> {
+        self.alive()?;
+        if self.given > 0 { Err(otherwise.into()) } else { Ok(()) }
     }
 
     /// The methods of the groups: those that were chosen, if the method was a choice.

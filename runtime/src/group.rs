@@ -163,6 +163,11 @@ impl<T: Element> Group<T> {
         self.grant(post);
     }
 
+    /// Takes the peers' credit for it back, once it has exchanged its last step.
+    pub(crate) fn revoke(&self, post: &Post) {
+        self.granted.iter().for_each(|(&peer, &bytes)| post.inbox.revoke(Peer(peer), bytes));
+    }
+
     /// Lets the peers have waiting here what the present schedule lets them send. What was granted before stays: a peer may
     /// be one step ahead, or behind.
     fn grant(&mut self, post: &Post) {

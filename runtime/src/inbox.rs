@@ -81,6 +81,13 @@ impl Inbox {
         *self.state().credit.entry(peer).or_default() += bytes;
     }
 
+    /// Takes credit back that was granted for what has come and was read.
+    pub(crate) fn revoke(&self, peer: Peer, bytes: u64) {
+        let mut state = self.state();
+        let credit = state.credit.entry(peer).or_default();
+        *credit = credit.saturating_sub(bytes);
+    }
+
     /// Takes a message from a link.
     pub(crate) fn put(&self, peer: Peer, tag: Tag, payload: Bytes) -> Result<(), Overdrawn> {
         let mut state = self.state();

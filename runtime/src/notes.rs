@@ -16,6 +16,8 @@ pub(crate) enum Purpose {
     Reducer = 4,
     Probe = 5,
     Revise = 6,
+    Regroup = 7,
+    Load = 8,
 }
 
 impl Purpose {
@@ -27,6 +29,8 @@ impl Purpose {
             Some(4) => "reducer()",
             Some(5) => "gradients() or reducer() with the method auto",
             Some(6) => "wait() with the method auto",
+            Some(7) => "regroup()",
+            Some(8) => "load_from()",
             _ => "an unknown call",
         }
     }
