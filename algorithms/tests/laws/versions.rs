@@ -100,18 +100,21 @@ impl History {
             let (_, of_step) = worker.open.iter_mut().find(|(open, _)| *open == version).unwrap();
             lent.push(of_step.take().unwrap());
         }
-        let execute = |lent: Vec<(std::sync::Arc<Vec<f64>>, Vec<Candidates<f64>>)>| {
-            let executions = lent.into_iter().enumerate().map(|(w, (accumulator, candidates))| {
+        let execute = |lent: Vec<Lent<f64>>| {
+            let executions = lent.into_iter().enumerate().map(|(w, Lent { accumulator, candidates, .. })| {
                 let (schedule, proof) = (self.ensemble.schedules[w].clone(), self.ensemble.proofs[w].clone());
                 Execution::new(schedule, proof, accumulator, candidates)
             });
-            lockstep(executions.collect()).unwrap().runs.into_iter().map(|run| run.finished)
+            let runs = lockstep(executions.collect()).unwrap().runs;
+            runs.into_iter().map(|run| run.finished).collect::<Vec<Finished<f64>>>()
         };
-        let nothing = |lent: &Lent<f64>| vec![Candidates::default(); lent.candidates.len()];
-        let without: Vec<Finished<f64>> =
-            execute(lent.iter().map(|lent| (lent.accumulator.clone(), nothing(lent))).collect()).collect();
-        let with: Vec<Finished<f64>> =
-            execute(lent.into_iter().map(|lent| (lent.accumulator, lent.candidates)).collect()).collect();
+        let nothing = |lent: &Lent<f64>| Lent {
+            version: lent.version,
+            accumulator: lent.accumulator.clone(),
+            candidates: vec![Candidates::default(); lent.candidates.len()],
+        };
+        let without = execute(lent.iter().map(nothing).collect());
+        let with = execute(lent);
         let partition = &self.ensemble.schedules[0].partition;
         let update = flat(partition, &with[0].update);
         for finished in with.iter().chain(&without) {

@@ -245,7 +245,7 @@ fn files_that_are_not_of_one_job_are_refused() {
     assert!(refusal(&[]).contains("no checkpoints"));
     let swapped = refusal(&[second.clone(), first.clone()]);
     assert!(swapped.contains("its rank is 1, here it is 0"), "{swapped}");
-    let some = refusal(&[first.clone()]);
+    let some = refusal(std::slice::from_ref(&first));
     assert!(some.contains("its world size is 2, here it is 1"), "{some}");
     let mixed = refusal(&[first.clone(), folder.path().join("fresh-1")]);
     assert!(mixed.contains("its step is 0, here it is 1"), "{mixed}");
