@@ -30,18 +30,11 @@ pub(crate) struct AlgorithmArguments {
 
 /// One group of one step, ready to be exchanged.
 pub(crate) struct Run<T: Element = f32> {
-    pub(crate) channel: u8,
-    pub(crate) group: u16,
+    pub(crate) id: StepId,
     pub(crate) step: u64,
     pub(crate) schedule: Arc<schedule::Schedule>,
     pub(crate) execution: Execution<T>,
     pub(crate) done: oneshot::Sender<Result<(Finished<T>, RunTimes), Stopped>>,
-}
-
-impl<T: Element> Run<T> {
-    pub(crate) fn id(&self) -> StepId {
-        StepId { channel: self.channel, group: self.group, step: self.step as u32 }
-    }
 }
 
 /// Why a run did not finish.
@@ -77,8 +70,7 @@ impl<T: Element> Run<T> {
     pub(crate) fn job(self, mut under_way: UnderWay) -> Job {
         Box::new(move |post, worker| {
             Box::pin(async move {
-                let id = self.id();
-                let Run { step, schedule, execution, done, .. } = self;
+                let Run { id, step, schedule, execution, done } = self;
                 let driven = drive(&post, id, &mut under_way.stand, &schedule, execution).await;
                 let result = driven.map_err(|stopped| match stopped {
                     Stopped::Failed(failure) => {

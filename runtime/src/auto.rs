@@ -138,6 +138,13 @@ impl Auto {
         Ok(changed)
     }
 
+    /// Takes a group's choice over from before a regrouping, with what was measured for it, if it has come to the same method.
+    pub(crate) fn keep(&mut self, group: usize, before: &mut Self, was: usize) {
+        if self.method(group).to_string() == before.method(was).to_string() {
+            std::mem::swap(&mut self.courses[group], &mut before.courses[was]);
+        }
+    }
+
     /// Goes on with the method that a checkpoint names, if it is one of a group's candidates.
     pub(crate) fn resume(&mut self, group: usize, name: &str) -> bool {
         self.courses[group].resume(name)

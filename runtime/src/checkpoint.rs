@@ -5,12 +5,13 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use gleaner_algorithms::residual::Waiting;
 use gleaner_algorithms::schedule::Memory;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::staged::{Staged, StagedError};
 
-const FORMAT: &str = "gleaner residual 2";
+const FORMAT: &str = "gleaner residual 3";
 const RESIDUAL: &str = "residual.";
 const VELOCITY: &str = "velocity.";
 const THRESHOLDS: &str = "thresholds.";
@@ -51,6 +52,9 @@ pub enum CheckpointError {
         /// In this job.
         expected: String,
     },
+    /// No files at all.
+    #[error("load_from() was given no checkpoints; it takes those of all ranks, in the order of the ranks")]
+    Nothing,
     /// Between `ready` and `wait`.
     #[error("a checkpoint can be written between steps only: call wait() first")]
     MidStep,
@@ -65,15 +69,32 @@ pub(crate) struct State {
     pub(crate) rank: u32,
     pub(crate) workers: u32,
     pub(crate) method: String,
-    pub(crate) residuals: BTreeMap<String, Vec<f32>>,
-    /// Under momentum correction.
-    pub(crate) velocities: BTreeMap<String, Vec<f32>>,
-    pub(crate) thresholds: Vec<Vec<Option<f32>>>,
-    /// What the method has learnt, by group.
-    pub(crate) memories: Vec<Memory>,
+    /// What was not delivered, by parameter.
+    pub(crate) waiting: BTreeMap<String, Waiting>,
+    pub(crate) groups: Vec<Learnt>,
+}
+
+/// What was learnt of a group.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Learnt {
+    /// The group's parameters, in order.
+    pub(crate) parameters: Vec<String>,
+    pub(crate) thresholds: Vec<Option<f32>>,
+    pub(crate) memory: Memory,
 }
 
 impl State {
+    /// Steps that were learnt from.
+    pub(crate) fn steps(&self) -> u64 {
+        self.step - self.skipped
+    }
+
+    /// The group whose knowledge a group of these parameters takes over: the one that has the same, in the same order. Any
+    /// other begins afresh, from the present step on. A method that can convert what it knows would do so here.
+    pub(crate) fn carried_over(&self, parameters: &[String]) -> Option<usize> {
+        self.groups.iter().position(|group| group.parameters == parameters)
+    }
+
     pub(crate) fn expect<T: PartialEq + Display>(
         &self,
         path: &Path,
@@ -90,17 +111,17 @@ impl State {
 }
 
 pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
-    let kinds = [(RESIDUAL, &state.residuals), (VELOCITY, &state.velocities)];
-    let tensors = kinds
-        .into_iter()
-        .flat_map(|(kind, of)| of.iter().map(move |(name, values)| (format!("{kind}{name}"), bytes(values))));
-    let thresholds = state.thresholds.iter().enumerate().map(|(group, thresholds)| {
-        let values: Vec<f32> = thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
+    let tensors = state.waiting.iter().flat_map(|(name, waiting)| {
+        let velocity = waiting.velocity.as_ref().map(|values| (format!("{VELOCITY}{name}"), bytes(values)));
+        std::iter::once((format!("{RESIDUAL}{name}"), bytes(&waiting.residual))).chain(velocity)
+    });
+    let thresholds = state.groups.iter().enumerate().map(|(group, learnt)| {
+        let values: Vec<f32> = learnt.thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
         (format!("{THRESHOLDS}{group}"), bytes(&values))
     });
     let singles = tensors.chain(thresholds).map(|(name, bytes)| (name, bytes, Dtype::F32));
     let numbers = |numbers: &[f64]| numbers.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-    let doubles = state.memories.iter().enumerate().flat_map(|(group, memory)| {
+    let doubles = state.groups.iter().enumerate().flat_map(|(group, Learnt { memory, .. })| {
         let named = |kind: &str, of: &[f64]| (format!("{kind}{group}"), numbers(of), Dtype::F64);
         [named(AGREED, &memory.agreed), named(OWN, &memory.own)]
     });
@@ -109,7 +130,9 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
         let size = if *kind == Dtype::F64 { 8 } else { 4 };
         TensorView::new(*kind, vec![bytes.len() / size], bytes).map(|view| (name.as_str(), view))
     });
+    let groups: Vec<&[String]> = state.groups.iter().map(|group| group.parameters.as_slice()).collect();
     let metadata = HashMap::from([
+        ("groups".to_owned(), serde_json::json!(groups).to_string()),
         ("format".to_owned(), FORMAT.to_owned()),
         ("step".to_owned(), state.step.to_string()),
         ("skipped".to_owned(), state.skipped.to_string()),
@@ -141,19 +164,24 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
     if text("format")? != FORMAT {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
-    let (mut residuals, mut velocities, mut thresholds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let step = number("step")?;
-    // Files of versions that skipped none do not say so.
-    let skipped = if metadata.contains_key("skipped") { number("skipped")? } else { 0 };
+    let groups: Vec<Vec<String>> = serde_json::from_str(&text("groups")?)
+        .map_err(|error| damaged(format!("its groups cannot be read: {error}")))?;
+    let (step, skipped) = (number("step")?, number("skipped")?);
     let steps = step
         .checked_sub(skipped)
         .ok_or_else(|| damaged(format!("of {step} steps it has skipped {skipped}")))?;
-    let mut memories: BTreeMap<usize, Memory> = BTreeMap::new();
+    let learnt = |parameters| Learnt {
+        parameters,
+        thresholds: Vec::new(),
+        memory: Memory { steps, ..Memory::default() },
+    };
+    let mut groups: Vec<Learnt> = groups.into_iter().map(learnt).collect();
+    let (mut waiting, mut velocities) = (BTreeMap::<String, Waiting>::new(), BTreeMap::new());
     for (name, view) in tensors.tensors() {
-        let numbered = |kind: &str| name.strip_prefix(kind).and_then(|group| group.parse::<usize>().ok());
-        if let Some((group, agreed)) =
-            numbered(AGREED).map(|g| (g, true)).or_else(|| numbered(OWN).map(|g| (g, false)))
-        {
+        let named = |kind: &str| name.strip_prefix(kind).map(str::to_owned);
+        let of = |kind: &str| name.strip_prefix(kind)?.parse::<usize>().ok();
+        let learns = of(AGREED).map(|group| (group, true)).or_else(|| of(OWN).map(|group| (group, false)));
+        if let Some((group, agreed)) = learns {
             if view.dtype() != Dtype::F64 {
                 return Err(damaged(format!("'{name}' is not of type F64")));
             }
@@ -162,8 +190,9 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
             if numbers.iter().any(|v| !v.is_finite()) {
                 return Err(damaged(format!("'{name}' holds NaN or infinity")));
             }
-            let memory = memories.entry(group).or_insert_with(|| Memory { steps, ..Memory::default() });
-            *if agreed { &mut memory.agreed } else { &mut memory.own } = numbers;
+            let group =
+                groups.get_mut(group).ok_or_else(|| damaged(format!("it has no group of '{name}'")))?;
+            *if agreed { &mut group.memory.agreed } else { &mut group.memory.own } = numbers;
             continue;
         }
         if view.dtype() != Dtype::F32 {
@@ -171,16 +200,23 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         }
         let values: Vec<f32> =
             view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        let kinds = [(RESIDUAL, &mut residuals), (VELOCITY, &mut velocities)];
-        let of = kinds.into_iter().find_map(|(kind, of)| Some((name.strip_prefix(kind)?, of)));
-        if let Some((parameter, of)) = of {
-            if values.iter().any(|v| !v.is_finite()) {
-                return Err(damaged(format!("'{name}' holds NaN or infinity")));
-            }
-            of.insert(parameter.to_owned(), values);
-        } else if let Some(Ok(group)) = name.strip_prefix(THRESHOLDS).map(str::parse::<usize>) {
-            thresholds.insert(group, values.into_iter().map(|t| Some(t).filter(|t| !t.is_nan())).collect());
+        if let Some(group) = of(THRESHOLDS) {
+            let group =
+                groups.get_mut(group).ok_or_else(|| damaged(format!("it has no group of '{name}'")))?;
+            group.thresholds = values.into_iter().map(|t| Some(t).filter(|t| !t.is_nan())).collect();
+        } else if values.iter().any(|v| !v.is_finite()) {
+            return Err(damaged(format!("'{name}' holds NaN or infinity")));
+        } else if let Some(parameter) = named(RESIDUAL) {
+            waiting.insert(parameter, Waiting { residual: values, velocity: None });
+        } else if let Some(parameter) = named(VELOCITY) {
+            velocities.insert(parameter, values);
         }
+    }
+    for (parameter, velocity) in velocities {
+        let of = waiting.get_mut(&parameter).filter(|waiting| waiting.residual.len() == velocity.len());
+        let of =
+            of.ok_or_else(|| damaged(format!("'{VELOCITY}{parameter}' has no residual of its length")))?;
+        of.velocity = Some(velocity);
     }
     Ok(State {
         step,
@@ -188,10 +224,8 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         rank: small("rank")?,
         workers: small("workers")?,
         method: text("method")?,
-        residuals,
-        velocities,
-        thresholds: thresholds.into_values().collect(),
-        memories: memories.into_values().collect(),
+        waiting,
+        groups,
     })
 }
 
@@ -204,18 +238,25 @@ mod tests {
     use super::*;
 
     fn state() -> State {
+        let moving = Waiting { residual: vec![1.5, -0.0, 1e-40], velocity: Some(vec![-1.0, 0.0, 3e-39]) };
         State {
             step: 9,
             skipped: 2,
             rank: 2,
             workers: 5,
             method: "spardl".into(),
-            residuals: BTreeMap::from([("a".into(), vec![1.5, -0.0, 1e-40]), ("b.c".into(), vec![])]),
-            velocities: BTreeMap::from([("a".into(), vec![-1.0, 0.0, 3e-39])]),
-            thresholds: vec![vec![None, Some(0.25)], vec![]],
-            memories: vec![
-                Memory { steps: 7, agreed: vec![0.1, -3.0], own: vec![] },
-                Memory { steps: 7, agreed: vec![], own: vec![1e300] },
+            waiting: BTreeMap::from([("a".into(), moving), ("b.c\"".into(), Waiting::default())]),
+            groups: vec![
+                Learnt {
+                    parameters: vec!["b.c\"".into()],
+                    thresholds: vec![None, Some(0.25)],
+                    memory: Memory { steps: 7, agreed: vec![0.1, -3.0], own: vec![] },
+                },
+                Learnt {
+                    parameters: vec!["a".into()],
+                    thresholds: vec![],
+                    memory: Memory { steps: 7, agreed: vec![], own: vec![1e300] },
+                },
             ],
         }
     }
@@ -227,7 +268,7 @@ mod tests {
         save(&path, &state()).unwrap();
         let loaded = load(&path).unwrap();
         assert_eq!(loaded, state());
-        assert_eq!(loaded.residuals["a"][1].to_bits(), (-0.0f32).to_bits());
+        assert_eq!(loaded.waiting["a"].residual[1].to_bits(), (-0.0f32).to_bits());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 

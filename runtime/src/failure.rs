@@ -3,6 +3,7 @@
 use std::fmt;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
+use gleaner_algorithms::residual::VersionError;
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,7 @@ impl From<RoutineError> for Error {
             RoutineError::Method(error) => Error::Method(error),
             RoutineError::Check(error) => Error::Schedule(error),
             RoutineError::Memory { .. } => Error::Learnt(error),
+            RoutineError::Version(error) => Error::Version(error),
         }
     }
 }
@@ -88,6 +90,9 @@ pub enum Error {
     /// A checkpoint that cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A step that does not end in the order in which it began.
+    #[error(transparent)]
+    Version(#[from] VersionError),
     /// A reduction that the method cannot do.
     #[error(transparent)]
     Reduction(#[from] ExecutionError),

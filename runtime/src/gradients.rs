@@ -1,5 +1,6 @@
 //! Synchronising a model's gradients step by step.
 
+mod regrouping;
 mod saving;
 
 use std::collections::HashMap;
@@ -82,8 +83,19 @@ impl Gradients {
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
-        let by_name = Arc::new(layout.by_name()?);
         let agree = || session.agree(Purpose::Gradients, &describe(layout, method));
+        if method.is_auto() {
+            // Before anything is measured for it.
+            agree()?;
+        }
+        let gradients = Self::make(session.clone(), channel, layout, method)?;
+        agree()?;
+        Ok(gradients)
+    }
+
+    /// Before the first step. Whoever calls it lets all ranks come together before they send anything.
+    fn make(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
+        let by_name = Arc::new(layout.by_name()?);
         let mut methods = Vec::new();
         let mut before = 0;
         for number in 0..layout.group_count() {
@@ -108,8 +120,6 @@ impl Gradients {
         }
         let mut auto = None;
         if method.is_auto() {
-            // Before anything is measured for it.
-            agree()?;
             auto = Some(Auto::new(&session, &methods)?);
         }
         let mut groups = Vec::new();
@@ -127,7 +137,6 @@ impl Gradients {
                 running: None,
             });
         }
-        agree()?;
         let ready = vec![false; layout.parameters.len()];
         let layout = Arc::new(layout.clone());
         let times = StepTimes::default();
@@ -206,11 +215,11 @@ impl Gradients {
     fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
         let p = &self.layout.parameters[position];
+        let id = StepId::new(self.session.post.epoch, self.channel, p.group as u16, self.step);
         let gathering = &mut self.groups[p.group];
         if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
             if self.method.nonfinite() == OnNonFinite::Skip {
                 // A group that waits for the others to leave it out does not begin.
-                let id = StepId { channel: self.channel, group: p.group as u16, step: self.step as u32 };
                 gathering.running.get_or_insert_with(|| self.session.leave_out(id, self.step));
                 self.refused.get_or_insert(reason);
                 self.count(position, clock.elapsed());
@@ -224,11 +233,11 @@ impl Gradients {
             let (schedule, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
-            let (channel, group) = (self.channel, p.group as u16);
+            let group = p.group;
             // The clock stops first: the exchange may take the processor at once.
             self.count(position, clock.elapsed());
-            self.groups[usize::from(group)].began = Some(Instant::now());
-            self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
+            self.groups[group].began = Some(Instant::now());
+            self.session.run(Run { id, step: self.step, schedule, execution, done });
         } else {
             self.count(position, clock.elapsed());
         }
@@ -289,7 +298,7 @@ impl Gradients {
         self.times.waiting = clock.elapsed();
         self.lost = 0.0;
         if let Some(rank) = skipped {
-            return Ok(self.leave_out(rank));
+            return self.leave_out(rank);
         }
         let clock = Instant::now();
         let mut updates = Vec::with_capacity(finished.len());
@@ -318,16 +327,16 @@ impl Gradients {
     }
 
     /// Ends a step that all ranks left out, as `rank` has asked: no group keeps anything of it.
-    fn leave_out(&mut self, rank: u32) -> Update {
+    fn leave_out(&mut self, rank: u32) -> Result<Update, Error> {
         let mut nothing = Vec::with_capacity(self.groups.len());
         for gathering in &mut self.groups {
-            nothing.push(gathering.group.leave_out());
+            nothing.push(gathering.group.leave_out()?);
             gathering.missing = gathering.parameters;
             (gathering.accumulating, gathering.began) = (Duration::ZERO, None);
         }
         self.skipped += 1;
         let own = self.refused.take();
-        self.end_step(nothing, Some(Skipped { rank, own }))
+        Ok(self.end_step(nothing, Some(Skipped { rank, own })))
     }
 
     fn end_step(&mut self, groups: Vec<(Partition, Vec<Bag>)>, skipped: Option<Skipped>) -> Update {
@@ -345,25 +354,11 @@ impl Gradients {
         }
     }
 
-    /// Goes over to other methods where the choice is revised. What was not delivered stays.
-    fn revise(&mut self) -> Result<(), Error> {
-        let Some(auto) = &mut self.auto else { return Ok(()) };
-        let changed = auto.revise(&self.session)?;
-        self.change_methods(&changed)
-    }
-
-    /// All ranks call it together, between two steps.
-    fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
-        let Some(auto) = &self.auto else { return Ok(()) };
-        for &number in groups {
-            let stream = stream(self.channel, number);
-            self.groups[number].group.take_up(&self.session, auto.method(number), stream)?;
-        }
-        if !groups.is_empty() {
-            // Nobody sends before all have granted.
-            self.session.gather(Purpose::Revise, &[])?;
-        }
-        Ok(())
+    /// Whether no gradient of a step was given yet. What concerns all steps has to wait otherwise, and for ever if the job has
+    /// failed.
+    fn between_steps(&self, otherwise: impl Into<Error>) -> Result<(), Error> {
+        self.alive()?;
+        if self.given > 0 { Err(otherwise.into()) } else { Ok(()) }
     }
 
     /// The methods of the groups: those that were chosen, if the method was a choice.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::bag::wire::PIECE;
 use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
-use gleaner_algorithms::residual::{NonFinite, OnNonFinite, Residual};
+use gleaner_algorithms::residual::{Lent, NonFinite, OnNonFinite, Residual, VersionError};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
 use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
 
@@ -29,6 +29,8 @@ pub(crate) struct Group<T: Element = f32> {
     granted: BTreeMap<u32, u64>,
     /// While a step is under way: gradient plus old residual, as the step began.
     accumulator: Option<Arc<Vec<T>>>,
+    /// The last step's version of the residual.
+    version: u64,
 }
 
 /// What a committed step gave.
@@ -58,8 +60,15 @@ impl<T: Element> Group<T> {
         if method.nonfinite() == OnNonFinite::Skip {
             residual = residual.revertible();
         }
-        let mut group =
-            Self { layers, routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
+        let mut group = Self {
+            layers,
+            routine,
+            residual,
+            reduction,
+            granted: BTreeMap::new(),
+            accumulator: None,
+            version: 0,
+        };
         // Refused now rather than in the first step.
         let nothing = Execution::new(
             group.routine.prepared().schedule.clone(),
@@ -100,8 +109,8 @@ impl<T: Element> Group<T> {
 
     /// Begins a step with what was accumulated.
     pub(crate) fn begin(&mut self) -> Result<(Arc<Schedule>, Execution<T>), ExecutionError> {
-        let (accumulator, candidates) = self.residual.begin();
-        self.accumulator = Some(accumulator.clone());
+        let Lent { version, accumulator, candidates } = self.residual.begin();
+        (self.accumulator, self.version) = (Some(accumulator.clone()), version);
         let execution = self.routine.begin(accumulator, candidates).reducing(self.reduction)?;
         Ok((self.routine.prepared().schedule.clone(), execution))
     }
@@ -112,20 +121,19 @@ impl<T: Element> Group<T> {
     }
 
     /// Ends a step of which nothing was delivered: what was accumulated is the residual now.
-    pub(crate) fn give_back(&mut self) {
-        if let Some(accumulator) = self.accumulator.take() {
-            self.residual.give_back(accumulator);
-        }
+    pub(crate) fn give_back(&mut self) -> Result<(), VersionError> {
+        let lent = self.accumulator.take();
+        lent.map_or(Ok(()), |accumulator| self.residual.give_back(self.version, accumulator))
     }
 
     /// Ends a step that all ranks left out, whether or not it began here: the residual is what it was before. Its update has
     /// nothing in it.
-    pub(crate) fn leave_out(&mut self) -> (Partition, Vec<Bag<T>>) {
+    pub(crate) fn leave_out(&mut self) -> Result<(Partition, Vec<Bag<T>>), VersionError> {
         self.accumulator = None;
-        self.residual.revert();
+        self.residual.revert()?;
         let partition = self.residual.partition().clone();
         let nothing = (0..partition.blocks()).map(|_| Bag::empty()).collect();
-        (partition, nothing)
+        Ok((partition, nothing))
     }
 
     /// Ends a step: what was delivered leaves the residual, and the method learns from it.
@@ -134,7 +142,7 @@ impl<T: Element> Group<T> {
         self.accumulator = None;
         let partition = self.residual.partition().clone();
         let changed = self.routine.learn(&finished)?;
-        let committed = self.residual.commit(finished, self.routine.method().collection());
+        let committed = self.residual.commit(self.version, finished, self.routine.method().collection())?;
         if changed {
             self.change(post);
         }
@@ -155,6 +163,11 @@ impl<T: Element> Group<T> {
         let schedule = &self.routine.prepared().schedule;
         self.residual.recut(schedule.partition.clone(), schedule.quotas());
         self.grant(post);
+    }
+
+    /// Takes the peers' credit for it back, once it has exchanged its last step.
+    pub(crate) fn revoke(&self, post: &Post) {
+        self.granted.iter().for_each(|(&peer, &bytes)| post.inbox.revoke(Peer(peer), bytes));
     }
 
     /// Lets the peers have waiting here what the present schedule lets them send. What was granted before stays: a peer may

@@ -81,6 +81,13 @@ impl Inbox {
         *self.state().credit.entry(peer).or_default() += bytes;
     }
 
+    /// Takes credit back that was granted for what has come and was read.
+    pub(crate) fn revoke(&self, peer: Peer, bytes: u64) {
+        let mut state = self.state();
+        let credit = state.credit.entry(peer).or_default();
+        *credit = credit.saturating_sub(bytes);
+    }
+
     /// Takes a message from a link.
     pub(crate) fn put(&self, peer: Peer, tag: Tag, payload: Bytes) -> Result<(), Overdrawn> {
         let mut state = self.state();
@@ -211,6 +218,7 @@ fn waiting(receiver: &mut UnboundedReceiver<Mail>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tag::{StepId, Topic};
 
     const PEER: Peer = Peer(3);
     const CANCELLED: Tag = Tag(7);
@@ -252,6 +260,18 @@ mod tests {
             assert!(inbox.state().queues.is_empty(), "and nothing waits");
             assert_eq!(put(&inbox, OTHER, 2 * full()), full(), "the whole credit is there for others");
         }
+    }
+
+    #[tokio::test]
+    async fn a_message_of_another_epoch_is_never_read_as_one_of_this() {
+        let (inbox, of) = (inbox(), |epoch| Topic::Bags(StepId::new(epoch, 1, 2, 3)).tag());
+        for epoch in [4, 6, 5] {
+            inbox.put(PEER, of(epoch), Bytes::from(vec![epoch as u8])).unwrap();
+        }
+        let mut reading = inbox.open(PEER, of(5));
+        assert_eq!(reading.next().await.unwrap()[..], [5]);
+        inbox.left(PEER);
+        assert!(reading.next().await.is_err(), "nothing else was for this epoch");
     }
 
     #[test]

@@ -43,6 +43,22 @@ pub enum LayoutError {
     /// A gradient given twice in a step.
     #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]
     Again(String),
+    /// A regrouping that is no regrouping.
+    #[error(
+        "regroup() takes the same parameters in other groups: in the new layout '{name}' has {}, in the present one {}",
+        entries(*.new), entries(*.present)
+    )]
+    Regrouped {
+        /// The parameter.
+        name: String,
+        /// Entries in the new layout, if it is there.
+        new: Option<usize>,
+        /// Entries in the present layout, if it is there.
+        present: Option<usize>,
+    },
+    /// A regrouping in the middle of a step.
+    #[error("gradients can be regrouped between steps only: call wait() first")]
+    MidStep,
     /// Gradients missing at the end of a step.
     #[error(
         "wait() was called before the gradients of {0} were ready; every parameter needs one in every step"
@@ -59,6 +75,10 @@ pub enum LayoutError {
     /// More groups than the wire can number.
     #[error("the layout has {0} groups; at most 65535 are possible")]
     TooManyGroups(usize),
+}
+
+fn entries(entries: Option<usize>) -> String {
+    entries.map_or("no place in the layout".into(), |entries| format!("{entries} entries"))
 }
 
 impl Layout {
@@ -100,6 +120,26 @@ impl Layout {
     /// The parameters of a group, as the layers of its gradient.
     pub(crate) fn layers(&self, group: usize) -> Layers {
         Layers::of(self.parameters.iter().filter(|p| p.group == group).map(|p| p.len))
+    }
+
+    /// The names of a group's parameters.
+    pub(crate) fn names(&self, group: usize) -> Vec<String> {
+        self.parameters.iter().filter(|p| p.group == group).map(|p| p.name.clone()).collect()
+    }
+
+    /// Fails unless another layout has the same parameters of the same lengths. Names are unique in each.
+    pub(crate) fn is_regrouped_by(&self, other: &Self) -> Result<(), LayoutError> {
+        let of = |layout: &Self| -> HashMap<String, usize> {
+            layout.parameters.iter().map(|p| (p.name.clone(), p.len)).collect()
+        };
+        let (present, new) = (of(self), of(other));
+        for p in self.parameters.iter().chain(&other.parameters) {
+            let (present, new) = (present.get(&p.name).copied(), new.get(&p.name).copied());
+            if present != new {
+                return Err(LayoutError::Regrouped { name: p.name.clone(), new, present });
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn by_name(&self) -> Result<HashMap<String, usize>, LayoutError> {

@@ -16,6 +16,8 @@ pub(crate) enum Purpose {
     Reducer = 4,
     Probe = 5,
     Revise = 6,
+    Regroup = 7,
+    Load = 8,
 }
 
 impl Purpose {
@@ -27,6 +29,8 @@ impl Purpose {
             Some(4) => "reducer()",
             Some(5) => "gradients() or reducer() with the method auto",
             Some(6) => "wait() with the method auto",
+            Some(7) => "regroup()",
+            Some(8) => "load_from()",
             _ => "an unknown call",
         }
     }
@@ -43,7 +47,7 @@ pub(crate) async fn all_gather(
         let reason = format!("a note of {} bytes; at most {} are possible", note.len(), MAX_PAYLOAD - 1);
         return Err(Failure { rank: post.rank.0, step: None, reason });
     }
-    let tag = Topic::Note { call }.tag();
+    let tag = Topic::Note { epoch: post.epoch, call }.tag();
     let mut own = vec![purpose as u8];
     own.extend(note);
     let own = Bytes::from(own);

@@ -27,6 +27,8 @@ struct Outbox {
 pub(crate) struct Post {
     pub(crate) rank: Rank,
     pub(crate) workers: u32,
+    /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
+    pub(crate) epoch: u16,
     /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
     pub(crate) timeout: Duration,
     pub(crate) inbox: Inbox,
@@ -77,6 +79,7 @@ impl Post {
         Self {
             rank: Rank(network.peer().0),
             workers: network.workers(),
+            epoch: 0,
             timeout,
             inbox,
             failure,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use gleaner_algorithms::collectives::Routine;
 use gleaner_algorithms::forecast::{Network, Speed};
-use gleaner_algorithms::residual::{Collection, Residual};
+use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{Execution, Outgoing, Progress};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_transport::{Message, Peer};
@@ -162,7 +162,7 @@ impl Prober<'_> {
         // Messages may come faster than they are read. Nobody sends before all have granted.
         post.inbox.grant(from, 2 * (bytes + bytes / piece * 64) as u64);
         self.session.gather(Purpose::Probe, &[])?;
-        let tag = Topic::Probe { round: self.round }.tag();
+        let tag = Topic::Probe { epoch: post.epoch, round: self.round }.tag();
         self.round += 1;
         let measured = self.session.block_on(exchange(post, (from, to), tag, bytes, piece, in_turns));
         measured.map_err(|failure| self.session.fail(failure))
@@ -214,6 +214,8 @@ enum KernelError {
     Execution(#[from] gleaner_algorithms::schedule::ExecutionError),
     #[error(transparent)]
     NonFinite(#[from] gleaner_algorithms::residual::NonFinite),
+    #[error(transparent)]
+    Version(#[from] gleaner_algorithms::residual::VersionError),
 }
 
 /// What a pair of workers in this one thread spends: on accumulating, on sending, and on receiving and committing.
@@ -254,18 +256,19 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
     let mut steps = Vec::new();
     for step in 0..4 {
         let mut work = Work::default();
-        let mut executions = Vec::new();
+        let (mut executions, mut versions) = (Vec::new(), Vec::new());
         for (routine, residual) in &mut routines {
             let clock = Instant::now();
             residual.accumulate(0, &gradient[step * SHIFT..][..n])?;
             work.accumulate += clock.elapsed();
-            let (accumulator, candidates) = residual.begin();
+            let Lent { version, accumulator, candidates } = residual.begin();
             executions.push(routine.begin(accumulator, candidates));
+            versions.push(version);
         }
         converse(&mut executions, &mut work)?;
-        for ((_, residual), execution) in routines.iter_mut().zip(executions) {
+        for (((_, residual), execution), version) in routines.iter_mut().zip(executions).zip(versions) {
             let clock = Instant::now();
-            residual.commit(execution.finish(), Collection::Global);
+            residual.commit(version, execution.finish(), Collection::Global)?;
             work.receive += clock.elapsed();
         }
         if step > 0 {

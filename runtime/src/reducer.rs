@@ -119,13 +119,12 @@ impl<T: Element> Reducer<T> {
         });
         let values = clipped.as_deref().unwrap_or(values);
         let own = group.accumulate(&parameter.name, 0, values).err();
-        let id = StepId { channel: REDUCERS, group: self.number, step: step as u32 };
+        let id = StepId::new(self.session.post.epoch, REDUCERS, self.number, step);
         let running = match &own {
             None => {
                 let (schedule, execution) = group.begin()?;
                 let (done, running) = oneshot::channel();
-                let (channel, group) = (REDUCERS, self.number);
-                self.session.run(Run { channel, group, step, schedule, execution, done });
+                self.session.run(Run { id, step, schedule, execution, done });
                 running
             }
             Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.session.leave_out(id, step),
@@ -155,19 +154,22 @@ impl<T: Element> Reducer<T> {
                     })
                 }
                 Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
-                    let groups = vec![group.leave_out()];
+                    let left_out = group.leave_out();
                     let _ = back.send(group);
                     let skipped = Some(Skipped { rank: by, own });
-                    Ok(Update { layout, by_name, groups, workers, step, reduction, skipped })
+                    left_out.map_err(Error::from).map(|nothing| {
+                        let groups = vec![nothing];
+                        Update { layout, by_name, groups, workers, step, reduction, skipped }
+                    })
                 }
                 Ok(Err(Stopped::Cancelled { by, cause: Cause::Wish })) => {
-                    match own {
+                    let ended = match own {
                         None => group.give_back(),
                         // Values that are not finite cannot wait for the next step.
-                        Some(_) => drop(group.leave_out()),
-                    }
+                        Some(_) => group.leave_out().map(drop),
+                    };
                     let _ = back.send(group);
-                    Err(Cancelled { rank: by, step, reducer }.into())
+                    Err(ended.map_or_else(Error::from, |()| Cancelled { rank: by, step, reducer }.into()))
                 }
                 Ok(Err(Stopped::Failed(failure))) => Err(Error::Failed(post.first_failure(failure).await)),
                 Err(_) => Err(Error::Failed(post.first_failure(ended(rank, step)).await)),

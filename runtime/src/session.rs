@@ -251,7 +251,7 @@ impl Inner {
     }
 
     pub(crate) fn run<T: Element>(&self, run: Run<T>) {
-        let under_way = UnderWay::new(self.post.clone(), run.id());
+        let under_way = UnderWay::new(self.post.clone(), run.id);
         let _ = self.worker.cast(WorkerMessage::Step(run.step));
         let _ = self.algorithm.cast(run.job(under_way));
     }

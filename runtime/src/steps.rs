@@ -110,10 +110,10 @@ pub(crate) struct Steps {
     workers: u32,
     /// Steps that are not over here, if they were begun, frozen or cancelled.
     open: HashMap<StepId, Open>,
-    /// The first step that is not over here, by channel and group.
-    next: HashMap<(u8, u16), u32>,
-    /// Cancelled steps since the last that finished, by channel and group: messages may still come for them.
-    cancelled: HashMap<(u8, u16), Vec<StepId>>,
+    /// The first step that is not over here, by gradient.
+    next: HashMap<(u16, u8, u16), StepId>,
+    /// Cancelled steps since the last that finished, by gradient: messages may still come for them.
+    cancelled: HashMap<(u16, u8, u16), Vec<StepId>>,
     /// At rank 0: what it is asking about.
     inquiries: HashMap<StepId, Inquiry>,
     /// At rank 0: whether anybody has left, and so had finished all its steps.
@@ -155,7 +155,7 @@ impl Steps {
 
     /// A step begins here; the one before it is over.
     pub(crate) fn begin(&mut self, id: StepId) -> watch::Receiver<Stand> {
-        self.next.insert(id.gradient(), id.step);
+        self.next.insert(id.gradient(), id);
         let open = self.open.entry(id).or_insert_with(|| Open::new(Stand::Free));
         open.begun = true;
         let stand = open.stand.subscribe();
@@ -180,7 +180,7 @@ impl Steps {
     /// A step is over here, whatever its end.
     pub(crate) fn end(&mut self, id: StepId) {
         if self.open.remove(&id).is_some() {
-            self.next.insert(id.gradient(), id.step.wrapping_add(1));
+            self.next.insert(id.gradient(), id.following());
         }
     }
 
@@ -247,7 +247,7 @@ impl Steps {
     }
 
     fn is_over(&self, id: StepId) -> bool {
-        self.next.get(&id.gradient()).is_some_and(|next| (next.wrapping_sub(id.step) as i32) > 0)
+        self.next.get(&id.gradient()).is_some_and(|next| id.is_before(*next))
     }
 
     fn freeze(&mut self, id: StepId) -> Word {

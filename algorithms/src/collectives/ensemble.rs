@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::routine::{fits, seed};
 use super::{Method, RoutineError, Shape, Structure};
-use crate::residual::{Collection, Committed, Residual};
+use crate::residual::{Collection, Committed, Lent, Residual};
 use crate::schedule::{Cost, Execution, ExecutionError, Lockstep, Memory, Program, Proof, Run, check};
 use crate::{Element, Layers, Rank, Reduction};
 
@@ -21,6 +21,8 @@ pub struct Ensemble<T: Element = f32> {
     pub cost: Cost,
     /// By rank.
     pub residuals: Vec<Residual<T>>,
+    /// Which version of its residual each worker was lent last.
+    versions: Vec<u64>,
     /// What each worker has learnt, by rank.
     pub memories: Vec<Memory>,
 }
@@ -54,6 +56,7 @@ impl<T: Element> Ensemble<T> {
                 .collect(),
             programs,
             cost: proof.cost,
+            versions: vec![0; memories.len()],
             memories,
             method,
             reduction: Reduction::Sum,
@@ -77,7 +80,8 @@ impl<T: Element> Ensemble<T> {
     /// # Errors
     /// As [`Execution::reducing`].
     pub fn begin(&mut self, rank: usize) -> Result<Execution<T>, ExecutionError> {
-        let (accumulator, candidates) = self.residuals[rank].begin();
+        let Lent { version, accumulator, candidates } = self.residuals[rank].begin();
+        self.versions[rank] = version;
         let memory = &self.memories[rank];
         Execution::new(self.programs[rank].clone(), accumulator, candidates)
             .with(Arc::new(memory.clone()), seed(0, memory.steps))
@@ -87,7 +91,7 @@ impl<T: Element> Ensemble<T> {
     /// Commits a step of all workers, learns from it, and prepares the next one.
     ///
     /// # Errors
-    /// Schedules that the checker refuses.
+    /// Schedules that the checker refuses, and a step that was not [begun](Self::begin).
     ///
     /// # Panics
     /// If the workers have learnt different things where they must agree: the law that every method is tested for.
@@ -98,12 +102,11 @@ impl<T: Element> Ensemble<T> {
     ) -> Result<Vec<Committed<T>>, RoutineError> {
         let collective = self.method.collective();
         let mut committed = Vec::with_capacity(step.runs.len());
-        for ((Run { finished, .. }, residual), memory) in
-            step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.memories)
-        {
+        let workers = self.residuals.iter_mut().zip(&self.versions).zip(&mut self.memories);
+        for (Run { finished, .. }, ((residual, &version), memory)) in step.runs.into_iter().zip(workers) {
             memory.steps += 1;
             self.method.learn(&self.shape, &self.structure, memory, &finished.observed());
-            committed.push(residual.commit(finished, collection));
+            committed.push(residual.commit(version, finished, collection)?);
         }
         for memory in &self.memories {
             let bits = |memory: &Memory| memory.agreed.iter().map(|v| v.to_bits()).collect::<Vec<_>>();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Method, MethodError, Shape, Structure};
+use crate::residual::VersionError;
 use crate::schedule::{Candidates, CheckError, Cost, Execution, Finished, Memory, Program, check};
 use crate::{Element, Layers, Rank};
 
@@ -24,6 +25,9 @@ pub enum RoutineError {
     /// Schedules that do not add up.
     #[error("the schedules of this method are wrong: {0}")]
     Check(#[from] CheckError),
+    /// A step that cannot end.
+    #[error(transparent)]
+    Version(#[from] VersionError),
     /// What was learnt elsewhere.
     #[error(
         "what was learnt is not of this method, or not of as many workers: it has {agreed} agreed numbers and {own} of its own"

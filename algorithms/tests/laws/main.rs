@@ -31,3 +31,4 @@ mod streams;
 mod tables;
 mod types;
 mod unbiased;
+mod versions;

@@ -435,8 +435,8 @@ fn a_hard_threshold_is_collected_on_the_way() {
     let mut gradient = vec![0.1; 100];
     gradient[7] = 0.6;
     residual.accumulate(0, &gradient).unwrap();
-    let (_, candidates) = residual.begin();
-    assert_eq!(candidates[0].entries.indices, [7]);
+    let lent = residual.begin();
+    assert_eq!(lent.candidates[0].entries.indices, [7]);
 }
 
 /// ExDyna's choice on recorded gradients: no index twice, k in all, and all above those of the owners that stayed.

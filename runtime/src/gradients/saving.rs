@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::schedule::Memory;
 
-use super::Gradients;
-use crate::checkpoint::{self, CheckpointError, State};
+use super::{Gathering, Gradients};
+use crate::checkpoint::{self, CheckpointError, Learnt, State};
 use crate::failure::Error;
+use crate::notes::Purpose;
 
 /// Between the names of methods in a checkpoint.
 const BETWEEN: &str = " | ";
@@ -18,77 +20,149 @@ impl Gradients {
     /// # Errors
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        self.between_steps()?;
-        let residuals =
-            self.layout.parameters.iter().map(|p| {
-                (p.name.clone(), self.groups[p.group].group.residual.read(p.offset..p.offset + p.len))
-            });
-        let velocities = self.layout.parameters.iter().filter_map(|p| {
-            let velocity = self.groups[p.group].group.residual.velocity(p.offset..p.offset + p.len)?;
-            Some((p.name.clone(), velocity.to_vec()))
+        self.between_steps(CheckpointError::MidStep)?;
+        Ok(checkpoint::save(path, &self.state())?)
+    }
+
+    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks must load checkpoints of the same step. The same
+    /// parameters may be in other groups; what was learnt of a group that is not there is forgotten.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, or of another rank, world size, method or layout.
+    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+        self.between_steps(CheckpointError::MidStep)?;
+        let state = self.read(path, self.session.post.rank.0, self.session.post.workers)?;
+        self.resume(&state)?;
+        self.expect_method(path, &state)?;
+        self.go_on_from(state)
+    }
+
+    /// Goes on from what all ranks of a job saved in one step, also if there were more of them or fewer: the files are given
+    /// in the order of the ranks. What rank r had not delivered goes to rank r mod P, with residual and velocity, and is added
+    /// to what others leave there. With another number of workers, what the method has learnt is forgotten. All ranks call it
+    /// together. Each reads the files that are for it; one for which there is none reads the first.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); files of another step than the others, also than those that other ranks have read.
+    pub fn load_from(&mut self, paths: &[impl AsRef<Path>]) -> Result<(), Error> {
+        self.between_steps(CheckpointError::MidStep)?;
+        let (rank, workers) = (self.session.post.rank.index(), self.session.post.workers as usize);
+        let number = paths.len() as u32;
+        let mut files = (rank..paths.len()).step_by(workers);
+        let first = files.next();
+        let path = paths.get(first.unwrap_or(0)).ok_or(CheckpointError::Nothing)?.as_ref();
+        let mut state = self.read(path, first.unwrap_or(0) as u32, number)?;
+        if first.is_none() {
+            for waiting in state.waiting.values_mut() {
+                waiting.residual.fill(0.0);
+                waiting.velocity.iter_mut().flatten().for_each(|value| *value = 0.0);
+            }
+        }
+        for file in files {
+            let path = paths[file].as_ref();
+            let other = self.read(path, file as u32, number)?;
+            state.expect(path, "step", other.step, state.step)?;
+            for (name, waiting) in &mut state.waiting {
+                // Both have all parameters of the layout.
+                other.waiting.get(name).into_iter().for_each(|other| waiting.add(other));
+            }
+        }
+        let lines = format!("step {} of {number} workers, {} skipped\n", state.step, state.skipped);
+        self.session.agree(Purpose::Load, &lines)?;
+        self.resume(&state)?;
+        self.expect_method(path, &state)?;
+        if paths.len() != workers {
+            state.groups.clear();
+        }
+        self.go_on_from(state)?;
+        // Nobody sends before all have granted.
+        self.session.gather(Purpose::Load, &[]).map(drop)
+    }
+
+    /// What this rank has to go on from, by parameter and by group.
+    pub(super) fn state(&self) -> State {
+        let waiting = self.layout.parameters.iter().map(|p| {
+            let residual = &self.groups[p.group].group.residual;
+            (p.name.clone(), residual.waiting(p.offset..p.offset + p.len))
         });
-        let state = State {
+        let groups = self.groups.iter().enumerate().map(|(number, Gathering { group, .. })| Learnt {
+            parameters: self.layout.names(number),
+            thresholds: group.residual.thresholds().to_vec(),
+            memory: group.routine.memory().clone(),
+        });
+        State {
             step: self.step,
             skipped: self.skipped,
             rank: self.session.post.rank.0,
             workers: self.session.post.workers,
             method: self.method_names(),
-            residuals: residuals.collect(),
-            velocities: velocities.collect(),
-            thresholds: self.groups.iter().map(|g| g.group.residual.thresholds().to_vec()).collect(),
-            memories: self.groups.iter().map(|g| g.group.routine.memory().clone()).collect(),
-        };
-        Ok(checkpoint::save(path, &state)?)
+            waiting: waiting.collect(),
+            groups: groups.collect(),
+        }
     }
 
-    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks must load checkpoints of the same step.
-    ///
-    /// # Errors
-    /// A file that is missing, damaged, or of another rank, world size, method or layout.
-    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
-        self.between_steps()?;
-        let mut state = checkpoint::load(path)?;
-        let (rank, workers) = (self.session.post.rank.0, self.session.post.workers);
-        state.expect(path, "rank", state.rank, rank)?;
-        state.expect(path, "world size", state.workers, workers)?;
-        self.resume(&state.method)?;
-        state.expect(path, "method", &state.method, &self.method_names())?;
-        state.expect(path, "number of parameters", state.residuals.len(), self.layout.parameters.len())?;
+    /// Goes on from a state that has all parameters of this layout, whatever their groups were.
+    pub(super) fn go_on_from(&mut self, state: State) -> Result<(), Error> {
         for p in &self.layout.parameters {
-            let len = state.residuals.get(&p.name).map(Vec::len);
-            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
-            let moves = self.groups[p.group].group.residual.velocity(0..0).is_some();
-            let (found, expected) = (state.velocities.get(&p.name).map(Vec::len), moves.then_some(p.len));
-            state.expect(path, &format!("velocity of '{}'", p.name), Found(found), Found(expected))?;
-        }
-        for p in &self.layout.parameters {
-            if let Some(residual) = state.residuals.remove(&p.name) {
-                self.groups[p.group].group.residual.restore(p.offset, &residual);
-            }
-            if let Some(velocity) = state.velocities.remove(&p.name) {
-                self.groups[p.group].group.residual.restore_velocity(p.offset, &velocity);
+            if let Some(waiting) = state.waiting.get(&p.name) {
+                self.groups[p.group].group.residual.set_waiting(p.offset, waiting);
             }
         }
-        for (gathering, thresholds) in self.groups.iter_mut().zip(state.thresholds) {
-            // Another grouping has other blocks: it predicts afresh, which costs time and changes nothing.
-            let residual = &mut gathering.group.residual;
-            if thresholds.len() == residual.partition().blocks() {
-                residual.restore_thresholds(thresholds);
+        for (number, Gathering { group, .. }) in self.groups.iter_mut().enumerate() {
+            let carried = state.carried_over(&self.layout.names(number)).map(|was| &state.groups[was]);
+            let changed = match carried {
+                Some(learnt) => group.routine.restore(learnt.memory.clone())?,
+                None => {
+                    // First to the density of this step, on which may depend what a method begins with.
+                    let steps = state.steps();
+                    let other = group.routine.restore(Memory { steps, ..group.routine.memory().clone() })?;
+                    let afresh = group.routine.method().memory(group.routine.shape());
+                    group.routine.restore(Memory { steps, ..afresh })? || other
+                }
+            };
+            if changed {
+                group.change(&self.session.post);
             }
-        }
-        for (gathering, memory) in self.groups.iter_mut().zip(state.memories) {
-            if gathering.group.routine.restore(memory)? {
-                gathering.group.change(&self.session.post);
+            // Of other blocks it predicts afresh, which costs time and changes nothing.
+            let thresholds = carried.map(|learnt| &learnt.thresholds);
+            let blocks = group.residual.partition().blocks();
+            if let Some(thresholds) = thresholds.filter(|thresholds| thresholds.len() == blocks) {
+                group.residual.restore_thresholds(thresholds.clone());
             }
         }
         (self.step, self.skipped) = (state.step, state.skipped);
         Ok(())
     }
 
-    /// A checkpoint is of a whole step: not of one that is under way, nor of one that failed.
-    fn between_steps(&self) -> Result<(), Error> {
-        self.alive()?;
-        if self.given > 0 { Err(CheckpointError::MidStep.into()) } else { Ok(()) }
+    /// A checkpoint that has the parameters of this layout, written by that rank of so many.
+    fn read(&self, path: &Path, rank: u32, workers: u32) -> Result<State, Error> {
+        let state = checkpoint::load(path)?;
+        state.expect(path, "rank", state.rank, rank)?;
+        state.expect(path, "world size", state.workers, workers)?;
+        if self.auto.is_none() {
+            self.expect_method(path, &state)?;
+        }
+        state.expect(path, "number of parameters", state.waiting.len(), self.layout.parameters.len())?;
+        for p in &self.layout.parameters {
+            let waiting = state.waiting.get(&p.name);
+            let len = waiting.map(|waiting| waiting.residual.len());
+            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
+            let moves = self.groups[p.group].group.residual.velocity(0..0).is_some();
+            let found = waiting.and_then(|waiting| waiting.velocity.as_ref()).map(Vec::len);
+            let velocity = format!("velocity of '{}'", p.name);
+            state.expect(path, &velocity, Found(found), Found(moves.then_some(p.len)))?;
+        }
+        Ok(state)
+    }
+
+    /// Once this has [resumed](Self::resume). Groups that were not there have no method to compare with.
+    fn expect_method(&self, path: &Path, state: &State) -> Result<(), CheckpointError> {
+        let groups = (0..self.groups.len()).map(|number| self.layout.names(number));
+        let known = groups.eq(state.groups.iter().map(|group| group.parameters.clone()));
+        if self.auto.is_some() && !known {
+            return Ok(());
+        }
+        state.expect(path, "method", &state.method, &self.method_names())
     }
 
     /// What a checkpoint names.
@@ -106,13 +180,14 @@ impl Gradients {
         }
     }
 
-    /// Goes over to the methods that a checkpoint names, as far as they are candidates. All ranks call it together.
-    fn resume(&mut self, names: &str) -> Result<(), Error> {
+    /// Goes over to the methods of a state, as far as they are candidates. All ranks call it together.
+    pub(super) fn resume(&mut self, state: &State) -> Result<(), Error> {
         let Some(auto) = &mut self.auto else { return Ok(()) };
-        let names: Vec<&str> = names.split(BETWEEN).collect();
+        let names: Vec<&str> = state.method.split(BETWEEN).collect();
         let mut changed = Vec::new();
         for number in 0..self.groups.len() {
-            let name = if names.len() == 1 { names.first() } else { names.get(number) };
+            let was = if names.len() == 1 { Some(0) } else { state.carried_over(&self.layout.names(number)) };
+            let name = was.and_then(|was| names.get(was));
             if name.is_some_and(|name| auto.resume(number, name)) {
                 changed.push(number);
             }

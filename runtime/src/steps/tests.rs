@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use super::*;
 
-const STEPS: u32 = 6;
+const STEPS: u64 = 6;
 
-fn id(step: u32) -> StepId {
-    StepId { channel: REDUCERS, group: 3, step: (u32::MAX - 2).wrapping_add(step) }
+/// The numbers on the wire begin again in between.
+fn id(step: u64) -> StepId {
+    StepId::new(0, REDUCERS, 3, (1 << 24) - 3 + step)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl World {
 
     fn begin(&mut self, rank: usize) -> bool {
         let rank = &mut self.ranks[rank];
-        let next = rank.ends.len() as u32;
+        let next = rank.ends.len() as u64;
         if rank.running.is_some() || next == STEPS {
             return false;
         }
@@ -101,7 +102,7 @@ impl World {
         let step = self.ranks[rank].ends.len();
         let all = self.ranks.iter().all(|r| r.ends.len() + usize::from(r.running.is_some()) > step);
         let rank = &mut self.ranks[rank];
-        if rank.running.is_none() || !all || !rank.steps.finish(id(step as u32)) {
+        if rank.running.is_none() || !all || !rank.steps.finish(id(step as u64)) {
             return false;
         }
         rank.running = None;
@@ -114,7 +115,7 @@ impl World {
         if self.ranks[rank].running.is_some() {
             let cause = [Cause::Wish, Cause::NonFinite][self.random(2)];
             self.asked[step].insert((rank as u32, cause == Cause::NonFinite));
-            self.ranks[rank].steps.ask(id(step as u32), cause);
+            self.ranks[rank].steps.ask(id(step as u64), cause);
             self.post(rank);
         }
     }
@@ -220,7 +221,7 @@ fn who_speaks_out_of_turn_breaks_the_rules() {
                 _ => false,
             };
             assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank}");
-            let elsewhere = StepId { channel: 0, group: 0, step: 0 };
+            let elsewhere = StepId::new(0, 0, 0, 0);
             let wish = matches!(word, Word::Ask(_) | Word::Cancelled { .. });
             let answer = Steps::new(rank, 3).heard(from, elsewhere, word);
             assert_eq!(answer.is_ok(), allowed && !wish, "only a reducer's step can be cancelled at will");
@@ -246,4 +247,17 @@ fn a_rank_whose_values_are_not_finite_is_heard_before_one_that_cancels() {
         steps.heard(rank, id(0), Word::Unfinished).unwrap();
     }
     assert_eq!(*stand.borrow(), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
+}
+
+/// What ranks say about a step of another epoch is not about the step of this one that has the same numbers.
+#[test]
+fn epochs_have_steps_of_their_own() {
+    let mut steps = Steps::new(1, 3);
+    let stand = steps.begin(StepId::new(5, REDUCERS, 3, 7));
+    let before = StepId::new(4, REDUCERS, 3, 7);
+    steps.heard(0, before, Word::Freeze).unwrap();
+    steps.heard(0, before, Word::Cancelled { by: 2, cause: Cause::Wish }).unwrap();
+    assert_eq!(*stand.borrow(), Stand::Free);
+    assert!(steps.finish(StepId::new(5, REDUCERS, 3, 7)));
+    assert!(!steps.is_over(StepId::new(6, REDUCERS, 3, 7)));
 }

@@ -12,5 +12,6 @@ mod handles;
 mod job;
 mod nonfinite;
 mod reductions;
+mod regroup;
 mod stranger_schedule;
 mod updates;

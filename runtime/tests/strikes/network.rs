@@ -82,7 +82,7 @@ impl Watch {
     }
 
     fn counts(&self, tag: Tag) -> bool {
-        tag.0 >> 56 == self.kind as u64 && tag.0 as u32 == self.step
+        tag.0 >> 60 == self.kind as u64 && tag.0 & 0xff_ffff == u64::from(self.step)
     }
 
     fn sends(&self, peer: Peer, tag: Tag) {

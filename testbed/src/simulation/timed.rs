@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
-use gleaner_algorithms::collectives::Routine;
-use gleaner_algorithms::residual::Residual;
+use gleaner_algorithms::collectives::{Routine, RoutineError};
+use gleaner_algorithms::residual::{Lent, Residual};
 use gleaner_algorithms::schedule::{Outgoing, Progress};
 use gleaner_algorithms::{Method, Rank};
 
@@ -163,7 +163,7 @@ impl Worker {
     ) -> Result<Option<Done>, CarriedError> {
         let rounds = self.routine.prepared().cost.rounds;
         self.residual.accumulate(0, &gradient)?;
-        let (accumulator, candidates) = self.residual.begin();
+        let Lent { version, accumulator, candidates } = self.residual.begin();
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
         loop {
@@ -181,7 +181,8 @@ impl Worker {
         let delivered = finished.entries();
         record.since = Instant::now();
         let changed = self.routine.learn(&finished)?;
-        drop(self.residual.commit(finished, self.routine.method().collection()));
+        let collection = self.routine.method().collection();
+        drop(self.residual.commit(version, finished, collection).map_err(RoutineError::from)?);
         if changed {
             let schedule = &self.routine.prepared().schedule;
             self.residual.recut(schedule.partition.clone(), schedule.quotas());
