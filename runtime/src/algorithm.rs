@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Progress};
-use gleaner_algorithms::{Element, Rank, schedule};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Program, Progress};
+use gleaner_algorithms::{Element, Rank};
 use gleaner_transport::{Message, Peer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{oneshot, watch};
@@ -33,7 +33,7 @@ pub(crate) struct Run<T: Element = f32> {
     pub(crate) channel: u8,
     pub(crate) group: u16,
     pub(crate) step: u64,
-    pub(crate) schedule: Arc<schedule::Schedule>,
+    pub(crate) program: Arc<Program>,
     pub(crate) execution: Execution<T>,
     pub(crate) done: oneshot::Sender<Result<(Finished<T>, RunTimes), Stopped>>,
 }
@@ -78,8 +78,8 @@ impl<T: Element> Run<T> {
         Box::new(move |post, worker| {
             Box::pin(async move {
                 let id = self.id();
-                let Run { step, schedule, execution, done, .. } = self;
-                let driven = drive(&post, id, &mut under_way.stand, &schedule, execution).await;
+                let Run { step, program, execution, done, .. } = self;
+                let driven = drive(&post, id, &mut under_way.stand, &program, execution).await;
                 let result = driven.map_err(|stopped| match stopped {
                     Stopped::Failed(failure) => {
                         let failure = Failure { step: failure.step.or(Some(step)), ..failure };
@@ -138,13 +138,13 @@ async fn drive<T: Element>(
     post: &Post,
     id: StepId,
     stand: &mut watch::Receiver<Stand>,
-    schedule: &schedule::Schedule,
+    program: &Program,
     execution: Execution<T>,
 ) -> Result<(Finished<T>, RunTimes), Stopped> {
     let exchanged = tokio::select! {
         biased;
         stopped = cancelled(stand) => return Err(stopped),
-        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged,
+        exchanged = exchange(post, Topic::Bags(id), program, execution) => exchanged,
     };
     let exchanged = match exchanged {
         Ok(exchanged) => exchanged,
@@ -203,11 +203,12 @@ pub(crate) async fn leave_out(post: &Post, mut under_way: UnderWay) -> Stopped {
 async fn exchange<T: Element>(
     post: &Post,
     topic: Topic,
-    schedule: &schedule::Schedule,
+    program: &Program,
     mut execution: Execution<T>,
 ) -> Result<(Finished<T>, RunTimes), Failure> {
     let started = Instant::now();
     let mut times = RunTimes::default();
+    let schedule = program.schedule();
     let entries = schedule.partition.entries();
     let tag = topic.tag();
     let mut readings: Vec<(Rank, Reading<'_>)> =

@@ -221,14 +221,14 @@ impl Gradients {
         }
         let last = gathering.missing == 1 && gathering.running.is_none();
         if last {
-            let (schedule, execution) = gathering.group.begin()?;
+            let (program, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
             let (channel, group) = (self.channel, p.group as u16);
             // The clock stops first: the exchange may take the processor at once.
             self.count(position, clock.elapsed());
             self.groups[usize::from(group)].began = Some(Instant::now());
-            self.session.run(Run { channel, group, step: self.step, schedule, execution, done });
+            self.session.run(Run { channel, group, step: self.step, program, execution, done });
         } else {
             self.count(position, clock.elapsed());
         }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
+use gleaner_algorithms::collectives::{MethodError, Routine};
 use gleaner_algorithms::residual::{NonFinite, OnNonFinite, Residual};
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
-use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Program};
+use gleaner_algorithms::{Element, Layers, Method, Partition, Rank, Reduction};
 
 use gleaner_transport::Peer;
 
@@ -49,7 +49,7 @@ impl<T: Element> Group<T> {
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
         let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
-        let schedule = &routine.prepared().schedule;
+        let schedule = routine.prepared().program.schedule();
         let mut residual =
             Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
         method.correction().fits(&reduction).map_err(MethodError::from)?;
@@ -59,12 +59,8 @@ impl<T: Element> Group<T> {
         let mut group =
             Self { layers, routine, residual, reduction, granted: BTreeMap::new(), accumulator: None };
         // Refused now rather than in the first step.
-        let nothing = Execution::new(
-            group.routine.prepared().schedule.clone(),
-            group.routine.prepared().proof.clone(),
-            Arc::new(Vec::<T>::new()),
-            Vec::new(),
-        );
+        let program = group.routine.prepared().program.clone();
+        let nothing = Execution::new(program, Arc::new(Vec::<T>::new()), Vec::new());
         nothing.reducing(reduction)?;
         group.grant(&session.post);
         Ok(group)
@@ -97,11 +93,11 @@ impl<T: Element> Group<T> {
     }
 
     /// Begins a step with what was accumulated.
-    pub(crate) fn begin(&mut self) -> Result<(Arc<Schedule>, Execution<T>), ExecutionError> {
+    pub(crate) fn begin(&mut self) -> Result<(Arc<Program>, Execution<T>), ExecutionError> {
         let (accumulator, candidates) = self.residual.begin();
         self.accumulator = Some(accumulator.clone());
         let execution = self.routine.begin(accumulator, candidates).reducing(self.reduction)?;
-        Ok((self.routine.prepared().schedule.clone(), execution))
+        Ok((self.routine.prepared().program.clone(), execution))
     }
 
     /// What was accumulated, at some positions, while a step is under way.
@@ -150,7 +146,7 @@ impl<T: Element> Group<T> {
 
     /// Goes over to another schedule, between two steps.
     pub(crate) fn change(&mut self, post: &Post) {
-        let schedule = &self.routine.prepared().schedule;
+        let schedule = self.routine.prepared().program.schedule();
         self.residual.recut(schedule.partition.clone(), schedule.quotas());
         self.grant(post);
     }
@@ -163,7 +159,7 @@ impl<T: Element> Group<T> {
         let memory = self.routine.memory();
         let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
         let any = if learns { (4 + T::WIDTH as u64) * self.routine.shape().n as u64 } else { 0 };
-        for (peer, bytes) in largest_receives::<T>(self.routine.prepared()) {
+        for (Rank(peer), bytes) in self.routine.prepared().program.most_bytes::<T>() {
             let granted = self.granted.entry(peer).or_default();
             // A peer may be one step ahead.
             let more = (2 * bytes.max(any)).saturating_sub(*granted);
@@ -171,23 +167,4 @@ impl<T: Element> Group<T> {
             post.inbox.grant(Peer(peer), more);
         }
     }
-}
-
-/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
-fn largest_receives<T: Element>(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
-    let mut bytes = BTreeMap::new();
-    let width = T::WIDTH as u64;
-    for (i, step) in schedule.steps.iter().enumerate() {
-        if let Step::Exchange { receives, .. } = step {
-            for (receive, expected) in receives.iter().zip(proof.expected.get(&i).into_iter().flatten()) {
-                let of_block = |e: &gleaner_algorithms::bag::wire::Expected| {
-                    12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len))
-                };
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from.0).or_default() +=
-                    expected.iter().map(|e| of_block(e) + 4096).sum::<u64>();
-            }
-        }
-    }
-    bytes
 }

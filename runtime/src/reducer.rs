@@ -122,10 +122,10 @@ impl<T: Element> Reducer<T> {
         let id = StepId { channel: REDUCERS, group: self.number, step: step as u32 };
         let running = match &own {
             None => {
-                let (schedule, execution) = group.begin()?;
+                let (program, execution) = group.begin()?;
                 let (done, running) = oneshot::channel();
                 let (channel, group) = (REDUCERS, self.number);
-                self.session.run(Run { channel, group, step, schedule, execution, done });
+                self.session.run(Run { channel, group, step, program, execution, done });
                 running
             }
             Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.session.leave_out(id, step),

@@ -734,7 +734,7 @@ fn rounds_of_lengths_are_the_checkers() {
     for workers in [2u32, 3, 5, 9, 16] {
         for name in ["spardl", "ring", "gtopk", "topka", "random-k", "rabenseifner"] {
             let method = Method::named(name).unwrap();
-            let proof = check(&method.schedules(workers, 10_000).unwrap()).unwrap();
+            let proof = check(method.schedules(workers, 10_000).unwrap()).unwrap();
             let overlap = Bags::Lengths(Overlap { shared: 0.2, support: 1.0 });
             let trace = traces(method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
             assert_eq!(trace.rounds, proof.cost.rounds, "{name} among {workers}");

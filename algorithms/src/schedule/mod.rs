@@ -18,6 +18,7 @@ mod rotation;
 mod rule;
 mod tally;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 pub use check::{CheckError, Proof, check, check_for};
@@ -301,12 +302,24 @@ impl Schedule {
         }
     }
 
+    /// What is sent and received in each exchange.
+    pub fn exchanges(&self) -> impl Iterator<Item = (&[Send], &[Receive])> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Exchange { sends, receives } => Some((&sends[..], &receives[..])),
+            _ => None,
+        })
+    }
+
     /// How many messages this worker sends.
     pub fn messages(&self) -> u64 {
-        let sends = |step: &Step| match step {
-            Step::Exchange { sends, .. } => sends.len() as u64,
-            _ => 0,
+        self.exchanges().map(|(sends, _)| sends.len() as u64).sum()
+    }
+
+    /// Whom this worker exchanges messages with.
+    pub fn peers(&self) -> BTreeSet<Rank> {
+        let peers = |(sends, receives): (&[Send], &[Receive])| -> Vec<Rank> {
+            sends.iter().map(|send| send.to).chain(receives.iter().map(|receive| receive.from)).collect()
         };
-        self.steps.iter().map(sends).sum()
+        self.exchanges().flat_map(peers).collect()
     }
 }

@@ -131,7 +131,7 @@ struct Worker {
 impl Worker {
     fn new(method: Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
         let routine = Routine::new(method, Rank(rank), workers, n, 0)?;
-        let schedule = &routine.prepared().schedule;
+        let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         Ok(Self { residual: residual.corrected(method.correction()), routine })
     }
@@ -183,7 +183,7 @@ impl Worker {
         let changed = self.routine.learn(&finished)?;
         drop(self.residual.commit(finished, self.routine.method().collection()));
         if changed {
-            let schedule = &self.routine.prepared().schedule;
+            let schedule = self.routine.prepared().program.schedule();
             self.residual.recut(schedule.partition.clone(), schedule.quotas());
         }
         record.took(Part::Merge);
