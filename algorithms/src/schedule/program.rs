@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Goal, Schedule, Step};
+use super::{Goal, Receive, Schedule};
 use crate::bag::wire::Expected;
 use crate::{Block, Element, Rank};
 
@@ -36,6 +36,13 @@ pub struct Facts {
     pub stages: Vec<u32>,
     /// For each receive.
     pub receipts: Vec<Receipt>,
+}
+
+impl Facts {
+    /// Whether the step selects entries.
+    pub fn selects(&self) -> bool {
+        !self.holders.is_empty()
+    }
 }
 
 /// What may come for one receive.
@@ -85,6 +92,12 @@ impl Program {
         &self.facts
     }
 
+    /// What it receives, in order.
+    pub fn receipts(&self) -> impl Iterator<Item = (&Receive, &Receipt)> {
+        let receives = self.schedule.exchanges().flat_map(|(_, receives)| receives);
+        receives.zip(self.facts.iter().flat_map(|facts| &facts.receipts))
+    }
+
     /// Whether no worker's schedule leaves anything out or rounds it.
     pub fn keeps_all(&self) -> bool {
         self.keeps_all
@@ -100,16 +113,12 @@ impl Program {
     pub fn most_bytes<T: Element>(&self) -> BTreeMap<Rank, u64> {
         let mut bytes = BTreeMap::new();
         let width = T::WIDTH as u64;
-        for (step, facts) in self.schedule.steps.iter().zip(&self.facts) {
-            let Step::Exchange { receives, .. } = step else { continue };
-            for (receive, receipt) in receives.iter().zip(&facts.receipts) {
-                let of_block =
-                    |e: &Expected| 12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len));
-                let notes: usize = receipt.notes.iter().sum();
-                // A payload costs a little more than its length; every block may begin one.
-                *bytes.entry(receive.from).or_default() +=
-                    receipt.expected.iter().map(|e| of_block(e) + 4096).sum::<u64>() + 8 * notes as u64;
-            }
+        let of_block = |e: &Expected| 12 + ((4 + width) * u64::from(e.bound)).max(width * u64::from(e.len));
+        for (receive, receipt) in self.receipts() {
+            let notes: usize = receipt.notes.iter().sum();
+            // A payload costs a little more than its length; every block may begin one.
+            *bytes.entry(receive.from).or_default() +=
+                receipt.expected.iter().map(|e| of_block(e) + 4096).sum::<u64>() + 8 * notes as u64;
         }
         bytes
     }

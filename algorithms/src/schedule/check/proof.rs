@@ -84,8 +84,8 @@ impl Proof {
         }
     }
 
-    /// Whether rank 0 was checked in place of all.
-    fn rotates(&self) -> bool {
+    /// Whether all ranks do the same, rotated: rank 0 was checked in place of all.
+    pub fn rotates(&self) -> bool {
         self.schedules.len() < self.workers() as usize
     }
 
@@ -124,13 +124,8 @@ impl Proof {
         if !self.rotates() || rank.0 == 0 {
             return (slots, Cow::Borrowed(values));
         }
-        let schedule = &self.schedules[0];
-        let blocks = schedule.partition.blocks();
-        let mut values = Cow::Borrowed(values);
-        if slots.count as usize == blocks && blocks > 1 {
-            values.to_mut().chunks_mut(blocks).for_each(|lane| lane.rotate_right(rank.index()));
-        }
-        (slots.rotated(rank.0, schedule), values)
+        let mut values = values.to_vec();
+        (slots.rotated_with(&mut values, rank.0, &self.schedules[0]), Cow::Owned(values))
     }
 
     /// Who holds what a worker, or rank 0 in its place, has kept.
