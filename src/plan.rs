@@ -3,7 +3,6 @@
 mod compare;
 mod describe;
 pub mod draw;
-mod timeline;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::Speed;
-use gleaner_algorithms::schedule::{self, CheckError, Cost};
+use gleaner_algorithms::schedule::{self, CheckError, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::{Staged, StagedError};
 
@@ -22,7 +21,6 @@ use compare::Comparison;
 use draw::{MOST_RANKS, Title};
 use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
-use timeline::Timeline;
 
 /// The most steps, over all ranks, that are checked: 512 workers of a ring have so many.
 const MOST_STEPS: u64 = 1 << 19;
@@ -105,6 +103,9 @@ pub enum PlanError {
     /// Schedules that do not add up.
     #[error("the method's schedules are wrong: {0}")]
     Check(#[from] CheckError),
+    /// A step that cannot be put in words.
+    #[error(transparent)]
+    Step(#[from] Fault),
     /// No picture.
     #[error(transparent)]
     Draw(#[from] DrawError),
@@ -159,9 +160,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     }
     let k = choice::k(&method, workers, n)?;
     limit(&method, workers, n)?;
-    let schedules = method.schedules(workers, n)?;
-    let proof = schedule::check(&schedules)?;
-    let timeline = Timeline::of(&schedules, &proof);
+    let shape = method.shape(workers, n)?;
+    let proof = schedule::check(method.schedules_after(&shape, &method.memory(&shape)))?;
 
     let heading = format!(
         "{} among {} {}: n = {}, k = {}",
@@ -172,18 +172,18 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         grouped(k as u64),
     );
     let mut text = if arguments.json {
-        let blocks = schedules[0].partition.blocks();
+        let blocks = method.collective().blocks(&shape) as usize;
         as_json(arguments, &method, k, blocks, &proof.cost)
     } else {
         format!("{resolved}{heading}\n{}\n\n", method.collective().summary())
-            + &programs(arguments.rank, &schedules, &timeline, proof.cost.rounds)
+            + &programs(arguments.rank, &proof)?
             + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
             + &costs(arguments, &method, proof.cost)
     };
     if let Some(path) = &arguments.svg {
         let title = Title { heading, subtitle: method.collective().summary().into() };
-        let picture =
-            draw::svg(&title, &schedules, &timeline, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
+        let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
+        let picture = draw::svg(&title, &programs, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
         save(path, &picture)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
@@ -225,22 +225,24 @@ fn limit(method: &Method, workers: u32, n: usize) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn programs(rank: Option<u32>, schedules: &[schedule::Schedule], timeline: &Timeline, rounds: u64) -> String {
-    let workers = schedules.len() as u32;
-    let shown: Vec<Rank> = match rank {
-        Some(rank) => vec![Rank(rank)],
-        None if workers <= ALL_PROGRAMS => (0..workers).map(Rank).collect(),
-        None => vec![Rank(0)],
+fn programs(rank: Option<u32>, proof: &Proof) -> Result<String, Fault> {
+    let workers = proof.workers();
+    let shown = match rank {
+        Some(rank) => rank..rank + 1,
+        None if workers <= ALL_PROGRAMS => 0..workers,
+        None => 0..1,
     };
-    let mut text = describe::program(schedules, timeline, &shown, rounds);
-    if shown.len() < schedules.len() {
-        text += if describe::same_but_shifted(schedules) {
+    let all = shown.len() == workers as usize;
+    let shown: Vec<Program> = shown.map(|rank| proof.program(Rank(rank))).collect();
+    let mut text = describe::programs(&shown, proof.cost.rounds)?;
+    if !all {
+        text += if proof.rotates() {
             "The other ranks do the same, with ranks and blocks shifted by the difference of their numbers.\n"
         } else {
             "The other ranks do the like with other peers; --rank R shows the program of rank R.\n"
         };
     }
-    text
+    Ok(text)
 }
 
 /// What a dense ring costs (its schedule, counted by hand: for many workers it is too long to be made).
@@ -294,7 +296,7 @@ mod tests {
     fn the_ring_is_counted_as_the_checker_counts_it() {
         for workers in 1..9 {
             for n in [8, 9, 63, 64, 65, 100, 111] {
-                let proof = schedule::check(&Method::ring().schedules(workers, n).unwrap()).unwrap();
+                let proof = schedule::check(Method::ring().schedules(workers, n).unwrap()).unwrap();
                 assert_eq!(ring_cost(workers, n), proof.cost, "{workers} workers, {n} entries");
             }
         }

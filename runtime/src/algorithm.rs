@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Progress};
-use gleaner_algorithms::{Element, Rank, schedule};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Program, Progress};
+use gleaner_algorithms::{Element, Rank};
 use gleaner_transport::{Message, Peer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{oneshot, watch};
@@ -32,7 +32,7 @@ pub(crate) struct AlgorithmArguments {
 pub(crate) struct Run<T: Element = f32> {
     pub(crate) id: StepId,
     pub(crate) step: u64,
-    pub(crate) schedule: Arc<schedule::Schedule>,
+    pub(crate) program: Arc<Program>,
     pub(crate) execution: Execution<T>,
     pub(crate) done: oneshot::Sender<Result<(Finished<T>, RunTimes), Stopped>>,
 }
@@ -70,8 +70,8 @@ impl<T: Element> Run<T> {
     pub(crate) fn job(self, mut under_way: UnderWay) -> Job {
         Box::new(move |post, worker| {
             Box::pin(async move {
-                let Run { id, step, schedule, execution, done } = self;
-                let driven = drive(&post, id, &mut under_way.stand, &schedule, execution).await;
+                let Run { id, step, program, execution, done } = self;
+                let driven = drive(&post, id, &mut under_way.stand, &program, execution).await;
                 let result = driven.map_err(|stopped| match stopped {
                     Stopped::Failed(failure) => {
                         let failure = Failure { step: failure.step.or(Some(step)), ..failure };
@@ -130,13 +130,13 @@ async fn drive<T: Element>(
     post: &Post,
     id: StepId,
     stand: &mut watch::Receiver<Stand>,
-    schedule: &schedule::Schedule,
+    program: &Program,
     execution: Execution<T>,
 ) -> Result<(Finished<T>, RunTimes), Stopped> {
     let exchanged = tokio::select! {
         biased;
         stopped = cancelled(stand) => return Err(stopped),
-        exchanged = exchange(post, Topic::Bags(id), schedule, execution) => exchanged,
+        exchanged = exchange(post, Topic::Bags(id), program, execution) => exchanged,
     };
     let exchanged = match exchanged {
         Ok(exchanged) => exchanged,
@@ -195,12 +195,12 @@ pub(crate) async fn leave_out(post: &Post, mut under_way: UnderWay) -> Stopped {
 async fn exchange<T: Element>(
     post: &Post,
     topic: Topic,
-    schedule: &schedule::Schedule,
+    program: &Program,
     mut execution: Execution<T>,
 ) -> Result<(Finished<T>, RunTimes), Failure> {
     let started = Instant::now();
     let mut times = RunTimes::default();
-    let entries = schedule.partition.entries();
+    let schedule = program.schedule();
     let tag = topic.tag();
     let mut readings: Vec<(Rank, Reading<'_>)> =
         schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
@@ -212,11 +212,18 @@ async fn exchange<T: Element>(
     };
     loop {
         let clock = Instant::now();
-        let progress = at_length(entries, || execution.advance(&mut outbox));
-        let progress = progress.map_err(|error| blame(post.rank, error))?;
-        times.select += clock.elapsed();
+        let progress = execution.advance(&mut outbox).map_err(|error| blame(post.rank, error))?;
         outgoing(&mut outbox);
-        let Progress::Waiting(from) = progress else { break };
+        let waiting = match progress {
+            Progress::Work(work) => {
+                execution.complete(at_length(work.entries(), || work.run()));
+                None
+            }
+            Progress::Waiting(from) => Some(from),
+            Progress::Working | Progress::Finished => break,
+        };
+        times.select += clock.elapsed();
+        let Some(from) = waiting else { continue };
         let Some((_, reading)) = readings.iter_mut().find(|(rank, _)| *rank == from) else {
             unreachable!("a schedule's peers include all that it receives from")
         };
@@ -241,7 +248,10 @@ pub(crate) fn at_length<T>(entries: usize, work: impl FnOnce() -> T) -> T {
 fn blame(this: Rank, error: ExecutionError) -> Failure {
     let rank = match &error {
         ExecutionError::Decode { from, .. } | ExecutionError::Unexpected { from } => *from,
-        ExecutionError::Overflow { .. } | ExecutionError::Sum { .. } | ExecutionError::NotASum { .. } => this,
+        ExecutionError::Overflow { .. }
+        | ExecutionError::Sum { .. }
+        | ExecutionError::NotASum { .. }
+        | ExecutionError::Fault(_) => this,
     };
     Failure { rank: rank.0, step: None, reason: error.to_string() }
 }

@@ -230,14 +230,14 @@ impl Gradients {
         }
         let last = gathering.missing == 1 && gathering.running.is_none();
         if last {
-            let (schedule, execution) = gathering.group.begin()?;
+            let (program, execution) = gathering.group.begin()?;
             let (done, running) = oneshot::channel();
             gathering.running = Some(running);
             let group = p.group;
             // The clock stops first: the exchange may take the processor at once.
             self.count(position, clock.elapsed());
             self.groups[group].began = Some(Instant::now());
-            self.session.run(Run { id, step: self.step, schedule, execution, done });
+            self.session.run(Run { id, step: self.step, program, execution, done });
         } else {
             self.count(position, clock.elapsed());
         }

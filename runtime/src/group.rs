@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::bag::wire::PIECE;
-use gleaner_algorithms::collectives::{MethodError, Prepared, Routine};
+use gleaner_algorithms::collectives::{MethodError, Routine};
 use gleaner_algorithms::residual::{Lent, NonFinite, OnNonFinite, Residual, VersionError};
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Schedule, Step};
-use gleaner_algorithms::{Element, Layers, Method, Partition, Reduction};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Program};
+use gleaner_algorithms::{Element, Layers, Method, Partition, Rank, Reduction};
 
 use gleaner_transport::Peer;
 
@@ -53,7 +53,7 @@ impl<T: Element> Group<T> {
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
         let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
-        let schedule = &routine.prepared().schedule;
+        let schedule = routine.prepared().program.schedule();
         let mut residual =
             Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
         method.correction().fits(&reduction).map_err(MethodError::from)?;
@@ -70,12 +70,8 @@ impl<T: Element> Group<T> {
             version: 0,
         };
         // Refused now rather than in the first step.
-        let nothing = Execution::new(
-            group.routine.prepared().schedule.clone(),
-            group.routine.prepared().proof.clone(),
-            Arc::new(Vec::<T>::new()),
-            Vec::new(),
-        );
+        let program = group.routine.prepared().program.clone();
+        let nothing = Execution::new(program, Arc::new(Vec::<T>::new()), Vec::new());
         nothing.reducing(reduction)?;
         group.grant(&session.post);
         Ok(group)
@@ -108,11 +104,11 @@ impl<T: Element> Group<T> {
     }
 
     /// Begins a step with what was accumulated.
-    pub(crate) fn begin(&mut self) -> Result<(Arc<Schedule>, Execution<T>), ExecutionError> {
+    pub(crate) fn begin(&mut self) -> Result<(Arc<Program>, Execution<T>), ExecutionError> {
         let Lent { version, accumulator, candidates } = self.residual.begin();
         (self.accumulator, self.version) = (Some(accumulator.clone()), version);
         let execution = self.routine.begin(accumulator, candidates).reducing(self.reduction)?;
-        Ok((self.routine.prepared().schedule.clone(), execution))
+        Ok((self.routine.prepared().program.clone(), execution))
     }
 
     /// What was accumulated, at some positions, while a step is under way.
@@ -160,7 +156,7 @@ impl<T: Element> Group<T> {
 
     /// Goes over to another schedule, between two steps.
     pub(crate) fn change(&mut self, post: &Post) {
-        let schedule = &self.routine.prepared().schedule;
+        let schedule = self.routine.prepared().program.schedule();
         self.residual.recut(schedule.partition.clone(), schedule.quotas());
         self.grant(post);
     }
@@ -178,7 +174,7 @@ impl<T: Element> Group<T> {
         let memory = self.routine.memory();
         let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
         let any = if learns { (4 + T::WIDTH as u64) * self.routine.shape().n as u64 } else { 0 };
-        for (peer, bytes) in largest_receives::<T>(self.routine.prepared()) {
+        for (Rank(peer), bytes) in self.routine.prepared().program.most_bytes::<T>(credit) {
             let granted = self.granted.entry(peer).or_default();
             // A peer may be one step ahead.
             let more = (2 * bytes.max(any)).saturating_sub(*granted);
@@ -186,22 +182,6 @@ impl<T: Element> Group<T> {
             post.inbox.grant(Peer(peer), more);
         }
     }
-}
-
-/// The most bytes that each peer may send in one step, by the bounds that the checker derived.
-fn largest_receives<T: Element>(Prepared { schedule, proof, .. }: &Prepared) -> BTreeMap<u32, u64> {
-    let mut bytes = BTreeMap::new();
-    for (i, step) in schedule.steps.iter().enumerate() {
-        if let Step::Exchange { receives, .. } = step {
-            let expected = proof.expected.get(&i).into_iter().flatten();
-            for (r, (receive, expected)) in receives.iter().zip(expected).enumerate() {
-                let notes: usize = proof.notes.get(&(i, r)).into_iter().flatten().sum();
-                let blocks: u64 = expected.iter().map(|e| credit(e.most_bytes::<T>())).sum();
-                *bytes.entry(receive.from.0).or_default() += 8 * notes as u64 + blocks;
-            }
-        }
-    }
-    bytes
 }
 
 /// What so many bytes of one block take of a credit: it may lie in payloads of its own, and the cuts of two layers of

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use gleaner_algorithms::collectives::Routine;
 use gleaner_algorithms::forecast::{Network, Speed};
 use gleaner_algorithms::residual::{Collection, Lent, Residual};
-use gleaner_algorithms::schedule::{Execution, Outgoing, Progress};
+use gleaner_algorithms::schedule::{Execution, Outgoing};
 use gleaner_algorithms::{Method, Rank};
 use gleaner_transport::{Message, Peer};
 
@@ -247,7 +247,7 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
     let mut routines = Vec::new();
     for rank in 0..2u32 {
         let routine = Routine::new(method, Rank(rank), 2, n, 0)?;
-        let schedule = &routine.prepared().schedule;
+        let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         routines.push((routine, residual));
     }
@@ -291,11 +291,11 @@ fn converse(executions: &mut [Execution], work: &mut Work) -> Result<(), KernelE
         for (rank, execution) in executions.iter_mut().enumerate() {
             loop {
                 let clock = Instant::now();
-                let progress = execution.advance(&mut outbox)?;
+                let waiting = execution.go_on(&mut outbox)?;
                 work.advance += clock.elapsed();
                 mail[1 - rank].extend(outbox.drain(..).map(|outgoing| outgoing.payload));
-                done[rank] = matches!(progress, Progress::Finished);
-                let Progress::Waiting(from) = progress else { break };
+                done[rank] = waiting.is_none();
+                let Some(from) = waiting else { break };
                 let Some(payload) = mail[rank].pop_front() else { break };
                 let clock = Instant::now();
                 execution.receive(from, payload, &mut outbox)?;

@@ -122,9 +122,9 @@ impl<T: Element> Reducer<T> {
         let id = StepId::new(self.session.post.epoch, REDUCERS, self.number, step);
         let running = match &own {
             None => {
-                let (schedule, execution) = group.begin()?;
+                let (program, execution) = group.begin()?;
                 let (done, running) = oneshot::channel();
-                self.session.run(Run { id, step, schedule, execution, done });
+                self.session.run(Run { id, step, program, execution, done });
                 running
             }
             Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.session.leave_out(id, step),

@@ -1,71 +1,31 @@
 //! A schedule in words, and its cost in a table.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::schedule::{After, Cost, How, Lanes, Note, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::schedule::{
+    After, Arrival, Cost, Fault, How, Lanes, Machine, Note, Program, Progress, Reader, Rule, Schedule, Send,
+    Slots, Store,
+};
 use gleaner_algorithms::{Block, Rank};
 
-use super::timeline::Timeline;
 use gleaner_testbed::quantity::grouped;
 
 /// What some ranks do, round by round.
-pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], rounds: u64) -> String {
+///
+/// # Errors
+/// None for programs that were checked.
+pub fn programs(programs: &[Program], rounds: u64) -> Result<String, Fault> {
     let mut lines: BTreeMap<(u64, Rank), Vec<String>> = BTreeMap::new();
-    for &rank in ranks {
-        let schedule = &schedules[rank.index()];
-        for (step, span) in schedule.steps.iter().zip(&timeline.spans[rank.index()]) {
-            let mut say = |round, clause| lines.entry((round, rank)).or_default().push(clause);
-            match step {
-                Step::Keep { slots, rule, coding } => {
-                    let rounded = match coding {
-                        Coding::Exact => String::new(),
-                        coding => format!(", as {coding}"),
-                    };
-                    say(span.starts, keeps(schedule, *slots, rule) + &rounded);
-                }
-                Step::Sum { slots } => {
-                    say(span.starts, format!("adds up all lanes of {}", blocks(schedule, *slots)));
-                }
-                Step::Split { slots } => {
-                    let cut = format!("cuts {} into {} pieces", blocks(schedule, *slots), schedule.lanes);
-                    say(span.starts, cut);
-                }
-                Step::Annotate { slots, note } => {
-                    let what = match note {
-                        Note::Seen => "how many entries it chose from",
-                        Note::Cuts(_) => "where it would cut its own selection",
-                    };
-                    say(span.starts, format!("notes on {} {what}", blocks(schedule, *slots)));
-                }
-                Step::Propose { slots, rule } => {
-                    say(
-                        span.starts,
-                        format!("proposes what it would keep: {}", keeps(schedule, *slots, rule)),
-                    );
-                }
-                Step::Align { slots, coding } => {
-                    let rounded = match coding {
-                        Coding::Exact => String::new(),
-                        coding => format!(", as {coding}"),
-                    };
-                    let blocks = blocks(schedule, *slots);
-                    say(span.starts, format!("keeps what was proposed of {blocks}{rounded}"));
-                }
-                Step::Exchange { sends, receives } => {
-                    for send in sends {
-                        let verb = if send.after == After::Drop { "sends" } else { "copies" };
-                        say(span.starts, format!("{verb} {} to {}", blocks(schedule, send.slots), send.to));
-                    }
-                    for receive in receives {
-                        let verb = if receive.how == How::Add { "adds" } else { "places" };
-                        let blocks = blocks(schedule, receive.slots);
-                        say(span.ends, format!("{verb} {blocks} from {}", receive.from));
-                    }
-                }
-            }
+    for program in programs {
+        let schedule = program.schedule();
+        let mut words = Words { program, lines: &mut lines, joined: None };
+        let mut machine = Machine::new(Store::new(schedule.partition.blocks(), schedule.lanes));
+        while let Progress::Waiting(from) = machine.advance(schedule, &mut words)? {
+            machine.receive(schedule, &mut words, (from, 0), ())?;
         }
     }
     let mut text = String::new();
@@ -79,45 +39,124 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
         }
         let _ = writeln!(text, "  {rank}: {}", clauses.join("; "));
     }
-    text
+    Ok(text)
 }
 
-fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
-    let joint = || blocks(schedule, slots);
-    let k = match rule {
-        Rule::Top(k) => k,
-        Rule::TopOf { most, .. } => {
-            let most = slots.blocks(schedule.partition.blocks()).map(|b| most.most(b)).max();
-            return format!("keeps the top h, at most {}, of {}", most.unwrap_or(0), joint());
+/// The reader that puts each step of one program in words.
+struct Words<'a> {
+    program: &'a Program,
+    /// By round and rank.
+    lines: &'a mut BTreeMap<(u64, Rank), Vec<String>>,
+    /// What the present step does to one block after the other, before and after their names.
+    joined: Option<(&'static str, Slots, String)>,
+}
+
+impl Words<'_> {
+    /// In the round in which a step begins.
+    fn say(&mut self, at: usize, clause: String) {
+        self.say_in(self.program.facts()[at].began, clause);
+    }
+
+    fn say_in(&mut self, round: u64, clause: String) {
+        self.lines.entry((round, self.program.schedule().rank)).or_default().push(clause);
+    }
+
+    /// In the same words as the blocks before.
+    fn join(&mut self, before: &'static str, block: Block, after: String) {
+        let slots = match self.joined.take() {
+            Some((_, slots, _)) => Slots { count: slots.count + 1, ..slots },
+            None => Slots::one(block),
+        };
+        self.joined = Some((before, slots, after));
+    }
+
+    fn blocks(&self, slots: Slots) -> String {
+        blocks(self.program.schedule(), slots)
+    }
+
+    fn rule(&self, slots: Slots, rule: &Rule) -> String {
+        let all = self.program.schedule().partition.blocks();
+        rule.in_words(slots.blocks(all), &self.blocks(slots), grouped)
+    }
+}
+
+/// How values are rounded, if they are.
+fn rounded(coding: Coding) -> String {
+    if coding == Coding::Exact { String::new() } else { format!(", as {coding}") }
+}
+
+impl Reader for Words<'_> {
+    type Held = ();
+    type Message = ();
+    type Work = Infallible;
+    type Error = Fault;
+
+    fn keep(
+        &mut self,
+        _: &mut Store<()>,
+        at: usize,
+        slots: Slots,
+        rule: &Rule,
+        coding: Coding,
+    ) -> Result<Vec<Infallible>, Fault> {
+        self.say(at, self.rule(slots, rule) + &rounded(coding));
+        Ok(Vec::new())
+    }
+
+    fn propose(
+        &mut self,
+        _: &mut Store<()>,
+        at: usize,
+        slots: Slots,
+        rule: &Rule,
+    ) -> Result<Vec<Infallible>, Fault> {
+        self.say(at, format!("proposes what it would keep: {}", self.rule(slots, rule)));
+        Ok(Vec::new())
+    }
+
+    fn align(&mut self, _: &mut Store<()>, at: usize, slots: Slots, coding: Coding) -> Result<(), Fault> {
+        self.say(at, format!("keeps what was proposed of {}{}", self.blocks(slots), rounded(coding)));
+        Ok(())
+    }
+
+    fn sum(&mut self, _: &mut Store<()>, _: usize, block: Block) -> Result<(), Fault> {
+        self.join("adds up all lanes of", block, String::new());
+        Ok(())
+    }
+
+    fn split(&mut self, held: &mut Store<()>, _: usize, block: Block) -> Result<(), Fault> {
+        self.join("cuts", block, format!(" into {} pieces", held.lanes()));
+        Ok(())
+    }
+
+    fn annotate(&mut self, _: &mut Store<()>, at: usize, slots: Slots, note: Note) -> Result<(), Fault> {
+        let what = match note {
+            Note::Seen => "how many entries it chose from",
+            Note::Cuts(_) => "where it would cut its own selection",
+        };
+        self.say(at, format!("notes on {} {what}", self.blocks(slots)));
+        Ok(())
+    }
+
+    fn send(&mut self, _: &mut Store<()>, at: usize, send: &Send, _: u64) -> Result<(), Fault> {
+        let verb = if send.after == After::Drop { "sends" } else { "copies" };
+        self.say(at, format!("{verb} {} to {}", self.blocks(send.slots), send.to));
+        Ok(())
+    }
+
+    fn receive(&mut self, _: &mut Store<()>, at: Arrival<'_>, (): ()) -> Result<bool, Fault> {
+        let receive = at.receive;
+        let verb = if receive.how == How::Add { "adds" } else { "places" };
+        let clause = format!("{verb} {} from {}", self.blocks(receive.slots), receive.from);
+        self.say_in(self.program.facts()[at.step].ended, clause);
+        Ok(true)
+    }
+
+    fn passed(&mut self, at: usize, _: u64, _: u64) {
+        if let Some((before, slots, after)) = self.joined.take() {
+            let blocks = range_of_blocks(self.program.schedule(), slots);
+            self.say(at, format!("{before} {blocks}{after}"));
         }
-        Rule::Jointly(k) => return format!("keeps the top {} of {}", grouped(*k as u64), joint()),
-        Rule::Above { most, .. } => {
-            return format!(
-                "keeps what reaches a threshold, at most {}, of {}",
-                grouped(*most as u64),
-                joint()
-            );
-        }
-        Rule::By(selection) => {
-            let (selector, most) = (selection.selector, grouped(selection.most() as u64));
-            return format!("keeps what the selector {selector} chooses, at most {most}, of {}", joint());
-        }
-        Rule::Random(k) => {
-            let k: u64 = slots.blocks(schedule.partition.blocks()).map(|b| u64::from(k.at(0, b))).sum();
-            return format!("keeps {} drawn by lot of {}", grouped(k), joint());
-        }
-        Rule::Every => return format!("rounds {}", joint()),
-        Rule::Dense => return format!("makes {} dense", joint()),
-    };
-    let of = || slots.blocks(schedule.partition.blocks());
-    let fewest = of().map(|b| u64::from(k.least(b))).min().unwrap_or(0);
-    let most = of().map(|b| u64::from(k.most(b))).max().unwrap_or(0);
-    let each = if slots.count == 1 { "" } else { "each of " };
-    let blocks = blocks(schedule, slots);
-    if fewest == most {
-        format!("keeps the top {} of {each}{blocks}", grouped(most))
-    } else {
-        format!("keeps the top {} or {} of {each}{blocks}", grouped(fewest), grouped(most))
     }
 }
 
@@ -125,11 +164,12 @@ fn keeps(schedule: &Schedule, slots: Slots, rule: &Rule) -> String {
 fn blocks(schedule: &Schedule, slots: Slots) -> String {
     let lanes = match slots.lanes {
         _ if schedule.lanes == 1 => String::new(),
-        Lanes { first, count: 1 } => format!(" in lane {first}"),
-        Lanes { first, count } if first + count <= schedule.lanes => {
+        Lanes { first, count, relative: true } => format!(" in lanes {first}+{count} less the block"),
+        Lanes { first, count: 1, .. } => format!(" in lane {first}"),
+        Lanes { first, count, .. } if first + count <= schedule.lanes => {
             format!(" in lanes {first}–{}", first + count - 1)
         }
-        Lanes { first, count } => format!(" in {count} lanes from {first} on"),
+        Lanes { first, count, .. } => format!(" in {count} lanes from {first} on"),
     };
     range_of_blocks(schedule, slots) + &lanes
 }
@@ -145,35 +185,6 @@ fn range_of_blocks(schedule: &Schedule, slots: Slots) -> String {
         _ if last < all => format!("blocks {}", range(first, last)),
         _ => format!("blocks {}, {}", range(first, all - 1), range(0, last - all)),
     }
-}
-
-/// Whether every rank does what rank 0 does, with all ranks and blocks moved on by its own number.
-pub fn same_but_shifted(schedules: &[Schedule]) -> bool {
-    let first = &schedules[0];
-    schedules.iter().all(|schedule| {
-        let (r, workers) = (schedule.rank.0, schedule.workers);
-        let blocks = first.partition.blocks() as u32;
-        let rank = |rank: Rank| Rank((rank.0 + r) % workers);
-        let slots = |s: Slots| Slots { first: Block((s.first.0 + r) % blocks), ..s };
-        let same = |(step, zero): (&Step, &Step)| match (step, zero) {
-            (Step::Keep { slots: here, .. }, Step::Keep { slots: zero, .. }) => *here == slots(*zero),
-            (
-                Step::Exchange { sends, receives },
-                Step::Exchange { sends: zero_sends, receives: zero_receives },
-            ) => {
-                sends
-                    .iter()
-                    .map(|s| (s.to, s.slots, s.after))
-                    .eq(zero_sends.iter().map(|s| (rank(s.to), slots(s.slots), s.after)))
-                    && receives
-                        .iter()
-                        .map(|s| (s.from, s.slots, s.how))
-                        .eq(zero_receives.iter().map(|s| (rank(s.from), slots(s.slots), s.how)))
-            }
-            _ => false,
-        };
-        schedule.steps.len() == first.steps.len() && schedule.steps.iter().zip(&first.steps).all(same)
-    })
 }
 
 /// A method's name, its cost and its time.
@@ -209,19 +220,6 @@ pub fn costs(ours: &Column<'_>, ring: &Column<'_>, link: &str) -> String {
 mod tests {
     use super::*;
     use gleaner_algorithms::Method;
-
-    #[test]
-    fn it_knows_which_programs_are_shifted() {
-        for (name, workers, shifted) in [
-            ("spardl", 6, true),
-            ("ring", 5, true),
-            ("rabenseifner", 4, false),
-            ("recursive-doubling", 2, true),
-        ] {
-            let schedules = Method::named(name).unwrap().schedules(workers, 100).unwrap();
-            assert_eq!(same_but_shifted(&schedules), shifted, "{name}");
-        }
-    }
 
     #[test]
     fn ranges_go_round_the_circle() {

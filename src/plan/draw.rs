@@ -1,14 +1,13 @@
 //! A schedule as a picture: ranks as rows, rounds as columns, an arrow for every message.
 
 use gleaner_algorithms::Rank;
-use gleaner_algorithms::schedule::{Cost, How, Schedule, Step};
+use gleaner_algorithms::schedule::{Cost, Facts, How, Program};
 use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use plotters::element::{PathElement, Polygon};
 use plotters::prelude::{IntoDrawingArea, RGBAColor, RGBColor, SVGBackend};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
-use super::timeline::{Flight, Timeline};
 use gleaner_testbed::quantity::grouped;
 
 /// The most ranks that a picture has.
@@ -27,6 +26,17 @@ const TOP: i32 = 108;
 const RIGHT: i32 = 40;
 const LINE: i32 = 22;
 
+/// A message.
+struct Flight {
+    from: Rank,
+    to: Rank,
+    how: How,
+    /// The sender's round, from 1 on.
+    round: u64,
+    /// Words that the schedule allows it, at most.
+    words: u64,
+}
+
 /// What stands above the picture.
 pub struct Title {
     /// In large letters.
@@ -36,14 +46,8 @@ pub struct Title {
 }
 
 /// The picture as SVG text. With many ranks, the messages of `front` stand out.
-pub fn svg(
-    title: &Title,
-    schedules: &[Schedule],
-    timeline: &Timeline,
-    cost: &Cost,
-    front: Rank,
-) -> Result<String, DrawError> {
-    let picture = Picture::new(schedules, timeline, cost, front);
+pub fn svg(title: &Title, programs: &[Program], cost: &Cost, front: Rank) -> Result<String, DrawError> {
+    let picture = Picture::new(programs, cost, front);
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
@@ -60,8 +64,8 @@ pub fn svg(
 }
 
 struct Picture<'a> {
-    schedules: &'a [Schedule],
-    timeline: &'a Timeline,
+    programs: &'a [Program],
+    flights: Vec<Flight>,
     rounds: i32,
     /// Whose messages are drawn in full strength when there are many.
     front: Rank,
@@ -75,22 +79,33 @@ struct Picture<'a> {
 }
 
 impl<'a> Picture<'a> {
-    fn new(schedules: &'a [Schedule], timeline: &'a Timeline, cost: &Cost, front: Rank) -> Self {
+    fn new(programs: &'a [Program], cost: &Cost, front: Rank) -> Self {
         let rounds = cost.rounds as i32;
-        let words = || timeline.flights.iter().map(|f| f.words);
+        let flights = |program: &'a Program| {
+            let to = program.schedule().rank;
+            program.receipts().map(move |(receive, receipt)| Flight {
+                from: receive.from,
+                to,
+                how: receive.how,
+                round: receipt.round,
+                words: receipt.words,
+            })
+        };
+        let flights: Vec<Flight> = programs.iter().flat_map(flights).collect();
+        let words = || flights.iter().map(|f| f.words);
         Self {
-            schedules,
-            timeline,
+            programs,
             rounds,
             front,
             column: (1400 / rounds.max(1)).clamp(36, 150),
-            row: (800 / schedules.len() as i32).clamp(15, 56),
-            thickest: match schedules.len() {
+            row: (800 / programs.len() as i32).clamp(15, 56),
+            thickest: match programs.len() {
                 ..=8 => 6,
                 9..=CROWD => 4,
                 _ => 3,
             },
             words: (words().min().unwrap_or(0), words().max().unwrap_or(0)),
+            flights,
         }
     }
 
@@ -101,7 +116,7 @@ impl<'a> Picture<'a> {
     }
 
     fn bottom(&self) -> i32 {
-        TOP + (self.schedules.len() as i32 - 1) * self.row
+        TOP + (self.programs.len() as i32 - 1) * self.row
     }
 
     /// Where a worker stands after so many rounds.
@@ -111,7 +126,7 @@ impl<'a> Picture<'a> {
 
     fn axes(&self, area: &Area<'_>) -> Result<(), DrawError> {
         let (right, bottom) = (LEFT + self.rounds * self.column, self.bottom());
-        for rank in 0..self.schedules.len() {
+        for rank in 0..self.programs.len() {
             let (x, y) = self.point(rank, 0);
             area.draw(&PathElement::new(vec![(x, y), (right, y)], GREY.stroke_width(1)))?;
             write(area, &rank.to_string(), (x - 14, y), 14, HPos::Right, INK)?;
@@ -129,7 +144,7 @@ impl<'a> Picture<'a> {
     }
 
     fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        let mut flights: Vec<&Flight> = self.timeline.flights.iter().collect();
+        let mut flights: Vec<&Flight> = self.flights.iter().collect();
         flights.sort_by_key(|f| (self.is_pale(f), f.words));
         for flight in flights.into_iter().rev() {
             let from = self.point(flight.from.index(), flight.round - 1);
@@ -143,7 +158,7 @@ impl<'a> Picture<'a> {
 
     /// In a crowd all ranks but one stand back.
     fn is_pale(&self, flight: &Flight) -> bool {
-        self.schedules.len() > CROWD && flight.from != self.front
+        self.programs.len() > CROWD && flight.from != self.front
     }
 
     fn thickness(&self, words: u64) -> u32 {
@@ -155,21 +170,16 @@ impl<'a> Picture<'a> {
     }
 
     fn marks(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        for (rank, schedule) in self.schedules.iter().enumerate() {
-            for (step, span) in schedule.steps.iter().zip(&self.timeline.spans[rank]) {
-                if let Step::Keep { .. } | Step::Align { .. } = step {
-                    diamond(area, self.point(rank, span.starts - 1))?;
-                }
+        for (rank, program) in self.programs.iter().enumerate() {
+            for facts in program.facts().iter().filter(|facts| facts.selects()) {
+                diamond(area, self.point(rank, facts.began - 1))?;
             }
         }
         Ok(())
     }
 
     fn selects(&self) -> bool {
-        self.schedules
-            .iter()
-            .flat_map(|s| &s.steps)
-            .any(|s| matches!(s, Step::Keep { .. } | Step::Align { .. }))
+        self.programs.iter().flat_map(Program::facts).any(Facts::selects)
     }
 
     fn legend(&self, area: &Area<'_>) -> Result<(), DrawError> {
@@ -185,18 +195,18 @@ impl<'a> Picture<'a> {
             (How::Place, "a message, placed where the receiver holds nothing"),
         ];
         for (how, words) in samples {
-            if self.timeline.flights.iter().any(|f| f.how == how) {
+            if self.flights.iter().any(|f| f.how == how) {
                 line(&|y| arrow(area, ((LEFT, y), (LEFT + 34, y)), 2, colour(how).mix(1.0), how), words)?;
             }
         }
-        if self.schedules.len() > CROWD {
+        if self.programs.len() > CROWD {
             line(&|_| Ok(()), &format!("dark: what {} sends; pale: what the others send", self.front))?;
         }
         if self.selects() {
             line(&|y| diamond(area, (LEFT + 17, y)), "keeps the largest entries of some blocks")?;
         }
         let (fewest, most) = self.words;
-        let mut widths = if self.timeline.flights.is_empty() { vec![] } else { vec![fewest, most] };
+        let mut widths = if self.flights.is_empty() { vec![] } else { vec![fewest, most] };
         widths.dedup();
         for words in widths {
             let thick = INK.stroke_width(self.thickness(words));

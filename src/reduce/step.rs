@@ -45,7 +45,7 @@ impl Step {
             None => Ensemble::new(method, workers, n)?,
             Some(memories) => Ensemble::after(method, method.shape(workers, n)?, memories)?,
         };
-        let (partition, cost) = (ensemble.schedules[0].partition.clone(), ensemble.cost);
+        let (partition, cost) = (ensemble.programs[0].schedule().partition.clone(), ensemble.cost);
         Ok(Self { method, ensemble, cost, partition })
     }
 

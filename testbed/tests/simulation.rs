@@ -667,8 +667,7 @@ fn large_cases() {
     assert!(received < 1.01 * most && received > most / 2.0, "{received} of {most}");
 }
 
-/// Where schedules are turned copies of one another and hosts are equal, one worker does what each of all does, at the same
-/// time.
+/// Where schedules are rotations of one another and hosts are equal, one worker does what each of all does, at the same time.
 #[test]
 fn one_worker_stands_for_all() {
     let machine = Machine::default();
@@ -676,11 +675,11 @@ fn one_worker_stands_for_all() {
     for workers in [2u32, 5, 16] {
         // So that all blocks are equally long, with equal shares of k.
         let n = 60_000 * workers as usize;
-        let mut turned = Vec::new();
+        let mut rotated = Vec::new();
         for method in methods(workers, n, 0.01) {
             let name = method.collective().name();
             let Some(one) = lengths::one_for_all(method, workers, n, overlap).unwrap() else { continue };
-            turned.push(name);
+            rotated.push(name);
             let all = lengths::trace(method, workers, n, overlap).unwrap();
             assert_eq!((one.rounds, one.workers.len()), (all.rounds, 1), "{name}");
             assert!(close(one.delivered, all.delivered), "{name}");
@@ -695,8 +694,8 @@ fn one_worker_stands_for_all() {
                 assert!((ratio - 1.0).abs() < 1e-3, "{name}, P = {workers}: {ratio}");
             }
         }
-        println!("P = {workers}: {turned:?}");
-        assert!(["ring", "spardl", "ssar-split-all-gather"].iter().all(|name| turned.contains(name)));
+        println!("P = {workers}: {rotated:?}");
+        assert!(["ring", "spardl", "ssar-split-all-gather"].iter().all(|name| rotated.contains(name)));
     }
     // Everything that tells workers apart keeps them apart.
     let apart = |change: fn(&mut Network)| {
@@ -734,7 +733,7 @@ fn rounds_of_lengths_are_the_checkers() {
     for workers in [2u32, 3, 5, 9, 16] {
         for name in ["spardl", "ring", "gtopk", "topka", "random-k", "rabenseifner"] {
             let method = Method::named(name).unwrap();
-            let proof = check(&method.schedules(workers, 10_000).unwrap()).unwrap();
+            let proof = check(method.schedules(workers, 10_000).unwrap()).unwrap();
             let overlap = Bags::Lengths(Overlap { shared: 0.2, support: 1.0 });
             let trace = traces(method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
             assert_eq!(trace.rounds, proof.cost.rounds, "{name} among {workers}");

@@ -84,6 +84,8 @@ pub struct Arrival<'a> {
     pub index: usize,
     /// That receive.
     pub receive: &'a Receive,
+    /// Whether it is the step's last.
+    pub last: bool,
     /// The latency round that the exchange has reached, this message included.
     pub round: u64,
 }
@@ -102,7 +104,7 @@ pub enum Fault {
         slots: Slots,
     },
     /// A message that is not waited for.
-    #[error("{from} sent a message that {rank} does not expect now")]
+    #[error("{rank} receives a message from {from} that it does not wait for")]
     Unexpected {
         /// Its receiver.
         rank: Rank,
@@ -261,15 +263,16 @@ impl<R: Reader> Machine<R> {
         (from, round): (Rank, u64),
         message: R::Message,
     ) -> Result<(), R::Error> {
-        let receive = match schedule.steps.get(self.step) {
-            Some(Step::Exchange { receives, .. }) if self.sent => receives.get(self.received),
-            _ => None,
+        let receives = match schedule.steps.get(self.step) {
+            Some(Step::Exchange { receives, .. }) if self.sent => &receives[self.received..],
+            _ => &[],
         };
-        let Some(receive) = receive.filter(|receive| receive.from == from) else {
+        let Some((receive, rest)) = receives.split_first().filter(|(receive, _)| receive.from == from) else {
             return Err(Fault::Unexpected { rank: schedule.rank, from }.into());
         };
         self.round = self.round.max(round);
-        let at = Arrival { step: self.step, index: self.received, receive, round: self.round };
+        let (step, index, last, round) = (self.step, self.received, rest.is_empty(), self.round);
+        let at = Arrival { step, index, receive, last, round };
         if reader.receive(&mut self.held, at, message)? {
             self.received += 1;
         }
@@ -279,6 +282,11 @@ impl<R: Reader> Machine<R> {
     /// Work that was handed out is back, and its slots are filled.
     pub fn done(&mut self) {
         self.elsewhere = self.elsewhere.saturating_sub(1);
+    }
+
+    /// The last latency round that it finished.
+    pub fn finished(&self) -> u64 {
+        self.finished
     }
 
     /// How far it has come: to have sent is something, even if it waits in the same step.

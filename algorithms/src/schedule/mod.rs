@@ -19,6 +19,7 @@ mod rule;
 mod tally;
 mod values;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 pub use check::{CheckError, Proof, check, check_for};
@@ -290,9 +291,30 @@ impl Schedule {
         }
     }
 
+    /// What is sent and received in each exchange.
+    pub fn exchanges(&self) -> impl Iterator<Item = (&[Send], &[Receive])> {
+        (0..self.steps.len()).filter_map(|step| self.exchange(step))
+    }
+
+    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of a step: the next exchange
+    /// sends this block alone.
+    pub fn passes_on(&self, step: usize) -> Option<Rank> {
+        match (self.exchange(step)?.1.last(), self.exchange(step + 1)?.0) {
+            (Some(receive), [send]) if receive.slots == send.slots => Some(send.to),
+            _ => None,
+        }
+    }
+
     /// How many messages this worker sends.
     pub fn messages(&self) -> u64 {
-        let exchanges = (0..self.steps.len()).filter_map(|step| self.exchange(step));
-        exchanges.map(|(sends, _)| sends.len() as u64).sum()
+        self.exchanges().map(|(sends, _)| sends.len() as u64).sum()
+    }
+
+    /// Whom this worker exchanges messages with.
+    pub fn peers(&self) -> BTreeSet<Rank> {
+        let peers = |(sends, receives): (&[Send], &[Receive])| -> Vec<Rank> {
+            sends.iter().map(|send| send.to).chain(receives.iter().map(|receive| receive.from)).collect()
+        };
+        self.exchanges().flat_map(peers).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Goal, Schedule};
+use super::{Goal, Receive, Schedule};
 use crate::bag::wire::Expected;
 use crate::{Block, Element, Rank};
 
@@ -43,6 +43,13 @@ pub struct Facts {
     /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange sends
     /// this block alone.
     pub passes_on: Option<Rank>,
+}
+
+impl Facts {
+    /// Whether the step selects entries.
+    pub fn selects(&self) -> bool {
+        !self.holders.is_empty()
+    }
 }
 
 /// What may come for one receive.
@@ -92,6 +99,12 @@ impl Program {
     /// What was derived for each step.
     pub fn facts(&self) -> &[Facts] {
         &self.facts
+    }
+
+    /// What it receives, in order.
+    pub fn receipts(&self) -> impl Iterator<Item = (&Receive, &Receipt)> {
+        let receives = self.schedule.exchanges().flat_map(|(_, receives)| receives);
+        receives.zip(self.facts.iter().flat_map(|facts| &facts.receipts))
     }
 
     /// Whether no worker's schedule leaves anything out or rounds it.

@@ -17,11 +17,20 @@ impl Slots {
         };
         Self { first, lanes, ..self }
     }
+
+    /// The same with what they hold, in the order of their places.
+    pub fn rotated_with<H>(self, held: &mut [H], by: u32, of: &Schedule) -> Self {
+        let blocks = of.partition.blocks();
+        if self.count as usize == blocks {
+            held.chunks_mut(blocks).for_each(|lane| lane.rotate_right(by as usize % blocks));
+        }
+        self.rotated(by, of)
+    }
 }
 
 impl Schedule {
     /// Whether another rank's schedule is this one of rank 0, rotated.
-    pub(super) fn is_rotated(&self, other: &Self) -> bool {
+    pub fn is_rotated(&self, other: &Self) -> bool {
         let by = other.rank.0;
         let rank = |a: Rank, b: Rank| (a.0 + by) % self.workers == b.0;
         let slots = |a: Slots, b: Slots| a.rotated(by, self) == b;
@@ -75,7 +84,7 @@ impl Schedule {
     }
 
     /// Whether a rotation of this schedule can be one of another rank: there are as many blocks as ranks, or one.
-    pub(super) fn can_rotate(&self) -> bool {
+    pub fn can_rotate(&self) -> bool {
         let blocks = self.partition.blocks() as u32;
         self.rank == Rank(0) && self.workers > 1 && (blocks == 1 || blocks == self.workers)
     }

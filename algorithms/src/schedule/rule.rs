@@ -88,6 +88,41 @@ impl Rule {
         }
     }
 
+    /// What it does to some blocks, in words: how they are called, and how a count is written.
+    pub fn in_words(
+        &self,
+        blocks: impl ExactSizeIterator<Item = Block> + Clone,
+        called: &str,
+        count: fn(u64) -> String,
+    ) -> String {
+        let most = |k: &Allotment| blocks.clone().map(|b| u64::from(k.most(b))).max().unwrap_or(0);
+        match self {
+            Rule::Top(k) => {
+                let fewest = blocks.clone().map(|b| u64::from(k.least(b))).min().unwrap_or(0);
+                let each = if blocks.len() == 1 { "" } else { "each of " };
+                let or = if fewest == most(k) { String::new() } else { format!("{} or ", count(fewest)) };
+                format!("keeps the top {or}{} of {each}{called}", count(most(k)))
+            }
+            Rule::TopOf { most: k, .. } => {
+                format!("keeps the top h, at most {}, of {called}", count(most(k)))
+            }
+            Rule::Jointly(k) => format!("keeps the top {} of {called}", count(*k as u64)),
+            Rule::Above { most, .. } => {
+                format!("keeps what reaches a threshold, at most {}, of {called}", count(*most as u64))
+            }
+            Rule::By(selection) => {
+                let most = count(selection.most() as u64);
+                format!("keeps what the selector {} chooses, at most {most}, of {called}", selection.selector)
+            }
+            Rule::Random(k) => {
+                let k = blocks.map(|b| u64::from(k.at(0, b))).sum();
+                format!("keeps {} drawn at random of {called}", count(k))
+            }
+            Rule::Every => format!("rounds {called}"),
+            Rule::Dense => format!("makes {called} dense"),
+        }
+    }
+
     /// Whether the slots are looked at together.
     pub fn is_joint(&self) -> bool {
         matches!(self, Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_))

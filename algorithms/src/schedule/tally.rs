@@ -49,8 +49,10 @@ impl Tally {
             Rule::Jointly(_) | Rule::Above { .. } => &mut self.pooled,
             // Indices drawn by lot need no look at what else there is.
             Rule::Random(_) => &mut self.sifted,
-            _ if own => &mut self.chosen,
-            _ => &mut self.sifted,
+            Rule::Top(_) | Rule::TopOf { .. } | Rule::By(_) | Rule::Every | Rule::Dense => match own {
+                true => &mut self.chosen,
+                false => &mut self.sifted,
+            },
         };
         *handled += entries;
     }

@@ -24,7 +24,7 @@ fn expected(
                 ensemble.begin(rank).unwrap()
             });
             let run = lockstep(executions.collect()).unwrap();
-            let partition = ensemble.schedules[0].partition.clone();
+            let partition = ensemble.programs[0].schedule().partition.clone();
             let mut sum = vec![0u32; n];
             for committed in ensemble.commit(run, method.collection()).unwrap() {
                 for (b, bag) in committed.update.iter().enumerate() {

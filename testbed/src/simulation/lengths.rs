@@ -6,12 +6,12 @@
 
 mod held;
 mod messages;
+mod rotated;
 mod steps;
-mod turned;
 mod walk;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape};
-use gleaner_algorithms::schedule::{Observed, OwnChoice, Schedule, Step};
+use gleaner_algorithms::schedule::{Fault, Observed, OwnChoice, Schedule};
 use gleaner_algorithms::{Block, Method, Rank};
 
 use super::overlap::Overlap;
@@ -44,6 +44,9 @@ pub enum LengthsError {
     /// A coding that cannot be measured.
     #[error(transparent)]
     Routine(#[from] RoutineError),
+    /// A step that cannot be done.
+    #[error(transparent)]
+    Step(#[from] Fault),
     /// Too much for a simulation.
     #[error(
         "{method} among {workers} workers sends about {messages} messages and has {slots} places for bags; a simulation has \
@@ -80,8 +83,8 @@ pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result
     walk_through(method, &schedules, overlap, &shape)
 }
 
-/// The same of one worker that is its own peer and stands for all, where their schedules are turned copies of one another:
-/// nothing where they are not.
+/// The same of rank 0, which is its own peer, where the schedules of the others are rotations of its own: nothing where they
+/// are not.
 ///
 /// # Errors
 /// A method that cannot run among so many workers.
@@ -92,7 +95,7 @@ pub fn one_for_all(
     overlap: Overlap,
 ) -> Result<Option<Trace>, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = turned::one_for_all(typical(method, &shape)) else { return Ok(None) };
+    let Some(schedule) = rotated::one_for_all(typical(method, &shape)) else { return Ok(None) };
     let trace = walk_through(method, &[schedule], overlap, &shape)?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
@@ -105,44 +108,14 @@ fn walk_through(
     overlap: Overlap,
     shape: &Shape,
 ) -> Result<Trace, LengthsError> {
-    let mut walk = Walk::new(schedules, Sizes::new(method)?, overlap, shape);
-    let messages: u64 = schedules.iter().map(messages).sum();
-    walk.pieces = (MOST_IN_PIECES / messages.max(1)).clamp(1, MOST_PIECES) as usize;
-    let mut unfinished = true;
-    while std::mem::take(&mut unfinished) {
-        let mut progress = false;
-        let mut waiting = None;
-        for (rank, schedule) in schedules.iter().enumerate() {
-            let before = walk.workers[rank].place();
-            if !walk.go_on(rank, schedule) {
-                waiting = Some(rank);
-                unfinished = true;
-            }
-            progress |= walk.workers[rank].place() != before;
-        }
-        match waiting {
-            Some(rank) if !progress => {
-                return Err(LengthsError::Waits { method: method.collective().name(), rank });
-            }
-            _ => {}
-        }
-    }
-    Ok(walk.finish())
-}
-
-/// Payloads that a worker sends.
-fn messages(schedule: &Schedule) -> u64 {
-    let sends = |step: &Step| match step {
-        Step::Exchange { sends, .. } => sends.len() as u64,
-        _ => 0,
-    };
-    schedule.steps.iter().map(sends).sum()
+    let waits = |rank| LengthsError::Waits { method: method.collective().name(), rank };
+    Walk::new(schedules, Sizes::new(method)?, overlap, shape).run()?.map_err(waits)
 }
 
 fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
     let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
     let workers = u64::from(shape.workers);
-    let messages = messages(&schedule) * workers;
+    let messages = schedule.messages() * workers;
     let slots = schedule.partition.blocks() as u64 * u64::from(schedule.lanes) * workers;
     if messages > MOST_MESSAGES || slots > MOST_SLOTS {
         let (method, workers) = (method.collective().name(), shape.workers);

@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use gleaner_algorithms::collectives::{Routine, RoutineError};
 use gleaner_algorithms::residual::{Lent, Residual};
-use gleaner_algorithms::schedule::{Outgoing, Progress};
+use gleaner_algorithms::schedule::Outgoing;
 use gleaner_algorithms::{Method, Rank};
 
 use super::Steps;
@@ -131,7 +131,7 @@ struct Worker {
 impl Worker {
     fn new(method: Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
         let routine = Routine::new(method, Rank(rank), workers, n, 0)?;
-        let schedule = &routine.prepared().schedule;
+        let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         Ok(Self { residual: residual.corrected(method.correction()), routine })
     }
@@ -167,10 +167,10 @@ impl Worker {
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
         loop {
-            let progress = execution.advance(&mut outgoing)?;
+            let waiting = execution.go_on(&mut outgoing)?;
             record.took(Part::Select);
             record.send(&mut outgoing, outbox);
-            let Progress::Waiting(from) = progress else { break };
+            let Some(from) = waiting else { break };
             let Some(payload) = record.receive(from, &inbox[from.index()]) else { return Ok(None) };
             execution.receive(from, payload, &mut outgoing)?;
             record.took(Part::Merge);
@@ -184,7 +184,7 @@ impl Worker {
         let collection = self.routine.method().collection();
         drop(self.residual.commit(version, finished, collection).map_err(RoutineError::from)?);
         if changed {
-            let schedule = &self.routine.prepared().schedule;
+            let schedule = self.routine.prepared().program.schedule();
             self.residual.recut(schedule.partition.clone(), schedule.quotas());
         }
         record.took(Part::Merge);

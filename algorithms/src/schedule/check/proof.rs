@@ -91,8 +91,8 @@ impl Proof {
         }
     }
 
-    /// Whether rank 0 was checked in place of all.
-    pub(super) fn rotates(&self) -> bool {
+    /// Whether all ranks do the same, rotated: rank 0 was checked in place of all.
+    pub fn rotates(&self) -> bool {
         self.schedules.len() < self.workers() as usize
     }
 
@@ -104,10 +104,6 @@ impl Proof {
     fn facts(&self, step: usize, record: &Record, schedule: &Schedule) -> Facts {
         let partition = &schedule.partition;
         let receives = schedule.exchange(step).map_or(&[][..], |(_, receives)| receives);
-        let passes_on = match (receives.last(), schedule.exchange(step + 1)) {
-            (Some(receive), Some(([send], _))) if receive.slots == send.slots => Some(send.to),
-            _ => None,
-        };
         let receipt = |(receive, (slots, values, round)): (&Receive, &(Slots, Vec<Value>, u64))| {
             let (slots, values) = self.of_rank(schedule.rank, *slots, values);
             let expected =
@@ -133,7 +129,7 @@ impl Proof {
             holders: kept.iter().map(|&term| self.holders(term, schedule.rank)).collect(),
             stages: kept.iter().map(|&term| self.expressions.depth(term)).collect(),
             receipts: receives.iter().zip(&record.arrivals).map(receipt).collect(),
-            passes_on,
+            passes_on: schedule.passes_on(step),
             ..Facts::default()
         }
     }

@@ -161,11 +161,8 @@ impl Symbols {
         let Flight { slots, values, round } = self.flights.get_mut(&(self.rank, distance))?.pop_front()?;
         let mut values: Vec<Value> =
             values.into_iter().map(|value| value.rotated(&self.expressions, from.0)).collect();
-        let blocks = self.schedule().partition.blocks();
-        if slots.count as usize == blocks {
-            values.chunks_mut(blocks).for_each(|lane| lane.rotate_right(from.0 as usize % blocks));
-        }
-        Some(Flight { slots: slots.rotated(from.0, self.schedule()), values, round })
+        let slots = slots.rotated_with(&mut values, from.0, self.schedule());
+        Some(Flight { slots, values, round })
     }
 
     /// A message that nobody took.

@@ -1,7 +1,6 @@
 //! What is sent, and what becomes of what comes.
 
-use gleaner_algorithms::Rank;
-use gleaner_algorithms::schedule::{After, How, Place, Receive, Send};
+use gleaner_algorithms::schedule::{After, Arrival, How, Place, Send, Store};
 
 use super::HEADER;
 use super::held::{Form, Held};
@@ -10,8 +9,8 @@ use crate::simulation::trace::{Op, Part, handled, pieces};
 
 impl Walk<'_> {
     /// Bytes that a bag takes among the others of a message and in messages of its own; as what it is told.
-    pub(super) fn told(&mut self, rank: usize, held: Held, len: f64) -> (f64, f64, Held) {
-        let tally = &mut self.workers[rank].tally;
+    fn told(&mut self, held: Held, len: f64) -> (f64, f64, Held) {
+        let tally = &mut self.workers[self.rank].tally;
         let entries = held.entries();
         let density = entries / len.max(1.0);
         let encoded = if held.told { 0.0 } else { entries };
@@ -48,79 +47,75 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn send(&mut self, rank: usize, send: &Send, ahead: Option<usize>) {
+    /// Sends a message of some slots in a round.
+    pub(super) fn post(&mut self, held: &mut Store<Held>, send: &Send, round: u64) {
+        let ahead = self.worker().passed_on.take();
         let (mut open, mut lent, mut bags) = (0.0, 0.0, Vec::with_capacity(send.slots.count as usize));
-        for place in send.slots.places(self.blocks, self.lanes) {
-            let (len, index) = (self.len(place), self.index(place));
-            let held = match send.after {
-                After::Drop => self.workers[rank].held[index].take(),
-                After::Retain => self.workers[rank].held[index],
-            };
+        for place in held.places(send.slots) {
+            let slot = held.at(place);
+            let bag = if send.after == After::Drop { slot.take() } else { *slot };
             open += HEADER;
-            if let Some(held) = held {
-                let (among, alone, told) = self.told(rank, held, len);
-                let told = Held { told: true, ..told };
-                if let Some(held) = &mut self.workers[rank].held[index] {
-                    held.told = true;
-                }
-                open += among + 8.0 * f64::from(held.note);
+            bags.push(bag.map(|bag| {
+                let (among, alone, told) = self.told(bag, self.len(place));
+                open += among + 8.0 * f64::from(bag.note);
                 lent += alone;
-                bags.push(Some(told));
-            } else {
-                bags.push(None);
+                Held { told: true, ..told }
+            }));
+            // What has been encoded travels again as it is.
+            if let Some(held) = held.at(place) {
+                held.told = true;
             }
         }
         let counts = (pieces(open, self.pieces), if lent > 0.0 { pieces(lent, self.pieces) } else { 0 });
-        self.flush(rank, Part::Select);
+        self.flush(Part::Select);
+        let to = self.peer(send.to);
         if ahead.is_none() {
-            let ops = &mut self.trace.workers[rank];
-            let to = send.to.0;
+            let ops = &mut self.trace.workers[self.rank];
             let one = |bytes: f64, count: usize| Op::Send { to, bytes: (bytes / count.max(1) as f64) as f32 };
             ops.extend(std::iter::repeat_n(one(open, counts.0), counts.0));
             ops.extend(std::iter::repeat_n(one(lent, counts.1), counts.1));
         }
         let lent = ahead.unwrap_or(counts.1);
-        let flight = Flight { held: bags, open: counts.0, lent, round: self.workers[rank].round };
-        self.flights.entry((rank as u32, send.to.0)).or_default().push_back(flight);
+        let flight = Flight { slots: send.slots, held: bags, open: counts.0, lent, round };
+        self.flights.entry((self.rank as u32, to)).or_default().push_back(flight);
     }
 
-    pub(super) fn receive(&mut self, rank: usize, receive: &Receive, flight: Flight, onward: Option<Rank>) {
-        let worker = &mut self.workers[rank];
-        worker.round = worker.round.max(flight.round);
-        let (from, count) = (receive.from.0, flight.open + flight.lent);
-        let onward = onward.filter(|_| {
-            matches!(&flight.held[..], [Some(held)] if held.form == Form::Dense { switched: false } && held.note == 0)
+    /// Takes a message in.
+    pub(super) fn take_in(&mut self, held: &mut Store<Held>, at: Arrival<'_>, flight: &Flight) {
+        let (receive, rank) = (at.receive, self.rank);
+        let (from, count) = (self.peer(receive.from), flight.open + flight.lent);
+        let onward = self.schedules[rank].passes_on(at.step).filter(|_| {
+            at.last
                 && flight.lent > 0
+                && matches!(&flight.held[..], [Some(held)] if held.form == Form::Dense { switched: false } && held.note == 0)
         });
-        for (place, came) in receive.slots.places(self.blocks, self.lanes).zip(&flight.held) {
+        for (place, came) in held.places(receive.slots).zip(&flight.held) {
             if let Some(came) = came {
-                self.take(rank, place, *came, receive.how);
+                self.take(held.at(place), self.len(place), *came, receive.how);
             }
         }
         let place = Place { block: receive.slots.first, lane: 0 };
         let bytes = (self.sizes.dense * self.len(place) / flight.lent.max(1) as f64) as f32;
-        let tally = std::mem::take(&mut self.workers[rank].tally);
-        let work = handled(tally, 1.0 / count as f64);
+        let work = handled(std::mem::take(&mut self.worker().tally), 1.0 / count as f64);
         for piece in 0..count {
             self.trace.workers[rank].push(Op::Receive { from });
             self.trace.work(rank, Part::Merge, work);
-            if let Some(Rank(to)) = onward {
+            if let Some(to) = onward {
                 let bytes = if piece < flight.open { HEADER as f32 } else { bytes };
+                let to = self.peer(to);
                 self.trace.workers[rank].push(Op::Send { to, bytes });
             }
         }
         if onward.is_some() {
-            self.workers[rank].passed_on = Some(flight.lent);
+            self.worker().passed_on = Some(flight.lent);
         }
     }
 
     /// Adds a bag to what is held, or places it.
-    pub(super) fn take(&mut self, rank: usize, place: Place, came: Held, how: How) {
-        let (len, index) = (self.len(place), self.index(place));
-        let held = self.workers[rank].held[index].filter(|_| how == How::Add);
+    fn take(&mut self, slot: &mut Option<Held>, len: f64, came: Held, how: How) {
+        let held = slot.filter(|_| how == How::Add);
         let sum = held.map(|held| self.together(held, came, len));
-        let worker = &mut self.workers[rank];
-        let tally = &mut worker.tally;
+        let tally = &mut self.workers[self.rank].tally;
         let result = match (came.form, held) {
             (Form::Proposal, _) => came,
             (Form::Aligned, held) => {
@@ -139,7 +134,7 @@ impl Walk<'_> {
                     Form::Own => {
                         tally.merged += held.entries();
                         let overlay = self.together(Held { form: Form::Sparse, ..held }, came, len);
-                        self.workers[rank].held[index] = Some(Held::new(Form::Own, overlay.0, overlay.1));
+                        *slot = Some(Held::new(Form::Own, overlay.0, overlay.1));
                         return;
                     }
                     Form::Dense { switched } => {
@@ -171,6 +166,6 @@ impl Walk<'_> {
                 }
             }
         };
-        self.workers[rank].held[index] = Some(result);
+        *slot = Some(result);
     }
 }

@@ -1,14 +1,18 @@
 //! What the steps of a schedule make of the bags that a worker holds.
 
-use gleaner_algorithms::Block;
-use gleaner_algorithms::schedule::{Place, Rule, Schedule, Slots};
+use std::convert::Infallible;
 
+use gleaner_algorithms::Block;
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::schedule::{Arrival, Note, Place, Reader, Rule, Send, Slots, Store};
+
+use super::LengthsError;
 use super::held::{Form, Held};
-use super::walk::Walk;
+use super::walk::{Flight, Walk};
 
 impl Walk<'_> {
     /// How many entries a rule keeps of each of these places, with how many of them common to all workers.
-    pub(super) fn kept(&self, rule: &Rule, places: &[Place], held: &[Held]) -> Vec<(f64, f64)> {
+    fn kept(&self, rule: &Rule, places: &[Place], held: &[Held]) -> Vec<(f64, f64)> {
         let lens: Vec<f64> = places.iter().map(|&place| self.len(place)).collect();
         let there = |i: usize| match held[i].form {
             Form::Own => lens[i],
@@ -16,82 +20,29 @@ impl Walk<'_> {
         };
         let total: f64 = (0..held.len()).map(there).sum();
         let covered: f64 = lens.iter().sum();
-        let together = match rule {
-            Rule::Jointly(k) => Some(*k as f64),
-            Rule::By(selection) => Some(selection.k as f64),
-            // What was learnt keeps the density.
-            Rule::Above { most, .. } => Some((self.k * covered / self.n).min(*most as f64)),
-            _ => None,
-        };
         let one = |i: usize| {
             let there = there(i);
-            let kept = match rule {
-                Rule::Top(k) | Rule::TopOf { most: k, .. } | Rule::Random(k) => {
-                    f64::from(k.most(places[i].block)).min(there)
-                }
-                Rule::Every | Rule::Dense => there,
-                _ => together.map_or(there, |k| there * (k / total.max(1.0)).min(1.0)),
-            };
-            let common = match (rule, held[i].form) {
-                (Rule::Random(_), _) => kept,
-                (_, Form::Own) => self.overlap.shared * kept,
+            let together = |k: f64| there * (k / total.max(1.0)).min(1.0);
+            let common = |kept: f64| match held[i].form {
+                Form::Own => self.overlap.shared * kept,
                 // What all chose is large in the sum.
                 _ => f64::from(held[i].common).min(kept),
             };
-            (kept, common)
+            let kept = match rule {
+                Rule::Random(k) => {
+                    let kept = f64::from(k.most(places[i].block)).min(there);
+                    return (kept, kept);
+                }
+                Rule::Top(k) | Rule::TopOf { most: k, .. } => f64::from(k.most(places[i].block)).min(there),
+                Rule::Jointly(k) => together(*k as f64),
+                Rule::By(selection) => together(selection.k as f64),
+                // What was learnt keeps the density.
+                Rule::Above { most, .. } => together((self.k * covered / self.n).min(*most as f64)),
+                Rule::Every | Rule::Dense => there,
+            };
+            (kept, common(kept))
         };
         (0..held.len()).map(one).collect()
-    }
-
-    pub(super) fn keep(&mut self, rank: usize, schedule: &Schedule, slots: Slots, rule: &Rule, rounds: bool) {
-        let mut places: Vec<Place> = slots.places(self.blocks, self.lanes).collect();
-        let every = matches!(rule, Rule::Every);
-        places.retain(|&place| {
-            let index = self.index(place);
-            let held = &mut self.workers[rank].held[index];
-            match held {
-                Some(held) if held.form == Form::Aligned && every => {
-                    held.rounded |= rounds;
-                    held.told &= !rounds;
-                    false
-                }
-                held => held.is_some(),
-            }
-        });
-        let held: Vec<Held> =
-            places.iter().filter_map(|&place| self.workers[rank].held[self.index(place)]).collect();
-        let bags = held.iter().all(|held| held.form != Form::Own);
-        let kept = self.kept(rule, &places, &held);
-        for ((place, held), (kept, common)) in places.into_iter().zip(held).zip(kept) {
-            let (len, index) = (self.len(place), self.index(place));
-            let worker = &mut self.workers[rank];
-            if matches!(rule, Rule::Dense) {
-                worker.tally.dense += len;
-            }
-            if matches!(rule, Rule::Every | Rule::Dense) && !rounds && bags {
-                if let Some(Held { form, .. }) = &mut worker.held[index]
-                    && matches!(rule, Rule::Dense)
-                {
-                    *form = Form::Dense { switched: false };
-                }
-                continue;
-            }
-            worker.selects |= !matches!(rule, Rule::Every | Rule::Dense) || rounds;
-            let own = held.form == Form::Own && place.lane == schedule.lane;
-            if own {
-                worker.tally.select(rule, true, kept);
-                worker.chosen += kept;
-                worker.dropped += held.entries() * (1.0 - kept / len.max(1.0)).max(0.0);
-            } else {
-                worker.tally.select(rule, false, held.entries());
-                worker.dropped += (held.entries() - kept).max(0.0);
-            }
-            let bag = match rule {
-                Rule::Dense => Held::new(Form::Dense { switched: false }, kept, common),
-                _ => Held::of_sparse(kept, common, len),
-            };
-            worker.held[index] = Some(Held { rounded: rounds, note: held.note, ..bag });
-        }
     }
 
     /// How many entries two bags of a block have together, and how many of them all workers chose.
@@ -109,18 +60,134 @@ impl Walk<'_> {
         let sum = common + a + b - a * b / support;
         (sum.min(len), common)
     }
+}
 
-    pub(super) fn sum(&mut self, rank: usize, block: Block) {
-        let len = self.partition.block_len(block) as f64;
+/// Whether a rule keeps every entry, and whether it makes bags dense.
+fn keeps_all(rule: &Rule) -> (bool, bool) {
+    match rule {
+        Rule::Every => (true, false),
+        Rule::Dense => (true, true),
+        Rule::Top(_)
+        | Rule::TopOf { .. }
+        | Rule::Jointly(_)
+        | Rule::Above { .. }
+        | Rule::By(_)
+        | Rule::Random(_) => (false, false),
+    }
+}
+
+impl Reader for Walk<'_> {
+    type Held = Held;
+    type Message = Flight;
+    type Work = Infallible;
+    type Error = LengthsError;
+
+    fn keep(
+        &mut self,
+        held: &mut Store<Held>,
+        _: usize,
+        slots: Slots,
+        rule: &Rule,
+        coding: Coding,
+    ) -> Result<Vec<Infallible>, LengthsError> {
+        let (lane, rounds) = (self.schedules[self.rank].lane, coding != Coding::Exact);
+        let (all, dense) = keeps_all(rule);
+        let (mut places, mut bags) = (Vec::new(), Vec::new());
+        for place in held.places(slots) {
+            match held.at(place) {
+                Some(bag) if bag.form == Form::Aligned && all && !dense => {
+                    bag.rounded |= rounds;
+                    bag.told &= !rounds;
+                }
+                Some(bag) => {
+                    places.push(place);
+                    bags.push(*bag);
+                }
+                None => {}
+            }
+        }
+        let untouched = all && !rounds && bags.iter().all(|bag| bag.form != Form::Own);
+        let kept = self.kept(rule, &places, &bags);
+        for ((place, bag), (kept, common)) in places.into_iter().zip(bags).zip(kept) {
+            let len = self.len(place);
+            let worker = self.worker();
+            if dense {
+                worker.tally.dense += len;
+            }
+            if untouched {
+                let form = if dense { Form::Dense { switched: false } } else { bag.form };
+                *held.at(place) = Some(Held { form, ..bag });
+                continue;
+            }
+            worker.selects |= !all || rounds;
+            if bag.form == Form::Own && place.lane == lane {
+                worker.tally.select(rule, true, kept);
+                worker.chosen += kept;
+                worker.dropped += bag.entries() * (1.0 - kept / len.max(1.0)).max(0.0);
+            } else {
+                worker.tally.select(rule, false, bag.entries());
+                worker.dropped += (bag.entries() - kept).max(0.0);
+            }
+            let of = match dense {
+                true => Held::new(Form::Dense { switched: false }, kept, common),
+                false => Held::of_sparse(kept, common, len),
+            };
+            *held.at(place) = Some(Held { rounded: rounds, note: bag.note, ..of });
+        }
+        Ok(Vec::new())
+    }
+
+    fn propose(
+        &mut self,
+        held: &mut Store<Held>,
+        _: usize,
+        slots: Slots,
+        rule: &Rule,
+    ) -> Result<Vec<Infallible>, LengthsError> {
+        let places: Vec<Place> = held.places(slots).collect();
+        let own = vec![Held::new(Form::Own, 0.0, 0.0); places.len()];
+        let kept = self.kept(rule, &places, &own);
+        for (place, (kept, common)) in places.into_iter().zip(kept) {
+            self.worker().tally.select(rule, true, kept);
+            *held.at(place) = Some(Held::new(Form::Proposal, kept, common));
+        }
+        Ok(Vec::new())
+    }
+
+    fn align(
+        &mut self,
+        held: &mut Store<Held>,
+        _: usize,
+        slots: Slots,
+        coding: Coding,
+    ) -> Result<(), LengthsError> {
+        for place in held.places(slots) {
+            let len = self.len(place);
+            let proposals = held.lanes_of(place.block).filter_map(|place| held.get(place).copied());
+            let all = proposals.filter(|bag| bag.form == Form::Proposal).reduce(|sum, proposal| {
+                let (entries, common) = self.together(sum, proposal, len);
+                Held::new(Form::Proposal, entries, common)
+            });
+            let entries = all.map_or(0.0, |held| held.entries());
+            let worker = self.worker();
+            worker.tally.sifted += entries;
+            worker.chosen += entries;
+            worker.selects = true;
+            let rounded = coding != Coding::Exact;
+            *held.at(place) = Some(Held { rounded, ..Held::new(Form::Aligned, entries, entries) });
+        }
+        Ok(())
+    }
+
+    fn sum(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+        let first = Place { block, lane: 0 };
+        let len = self.len(first);
         let mut bags = Vec::new();
-        for lane in 0..self.lanes {
-            let index = self.index(Place { block, lane });
-            let slot = &mut self.workers[rank].held[index];
-            bags.extend(slot.take_if(|held| held.form != Form::Proposal));
+        for place in held.lanes_of(block) {
+            bags.extend(held.at(place).take_if(|held| held.form != Form::Proposal));
         }
         let levels = f64::from(bags.len().next_power_of_two().trailing_zeros().max(1));
-        let mut all: Option<Held> = None;
-        let tally = &mut self.workers[rank].tally;
+        let tally = &mut self.worker().tally;
         for bag in &bags {
             match bag.form {
                 Form::Sparse | Form::Aligned => tally.merged += bag.entries() * levels,
@@ -129,70 +196,62 @@ impl Walk<'_> {
         }
         let switched =
             bags.iter().all(|bag| bag.form != Form::Own && bag.form != Form::Dense { switched: false });
-        for bag in bags {
-            all = Some(match all {
-                None => bag,
-                Some(sum) => {
-                    let (entries, common) = self.together(sum, bag, len);
-                    let piece = sum.piece && bag.piece;
-                    Held { piece, ..Held::of_sparse(entries, common, len) }
-                }
-            });
-        }
-        let index = self.index(Place { block, lane: 0 });
-        self.workers[rank].held[index] = all.map(|sum| match sum.form {
+        let all = bags.into_iter().reduce(|sum, bag| {
+            let (entries, common) = self.together(sum, bag, len);
+            Held { piece: sum.piece && bag.piece, ..Held::of_sparse(entries, common, len) }
+        });
+        *held.at(first) = all.map(|sum| match sum.form {
             Form::Own => Held::new(Form::Dense { switched }, len, 0.0),
             Form::Dense { .. } => Held { form: Form::Dense { switched }, piece: false, told: false, ..sum },
             _ => Held { piece: false, ..Held::of_sparse(sum.entries(), f64::from(sum.common), len) },
         });
+        Ok(())
     }
 
-    pub(super) fn split(&mut self, rank: usize, block: Block) {
-        let first = self.index(Place { block, lane: 0 });
-        let Some(whole) = self.workers[rank].held[first].take() else { return };
-        self.workers[rank].tally.sifted += whole.entries();
-        let share = f64::from(self.lanes);
-        for lane in 0..self.lanes {
-            let index = self.index(Place { block, lane });
+    fn split(&mut self, held: &mut Store<Held>, _: usize, block: Block) -> Result<(), LengthsError> {
+        let Some(whole) = held.at(Place { block, lane: 0 }).take() else { return Ok(()) };
+        self.worker().tally.sifted += whole.entries();
+        let share = f64::from(held.lanes());
+        for place in held.lanes_of(block) {
             let piece = Held::new(Form::Sparse, whole.entries() / share, f64::from(whole.common) / share);
-            self.workers[rank].held[index] = Some(Held { piece: true, ..piece });
+            *held.at(place) = Some(Held { piece: true, ..piece });
         }
+        Ok(())
     }
 
-    pub(super) fn propose(&mut self, rank: usize, slots: Slots, rule: &Rule) {
-        let places: Vec<Place> = slots.places(self.blocks, self.lanes).collect();
-        let own = vec![Held::new(Form::Own, 0.0, 0.0); places.len()];
-        let kept = self.kept(rule, &places, &own);
-        for (place, (kept, common)) in places.into_iter().zip(kept) {
-            let index = self.index(place);
-            self.workers[rank].tally.select(rule, true, kept);
-            self.workers[rank].held[index] = Some(Held::new(Form::Proposal, kept, common));
-        }
-    }
-
-    pub(super) fn align(&mut self, rank: usize, schedule: &Schedule, slots: Slots, rounded: bool) {
-        for block in slots.blocks(self.blocks) {
-            let len = self.partition.block_len(block) as f64;
-            let mut all: Option<Held> = None;
-            for lane in 0..self.lanes {
-                let index = self.index(Place { block, lane });
-                if let Some(proposal) = self.workers[rank].held[index].filter(|h| h.form == Form::Proposal) {
-                    all = Some(match all {
-                        None => proposal,
-                        Some(sum) => {
-                            let (entries, common) = self.together(sum, proposal, len);
-                            Held::new(Form::Proposal, entries, common)
-                        }
-                    });
-                }
+    fn annotate(
+        &mut self,
+        held: &mut Store<Held>,
+        _: usize,
+        slots: Slots,
+        note: Note,
+    ) -> Result<(), LengthsError> {
+        for place in held.places(slots) {
+            if let Some(held) = held.at(place) {
+                held.note = note.len() as u32;
             }
-            let entries = all.map_or(0.0, |held| held.entries());
-            let index = self.index(Place { block, lane: schedule.lane });
-            let worker = &mut self.workers[rank];
-            worker.tally.sifted += entries;
-            worker.chosen += entries;
-            worker.selects = true;
-            worker.held[index] = Some(Held { rounded, ..Held::new(Form::Aligned, entries, entries) });
         }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        held: &mut Store<Held>,
+        _: usize,
+        send: &Send,
+        round: u64,
+    ) -> Result<(), LengthsError> {
+        self.post(held, send, round);
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        held: &mut Store<Held>,
+        at: Arrival<'_>,
+        flight: Flight,
+    ) -> Result<bool, LengthsError> {
+        self.take_in(held, at, &flight);
+        Ok(true)
     }
 }

@@ -2,18 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::Shape;
-use gleaner_algorithms::schedule::{Place, Schedule, Step, Tally};
-use gleaner_algorithms::{Block, Partition};
+use gleaner_algorithms::schedule::{Machine, Place, Progress, Schedule, Slots, Store, Tally};
+use gleaner_algorithms::{Block, Partition, Rank};
 
-use super::MOST_PIECES;
 use super::held::{Form, Held, Sizes};
+use super::{LengthsError, MOST_IN_PIECES, MOST_PIECES};
 use crate::simulation::overlap::Overlap;
 use crate::simulation::trace::{Part, Trace, accumulated, handled};
 
 /// A message under way.
 pub(super) struct Flight {
+    pub slots: Slots,
     pub held: Vec<Option<Held>>,
     /// Messages with headers and sparse entries, then those with dense values.
     pub open: usize,
@@ -21,13 +21,9 @@ pub(super) struct Flight {
     pub round: u64,
 }
 
+/// What is known of a worker besides what it holds.
+#[derive(Default)]
 pub(super) struct Worker {
-    pub held: Vec<Option<Held>>,
-    pub step: usize,
-    pub sent: bool,
-    pub received: usize,
-    pub finished_round: u64,
-    pub round: u64,
     /// Whether the next exchange's block went ahead.
     pub passed_on: Option<usize>,
     pub tally: Tally,
@@ -37,22 +33,19 @@ pub(super) struct Worker {
     pub selects: bool,
 }
 
-impl Worker {
-    pub(super) fn place(&self) -> (usize, bool, usize) {
-        (self.step, self.sent, self.received)
-    }
-}
-
+/// All that the readers of all workers know together.
 pub(super) struct Walk<'a> {
+    /// Of all ranks, or of rank 0 where the others are rotations.
+    pub schedules: &'a [Schedule],
     pub partition: &'a Partition,
-    pub blocks: usize,
-    pub lanes: u32,
     pub n: f64,
     pub k: f64,
     pub sizes: Sizes,
     pub overlap: Overlap,
     /// Into how many messages a payload is cut at most.
     pub pieces: usize,
+    /// Whose machine is running.
+    pub rank: usize,
     pub workers: Vec<Worker>,
     pub flights: HashMap<(u32, u32), VecDeque<Flight>>,
     pub trace: Trace,
@@ -60,131 +53,116 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(schedules: &'a [Schedule], sizes: Sizes, overlap: Overlap, shape: &Shape) -> Self {
-        let partition = &schedules[0].partition;
-        let (blocks, lanes) = (partition.blocks(), schedules[0].lanes);
-        let worker = |schedule: &Schedule| {
-            let mut held = vec![None; blocks * lanes as usize];
-            let own = schedule.lane as usize * blocks;
-            held[own..own + blocks].fill(Some(Held::new(Form::Own, 0.0, 0.0)));
-            Worker {
-                held,
-                step: 0,
-                sent: false,
-                received: 0,
-                finished_round: 0,
-                round: 0,
-                passed_on: None,
-                tally: Tally::default(),
-                chosen: 0.0,
-                dropped: 0.0,
-                selects: false,
-            }
-        };
         let mut trace = Trace::new(schedules.len());
         (0..schedules.len()).for_each(|rank| trace.work(rank, Part::Select, accumulated(shape.n as f64)));
+        let messages: u64 = schedules.iter().map(Schedule::messages).sum();
         Self {
-            partition,
-            blocks,
-            lanes,
+            schedules,
+            partition: &schedules[0].partition,
             n: shape.n as f64,
             k: shape.k as f64,
             sizes,
             overlap,
-            pieces: MOST_PIECES as usize,
-            workers: schedules.iter().map(worker).collect(),
+            pieces: (MOST_IN_PIECES / messages.max(1)).clamp(1, MOST_PIECES) as usize,
+            rank: 0,
+            workers: schedules.iter().map(|_| Worker::default()).collect(),
             flights: HashMap::new(),
             trace,
         }
+    }
+
+    /// Runs all workers to their ends; or says who waits for what nobody sends.
+    pub(super) fn run(mut self) -> Result<Result<Trace, usize>, LengthsError> {
+        let schedules = self.schedules;
+        let machine = |schedule: &Schedule| {
+            let mut held = Store::new(schedule.partition.blocks(), schedule.lanes);
+            for block in (0..held.blocks() as u32).map(Block) {
+                *held.at(Place { block, lane: schedule.lane }) = Some(Held::new(Form::Own, 0.0, 0.0));
+            }
+            Machine::new(held)
+        };
+        let mut machines: Vec<Machine<Self>> = schedules.iter().map(machine).collect();
+        loop {
+            let (mut progress, mut waiting) = (false, None);
+            for (rank, (schedule, machine)) in schedules.iter().zip(&mut machines).enumerate() {
+                self.rank = rank;
+                let before = machine.place();
+                while let Progress::Waiting(from) = machine.advance(schedule, &mut self)? {
+                    self.flush(Part::Select);
+                    let Some(flight) = self.next_from(from) else {
+                        waiting = Some(rank);
+                        break;
+                    };
+                    machine.receive(schedule, &mut self, (from, flight.round), flight)?;
+                }
+                progress |= machine.place() != before;
+            }
+            match waiting {
+                None => break,
+                Some(rank) if !progress => return Ok(Err(rank)),
+                Some(_) => {}
+            }
+        }
+        for (rank, machine) in machines.iter().enumerate() {
+            self.rank = rank;
+            self.finish(machine);
+        }
+        Ok(Ok(self.trace))
+    }
+
+    pub(super) fn worker(&mut self) -> &mut Worker {
+        &mut self.workers[self.rank]
+    }
+
+    /// A peer, as the trace names it: one worker that runs in place of all is its own.
+    pub(super) fn peer(&self, rank: Rank) -> u32 {
+        if self.schedules.len() > 1 { rank.0 } else { 0 }
+    }
+
+    /// The next message from a peer to this worker, if it was sent.
+    fn next_from(&mut self, from: Rank) -> Option<Flight> {
+        let peers = (self.peer(from), self.rank as u32);
+        let mut flight = self.flights.get_mut(&peers)?.pop_front()?;
+        if self.schedules.len() == 1 {
+            // What this one sends, the peer sends, rotated.
+            flight.slots = flight.slots.rotated_with(&mut flight.held, from.0, &self.schedules[0]);
+        }
+        Some(flight)
     }
 
     pub(super) fn len(&self, place: Place) -> f64 {
         self.partition.block_len(place.block) as f64
     }
 
-    pub(super) fn index(&self, place: Place) -> usize {
-        place.lane as usize * self.blocks + place.block.index()
-    }
-
-    /// Runs a worker until it waits. Says whether it has finished.
-    pub(super) fn go_on(&mut self, rank: usize, schedule: &Schedule) -> bool {
-        while let Some(step) = schedule.steps.get(self.workers[rank].step) {
-            match step {
-                Step::Keep { slots, rule, coding } => {
-                    self.keep(rank, schedule, *slots, rule, *coding != Coding::Exact);
-                }
-                Step::Sum { slots } => slots.blocks(self.blocks).for_each(|block| self.sum(rank, block)),
-                Step::Split { slots } => slots.blocks(self.blocks).for_each(|block| self.split(rank, block)),
-                Step::Annotate { slots, note } => {
-                    for place in slots.places(self.blocks, self.lanes) {
-                        let index = self.index(place);
-                        if let Some(held) = &mut self.workers[rank].held[index] {
-                            held.note = note.len() as u32;
-                        }
-                    }
-                }
-                Step::Propose { slots, rule } => self.propose(rank, *slots, rule),
-                Step::Align { slots, coding } => {
-                    self.align(rank, schedule, *slots, *coding != Coding::Exact);
-                }
-                Step::Exchange { sends, receives } => {
-                    if !self.workers[rank].sent {
-                        let worker = &mut self.workers[rank];
-                        (worker.sent, worker.round) = (true, worker.finished_round + 1);
-                        let ahead = worker.passed_on.take();
-                        sends.iter().for_each(|send| self.send(rank, send, ahead));
-                    }
-                    while let Some(receive) = receives.get(self.workers[rank].received) {
-                        self.flush(rank, Part::Select);
-                        let queue = self.flights.entry((receive.from.0, rank as u32)).or_default();
-                        let Some(flight) = queue.pop_front() else { return false };
-                        let last = self.workers[rank].received + 1 == receives.len();
-                        let onward = schedule.passes_on(self.workers[rank].step).filter(|_| last);
-                        self.receive(rank, receive, flight, onward);
-                        self.workers[rank].received += 1;
-                    }
-                    let worker = &mut self.workers[rank];
-                    (worker.sent, worker.received, worker.finished_round) = (false, 0, worker.round);
-                }
-            }
-            self.workers[rank].step += 1;
-        }
-        true
-    }
-
     /// Writes down what was handled since the last time.
-    pub(super) fn flush(&mut self, rank: usize, part: Part) {
-        let tally = std::mem::take(&mut self.workers[rank].tally);
-        self.trace.work(rank, part, handled(tally, 1.0));
+    pub(super) fn flush(&mut self, part: Part) {
+        let tally = std::mem::take(&mut self.worker().tally);
+        self.trace.work(self.rank, part, handled(tally, 1.0));
     }
 
-    /// What committing handles, and the trace.
-    pub(super) fn finish(mut self) -> Trace {
-        for rank in 0..self.workers.len() {
-            self.flush(rank, Part::Select);
-            let mut tally = Tally::default();
-            let mut delivered = 0.0;
-            let worker = &self.workers[rank];
-            for block in (0..self.blocks as u32).map(Block) {
-                let len = self.partition.block_len(block) as f64;
-                match worker.held[block.index()] {
-                    Some(held) if held.form == Form::Sparse || held.form == Form::Aligned => {
-                        tally.committed += held.entries();
-                        delivered += held.entries();
-                    }
-                    Some(held) => {
-                        delivered += if held.form == Form::Own { len } else { held.entries() };
-                        tally.settled += if worker.selects { len } else { 0.0 };
-                    }
-                    None => {}
+    /// Writes down what committing handles.
+    fn finish(&mut self, machine: &Machine<Self>) {
+        self.flush(Part::Select);
+        let worker = &self.workers[self.rank];
+        let mut tally = Tally { cleared: worker.chosen, committed: worker.dropped, ..Tally::default() };
+        let mut delivered = 0.0;
+        for block in (0..machine.held.blocks() as u32).map(Block) {
+            let place = Place { block, lane: 0 };
+            let len = self.len(place);
+            match machine.held.get(place) {
+                Some(held) if held.form == Form::Sparse || held.form == Form::Aligned => {
+                    tally.committed += held.entries();
+                    delivered += held.entries();
                 }
+                Some(held) => {
+                    delivered += if held.form == Form::Own { len } else { held.entries() };
+                    tally.settled += if worker.selects { len } else { 0.0 };
+                }
+                None => {}
             }
-            tally.cleared += worker.chosen;
-            tally.committed += worker.dropped;
-            let round = worker.finished_round;
-            self.trace.rounds = self.trace.rounds.max(round);
-            self.trace.delivered = delivered;
-            self.trace.work(rank, Part::Merge, handled(tally, 1.0));
         }
-        self.trace
+        self.trace.rounds = self.trace.rounds.max(machine.finished());
+        self.trace.delivered = delivered;
+        self.trace.work(self.rank, Part::Merge, handled(tally, 1.0));
     }
 }

@@ -1,0 +1,115 @@
+//! What steps and rules mean is said in one folder, and once more by each reader: nobody else takes them apart.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where steps and rules may be taken apart, and all sources.
+const READERS: [&str; 2] = ["algorithms/src/schedule/", "testbed/src/simulation/lengths/"];
+const SOURCES: [&str; 5] = ["algorithms/src", "transport/src", "runtime/src", "testbed/src", "src"];
+
+/// The variants of `Step` and `Rule` that a text uses as patterns, not to make one.
+fn patterns(text: &str) -> Vec<String> {
+    let code = |line: &str| line.split("//").next().unwrap().to_owned() + "\n";
+    let text: String = text.lines().map(code).collect();
+    let starts = ["Step::", "Rule::"].into_iter().flat_map(|name| text.match_indices(name));
+    let mut found = Vec::new();
+    for (start, name) in starts {
+        let variant = start + name.len();
+        let end =
+            text[variant..].find(|c: char| !c.is_alphanumeric()).map_or(text.len(), |len| variant + len);
+        let is_variant = text[variant..].starts_with(char::is_uppercase);
+        let part_of_a_name = text[..start].ends_with(|c: char| c.is_alphanumeric());
+        if is_variant && !part_of_a_name && is_pattern(&text, end) {
+            found.push(text[start..end].to_owned());
+        }
+    }
+    found
+}
+
+/// Whether what ends here, with its fields, is one.
+fn is_pattern(text: &str, mut at: usize) -> bool {
+    loop {
+        at += text[at..].len() - text[at..].trim_start().len();
+        let rest = &text[at..];
+        match rest.chars().next() {
+            Some('{' | '(') => at = closes(text, at + 1),
+            Some('|') => return !rest.starts_with("||"),
+            Some('=') => return !rest.starts_with("=="),
+            Some('i') => return rest.starts_with("if "),
+            // Part of something larger.
+            Some(',' | ')' | ']') => {
+                let end = closes(text, at);
+                let start = text[..at].char_indices().rev().scan(0, |depth, (i, c)| {
+                    *depth += i32::from(")]}".contains(c)) - i32::from("([{".contains(c));
+                    Some((i, *depth))
+                });
+                let start = start.skip_while(|&(_, depth)| depth >= 0).next().map_or(0, |(i, _)| i);
+                match &text[end - 1..end] {
+                    ")" if text[..start].ends_with("matches!") => return true,
+                    ")" | "]" => at = end,
+                    _ => return false,
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Behind the bracket that closes what is open here.
+fn closes(text: &str, from: usize) -> usize {
+    let mut depth = 0;
+    for (i, c) in text[from..].char_indices() {
+        depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
+        if depth < 0 {
+            return from + i + 1;
+        }
+    }
+    text.len()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn nobody_else_takes_steps_apart() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut read, mut readers) = (0, 0);
+    for path in SOURCES.iter().flat_map(|folder| files(&root.join(folder))) {
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/");
+        let found = patterns(&fs::read_to_string(&path).unwrap());
+        read += 1;
+        if READERS.iter().any(|reader| name.starts_with(reader)) {
+            readers += usize::from(!found.is_empty());
+        } else {
+            assert_eq!(found, [""; 0], "{name} takes steps or rules apart: let a reader do it");
+        }
+    }
+    assert!(read > 100 && readers > 3, "{readers} of {read} files");
+}
+
+#[test]
+fn patterns_are_told_from_what_is_made() {
+    for made in [
+        "vec![Step::Sum { slots }, Step::Split { slots }]",
+        "match sparse { true => Step::Keep { slots, rule: Rule::Top(k), coding }, false => Step::Sum { slots } }",
+        "steps.push(Step::Exchange { sends: vec![], receives: vec![one] });",
+        "if rule == Rule::Every { return Some(Rule::Dense); } // Step::Sum { slots } =>",
+        "MyStep::Sum { slots } => 1, Step::prepare(x) == y",
+    ] {
+        assert_eq!(patterns(made), [""; 0], "{made}");
+    }
+    for (taken, expected) in [
+        ("match step { Step::Keep { slots, .. } => 1 }", "Step::Keep"),
+        ("matches!(step, Step::Sum { .. })", "Step::Sum"),
+        ("if let Step::Exchange { sends, receives } = step {", "Step::Exchange"),
+        ("let Some(Step::Split { slots }) = steps.get(0) else { return }", "Step::Split"),
+        ("(Rule::Top(k), true) if k.is_empty() => k", "Rule::Top"),
+        ("Rule::Every | other => {}", "Rule::Every"),
+    ] {
+        assert_eq!(patterns(taken), [expected], "{taken}");
+    }
+}
