@@ -15,13 +15,15 @@
 mod error;
 mod proof;
 mod symbols;
+mod value;
 
 use std::sync::Arc;
 
 pub use error::CheckError;
 pub use proof::Proof;
 
-use self::symbols::{Form, Symbols, Value};
+use self::symbols::Symbols;
+use self::value::{Form, Value};
 use super::expression::{Expressions, Node, Term};
 use super::machine::{Machine, Progress, Store};
 use super::{Goal, Note, Place, Ranks, Schedule};

@@ -1,6 +1,7 @@
 //! The reader that runs schedules on values. The accumulator is only read; what is received lives in overlays and bags.
 
 mod agreement;
+mod choose;
 mod lanes;
 mod receive;
 mod send;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::{Holders, How, Place, Slots, Store};
-use super::work::{floats, of_floats};
+use super::choose::{floats, of_floats};
 use super::{Aligned, Fate, Held, Run, Values};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::random;

@@ -1,14 +1,13 @@
-//! Choosing entries: by which rule, what is left, and rounding. It is handed out as work, which owns all that it needs.
+//! Choosing entries is handed out as work, which owns all that it needs.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::super::keep::{Candidates, OwnTop, Source, above, jointly, own_top, without};
+use super::super::keep::Candidates;
 use super::super::{Holders, Place, Rule, Slots, Store, Tally};
-use super::{Carried, Fate, Held, OwnChoice, Run, Values};
-use crate::bag::{Bag, Coding, Entries, Rounded};
-use crate::selectors::Selection;
-use crate::{Block, Element, Reduction, select};
+use super::choose::Chosen;
+use super::{Fate, Held, OwnChoice, Run, Values};
+use crate::bag::{Bag, Coding, Entries};
+use crate::{Block, Element};
 
 /// Entries to be chosen from some slots, which it has taken with it.
 #[derive(Debug)]
@@ -29,14 +28,14 @@ enum Purpose {
 
 /// A slot to choose from.
 #[derive(Debug)]
-struct Input<T: Element> {
-    place: Place,
-    held: Option<Held<T>>,
-    candidates: Candidates<T>,
+pub(super) struct Input<T: Element> {
+    pub(super) place: Place,
+    pub(super) held: Option<Held<T>>,
+    pub(super) candidates: Candidates<T>,
     holders: Holders,
     stage: u32,
     /// Whether it is the worker's own contribution, of which nothing was taken or sent.
-    intact: bool,
+    pub(super) intact: bool,
 }
 
 /// Work that has been done.
@@ -59,20 +58,9 @@ struct Output<T: Element> {
 }
 
 #[derive(Debug)]
-enum Left<T: Element> {
+pub(super) enum Left<T: Element> {
     Own(Fate<T>),
     Share(Entries<T>),
-}
-
-/// What a rule left of one slot.
-struct Chosen<T: Element> {
-    kept: Entries<T>,
-    /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
-    left: Entries<T>,
-    /// How many entries it chose from.
-    seen: usize,
-    /// Whether this was the worker's own contribution, which nobody else holds.
-    own: bool,
 }
 
 impl<T: Element> Values<T> {
@@ -264,256 +252,4 @@ impl<T: Element> Input<T> {
 fn smallest<T: Element>(chosen: &[Chosen<T>]) -> f64 {
     let magnitudes = chosen.iter().flat_map(|chosen| &chosen.kept.values).map(|v| v.to_f64().abs());
     magnitudes.reduce(f64::min).unwrap_or(0.0)
-}
-
-impl<T: Element> Run<T> {
-    /// Applies a rule to each slot, or to all together. What they held is gone from them.
-    fn choose(&self, slots: &mut [Input<T>], rule: &Rule, tally: &mut Tally) -> Vec<Chosen<T>> {
-        let turn = self.memory.steps;
-        match rule {
-            Rule::By(selection) => self.by(slots, selection),
-            Rule::Jointly(k) => self.together(slots, tally, T::from_f64(f64::MAX), |sources| {
-                let (chosen, threshold) = jointly(sources, *k);
-                let enough = *k > 0 && chosen.smallest > T::ZERO;
-                let predict = || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
-                let predicted = enough.then(predict);
-                (chosen.kept, predicted)
-            }),
-            Rule::Above { register, most } => {
-                let threshold = T::from_f64(self.memory.read(*register));
-                self.together(slots, tally, threshold, |sources| {
-                    let predicted = T::from_f64(0.8) * threshold;
-                    (above(sources, threshold, *most).kept, (threshold > T::ZERO).then_some(predicted))
-                })
-            }
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => {
-                let k = |block| match rule {
-                    Rule::Top(k) => Some(k.at(turn, block) as usize),
-                    Rule::TopOf { register, most } => {
-                        let learnt = self.memory.read(*register).round().max(0.0) as usize;
-                        Some(learnt.min(most.at(turn, block) as usize))
-                    }
-                    _ => None,
-                };
-                slots.iter_mut().map(|slot| self.alone(slot, k(slot.place.block), tally)).collect()
-            }
-        }
-    }
-
-    /// Keeps the k largest of one slot, or all that there are.
-    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Chosen<T> {
-        let block = slot.place.block;
-        let len = self.block_len(block);
-        match (slot.held.take(), k) {
-            (Some(Held::Own(overlay)), Some(k)) => {
-                let candidates = std::mem::take(&mut slot.candidates);
-                // Without candidates the block is read again.
-                if candidates.threshold.is_none() && k > 0 {
-                    tally.dense += len as f64;
-                }
-                let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
-                slot.candidates = next;
-                Chosen { kept, left: settled, seen: len, own: true }
-            }
-            (Some(Held::Own(overlay)), None) => {
-                let mut values = Cow::Borrowed(self.own(block));
-                overlay.iter().for_each(|(i, v)| values.to_mut()[i as usize] = v);
-                let neutral = self.reduction.neutral();
-                let present = (0u32..).zip(values.iter()).filter(|(_, v)| **v != neutral);
-                let kept: Entries<T> = present.map(|(i, &v)| (i, v)).collect();
-                let left = without(&overlay, &kept.indices);
-                Chosen { kept, left, seen: len, own: true }
-            }
-            // Its own contribution with a dense one added: the same choice as from an overlay.
-            (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if slot.intact => {
-                let values = sums.to_vec();
-                let kept = match k {
-                    Some(k) => select::top_k_dense(&values, k),
-                    None => Entries::from_dense(&values),
-                };
-                let left = without(&(0u32..).zip(sums.iter()).collect(), &kept.indices);
-                Chosen { kept, left, seen: values.len(), own: true }
-            }
-            (Some(Held::Bag(Carried { bag, .. })), k) => {
-                let entries = bag.into_entries();
-                let seen = entries.len();
-                let (mut kept, mut left) = (Entries::default(), Entries::default());
-                match k {
-                    Some(k) => {
-                        select::top_k(&entries.indices, &entries.values, k, &mut kept, Some(&mut left));
-                    }
-                    None => kept = entries,
-                }
-                Chosen { kept, left, seen, own: false }
-            }
-            // What is aligned was turned into a bag before.
-            (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
-                Chosen { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
-            }
-        }
-    }
-
-    /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
-    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Chosen<T>> {
-        let schedule = &self.program.schedule;
-        let partition = &schedule.partition;
-        let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
-        for slot in slots.iter_mut() {
-            let collected = &mut slot.candidates;
-            // Complete from the highest of the thresholds on; not at all if one block has none.
-            candidates.threshold = match (candidates.threshold, collected.threshold.take()) {
-                (Some(all), Some(here)) => Some(if here > all { here } else { all }),
-                _ => None,
-            };
-            let start = partition.range(slot.place.block).start as u32;
-            let Entries { indices, values } = std::mem::take(&mut collected.entries);
-            candidates.entries.indices.extend(indices.iter().map(|index| start + index));
-            candidates.entries.values.extend(values);
-        }
-        let everything = Place { block: Block(schedule.rank.0), lane: schedule.lanes };
-        let seed = self.seed_of(everything, 0, true);
-        let chosen = selection.choose(&self.accumulator, &candidates, &self.memory.own, seed);
-        let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
-            slot.candidates.threshold = chosen.collect;
-            let seen = self.block_len(slot.place.block);
-            Chosen { kept, left: Entries::default(), seen, own: true }
-        });
-        taken.collect()
-    }
-
-    /// Applies a rule that looks at all slots together: it says what is kept of each, and what it predicts for the next step. A
-    /// block whose candidates do not reach down to `least` is read again.
-    fn together(
-        &self,
-        slots: &mut [Input<T>],
-        tally: &mut Tally,
-        least: T,
-        rule: impl FnOnce(&[Source<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
-    ) -> Vec<Chosen<T>> {
-        // Of the worker's own block with a dense one added, all sums: those that are not kept wait here, zeros too.
-        let mut all_sums = Vec::with_capacity(slots.len());
-        let mut inputs = Vec::with_capacity(slots.len());
-        for slot in slots.iter_mut() {
-            let (held, mut sums) = (slot.held.take(), None);
-            if let (true, Some(Held::Bag(Carried { bag: Bag::Dense(dense), .. }))) = (slot.intact, &held) {
-                sums = Some((0u32..).zip(dense.iter()).collect());
-            }
-            all_sums.push(sums);
-            inputs.push(match held {
-                Some(Held::Own(overlay)) => (overlay, true),
-                Some(Held::Bag(carried)) => (carried.bag.into_entries(), false),
-                Some(Held::Aligned(_) | Held::Proposal(..)) | None => (Entries::default(), false),
-            });
-        }
-        let mut sources = Vec::with_capacity(slots.len());
-        for (slot, (entries, own)) in slots.iter().zip(&inputs) {
-            sources.push(match own {
-                true => Source::Own(self.own(slot.place.block), entries, &slot.candidates),
-                false => Source::Bag(entries),
-            });
-        }
-        let read = sources.iter().filter(|source| source.reads(least)).map(Source::len).sum::<usize>();
-        tally.dense += read as f64;
-        let (kept, predicted) = rule(&sources);
-        drop(sources);
-        let mut chosen = Vec::with_capacity(slots.len());
-        for (((slot, (entries, own)), sums), kept) in slots.iter_mut().zip(inputs).zip(all_sums).zip(kept) {
-            let left = without(sums.as_ref().unwrap_or(&entries), &kept.indices);
-            if own {
-                slot.candidates.threshold = predicted;
-            }
-            let seen = if own { self.block_len(slot.place.block) } else { entries.len() };
-            chosen.push(Chosen { kept, left, seen, own: own || sums.is_some() });
-        }
-        chosen
-    }
-
-    /// Rounds what was kept, and tells what was not for the residual.
-    fn settle(
-        &self,
-        place: Place,
-        chosen: Chosen<T>,
-        rule: &Rule,
-        (coding, stage, holders): (Coding, u32, Holders),
-        tally: &mut Tally,
-    ) -> (Carried<T>, Left<T>) {
-        let Chosen { kept, mut left, seen, own } = chosen;
-        let (len, alone) = (self.block_len(place.block), holders.count == 1);
-        tally.select(rule, own, if own { kept.len() } else { seen } as f64);
-        if *rule == Rule::Dense {
-            tally.dense += len as f64;
-        }
-        let seed = || self.seed_of(place, stage, alone);
-        let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
-            (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
-            (_, Some(values)) if *rule == Rule::Dense => {
-                let mut values = float_entries(&kept, values).to_dense(len);
-                let mut errors = vec![0.0; len];
-                let rounded = coding.round_dense(&mut values, &mut errors, seed());
-                let sparse = |values: &[f32]| element_entries(&Entries::from_dense(values));
-                (rounded, sparse(&values), sparse(&errors))
-            }
-            (_, Some(values)) => {
-                let (rounded, kept, errors) = coding.round(&float_entries(&kept, values), len, seed());
-                (rounded, element_entries(&kept), element_entries(&errors))
-            }
-        };
-        let rest = if own && alone {
-            // What was rounded to nothing was not selected; where others had contributed to it, it waits here.
-            let vanished = without(&errors, &kept.indices);
-            let errors = without(&errors, &vanished.indices);
-            if !vanished.is_empty() {
-                left = left.merge_keeping_zeros(&self.contributed(place, &vanished), &Reduction::Sum);
-            }
-            Left::Own(Fate::Selected { indices: kept.indices.clone(), errors, settled: left })
-        } else {
-            let mut shares = if errors.is_empty() { left } else { left.merge(&errors) };
-            shares.values.iter_mut().for_each(|value| *value = holders.share(*value));
-            Left::Share(shares)
-        };
-        let bag = match rule {
-            Rule::Dense => Bag::Dense(kept.to_dense_with(len, self.reduction.neutral()).into()),
-            _ => Bag::smaller_with(kept, len, &self.reduction),
-        };
-        let switched = *rule != Rule::Dense;
-        (Carried { bag, switched, rounded, note: None, seen, encoded: None }, rest)
-    }
-
-    /// Of entries of a worker's own block those whose values are not its own alone.
-    fn contributed(&self, place: Place, entries: &Entries<T>) -> Entries<T> {
-        let own = self.own(place.block);
-        entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
-    }
-
-    /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of
-    /// the job, each slot and each stage, and on each worker that rounds what it holds `alone`: equal gradients shall not have
-    /// equal errors, which would add up.
-    pub(super) fn seed_of(&self, place: Place, stage: u32, alone: bool) -> u64 {
-        let place = u64::from(place.block.0) << 32 | u64::from(place.lane);
-        let alone = if alone { 1 + u64::from(self.program.schedule.rank.0) } else { 0 };
-        let mut seed = self.seed;
-        for part in [place, u64::from(stage), alone] {
-            seed = (seed ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            seed ^= seed >> 29;
-        }
-        seed
-    }
-}
-
-/// Values as floats of 32 bits, the only ones that are rounded to a coding.
-pub(super) fn floats<T: Element>(values: &[T]) -> Option<&[f32]> {
-    (T::NAME == f32::NAME).then(|| bytemuck::cast_slice(values))
-}
-
-/// The other way.
-pub(super) fn of_floats<T: Element>(values: &[f32]) -> Vec<T> {
-    bytemuck::cast_slice(values).to_vec()
-}
-
-fn float_entries<T: Element>(entries: &Entries<T>, values: &[f32]) -> Entries {
-    Entries { indices: entries.indices.clone(), values: values.to_vec() }
-}
-
-fn element_entries<T: Element>(entries: &Entries) -> Entries<T> {
-    Entries { indices: entries.indices.clone(), values: of_floats(&entries.values) }
 }
