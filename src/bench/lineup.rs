@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::choice::{self, Choice, ChoiceError};
 
 /// A method that is measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Entrant {
     /// The method.
     pub method: Method,

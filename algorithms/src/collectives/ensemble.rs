@@ -1,73 +1,32 @@
 //! All workers of a job in one thread, step after step: for reducing files, and for tests.
 
-use std::sync::Arc;
-
-use super::routine::{fits, seed};
-use super::{Method, RoutineError, Shape, Structure};
+use super::{Method, Prepared, Routine, RoutineError, Shape};
 use crate::residual::{Collection, Committed, Residual};
-use crate::schedule::{
-    Cost, Execution, ExecutionError, Lockstep, Memory, Proof, RankProof, Run, Schedule, check,
-};
-use crate::{Element, Layers, Reduction};
+use crate::schedule::{Cost, Execution, ExecutionError, Lockstep, Memory, Run};
+use crate::{Element, Layers, Partition, Reduction};
 
-/// The workers of a job, with their residuals and what they have learnt.
+/// The workers of a job: what a job runs on each of its ranks, and what none of them has to prove twice.
 #[derive(Debug)]
 pub struct Ensemble<T: Element = f32> {
-    method: Method,
+    /// By rank.
+    routines: Vec<Routine>,
     reduction: Reduction<T>,
-    shape: Shape,
-    structure: Structure,
-    /// The schedules of the next step, by rank.
-    pub schedules: Vec<Arc<Schedule>>,
-    /// What the checker derived for them.
-    pub proofs: Vec<Arc<RankProof>>,
-    /// What the next step costs at most.
-    pub cost: Cost,
     /// By rank.
     pub residuals: Vec<Residual<T>>,
-    /// What each worker has learnt, by rank.
-    pub memories: Vec<Memory>,
 }
 
 impl<T: Element> Ensemble<T> {
     /// Workers before their first step, with gradients of so many entries or of these layers.
     ///
     /// # Errors
-    /// As [`Method::shape`], and schedules that the checker refuses.
+    /// As [`Routine::new`].
     pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, RoutineError> {
-        let shape = method.shape(workers, layers)?;
-        let memory = method.memory(&shape);
-        Self::after(method, shape, vec![memory; workers as usize])
-    }
-
-    /// Workers that have learnt something, with residuals of zero.
-    ///
-    /// # Errors
-    /// What another method has learnt, and schedules that the checker refuses.
-    pub fn after(method: Method, shape: Shape, memories: Vec<Memory>) -> Result<Self, RoutineError> {
-        memories.iter().try_for_each(|memory| fits(method, &shape, memory))?;
-        let memory = memories.first().cloned().unwrap_or_default();
-        let schedules: Vec<Schedule> = method.schedules_after(&shape, &memory).collect();
-        let Proof { cost, ranks } = check(&schedules)?;
-        Ok(Self {
-            structure: method.collective().structure(&shape, &memory),
-            residuals: schedules
-                .iter()
-                .map(|s| Residual::new(s.partition.clone(), s.quotas()).corrected(method.correction()))
-                .collect(),
-            schedules: schedules.into_iter().map(Arc::new).collect(),
-            proofs: ranks.into_iter().map(Arc::new).collect(),
-            cost,
-            memories,
-            method,
-            reduction: Reduction::Sum,
-            shape,
-        })
-    }
-
-    /// What the schedules are made for.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
+        let routines = Routine::all(&method, workers, &layers.into())?;
+        let residual = |routine: &Routine| {
+            let schedule = &routine.prepared().schedule;
+            Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction())
+        };
+        Ok(Self { residuals: routines.iter().map(residual).collect(), routines, reduction: Reduction::Sum })
     }
 
     /// Reduces by something else than the sum.
@@ -76,16 +35,51 @@ impl<T: Element> Ensemble<T> {
         Self { reduction, ..self }
     }
 
+    /// What the schedules of the next step are made for.
+    pub fn shape(&self) -> &Shape {
+        self.routines[0].shape()
+    }
+
+    /// How the gradient is cut in the next step.
+    pub fn partition(&self) -> &Partition {
+        &self.routines[0].prepared().schedule.partition
+    }
+
+    /// What the next step costs at most.
+    pub fn cost(&self) -> Cost {
+        self.routines[0].prepared().cost
+    }
+
+    /// The schedules of the next step, by rank.
+    pub fn prepared(&self) -> impl ExactSizeIterator<Item = &Prepared> {
+        self.routines.iter().map(Routine::prepared)
+    }
+
+    /// What each worker has learnt, by rank.
+    pub fn memories(&self) -> Vec<Memory> {
+        self.routines.iter().map(|routine| routine.memory().clone()).collect()
+    }
+
+    /// Goes on from what each worker had learnt, by rank.
+    ///
+    /// # Errors
+    /// As [`Routine::restore`].
+    pub fn restore(&mut self, memories: Vec<Memory>) -> Result<(), RoutineError> {
+        for ((routine, residual), memory) in self.routines.iter_mut().zip(&mut self.residuals).zip(memories) {
+            if routine.restore(memory)? {
+                recut(residual, routine);
+            }
+        }
+        Ok(())
+    }
+
     /// Starts the step of one worker, whose residual has taken its gradient in.
     ///
     /// # Errors
     /// As [`Execution::reducing`].
     pub fn begin(&mut self, rank: usize) -> Result<Execution<T>, ExecutionError> {
         let (accumulator, candidates) = self.residuals[rank].begin();
-        let memory = &self.memories[rank];
-        Execution::new(self.schedules[rank].clone(), self.proofs[rank].clone(), accumulator, candidates)
-            .with(Arc::new(memory.clone()), seed(0, memory.steps))
-            .reducing(self.reduction)
+        self.routines[rank].begin(accumulator, candidates).reducing(self.reduction)
     }
 
     /// Commits a step of all workers, learns from it, and prepares the next one.
@@ -100,31 +94,27 @@ impl<T: Element> Ensemble<T> {
         step: Lockstep<T>,
         collection: Collection,
     ) -> Result<Vec<Committed<T>>, RoutineError> {
-        let collective = self.method.collective();
         let mut committed = Vec::with_capacity(step.runs.len());
-        for ((Run { finished, .. }, residual), memory) in
-            step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.memories)
+        for ((Run { finished, .. }, residual), routine) in
+            step.runs.into_iter().zip(&mut self.residuals).zip(&mut self.routines)
         {
-            memory.steps += 1;
-            self.method.learn(&self.shape, &self.structure, memory, &finished.observed());
+            let changed = routine.learn(&finished)?;
             committed.push(residual.commit(finished, collection));
-        }
-        for memory in &self.memories {
-            let bits = |memory: &Memory| memory.agreed.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(memory), bits(&self.memories[0]), "all workers learn the same");
-        }
-        let memory = self.memories.first().cloned().unwrap_or_default();
-        let structure = collective.structure(&self.shape, &memory);
-        if structure != self.structure {
-            let schedules: Vec<Schedule> = self.method.schedules_after(&self.shape, &memory).collect();
-            let Proof { cost, ranks } = check(&schedules)?;
-            for (residual, schedule) in self.residuals.iter_mut().zip(&schedules) {
-                residual.recut(schedule.partition.clone(), schedule.quotas());
+            if changed {
+                recut(residual, routine);
             }
-            self.schedules = schedules.into_iter().map(Arc::new).collect();
-            self.proofs = ranks.into_iter().map(Arc::new).collect();
-            (self.cost, self.structure) = (cost, structure);
+        }
+        let bits =
+            |routine: &Routine| -> Vec<u64> { routine.memory().agreed.iter().map(|v| v.to_bits()).collect() };
+        for routine in &self.routines {
+            assert_eq!(bits(routine), bits(&self.routines[0]), "all workers learn the same");
         }
         Ok(committed)
     }
+}
+
+/// Goes over to the schedule of the next step.
+fn recut<T: Element>(residual: &mut Residual<T>, routine: &Routine) {
+    let schedule = &routine.prepared().schedule;
+    residual.recut(schedule.partition.clone(), schedule.quotas());
 }

@@ -15,12 +15,15 @@
 //! the all-gather, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection of one worker keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
-use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2, direct};
-use crate::schedule::{After, Cost, How, Memory, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
+use super::{
+    Collective, CostRange, MethodError, Number, Shape, State, Structure, bruck, ceil_log2, direct, even,
+    recut,
+};
+use crate::schedule::{After, Cost, How, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Partition, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OkTopk;
 
 /// Steps between two exact thresholds.
@@ -38,9 +41,36 @@ const WINDOW: u32 = 4;
 const LOCAL: Register = Register::Own(0);
 /// The threshold of the sums.
 const GLOBAL: Register = Register::Agreed(0);
-/// Of the agreed numbers: whether the next step balances; after it come the cuts.
-const BALANCE: usize = 1;
-const CUTS: usize = 2;
+
+/// What Ok-Topk learns.
+#[derive(Clone, Debug, Default)]
+pub struct Learnt {
+    /// The threshold of the sums.
+    global: f64,
+    /// Whether the next step balances.
+    balance: bool,
+    /// Where the regions but the first begin.
+    cuts: Vec<usize>,
+    /// The threshold of this worker's own selection.
+    local: f64,
+}
+
+impl State for Learnt {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        let cuts = self.cuts.iter_mut().map(|cut| cut as &mut dyn Number);
+        [&mut self.global as &mut dyn Number, &mut self.balance].into_iter().chain(cuts).collect()
+    }
+
+    fn own(&mut self) -> Vec<&mut dyn Number> {
+        vec![&mut self.local]
+    }
+
+    fn migrate(self, from: &Shape, to: &Shape) -> Self {
+        let starts: Vec<f64> = self.cuts.iter().map(|&cut| cut as f64).collect();
+        let cuts = recut(&starts, from.n, to).into_iter().map(|cut| cut as usize).collect();
+        Self { cuts, balance: false, ..self }
+    }
+}
 
 /// Which program a step runs.
 #[derive(Clone, Copy)]
@@ -62,6 +92,8 @@ impl Kind {
 }
 
 impl Collective for OkTopk {
+    type State = Learnt;
+
     fn name(&self) -> &'static str {
         "oktopk"
     }
@@ -74,6 +106,10 @@ impl Collective for OkTopk {
         true
     }
 
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        shape.pooled(self.name())
+    }
+
     fn blocks(&self, shape: &Shape) -> u32 {
         shape.workers
     }
@@ -82,20 +118,17 @@ impl Collective for OkTopk {
         if Kind::of(structure).balance { shape.workers } else { 1 }
     }
 
-    fn memory(&self, shape: &Shape) -> Memory {
-        let even = Partition::even(shape.n, shape.workers as usize);
-        let cuts = (1..shape.workers).map(|b| even.range(Block(b)).start as f64);
-        Memory { agreed: [0.0, 0.0].into_iter().chain(cuts).collect(), own: vec![0.0], ..Memory::default() }
+    fn start(&self, shape: &Shape) -> Learnt {
+        Learnt { cuts: even(shape), ..Learnt::default() }
     }
 
-    fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
-        let cuts = memory.agreed.iter().skip(CUTS).map(|&cut| cut as usize);
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
         // A threshold of 0, of a step in which all sums were zero, says nothing about the next and cannot be nudged.
-        let unknown = memory.agreed.first().is_none_or(|&threshold| threshold == 0.0);
-        let exact = memory.steps.is_multiple_of(EXACT_EVERY) || unknown;
-        let cut = memory.steps.is_multiple_of(CUT_EVERY) && shape.workers > 1;
-        let balance = !cut && !exact && memory.agreed.get(BALANCE).is_some_and(|&b| b != 0.0);
-        Structure::of(Partition::at(shape.n, cuts), shape.k, Kind { exact, cut, balance }.number())
+        let exact = step.is_multiple_of(EXACT_EVERY) || learnt.global == 0.0;
+        let cut = step.is_multiple_of(CUT_EVERY) && shape.workers > 1;
+        let balance = !cut && !exact && learnt.balance;
+        let partition = Partition::at(shape.n, learnt.cuts.iter().copied());
+        Structure::of(partition, shape.k, Kind { exact, cut, balance }.number())
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
@@ -123,7 +156,7 @@ impl Collective for OkTopk {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
+    fn learn(&self, shape: &Shape, structure: &Structure, learnt: &mut Learnt, observed: &Observed) {
         let kind = Kind::of(structure);
         let counts = &observed.counts;
         let (total, fullest) = (counts.iter().sum::<usize>(), counts.iter().max().copied().unwrap_or(0));
@@ -132,21 +165,19 @@ impl Collective for OkTopk {
             count if count < 2 * shape.k => threshold / NUDGE,
             _ => threshold,
         };
-        if kind.exact {
-            memory.agreed[0] = observed.smallest;
-            memory.own[0] = observed.own.smallest;
-        } else {
-            memory.agreed[0] = nudged(memory.agreed[0], total);
-            memory.own[0] = nudged(memory.own[0], observed.own.entries);
-        }
+        let own = &observed.own;
+        learnt.global = if kind.exact { observed.smallest } else { nudged(learnt.global, total) };
+        // Nor can a worker's own threshold be nudged from 0, where a gradient of zeros has brought it.
+        let exact = kind.exact || learnt.local == 0.0;
+        learnt.local = if exact { own.smallest } else { nudged(learnt.local, own.entries) };
         let mean = total as f64 / f64::from(shape.workers);
-        memory.agreed[BALANCE] = f64::from(u8::from(fullest as f64 > FULL * mean));
+        learnt.balance = fullest as f64 > FULL * mean;
         let notes: Vec<_> = observed.notes.iter().flatten().collect();
         if kind.cut && notes.len() == shape.workers as usize {
-            for (j, cut) in memory.agreed[CUTS..].iter_mut().enumerate() {
-                // Sums of whole numbers below 2^53: the same on every worker.
+            for (j, cut) in learnt.cuts.iter_mut().enumerate() {
+                // Sums of whole numbers: the same on every worker.
                 let sum: u64 = notes.iter().filter_map(|note| note.get(j)).sum();
-                *cut = (sum / notes.len() as u64) as f64;
+                *cut = (sum / notes.len() as u64) as usize;
             }
         }
     }
@@ -158,7 +189,7 @@ impl Collective for OkTopk {
         (2 * k / 3, (2 * k).min(shape.n as u64))
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let others = u64::from(shape.workers - 1);
         let l = u64::from(ceil_log2(shape.workers));
         let len = (shape.n as u64).div_ceil(u64::from(shape.workers));
@@ -170,7 +201,7 @@ impl Collective for OkTopk {
             let messages = (1 + balancing) * others + l;
             Cost { rounds, messages, words_received: words, words_critical: words }
         };
-        CostRange { low: cost(0), high: cost(1) }
+        Some(CostRange { low: cost(0), high: cost(1) })
     }
 }
 

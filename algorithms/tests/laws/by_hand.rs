@@ -2,7 +2,6 @@
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{Collective, Shape, Structure};
-use gleaner_algorithms::schedule::Memory;
 use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
@@ -61,10 +60,12 @@ pub fn swap(peer: u32) -> Step {
 }
 
 /// Schedules that were written out, as a method.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ByHand(Vec<Schedule>);
 
 impl Collective for ByHand {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "by-hand"
     }
@@ -89,7 +90,7 @@ impl Collective for ByHand {
         self.0[rank.index()].lane
     }
 
-    fn structure(&self, _: &Shape, _: &Memory) -> Structure {
+    fn structure(&self, _: &Shape, _: u64, (): &()) -> Structure {
         Structure::of(self.0[0].partition.clone(), 0, 0)
     }
 
@@ -100,5 +101,5 @@ impl Collective for ByHand {
 
 /// The method that runs these schedules.
 pub fn method(schedules: Vec<Schedule>) -> Method {
-    Method::of(Box::leak(Box::new(ByHand(schedules)))).k(0)
+    Method::of(ByHand(schedules)).k(0)
 }

@@ -143,7 +143,7 @@ fn judge_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&
         let name = method.collective().name();
         let mut tally = Tally::default();
         for workers in 2..=7 {
-            let schedules = original(method, workers);
+            let schedules = original(method.clone(), workers);
             let expected = lawful_bits(&schedules).unwrap();
             for rank in 0..workers as usize {
                 for steps in mutate(&schedules[rank]) {
@@ -215,7 +215,7 @@ fn other_orders_are_refused_or_obey_the_laws() {
 #[test]
 fn other_orders_on_all_workers_are_refused_or_obey_the_laws() {
     let (mut refused, mut accepted) = (0, 0);
-    for (method, workers) in methods().flat_map(|m| (2..=7).map(move |p| (m, p))) {
+    for (method, workers) in methods().flat_map(|m| (2..=7).map(move |p| (m.clone(), p))) {
         let schedules = original(method, workers);
         let programs: Vec<Vec<Vec<Step>>> = schedules.iter().map(|s| other_orders(&s.steps)).collect();
         let fewest = programs.iter().map(Vec::len).min().unwrap();
