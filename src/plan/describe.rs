@@ -36,7 +36,7 @@ pub fn program(schedules: &[Schedule], timeline: &Timeline, ranks: &[Rank], roun
                 Step::Annotate { slots, note } => {
                     let what = match note {
                         Note::Seen => "how many entries it chose from",
-                        Note::Cuts(_) => "where it would cut its own selection",
+                        Note::Cut(_) => "where it would cut its own selection",
                     };
                     say(span.starts, format!("notes on {} {what}", blocks(schedule, *slots)));
                 }

@@ -5,14 +5,14 @@
 //!    the count leaves [2k/3, 4k/3].
 //! 2. Split and reduce: region j of every selection goes to worker j, in rotated order, a few destinations at a time. The
 //!    regions are cut so that the counts are equal: each cut is the mean over the workers of their own, renewed every 64
-//!    steps.
+//!    steps. Where region j would begin goes to worker j with its bag, and the sum of that to all with the sum's.
 //! 3. The owner selects what reaches a threshold that all agree on, found exactly every 32 steps and nudged likewise.
 //! 4. Balance and all-gather: where a region was more than four times as full as the mean in the step before, each
 //!    owner spreads its entries evenly over all workers first.
 //!
 //! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words,
-//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags of
-//! the all-gather, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
+//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags,
+//! a number each, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection of one worker keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
 use super::{
@@ -137,11 +137,11 @@ impl Collective for OkTopk {
         let (all, own) = (Slots::range(0, p), Slots::one(Block(w)));
         let above = |register| Rule::Above { register, most: 2 * shape.k };
         let mut steps = vec![shape.keep(all, if exact { Rule::Jointly(shape.k) } else { above(LOCAL) })];
+        if cut {
+            steps.push(Step::Annotate { slots: all, note: Note::Cut(p) });
+        }
         steps.extend(direct::reduce_scatter(w, p, WINDOW));
         steps.push(shape.keep(own, if exact { Rule::Every } else { above(GLOBAL) }));
-        if cut {
-            steps.push(Step::Annotate { slots: own, note: Note::Cuts(p) });
-        }
         if balance {
             steps.extend(spread(w, p));
             let shares = |first, count| all.in_lanes(first, count, p);
@@ -172,12 +172,11 @@ impl Collective for OkTopk {
         learnt.local = if exact { own.smallest } else { nudged(learnt.local, own.entries) };
         let mean = total as f64 / f64::from(shape.workers);
         learnt.balance = fullest as f64 > FULL * mean;
-        let notes: Vec<_> = observed.notes.iter().flatten().collect();
-        if kind.cut && notes.len() == shape.workers as usize {
-            for (j, cut) in learnt.cuts.iter_mut().enumerate() {
-                // Sums of whole numbers: the same on every worker.
-                let sum: u64 = notes.iter().filter_map(|note| note.get(j)).sum();
-                *cut = (sum / notes.len() as u64) as usize;
+        if kind.cut {
+            // The owner of a region has added up where all workers would begin it.
+            let sums = observed.notes.iter().skip(1).flatten().filter_map(|note| note.first());
+            for (cut, sum) in learnt.cuts.iter_mut().zip(sums) {
+                *cut = (sum / u64::from(shape.workers)).min(shape.n as u64) as usize;
             }
         }
     }

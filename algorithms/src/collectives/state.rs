@@ -126,3 +126,58 @@ fn told<S: State>(mut state: S, mut memory: Memory) -> Memory {
     memory.own.splice(..own.len().min(memory.own.len()), own);
     memory
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Method, Shape};
+    use crate::schedule::Observed;
+    use crate::{Block, Partition};
+
+    /// What was learnt goes over to any other shape: as many numbers as that has, of which a partition can be made, and
+    /// back again.
+    #[test]
+    fn what_was_learnt_is_carried_over() {
+        let bruck = Method::spardl().with("teams", "3").and_then(|m| m.with("sag", "bruck")).unwrap();
+        for method in Method::all().chain([bruck]) {
+            for (from, to) in
+                [((6, 1000, 60), (3, 1000, 60)), ((6, 1000, 60), (12, 4000, 100)), ((12, 500, 9), (6, 70, 3))]
+            {
+                let shape =
+                    |(workers, n, k): (u32, usize, usize)| method.clone().k(k).shape(workers, n).unwrap();
+                let (from, to) = (shape(from), shape(to));
+                let mut memory = method.memory(&from);
+                memory.steps = 5;
+                let structure = method.structure(&from, &memory);
+                let blocks = structure.partition.blocks();
+                let proposed = (0..blocks).map(|b| Some((0..(b as u32 % 3)).collect())).collect();
+                let observed =
+                    Observed { counts: vec![1; blocks], smallest: 0.5, proposed, ..Observed::default() };
+                method.learn(&from, &structure, &mut memory, &observed);
+                let migrated = method.migrate(&from, &to, &memory);
+                let fresh = method.memory(&to);
+                let lengths = (migrated.agreed.len(), migrated.own.len(), migrated.steps);
+                assert_eq!(lengths, (fresh.agreed.len(), fresh.own.len(), 5), "{method}");
+                assert_eq!(migrated.agreed.iter().find(|v| !v.is_finite()), None, "{method}");
+                let partition = method.structure(&to, &migrated).partition;
+                assert_eq!(
+                    (partition.entries(), partition.blocks()),
+                    (to.n, method.collective().blocks(&to) as usize)
+                );
+                // Between equal shapes nothing changes but means of counts.
+                let same = method.migrate(&from, &from, &memory);
+                assert_eq!(method.structure(&from, &same), method.structure(&from, &memory), "{method}");
+            }
+        }
+    }
+
+    /// Cuts keep their shares of the gradient.
+    #[test]
+    fn cuts_go_along() {
+        let shape = |workers, n| -> Shape { Method::ring().shape(workers, n).unwrap() };
+        assert_eq!(super::super::recut(&[10.0, 20.0, 60.0], 100, &shape(2, 100)), [20.0]);
+        assert_eq!(super::super::recut(&[20.0], 100, &shape(4, 200)), [20.0, 40.0, 120.0]);
+        let even = Partition::even(99, 3);
+        let cuts: Vec<f64> = (1..3).map(|b| even.range(Block(b)).start as f64).collect();
+        assert_eq!(super::super::recut(&cuts, 99, &shape(3, 99)), cuts);
+    }
+}

@@ -498,7 +498,7 @@ impl<'a> Checker<'a> {
                     let fault = "tells what a selection saw that it did not make, in";
                     return Err(CheckError::Slot { rank, step, block: place.block, fault });
                 }
-                (Note::Cuts(_), _) => Node::Told(rank, note),
+                (Note::Cut(_), _) => Node::Told(rank, note),
             };
             let says = self.expressions.intern(says);
             *self.slot(rank, place) = Some(Value { note: Some((note, says)), ..value });
@@ -541,7 +541,7 @@ impl<'a> Checker<'a> {
             let block = place.block;
             let len = partition.block_len(block) as u32;
             expected.push(Expected { len, bound: came.bound, content: came.form.content() });
-            notes.push(came.note.map_or(0, |(note, _)| note.len()));
+            notes.push(usize::from(came.note.is_some()));
             let refused = |fault| Err(CheckError::Slot { rank, step, block, fault });
             let held = *self.slot(rank, place);
             let value = match (receive.how, held) {
@@ -552,10 +552,16 @@ impl<'a> Checker<'a> {
                 (How::Add, Some(value)) if [value.form, came.form].contains(&Form::Proposal) => {
                     return refused("adds to a proposal, or adds one, in");
                 }
-                (How::Add, Some(value)) if value.note.or(came.note).is_some() => {
-                    return refused("adds to, or something, that carries a note:");
+                (How::Add, Some(value)) => {
+                    let note = match (value.note, came.note) {
+                        (None, None) => None,
+                        (Some((here, a)), Some((there, b))) if here == there && here != Note::Seen => {
+                            Some((here, self.expressions.add(a, b)))
+                        }
+                        _ => return refused("adds to, or something, that carries a note:"),
+                    };
+                    Value { note, ..self.added(value, came, len) }
                 }
-                (How::Add, Some(value)) => self.added(value, came, len),
                 (How::Place, Some(_)) => return refused("places a bag where it already holds"),
                 (How::Add, None) => return refused("adds to what it does not hold:"),
             };

@@ -581,8 +581,8 @@ impl<T: Element> Execution<T> {
 
     fn annotate(&mut self, slots: Slots, note: Note) {
         let cuts = match note {
-            Note::Cuts(parts) => Some(self.cuts(parts)),
-            Note::Seen => None,
+            Note::Cut(parts) => self.cuts(parts),
+            Note::Seen => Vec::new(),
         };
         for place in slots.places(self.blocks(), self.schedule.lanes) {
             let mut carried = match self.slot(place).take() {
@@ -590,16 +590,16 @@ impl<T: Element> Execution<T> {
                 Some(Held::Own(overlay)) => self.materialise(place.block, &overlay).into(),
                 Some(Held::Aligned(_) | Held::Proposal(_)) | None => Bag::empty().into(),
             };
-            carried.note = Some(match &cuts {
-                Some(cuts) => cuts.clone(),
-                None => Arc::from([carried.seen as u64]),
+            carried.note = Some(match note {
+                Note::Cut(_) => Arc::from([cuts.get(place.block.index()).copied().unwrap_or_default()]),
+                Note::Seen => Arc::from([carried.seen as u64]),
             });
             *self.slot(place) = Some(Held::Bag(carried));
         }
     }
 
-    /// Where this worker's own selection is cut into parts of equal counts.
-    fn cuts(&self, parts: u32) -> Arc<[u64]> {
+    /// Where each of so many parts of equal counts of this worker's own selection begins.
+    fn cuts(&self, parts: u32) -> Vec<u64> {
         let chosen = |fate: &Fate<T>| match fate {
             Fate::Selected { indices, .. } => indices.len(),
             Fate::Whole => 0,
@@ -608,12 +608,14 @@ impl<T: Element> Execution<T> {
         let n = self.schedule.partition.entries();
         let mut blocks = self.fates.iter().enumerate();
         let (mut before, mut present) = (0, blocks.next());
-        (1..u64::from(parts))
+        // In 128 bits: n times the number of workers may be more than 64 hold.
+        let share = |of: usize, part: u64| (of as u128 * u128::from(part) / u128::from(parts)) as u64;
+        (0..u64::from(parts))
             .map(|part| {
                 if total == 0 {
-                    return n as u64 * part / u64::from(parts);
+                    return share(n, part);
                 }
-                let ordinal = (total as u64 * part / u64::from(parts)) as usize;
+                let ordinal = share(total, part) as usize;
                 while let Some((block, fate)) = present {
                     if let Fate::Selected { indices, .. } = fate
                         && let Some(&index) = indices.get(ordinal - before)

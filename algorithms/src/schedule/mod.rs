@@ -179,24 +179,9 @@ pub enum Rule {
 pub enum Note {
     /// How many entries the last selection chose from: one number.
     Seen,
-    /// Where this worker's own selection, in the flat gradient, would be cut into so many parts of equal counts: one
-    /// number less than parts, each the position of a part's first entry.
-    Cuts(u32),
-}
-
-impl Note {
-    /// How many numbers it has.
-    pub fn len(self) -> usize {
-        match self {
-            Note::Seen => 1,
-            Note::Cuts(parts) => parts.saturating_sub(1) as usize,
-        }
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
-    }
+    /// With block b, where this worker's own selection would be cut for part b of so many parts of equal counts: the
+    /// position of the part's first entry in the flat gradient. Where bags are added, so are these.
+    Cut(u32),
 }
 
 /// What becomes of a slot that is sent.
@@ -288,7 +273,7 @@ pub enum Step {
         /// How values are told on the wire from here on.
         coding: Coding,
     },
-    /// Ties a note to a bag, which carries it from here on until it is added to another.
+    /// Ties a note to a bag, which carries it from here on. It is added to another only where their notes are added too.
     Annotate {
         /// The bags.
         slots: Slots,

@@ -1,6 +1,5 @@
 //! SparDL's teams against §3.3 of the paper: R-SAG, B-SAG, Algorithm 2, and the shares of what all teams drop.
 
-use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::Sag;
 use gleaner_algorithms::residual::Collection;

@@ -4,7 +4,7 @@
 //! entries, or no two choose the same, spread evenly over the gradient.
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::{CostRange, Ensemble, Sag, Shape};
+use gleaner_algorithms::collectives::{CostRange, Sag, Shape};
 use gleaner_algorithms::schedule::Cost;
 
 use super::harness::{Team, methods, spardl};

@@ -32,7 +32,8 @@ impl<T: Element> Execution<T> {
             _ => return Err(ExecutionError::Unexpected { from }),
         };
         if self.notes.is_empty() {
-            self.take_notes(&mut payload).map_err(|source| ExecutionError::Decode { from, source })?;
+            self.take_notes(&mut payload, receive)
+                .map_err(|source| ExecutionError::Decode { from, source })?;
         }
         let mut overflow = None;
         decoder
@@ -99,7 +100,7 @@ impl<T: Element> Execution<T> {
     }
 
     /// The notes before the first payload of a message whose bags carry some.
-    fn take_notes(&mut self, payload: &mut Bytes) -> Result<(), DecodeError> {
+    fn take_notes(&mut self, payload: &mut Bytes, receive: &Receive) -> Result<(), DecodeError> {
         let Some(lengths) = self.proof.notes.get(&(self.step, self.received)) else { return Ok(()) };
         if payload.len() < 8 * lengths.iter().sum::<usize>() {
             return Err(DecodeError::Notes {
@@ -112,6 +113,15 @@ impl<T: Element> Execution<T> {
             Some(numbers).filter(|_| len > 0)
         };
         self.notes = lengths.iter().map(note).collect();
+        if receive.how == How::Add {
+            for position in 0..self.notes.len() {
+                let place = self.place_at(receive.slots, position);
+                let here = self.note(place);
+                if let (Some(came), Some(here)) = (&mut self.notes[position], here) {
+                    *came = here.iter().zip(came.iter()).map(|(a, b)| a.saturating_add(*b)).collect();
+                }
+            }
+        }
         Ok(())
     }
 

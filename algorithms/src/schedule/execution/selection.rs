@@ -104,7 +104,7 @@ impl<T: Element> Execution<T> {
     }
 
     /// The note tied to what a slot holds, which a selection leaves where it is.
-    fn note(&mut self, place: Place) -> Option<Arc<[u64]>> {
+    pub(super) fn note(&mut self, place: Place) -> Option<Arc<[u64]>> {
         match self.slot(place) {
             Some(Held::Bag(carried)) => carried.note.clone(),
             _ => None,

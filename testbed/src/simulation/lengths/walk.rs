@@ -114,11 +114,11 @@ impl<'a> Walk<'a> {
                 }
                 Step::Sum { slots } => slots.blocks(self.blocks).for_each(|block| self.sum(rank, block)),
                 Step::Split { slots } => slots.blocks(self.blocks).for_each(|block| self.split(rank, block)),
-                Step::Annotate { slots, note } => {
+                Step::Annotate { slots, .. } => {
                     for place in slots.places(self.blocks, self.lanes) {
                         let index = self.index(place);
                         if let Some(held) = &mut self.workers[rank].held[index] {
-                            held.note = note.len() as u32;
+                            held.note = 1;
                         }
                     }
                 }
