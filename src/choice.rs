@@ -1,5 +1,7 @@
 //! Which method, and how many entries it delivers: the same options for every command.
 
+use std::sync::OnceLock;
+
 use clap::ValueEnum;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
@@ -52,8 +54,25 @@ impl Way {
     }
 }
 
+/// Methods of the program's own.
+static OWN: OnceLock<Vec<Method>> = OnceLock::new();
+
+/// Puts methods beside the listed ones, once in a process.
+pub fn add(own: impl IntoIterator<Item = Method>) {
+    let _ = OWN.set(own.into_iter().collect());
+}
+
+/// The listed methods and the program's own.
+pub fn all() -> impl Iterator<Item = Method> {
+    Method::all().chain(OWN.get().into_iter().flatten().cloned())
+}
+
+fn named(name: &str) -> Result<Method, MethodError> {
+    Method::among(all().chain([Method::auto()]), name)
+}
+
 fn names() -> String {
-    let names: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
+    let names: Vec<&str> = all().map(|m| m.collective().name()).collect();
     format!("The all-reduce: {}, or auto for the one that is expected to be fastest", names.join(", "))
 }
 
@@ -65,7 +84,7 @@ fn selectors() -> String {
 }
 
 fn summaries() -> String {
-    let all = Method::all().chain([Method::auto()]);
+    let all = all().chain([Method::auto()]);
     let lines = all.map(|m| format!("\n  {:23}{}", m.collective().name(), m.collective().summary()));
     format!("The all-reduce:{}", lines.collect::<String>())
 }
@@ -107,7 +126,7 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let mut method = Method::named(&self.method)?;
+        let mut method = named(&self.method)?;
         // A number of teams in the name is nearer to it.
         if self.teams != 1 && !self.method.contains('/') {
             method = method.with("teams", &self.teams.to_string())?;
@@ -140,12 +159,12 @@ impl Choice {
     /// [`method`](Self::method).
     pub fn methods(&self) -> Vec<(String, Result<Method, ChoiceError>)> {
         let names: Vec<&str> = match self.is_all() {
-            true => Method::all().map(|method| method.collective().name()).collect(),
+            true => all().map(|method| method.collective().name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
         // Where several methods are named, those that have no teams do without.
         let several = names.len() > 1;
-        let has_none = |name: &str| Method::named(name).is_ok_and(|method| method.option("teams").is_none());
+        let has_none = |name: &str| named(name).is_ok_and(|method| method.option("teams").is_none());
         let alone = |name: &str| match several && has_none(name) {
             true => Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() },
             false => Self { method: name.to_owned(), ..self.clone() },

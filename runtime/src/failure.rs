@@ -37,7 +37,7 @@ impl From<RoutineError> for Error {
         match error {
             RoutineError::Method(error) => Error::Method(error),
             RoutineError::Check(error) => Error::Schedule(error),
-            RoutineError::Memory { .. } | RoutineError::Run(_) => Error::Routine(error),
+            error => Error::Routine(error),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Method, Prepared, Routine, RoutineError, Shape};
 use crate::residual::{Collection, Committed, Residual};
 use crate::schedule::{Cost, Execution, ExecutionError, Lockstep, Memory, Run};
-use crate::{Element, Layers, Partition, Reduction};
+use crate::{Element, Layers, Partition, Rank, Reduction};
 
 /// The workers of a job: what a job runs on each of its ranks, and what none of them has to prove twice.
 #[derive(Debug)]
@@ -85,10 +85,7 @@ impl<T: Element> Ensemble<T> {
     /// Commits a step of all workers, learns from it, and prepares the next one.
     ///
     /// # Errors
-    /// Schedules that the checker refuses.
-    ///
-    /// # Panics
-    /// If the workers have learnt different things where they must agree: the law that every method is tested for.
+    /// Schedules that the checker refuses, and workers that have learnt different things where they must agree.
     pub fn commit(
         &mut self,
         step: Lockstep<T>,
@@ -106,10 +103,10 @@ impl<T: Element> Ensemble<T> {
         }
         let bits =
             |routine: &Routine| -> Vec<u64> { routine.memory().agreed.iter().map(|v| v.to_bits()).collect() };
-        for routine in &self.routines {
-            assert_eq!(bits(routine), bits(&self.routines[0]), "all workers learn the same");
+        match self.routines.iter().position(|routine| bits(routine) != bits(&self.routines[0])) {
+            Some(rank) => Err(RoutineError::Disagree { rank: Rank(rank as u32) }),
+            None => Ok(committed),
         }
-        Ok(committed)
     }
 }
 

@@ -32,6 +32,7 @@ mod topkdsa;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+pub use bruck::all_gather;
 pub use ensemble::Ensemble;
 pub use error::MethodError;
 pub use exdyna::{Controllers, Corrected, ExDyna, Printed};

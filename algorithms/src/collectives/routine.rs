@@ -32,6 +32,12 @@ pub enum RoutineError {
     /// A trial run that failed.
     #[error("a step of this method fails: {0}")]
     Run(#[from] ExecutionError),
+    /// What workers must have learnt alike.
+    #[error("{rank} has learnt something else than rank 0, from the same update")]
+    Disagree {
+        /// The first rank that differs.
+        rank: Rank,
+    },
     /// What was learnt elsewhere.
     #[error(
         "what was learnt is not of this method, or not of as many workers: it has {agreed} agreed numbers and {own} of its own"
