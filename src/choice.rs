@@ -1,8 +1,10 @@
 //! Which method, and how many entries it delivers: the same options for every command.
 
+use std::sync::OnceLock;
+
 use clap::ValueEnum;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::{COLLECTIVES, MethodError, Sag};
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
@@ -35,25 +37,42 @@ pub struct Choice {
 }
 
 /// How teams come together.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Way {
     Auto,
     Recursive,
     Bruck,
 }
 
-impl From<Way> for Sag {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Auto => Sag::Auto,
-            Way::Recursive => Sag::Recursive,
-            Way::Bruck => Sag::Bruck,
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Auto => "auto",
+            Way::Recursive => "recursive",
+            Way::Bruck => "bruck",
         }
     }
 }
 
+/// Methods of the program's own.
+static OWN: OnceLock<Vec<Method>> = OnceLock::new();
+
+/// Puts methods beside the listed ones, once in a process.
+pub fn add(own: impl IntoIterator<Item = Method>) {
+    let _ = OWN.set(own.into_iter().collect());
+}
+
+/// The listed methods and the program's own.
+pub fn all() -> impl Iterator<Item = Method> {
+    Method::all().chain(OWN.get().into_iter().flatten().cloned())
+}
+
+fn named(name: &str) -> Result<Method, MethodError> {
+    Method::among(all().chain([Method::auto()]), name)
+}
+
 fn names() -> String {
-    let names: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+    let names: Vec<&str> = all().map(|m| m.collective().name()).collect();
     format!("The all-reduce: {}, or auto for the one that is expected to be fastest", names.join(", "))
 }
 
@@ -65,10 +84,24 @@ fn selectors() -> String {
 }
 
 fn summaries() -> String {
-    let auto = Method::auto().collective();
-    let all = COLLECTIVES.iter().copied().chain([auto]);
-    let lines = all.map(|c| format!("\n  {:23}{}", c.name(), c.summary()));
+    let all = all().chain([Method::auto()]);
+    let lines = all.map(|m| format!("\n  {:23}{}", m.collective().name(), m.collective().summary()));
     format!("The all-reduce:{}", lines.collect::<String>())
+}
+
+/// The teams of a method, as reports have them: those that have none are one team.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Teams {
+    teams: u32,
+    sag: Option<String>,
+}
+
+impl Teams {
+    /// Of a method's options.
+    pub fn of(method: &Method) -> Self {
+        let teams = method.option("teams").and_then(|teams| teams.parse().ok()).unwrap_or(1);
+        Self { teams, sag: method.option("sag").filter(|sag| sag != "auto") }
+    }
 }
 
 /// A choice that cannot be.
@@ -93,8 +126,14 @@ pub enum ChoiceError {
 impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
-        let (name, teams) = self.teams_in_name().unwrap_or((&self.method, self.teams));
-        let method = Method::named(name)?.teams(teams).sag(self.sag.into());
+        let mut method = named(&self.method)?;
+        // A number of teams in the name is nearer to it.
+        if self.teams != 1 && !self.method.contains('/') {
+            method = method.with("teams", &self.teams.to_string())?;
+        }
+        if self.sag != Way::Auto {
+            method = method.with("sag", self.sag.name())?;
+        }
         let method = method.coding(self.values).selector(self.selector);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
@@ -104,12 +143,6 @@ impl Choice {
             (None, Some(k)) => method.k(k),
             (None, None) => method,
         })
-    }
-
-    /// A number of teams may stand after the name: `spardl/3`.
-    fn teams_in_name(&self) -> Option<(&str, u32)> {
-        let (name, teams) = self.method.split_once('/')?;
-        Some((name, teams.parse().ok()?))
     }
 
     /// The choice among all methods, with the same options.
@@ -126,17 +159,16 @@ impl Choice {
     /// [`method`](Self::method).
     pub fn methods(&self) -> Vec<(String, Result<Method, ChoiceError>)> {
         let names: Vec<&str> = match self.is_all() {
-            true => COLLECTIVES.iter().map(|c| c.name()).collect(),
+            true => all().map(|method| method.collective().name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
-        // Only spardl has teams: where several methods are named, the others do without.
+        // Where several methods are named, those that have no teams do without.
         let several = names.len() > 1;
-        let alone =
-            |name: &str| match several && !name.contains('/') && name != Method::spardl().collective().name()
-            {
-                true => Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() },
-                false => Self { method: name.to_owned(), ..self.clone() },
-            };
+        let has_none = |name: &str| named(name).is_ok_and(|method| method.option("teams").is_none());
+        let alone = |name: &str| match several && has_none(name) {
+            true => Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() },
+            false => Self { method: name.to_owned(), ..self.clone() },
+        };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
     }
 }

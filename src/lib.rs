@@ -30,6 +30,20 @@
 //! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
+mod bench;
+mod choice;
+pub mod cli;
+mod crew;
+mod launch;
+mod plan;
+mod reduce;
+mod report;
+mod select;
+mod simulate;
+mod testbed;
+#[cfg(feature = "train")]
+mod train;
+
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 pub use gleaner_algorithms::{Method, Sparsity};
 pub use gleaner_runtime::launcher;

@@ -149,7 +149,7 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         if arguments.compare {
             return compare(arguments, &comparison);
         }
-        method = comparison.best().method;
+        method = comparison.best().method.clone();
         resolved = format!("auto takes {}\n", comparison.best());
     }
     if let Some(rank) = arguments.rank.filter(|&r| r >= workers) {

@@ -158,7 +158,7 @@ pub fn run(arguments: &Reduce) -> Result<(), ReduceError> {
     let read = |folder| memory::read(folder, &method, gradients.len());
     let learnt = arguments.residuals.as_deref().map(read).transpose()?;
     let mut step =
-        Step::prepare(method, gradients.len() as u32, n, learnt.flatten()).map_err(|e| {
+        Step::prepare(method.clone(), gradients.len() as u32, n, learnt.flatten()).map_err(|e| {
             match (e, &arguments.residuals) {
                 (ReduceError::Routine(e @ RoutineError::Memory { .. }), Some(folder)) => {
                     let what = format!("{e}; remove it to start on these residuals afresh");
@@ -251,7 +251,7 @@ fn write(
             npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
         })?;
     }
-    let text = memory::text(step.method(), &step.ensemble.memories);
+    let text = memory::text(step.method(), &step.ensemble.memories());
     staged.write(&out.join(memory::NAME), |file| file.write_all(text.as_bytes()))?;
     staged.write(&out.join("update.npy"), |file| npy::write(file, shape, step.mean(reduced)))?;
     Ok(staged.publish()?)

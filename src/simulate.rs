@@ -236,9 +236,9 @@ impl Simulate {
     }
 
     /// How bags are represented in a job of these steps.
-    fn bags(&self, method: Method, network: &Network, n: usize, steps: Steps) -> Result<Bags, String> {
+    fn bags(&self, method: &Method, network: &Network, n: usize, steps: Steps) -> Result<Bags, String> {
         let workers = network.hosts.len() as u32;
-        let k = choice::k(&method, workers, n).map_err(|error| error.to_string())?;
+        let k = choice::k(method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {
             let density = k as f64 / n as f64;
             Bags::Lengths(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
@@ -294,9 +294,9 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     for (name, method) in methods {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let bags = simulate.bags(method, &network, n, Steps::default())?;
+            let bags = simulate.bags(&method, &network, n, Steps::default())?;
             let (traces, network) =
-                simulation::traces_on(&network, method, (workers, n), bags, &bench_gradient)
+                simulation::traces_on(&network, &method, (workers, n), bags, &bench_gradient)
                     .map_err(|error| error.to_string())?;
             let replayed =
                 simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());

@@ -103,7 +103,7 @@ fn main() {
     let place = arguments.iter().position(|argument| argument == "--method");
     let name = place.and_then(|place| arguments.get(place + 1)).map_or("spardl", String::as_str);
     let method = Method::named(name).expect("a method").density(0.01);
-    let ensemble = |_| Ensemble::new(method, 1, n).expect("at least one entry");
+    let ensemble = |_| Ensemble::new(method.clone(), 1, n).expect("at least one entry");
     let mut ensembles: Vec<Ensemble> = STREAMS.iter().map(ensemble).collect();
     let traffic = [vec![1.0f32; n], vec![2.0; n]];
     let mut sum = vec![3.0f32; n];

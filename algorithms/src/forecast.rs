@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::collectives::{MethodError, Routine, RoutineError, Sag};
+use crate::collectives::{MethodError, Routine, RoutineError};
 use crate::residual::Residual;
 use crate::schedule::lockstep;
 use crate::{Method, Rank};
@@ -81,14 +81,10 @@ pub struct Model {
 }
 
 /// What a step of a method is expected to cost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Forecast {
     /// The method, resolved.
     pub method: Method,
-    /// How many teams it has.
-    pub teams: u32,
-    /// How they come together.
-    pub sag: Sag,
     /// The whole step, in seconds: the sum of the three parts.
     pub seconds: f64,
     /// Accumulating, choosing and encoding, in seconds.
@@ -114,7 +110,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`bytes_per_entry`].
-    pub fn new(network: Network, speed: Speed, method: Method, n: usize) -> Result<Self, RoutineError> {
+    pub fn new(network: Network, speed: Speed, method: &Method, n: usize) -> Result<Self, RoutineError> {
         let bytes_per_entry = bytes_per_entry(method, n)?;
         Ok(Self { network, speed, overlap: OVERLAP, bytes_per_entry })
     }
@@ -122,10 +118,10 @@ impl Model {
     /// What a step of this method costs among so many workers.
     ///
     /// # Errors
-    /// As [`Method::shape`].
-    pub fn forecast(&self, method: Method, workers: u32, n: usize) -> Result<Forecast, MethodError> {
+    /// As [`Method::shape`] and [`Method::cost`].
+    pub fn forecast(&self, method: Method, workers: u32, n: usize) -> Result<Forecast, RoutineError> {
         let shape = method.shape(workers, n)?;
-        let range = method.collective().cost(&shape);
+        let range = method.cost(&shape)?;
         let between = |low: u64, high: u64| {
             let (low, high) = (low as f64, high as f64);
             high - self.overlap * (high - low)
@@ -134,7 +130,10 @@ impl Model {
         let received = between(range.low.words_received, range.high.words_received);
         let rounds = range.low.rounds.max(range.high.rounds);
         let messages = range.low.messages.max(range.high.messages);
-        let all_dense = method.collective().dense_words(&shape) as f64;
+        let all_dense = match method.collective().is_sparse() {
+            true => method.collective().dense_words(&shape) as f64,
+            false => f64::INFINITY,
+        };
         let (dense, sparse) = self.entries(words, all_dense);
         let (dense_received, sparse_received) = self.entries(received, all_dense);
         let bytes = |dense: f64, sparse: f64| 4.0 * dense + self.bytes_per_entry * sparse;
@@ -144,10 +143,9 @@ impl Model {
             + messages as f64 * message * 1e-9
             + bytes(dense, sparse) / self.network.bytes_per_second;
         let merge = (sparse * merge + dense * add) * 1e-9;
+        let delivered = method.collective().delivers(&shape);
         Ok(Forecast {
             method,
-            teams: shape.teams,
-            sag: shape.sag,
             seconds: select + exchange + merge,
             select,
             exchange,
@@ -156,7 +154,7 @@ impl Model {
             messages,
             words: words.round() as u64,
             bytes_received: bytes(dense_received, sparse_received).round() as u64,
-            delivered: method.collective().delivers(&shape),
+            delivered,
         })
     }
 
@@ -170,8 +168,8 @@ impl Model {
     /// delivers more, and then in the order in which they are listed. At least one. Equal models give equal rankings on every worker.
     ///
     /// # Errors
-    /// As [`Method::candidates`].
-    pub fn rank(&self, choice: Method, workers: u32, n: usize) -> Result<Vec<Forecast>, MethodError> {
+    /// As [`Method::candidates`] and [`forecast`](Self::forecast).
+    pub fn rank(&self, choice: &Method, workers: u32, n: usize) -> Result<Vec<Forecast>, RoutineError> {
         let candidates = choice.candidates(workers, n)?.into_iter();
         let mut ranking =
             candidates.map(|method| self.forecast(method, workers, n)).collect::<Result<Vec<_>, _>>()?;
@@ -181,18 +179,10 @@ impl Model {
     }
 }
 
-/// The method and its teams, without what all candidates of a choice have in common.
+/// The method's title.
 impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.method.collective().name())?;
-        if self.teams > 1 {
-            write!(f, " with {} teams", self.teams)?;
-        }
-        match self.sag {
-            Sag::Auto => Ok(()),
-            Sag::Recursive => write!(f, " by R-SAG"),
-            Sag::Bruck => write!(f, " by B-SAG"),
-        }
+        f.write_str(&self.method.title())
     }
 }
 
@@ -207,7 +197,7 @@ const LONGEST: f64 = (1 << 20) as f64;
 ///
 /// # Errors
 /// A sparsity that n entries do not have, or a coding that is not known.
-pub fn bytes_per_entry(method: Method, n: usize) -> Result<f64, RoutineError> {
+pub fn bytes_per_entry(method: &Method, n: usize) -> Result<f64, RoutineError> {
     let k = method.sparsity().k(n).map_err(MethodError::from)?;
     if k == 0 {
         return Ok(0.0);
@@ -216,7 +206,7 @@ pub fn bytes_per_entry(method: Method, n: usize) -> Result<f64, RoutineError> {
     let len = (SAMPLE / density).clamp(1.0, LONGEST.min(n as f64).max(1.0)).ceil();
     let method = Method::named("topka")?.coding(method.values()).k((len * density).ceil() as usize);
     let executions = (0..2u32).map(|rank| {
-        let routine = Routine::new(method, Rank(rank), 2, len as usize, 0)?;
+        let routine = Routine::new(method.clone(), Rank(rank), 2, len as usize, 0)?;
         let gradient = (0..len as u64).map(|i| noise(i * 2 + u64::from(rank))).collect();
         let residual =
             Residual::<f32>::new(routine.prepared().program.schedule().partition.clone(), Vec::new());
@@ -224,9 +214,7 @@ pub fn bytes_per_entry(method: Method, n: usize) -> Result<f64, RoutineError> {
         Ok(routine.begin(Arc::new(gradient), vec![Default::default(); blocks]))
     });
     let executions = executions.collect::<Result<Vec<_>, RoutineError>>()?;
-    let Ok(done) = lockstep(executions) else {
-        unreachable!("numbers between 0 and 1 do not overflow, and a worker decodes what its like encoded")
-    };
+    let done = lockstep(executions)?;
     let (bytes, words) =
         done.runs.iter().fold((0, 0), |(b, w), r| (b + r.bytes_received, w + r.words_received));
     Ok(2.0 * bytes as f64 / words.max(1) as f64)
@@ -264,12 +252,12 @@ mod tests {
             let (better, slow, narrow) =
                 (model(latency, rate), model(2.0 * latency, rate), model(latency, rate / 2.0));
             for method in Method::auto().candidates(workers, n).unwrap() {
-                let of = |model: &Model| model.forecast(method, workers, n).unwrap();
+                let of = |model: &Model| model.forecast(method.clone(), workers, n).unwrap();
                 let best = of(&better);
                 prop_assert!(best.seconds <= of(&slow).seconds && best.seconds <= of(&narrow).seconds);
                 prop_assert!((best.seconds - best.select - best.exchange - best.merge).abs() <= 1e-9 * best.seconds);
                 prop_assert!(best.delivered.0 <= best.delivered.1 && best.delivered.1 <= n as u64);
-                let more = better.forecast(method, workers, 2 * n).unwrap();
+                let more = better.forecast(method.clone(), workers, 2 * n).unwrap();
                 prop_assert!(best.seconds <= more.seconds, "{best} of {n} entries");
             }
         }
@@ -279,9 +267,9 @@ mod tests {
         fn a_ranking_is_sorted_and_repeats(workers in 1u32..70, n in 1000usize..100_000) {
             let model = model(1e-4, 1e8);
             let names = |ranking: &[Forecast]| ranking.iter().map(Forecast::to_string).collect::<Vec<_>>();
-            let ranking = model.rank(Method::auto(), workers, n).unwrap();
+            let ranking = model.rank(&Method::auto(), workers, n).unwrap();
             prop_assert!(ranking.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
-            prop_assert_eq!(names(&ranking), names(&model.rank(Method::auto(), workers, n).unwrap()));
+            prop_assert_eq!(names(&ranking), names(&model.rank(&Method::auto(), workers, n).unwrap()));
             let mut once = names(&ranking);
             once.sort();
             once.dedup();
@@ -292,7 +280,7 @@ mod tests {
         /// What bags take on the wire: never more than an index and a value, never less than a value.
         #[test]
         fn an_entry_takes_a_value_and_at_most_an_index(k in 1000usize..20_000, n in 100_000usize..10_000_000) {
-            let bytes = bytes_per_entry(Method::auto().k(k), n).unwrap();
+            let bytes = bytes_per_entry(&Method::auto().k(k), n).unwrap();
             prop_assert!((4.0..8.1).contains(&bytes), "{bytes} bytes for {k} of {n}");
         }
     }
@@ -317,21 +305,24 @@ mod tests {
     /// A narrow network wants few bytes, a fast one few entries handled, a far one few rounds.
     #[test]
     fn networks_decide() {
-        let best = |model: Model, method: Method| model.rank(method, 16, 1_000_000).unwrap()[0];
+        let best = |model: Model, method: Method| model.rank(&method, 16, 1_000_000).unwrap().remove(0);
         let is_dense = |forecast: &Forecast| !forecast.method.collective().is_sparse();
         assert!(!is_dense(&best(model(5e-5, 1e6), Method::auto())));
         // Nearly everything selected, on a network faster than any processor: dense.
         assert!(is_dense(&best(model(1e-6, 1e12), Method::auto().density(0.4))));
         let far = best(model(1.0, 1e9), Method::auto());
-        let rounds = model(1.0, 1e9).rank(Method::auto(), 16, 1_000_000).unwrap();
+        let rounds = model(1.0, 1e9).rank(&Method::auto(), 16, 1_000_000).unwrap();
         assert_eq!(Some(far.rounds), rounds.iter().map(|forecast| forecast.rounds).min());
     }
 
     #[test]
     fn options_are_kept_to() {
-        let teams = Method::auto().teams(3).candidates(6, 1000).unwrap();
+        let auto = |teams| Method::auto().with("teams", teams).unwrap();
+        let teams = auto("3").candidates(6, 1000).unwrap();
         let sparse = teams.iter().filter(|m| m.collective().is_sparse());
-        assert!(sparse.clone().count() > 0 && sparse.clone().all(|m| m.shape(6, 1000).unwrap().teams == 3));
+        assert!(sparse.clone().count() > 0 && sparse.clone().all(|m| m.option("teams").unwrap() == "3"));
+        assert!(teams.len() > sparse.count(), "dense methods have no teams, and are compared all the same");
+        assert!(auto("4").candidates(6, 1000).unwrap_err().to_string().contains("choose 1, 2, 3 or 6"));
         assert!(Method::auto().density(2.0).candidates(6, 1000).is_err());
         assert!(Method::auto().shape(6, 1000).is_err());
     }

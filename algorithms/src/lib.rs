@@ -18,6 +18,7 @@ pub mod bag;
 pub mod collectives;
 pub mod element;
 pub mod forecast;
+pub mod laws;
 mod layers;
 mod partition;
 mod reduction;

@@ -27,7 +27,7 @@ use course::{COUNTED, Course, milliseconds};
 pub(crate) fn cheapest<T>(
     session: &Inner,
     name: &str,
-    choice: Method,
+    choice: &Method,
     n: usize,
     make: impl Fn(Method) -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -36,7 +36,7 @@ pub(crate) fn cheapest<T>(
     let ranking = model.rank(choice, session.post.workers, n)?;
     let mut refused = MethodError::Unresolved.into();
     for forecast in ranking {
-        match make(forecast.method) {
+        match make(forecast.method.clone()) {
             Err(error @ Error::Reduction(_)) => refused = error,
             Err(error) => return Err(error),
             Ok(made) => {
@@ -63,7 +63,7 @@ pub struct Chosen {
 }
 
 /// A method that `auto` may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tried {
     /// What it is expected to cost.
     pub forecast: Forecast,
@@ -88,9 +88,9 @@ impl Auto {
         let probed = probe::probe(session, longest)?;
         let (workers, speaks) = (session.post.workers, session.post.rank.0 == 0);
         let mut courses = Vec::new();
-        for &(choice, n) in groups {
-            let model = Model::new(probed.network, probed.speed, choice, n)?;
-            let course = Course::new(model.rank(choice, workers, n)?);
+        for (choice, n) in groups {
+            let model = Model::new(probed.network, probed.speed, choice, *n)?;
+            let course = Course::new(model.rank(choice, workers, *n)?);
             if speaks {
                 eprintln!("gleaner: {}", course.announce(&probed));
             }
@@ -101,7 +101,7 @@ impl Auto {
 
     /// The method that a group runs.
     pub(crate) fn method(&self, group: usize) -> Method {
-        self.courses[group].present().method
+        self.courses[group].present().method.clone()
     }
 
     /// What all groups have come to.

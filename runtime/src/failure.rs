@@ -38,8 +38,8 @@ impl From<RoutineError> for Error {
         match error {
             RoutineError::Method(error) => Error::Method(error),
             RoutineError::Check(error) => Error::Schedule(error),
-            RoutineError::Memory { .. } => Error::Learnt(error),
             RoutineError::Version(error) => Error::Version(error),
+            error => Error::Routine(error),
         }
     }
 }
@@ -84,9 +84,9 @@ pub enum Error {
     /// A schedule that is no all-reduce.
     #[error("the method's schedules are wrong: {0}")]
     Schedule(#[from] CheckError),
-    /// A checkpoint of another method.
+    /// A checkpoint of another method, or a method that cannot be reckoned with.
     #[error(transparent)]
-    Learnt(RoutineError),
+    Routine(RoutineError),
     /// A checkpoint that cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -83,7 +83,7 @@ impl Gradients {
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
-        let agree = || session.agree(Purpose::Gradients, &describe(layout, method));
+        let agree = || session.agree(Purpose::Gradients, &describe(layout, &method));
         if method.is_auto() {
             // Before anything is measured for it.
             agree()?;
@@ -101,7 +101,7 @@ impl Gradients {
         for number in 0..layout.group_count() {
             let n = layout.layers(number).entries();
             let method = match method.sparsity() {
-                Sparsity::Density(_) => method,
+                Sparsity::Density(_) => method.clone(),
                 // An explicit k is shared out to the groups by their lengths; none goes without an entry, or it would wait
                 // for ever.
                 Sparsity::K(k) => {
@@ -112,7 +112,7 @@ impl Gradients {
                     let upto = |entries: usize| {
                         (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize
                     };
-                    method.k((upto(before + n) - upto(before)).max(k.min(1)).min(n))
+                    method.clone().k((upto(before + n) - upto(before)).max(k.min(1)).min(n))
                 }
             };
             before += n;
@@ -363,7 +363,7 @@ impl Gradients {
 
     /// The methods of the groups: those that were chosen, if the method was a choice.
     pub fn methods(&self) -> Vec<Method> {
-        self.groups.iter().map(|g| g.group.routine.method()).collect()
+        self.groups.iter().map(|g| g.group.routine.method().clone()).collect()
     }
 
     /// What the method `auto` has come to for each group; nothing where the method was named.
@@ -428,7 +428,7 @@ fn stream(channel: u8, group: usize) -> u64 {
 }
 
 /// What all ranks must agree on, a line each.
-fn describe(layout: &Layout, method: Method) -> String {
+fn describe(layout: &Layout, method: &Method) -> String {
     let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
     text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {

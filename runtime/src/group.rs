@@ -52,7 +52,7 @@ impl<T: Element> Group<T> {
         reduction: Reduction<T>,
     ) -> Result<Self, Error> {
         let (rank, workers) = (session.post.rank, session.post.workers);
-        let routine = Routine::new(method, rank, workers, layers.clone(), stream)?;
+        let routine = Routine::new(method.clone(), rank, workers, layers.clone(), stream)?;
         let schedule = routine.prepared().program.schedule();
         let mut residual =
             Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());

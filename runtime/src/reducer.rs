@@ -78,7 +78,7 @@ impl<T: Element> Reducer<T> {
         let group = if method.is_auto() {
             // Before anything is measured for it.
             agree()?;
-            auto::cheapest(&session, name, method, n, group)?
+            auto::cheapest(&session, name, &method, n, group)?
         } else {
             group(method)?
         };
@@ -89,7 +89,7 @@ impl<T: Element> Reducer<T> {
             layout: Arc::new(layout),
             by_name,
             step: 0,
-            method: group.routine.method(),
+            method: group.routine.method().clone(),
             idle: resting(group),
             reduction,
         })
@@ -182,7 +182,7 @@ impl<T: Element> Reducer<T> {
 
     /// The method that it runs: the one that was chosen, if the method was a choice.
     pub fn method(&self) -> Method {
-        self.method
+        self.method.clone()
     }
 
     /// The number of the next step, from 0.

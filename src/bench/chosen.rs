@@ -1,7 +1,8 @@
 //! What the method `auto` came to, as the report has it.
 
-use gleaner_algorithms::collectives::Sag;
 use serde::Serialize;
+
+use crate::choice::Teams;
 
 /// The method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
@@ -16,8 +17,8 @@ pub struct Chosen {
 #[derive(Clone, Debug, Serialize)]
 struct Tried {
     method: &'static str,
-    teams: u32,
-    sag: Option<&'static str>,
+    #[serde(flatten)]
+    teams: Teams,
     seconds_expected: f64,
     seconds_measured: Option<f64>,
 }
@@ -34,12 +35,7 @@ impl From<&gleaner_runtime::Tried> for Tried {
         let forecast = &tried.forecast;
         Self {
             method: forecast.method.collective().name(),
-            teams: forecast.teams,
-            sag: match forecast.sag {
-                Sag::Auto => None,
-                Sag::Recursive => Some("recursive"),
-                Sag::Bruck => Some("bruck"),
-            },
+            teams: Teams::of(&forecast.method),
             seconds_expected: forecast.seconds,
             seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
         }

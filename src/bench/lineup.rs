@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::choice::{self, Choice, ChoiceError};
 
 /// A method that is measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Entrant {
     /// The method.
     pub method: Method,
@@ -71,7 +71,6 @@ fn judge(method: Method, workers: u32, n: usize) -> Result<Entrant, ChoiceError>
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use gleaner_algorithms::collectives::COLLECTIVES;
 
     use super::*;
 
@@ -99,7 +98,7 @@ mod tests {
             let lineup = enlisted("--method all", workers, n).unwrap();
             let mut all = names(&lineup);
             all.extend(lineup.refused.iter().map(|refusal| &*refusal.method));
-            let mut known: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+            let mut known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
             all.sort_unstable();
             known.sort_unstable();
             assert_eq!(all, known, "{workers} workers, {n} entries");

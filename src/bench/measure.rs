@@ -83,7 +83,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
 fn start(session: &Session, entrants: Vec<Entrant>, n: usize) -> Result<Vec<Runner>, Error> {
     let layout = Layout::new().parameter(PARAMETER, n);
     let runner = |entrant: Entrant| {
-        let gradients = session.gradients(&layout, entrant.method)?;
+        let gradients = session.gradients(&layout, entrant.method.clone())?;
         Ok(Runner { entrant, gradients, digest: Sha256::new(), records: Vec::new(), lost: 0.0 })
     };
     entrants.into_iter().map(runner).collect()

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::{RoutineError, Sag};
+use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
 use plotters::element::{DashedPathElement, PathElement};
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
@@ -12,6 +12,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 use serde::Serialize;
 
+use crate::choice::Teams;
 use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use gleaner_testbed::quantity::{self, Rate, grouped};
 
@@ -26,8 +27,8 @@ const MOST_WORKERS: u32 = 4096;
 #[derive(Serialize)]
 struct Row {
     method: &'static str,
-    teams: u32,
-    sag: Option<&'static str>,
+    #[serde(flatten)]
+    teams: Teams,
     rounds: u64,
     messages: u64,
     words_critical: u64,
@@ -93,8 +94,8 @@ impl Comparison {
         speed: Speed,
     ) -> Result<Self, RoutineError> {
         let network = Network { latency, bytes_per_second: bandwidth.bytes_per_second() };
-        let model = Model::new(network, speed, choice, n)?;
-        let ranking = model.rank(choice, workers, n)?;
+        let model = Model::new(network, speed, &choice, n)?;
+        let ranking = model.rank(&choice, workers, n)?;
         Ok(Self { choice, workers, n, bandwidth, model, ranking })
     }
 
@@ -107,12 +108,7 @@ impl Comparison {
         let best = self.best().seconds.max(f64::MIN_POSITIVE);
         let row = |f: &Forecast| Row {
             method: f.method.collective().name(),
-            teams: f.teams,
-            sag: match f.sag {
-                Sag::Auto => None,
-                Sag::Recursive => Some("recursive"),
-                Sag::Bruck => Some("bruck"),
-            },
+            teams: Teams::of(&f.method),
             rounds: f.rounds,
             messages: f.messages,
             words_critical: f.words,
@@ -207,7 +203,7 @@ impl Comparison {
         let most = MOST_WORKERS.max(self.workers);
         let mut curves: Vec<(&'static str, Vec<(u32, f64)>)> = Vec::new();
         for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
-            for forecast in self.model.rank(self.choice, workers, self.n).unwrap_or_default() {
+            for forecast in self.model.rank(&self.choice, workers, self.n).unwrap_or_default() {
                 let name = forecast.method.collective().name();
                 let place = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
                     curves.push((name, Vec::new()));

@@ -41,11 +41,11 @@ impl Step {
         n: usize,
         learnt: Option<Vec<Memory>>,
     ) -> Result<Self, ReduceError> {
-        let ensemble = match learnt {
-            None => Ensemble::new(method, workers, n)?,
-            Some(memories) => Ensemble::after(method, method.shape(workers, n)?, memories)?,
-        };
-        let (partition, cost) = (ensemble.programs[0].schedule().partition.clone(), ensemble.cost);
+        let mut ensemble = Ensemble::new(method.clone(), workers, n)?;
+        if let Some(memories) = learnt {
+            ensemble.restore(memories)?;
+        }
+        let (partition, cost) = (ensemble.partition().clone(), ensemble.cost());
         Ok(Self { method, ensemble, cost, partition })
     }
 

@@ -104,7 +104,7 @@ fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
 }
 
 fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>, String> {
-    let Measured { method, workers, n, steps, .. } = case.measured;
+    let Measured { ref method, workers, n, steps, .. } = case.measured;
     let refused = |reason: String| format!("{} among {workers} workers: {reason}", case.measured.label);
     let bags = simulate.bags(method, &case.network, n, steps).map_err(refused)?;
     let made = || {

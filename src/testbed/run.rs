@@ -69,10 +69,12 @@ fn check(job: &Job) -> Result<(), String> {
     let refuse = |reason: String| {
         format!("a case cannot be run: gleaner {} with {} workers: {reason}", typed(), job.workers())
     };
-    match crate::Command::try_parse_from(&job.program) {
-        Ok(crate::Command::Bench(bench)) => bench.check(job.workers()).map_err(|e| refuse(e.to_string())),
+    match crate::cli::Command::try_parse_from(&job.program) {
+        Ok(crate::cli::Command::Bench(bench)) => {
+            bench.check(job.workers()).map_err(|e| refuse(e.to_string()))
+        }
         #[cfg(feature = "train")]
-        Ok(crate::Command::Train(arguments)) => {
+        Ok(crate::cli::Command::Train(arguments)) => {
             arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
         }
         Ok(_) => Err(refuse("this is no measurement".into())),

@@ -86,7 +86,7 @@ impl<'a> Run<'a> {
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
-        let gradients = session.gradients(&parameters.layout(), settings.method)?;
+        let gradients = session.gradients(&parameters.layout(), settings.method.clone())?;
         let optimizer = Optimizer::new(&parameters, settings.momentum, settings.weight_decay);
         let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
         let loss_curve = Vec::new();

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::calibration::{Prepared, fit};
 use gleaner_testbed::simulation::measured::{Measured, read};
@@ -29,7 +29,7 @@ fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
 
 /// All methods that run among so many workers.
 fn methods(workers: u32, n: usize, density: f64) -> Vec<Method> {
-    let named = COLLECTIVES.iter().map(|collective| Method::of(*collective).density(density));
+    let named = Method::all().map(|method| method.density(density));
     named.filter(|method| method.shape(workers, n).is_ok()).collect()
 }
 
@@ -65,7 +65,7 @@ fn close(a: f64, b: f64) -> bool {
 fn one_worker_takes_what_it_computes_and_no_more() {
     let machine = Machine::default();
     for method in methods(1, 5000, 0.02) {
-        for trace in carried(method, 1, 5000) {
+        for trace in carried(method.clone(), 1, 5000) {
             let replayed = replay(&trace, &machine, &star(1), false);
             assert!(close(replayed.seconds(), work(&trace, 0, &machine)), "{method}");
             assert_eq!(replayed.workers[0].exchange, 0.0, "{method}");
@@ -79,7 +79,7 @@ fn parts_add_up() {
     for workers in [2, 3, 6] {
         for method in methods(workers, 6000, 0.02) {
             let replayed =
-                replay(&carried(method, workers, 6000)[0], &Machine::default(), &star(workers), true);
+                replay(&carried(method.clone(), workers, 6000)[0], &Machine::default(), &star(workers), true);
             for worker in &replayed.workers {
                 let sum = worker.select + worker.exchange + worker.merge;
                 assert!(close(sum, worker.seconds), "{method}: {sum} of {}", worker.seconds);
@@ -268,7 +268,7 @@ fn workers_of_a_machine_begin_one_after_the_other() {
 fn no_step_is_faster_than_latency_and_bandwidth_allow() {
     for workers in [2, 4, 7] {
         for method in methods(workers, 6000, 0.02) {
-            let trace = carried(method, workers, 6000).remove(0);
+            let trace = carried(method.clone(), workers, 6000).remove(0);
             let taken = seconds(&trace, &Machine::infinite(), &star(workers));
             let bytes = trace.bytes_received().into_iter().fold(0.0, f64::max);
             let least = (bytes / LINK.rate).max(chain(&trace, &Machine::infinite(), LINK));
@@ -286,7 +286,7 @@ fn an_infinite_network_leaves_the_longest_chain() {
     for workers in [2u32, 6] {
         let network = Network::star(workers, link, f64::INFINITY, false);
         for method in methods(workers, 6000, 0.02) {
-            let trace = carried(method, workers, 6000).remove(0);
+            let trace = carried(method.clone(), workers, 6000).remove(0);
             let taken = seconds(&trace, &machine, &network);
             assert!(close(taken, chain(&trace, &machine, link)), "{method}: {taken}");
         }
@@ -329,7 +329,7 @@ fn worse_is_not_faster() {
     let machine = Machine::default();
     for workers in [3u32, 8] {
         for method in methods(workers, 20_000, 0.02) {
-            let trace = carried(method, workers, 20_000).remove(0);
+            let trace = carried(method.clone(), workers, 20_000).remove(0);
             let best = seconds(&trace, &machine, &star(workers));
             let link = |link: Link| Network::star(workers, link, 2.0, false);
             let worse = [
@@ -353,7 +353,7 @@ fn worse_is_not_faster() {
 fn everybody_waits_for_a_straggler() {
     let machine = Machine::default();
     for method in methods(4, 20_000, 0.02) {
-        let trace = carried(method, 4, 20_000).remove(0);
+        let trace = carried(method.clone(), 4, 20_000).remove(0);
         let mut network = star(4);
         network.hosts[1].slow = 10.0;
         let replayed = replay(&trace, &machine, &network, false);
@@ -546,7 +546,7 @@ fn a_machine_is_fitted() {
     for workers in [2u32, 4] {
         for name in ["spardl", "ring", "gtopk", "topka", "dsar-split-all-gather"] {
             let method = Method::named(name).unwrap().density(0.01);
-            let traces = carried(method, workers, 100_000);
+            let traces = carried(method.clone(), workers, 100_000);
             let network = Network::star(workers, LINK, 2.0, true);
             let replayed = replay(&traces[0], &machine, &network, false);
             let slowest = replayed.slowest();
@@ -629,7 +629,7 @@ fn measurements_are_read() {
     let shape = found[0].shape.unwrap();
     assert_eq!((shape.rate.unwrap().bytes_per_second(), shape.loss.share()), (1.25e7, 0.01));
     assert_eq!((found[0].cores, found[0].workers, found[0].label.as_str()), (Some(3), 4, "spardl/2"));
-    assert_eq!(found[0].method.shape(4, 1000).unwrap().teams, 2);
+    assert_eq!(found[0].method.option("teams").unwrap(), "2");
     assert_eq!(found[0].steps, Steps { warm_up: 8, counted: 5 });
     assert_eq!(found[1].steps, steps(5), "bench has three steps before, if nothing else is said");
     assert_eq!((found[0].seconds, &found[0].turns[..]), (0.6, &[0.5, 0.9, 0.6][..]));

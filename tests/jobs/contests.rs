@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gleaner_algorithms::collectives::COLLECTIVES;
+use gleaner_algorithms::Method;
 use serde_json::Value;
 
 use crate::job::{Job, end};
@@ -59,7 +59,7 @@ fn all_are_listed_by_the_time_they_take() {
         .chain(report["refused"].as_array().unwrap())
         .map(|m| m["method"].as_str().unwrap())
         .collect();
-    let mut known: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+    let mut known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
     names.sort_unstable();
     known.sort_unstable();
     assert_eq!(names, known);
@@ -239,7 +239,7 @@ fn auto_reports_what_it_settled_for() {
         command.args(arguments).args(["--method", method, "--warmup", warmup]);
         run(command).report()["auto"].clone()
     };
-    let known: Vec<&str> = COLLECTIVES.iter().map(|c| c.name()).collect();
+    let known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
     for (warmup, is_settled) in [("3", false), ("14", false), ("229", true)] {
         let auto = chosen("auto", warmup);
         assert_eq!(auto["settled"], is_settled, "{auto}");

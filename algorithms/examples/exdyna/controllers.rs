@@ -34,7 +34,7 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
     );
     let mut all = Vec::new();
     for (exdyna, _) in LINES {
-        let followed = follow(Method::of(exdyna).k(job.k), job.workers, job.n, STEPS)?;
+        let followed = follow(Method::of(*exdyna).k(job.k), job.workers, job.n, STEPS)?;
         report(exdyna.name, &followed, job.k);
         all.push(followed);
     }

@@ -27,8 +27,8 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
         ("top-k", Method::named("topka")?),
         ("hard threshold", Method::named("topka")?.selector(hard)),
         ("SIDCo", Method::named("topka")?.selector("sidco-exp".parse()?)),
-        ("ExDyna printed", Method::of(&ExDyna::PRINTED)),
-        ("ExDyna", Method::of(&ExDyna::CORRECTED)),
+        ("ExDyna printed", Method::of(ExDyna::PRINTED)),
+        ("ExDyna", Method::of(ExDyna::CORRECTED)),
     ];
     println!(
         "{:16} {:>20} {:>12} {:>20} {:>22}",

@@ -7,7 +7,7 @@ use crate::schedule::{After, How, Receive, Send, Slots, Step};
 /// and gets the next ones from the member at distance 2^t: ⌈log2 P⌉ rounds, P − 1 parts received.
 ///
 /// `rank` names the members, and `parts` the slots of so many parts from one on.
-pub(super) fn all_gather(
+pub fn all_gather(
     w: u32,
     members: u32,
     rank: impl Fn(u32) -> Rank,

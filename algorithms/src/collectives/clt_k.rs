@@ -7,15 +7,33 @@
 //! reduce-scatter and an all-gather of values alone: 2⌈log2 P⌉ rounds and 2k(P − 1)/P words where the indices are spread
 //! evenly over the gradient. Exactly the leader's k entries are delivered, fewer only where they are zero.
 
-use super::{Collective, CostRange, Shape, Structure, agreed, ceil_log2};
-use crate::schedule::{After, Cost, How, Memory, Observed, Receive, Rule, Send, Slots, Step};
+use super::{Collective, CostRange, MethodError, Number, Shape, State, Structure, agreed, ceil_log2};
+use crate::schedule::{After, Cost, How, Observed, Receive, Rule, Send, Slots, Step};
 use crate::{Partition, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CltK;
 
+/// Whose turn it is.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
+    leader: u32,
+}
+
+impl State for Turn {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        vec![&mut self.leader]
+    }
+
+    fn migrate(self, _: &Shape, to: &Shape) -> Self {
+        Self { leader: self.leader % to.workers }
+    }
+}
+
 impl Collective for CltK {
+    type State = Turn;
+
     fn name(&self) -> &'static str {
         "clt-k"
     }
@@ -32,6 +50,10 @@ impl Collective for CltK {
         false
     }
 
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        shape.pooled(self.name())
+    }
+
     fn blocks(&self, shape: &Shape) -> u32 {
         shape.workers
     }
@@ -40,13 +62,8 @@ impl Collective for CltK {
         agreed::LANES
     }
 
-    /// Whose turn it is.
-    fn memory(&self, _: &Shape) -> Memory {
-        Memory { agreed: vec![0.0], ..Memory::default() }
-    }
-
-    fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
-        let leader = memory.agreed.first().map_or(0, |&turn| turn as u32) % shape.workers;
+    fn structure(&self, shape: &Shape, _: u64, turn: &Turn) -> Structure {
+        let leader = turn.leader % shape.workers;
         Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, leader)
     }
 
@@ -63,20 +80,20 @@ impl Collective for CltK {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, _: &Observed) {
-        memory.agreed = vec![f64::from((structure.kind + 1) % shape.workers)];
+    fn learn(&self, shape: &Shape, structure: &Structure, turn: &mut Turn, _: &Observed) {
+        turn.leader = (structure.kind + 1) % shape.workers;
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let levels = u64::from(ceil_log2(shape.workers));
         let told = shape.k as u64;
         let Cost { rounds, messages, words_received, words_critical } = agreed::cost(shape, shape.k as u64);
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: rounds + levels,
             messages: messages + levels,
             words_received: words_received + if levels > 0 { told } else { 0 },
             words_critical: words_critical + levels * told,
-        })
+        }))
     }
 }
 

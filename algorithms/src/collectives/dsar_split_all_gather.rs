@@ -5,15 +5,17 @@
 //! evenly.
 
 use super::ssar_split_all_gather::{split, split_cost};
-use super::{Collective, CostRange, MethodError, Shape, Structure, method};
+use super::{Collective, CostRange, Shape, Structure};
 use crate::schedule::{Cost, Rule, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DsarSplitAllGather;
 
 impl Collective for DsarSplitAllGather {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "dsar-split-all-gather"
     }
@@ -26,8 +28,8 @@ impl Collective for DsarSplitAllGather {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {
@@ -47,12 +49,12 @@ impl Collective for DsarSplitAllGather {
         u64::from(shape.workers - 1) * (shape.n as u64).div_ceil(u64::from(shape.workers))
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let low = split_cost(shape, 1).low;
         let others = u64::from(shape.workers - 1);
         let len = (shape.n as u64).div_ceil(u64::from(shape.workers));
         let share = (2 * (shape.k as u64).div_ceil(u64::from(shape.workers))).min(len);
         let words = others * (share + len);
-        CostRange::fixed(Cost { words_received: words, words_critical: words, ..low })
+        Some(CostRange::fixed(Cost { words_received: words, words_critical: words, ..low }))
     }
 }

@@ -19,19 +19,19 @@ mod printed;
 pub use corrected::Corrected;
 pub use printed::Printed;
 
-use super::{Collective, CostRange, Shape, Structure, agreed, bruck, ceil_log2};
-use crate::schedule::{Cost, Memory, Observed, Register, Rule, Slots, Step};
+use super::{Collective, CostRange, Number, Shape, State, Structure, agreed, bruck, ceil_log2};
+use crate::schedule::{Cost, Observed, Register, Rule, Slots, Step};
 use crate::{Block, Partition, Rank};
 
-/// ExDyna with one of its sets of controllers. A constant with other numbers is a method of its own:
+/// ExDyna with one of its sets of controllers. With other numbers it is a method of its own:
 ///
 /// ```
 /// use gleaner_algorithms::Method;
 /// use gleaner_algorithms::collectives::{Controllers, ExDyna, Printed};
 ///
-/// static QUICK: ExDyna =
-///     ExDyna { name: "exdyna-quick", controllers: Controllers::Printed(Printed { gamma: 0.05, ..Printed::PUBLISHED }) };
-/// assert_eq!(Method::of(&QUICK).density(0.01).shape(4, 100_000).unwrap().k, 1000);
+/// let quick = Printed { gamma: 0.05, ..Printed::PUBLISHED };
+/// let quick = ExDyna { name: "exdyna-quick", controllers: Controllers::Printed(quick) };
+/// assert_eq!(Method::of(quick).density(0.01).shape(4, 100_000).unwrap().k, 1000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExDyna {
@@ -50,8 +50,39 @@ pub enum Controllers {
     Printed(Printed),
 }
 
-/// Where all workers' threshold stands among the agreed numbers.
-const THRESHOLD: usize = 0;
+/// All workers' threshold: the first of the agreed numbers in both states.
+const THRESHOLD: Register = Register::Agreed(0);
+
+/// What ExDyna learns.
+#[derive(Clone, Debug)]
+pub enum Learnt {
+    /// Of our controllers.
+    Corrected(corrected::Following),
+    /// Of the paper's.
+    Printed(printed::Allocation),
+}
+
+impl Default for Learnt {
+    fn default() -> Self {
+        Self::Corrected(corrected::Following::default())
+    }
+}
+
+impl State for Learnt {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        match self {
+            Self::Corrected(following) => following.agreed(),
+            Self::Printed(allocation) => allocation.agreed(),
+        }
+    }
+
+    fn migrate(self, from: &Shape, to: &Shape) -> Self {
+        match self {
+            Self::Corrected(following) => Self::Corrected(following.migrate(from, to)),
+            Self::Printed(allocation) => Self::Printed(allocation.migrate(from, to)),
+        }
+    }
+}
 
 impl ExDyna {
     /// With controllers that keep the density and the balance.
@@ -69,6 +100,8 @@ fn first_threshold(shape: &Shape) -> f64 {
 }
 
 impl Collective for ExDyna {
+    type State = Learnt;
+
     fn name(&self) -> &'static str {
         self.name
     }
@@ -98,21 +131,20 @@ impl Collective for ExDyna {
         agreed::LANES
     }
 
-    fn memory(&self, shape: &Shape) -> Memory {
-        let agreed = match &self.controllers {
-            Controllers::Corrected(corrected) => corrected.memory(shape),
-            Controllers::Printed(printed) => printed.memory(shape),
-        };
-        Memory { agreed, ..Memory::default() }
+    fn start(&self, shape: &Shape) -> Learnt {
+        match &self.controllers {
+            Controllers::Corrected(corrected) => Learnt::Corrected(corrected.start(shape)),
+            Controllers::Printed(printed) => Learnt::Printed(printed.start(shape)),
+        }
     }
 
-    fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
-        let cuts = match &self.controllers {
-            Controllers::Corrected(_) => corrected::cuts(shape, &memory.agreed),
-            Controllers::Printed(printed) => printed.cuts(shape, &memory.agreed),
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
+        let turn = step % u64::from(shape.workers);
+        let partition = match learnt {
+            Learnt::Corrected(following) => Partition::at(shape.n, following.cuts()),
+            Learnt::Printed(allocation) => Partition::at(shape.n, allocation.cuts()),
         };
-        let turn = memory.steps % u64::from(shape.workers);
-        Structure::of(Partition::at(shape.n, cuts), shape.k, turn as u32)
+        Structure::of(partition, shape.k, turn as u32)
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
@@ -125,7 +157,7 @@ impl Collective for ExDyna {
             Controllers::Printed(_) if shape.k == 0 => 0,
             Controllers::Printed(_) => shape.n,
         };
-        let rule = Rule::Above { register: Register::Agreed(THRESHOLD as u8), most };
+        let rule = Rule::Above { register: THRESHOLD, most };
         let proposals = |first, count| Slots::cyclic(first, count, p).in_lane(agreed::PROPOSALS);
         let slots = Slots::one(Block(partition)).in_lane(agreed::PROPOSALS);
         let mut steps = vec![Step::Propose { slots, rule: agreed::unless_all(shape, rule) }];
@@ -134,20 +166,21 @@ impl Collective for ExDyna {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
+    fn learn(&self, shape: &Shape, structure: &Structure, learnt: &mut Learnt, observed: &Observed) {
         // Where nothing or everything is selected, there is nothing to control.
         if shape.k == 0 || shape.k == shape.n {
             return;
         }
-        let agreed = &mut memory.agreed;
-        match &self.controllers {
-            Controllers::Corrected(corrected) => {
-                corrected.learn(shape, &structure.partition, agreed, &observed.proposed);
+        match (&self.controllers, learnt) {
+            (Controllers::Corrected(corrected), Learnt::Corrected(following)) => {
+                corrected.learn(shape, &structure.partition, following, &observed.proposed);
             }
-            Controllers::Printed(printed) => {
+            (Controllers::Printed(printed), Learnt::Printed(allocation)) => {
                 let counts = observed.proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len()));
-                printed.learn(shape, agreed, counts.map(|count| count as f64).collect());
+                printed.learn(shape, allocation, counts.map(|count| count as f64).collect());
             }
+            // A state is started by the same method.
+            _ => {}
         }
     }
 
@@ -160,15 +193,15 @@ impl Collective for ExDyna {
         }
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let levels = u64::from(ceil_log2(shape.workers));
         let gathered = u64::from(shape.workers - 1) * (shape.k as u64).div_ceil(u64::from(shape.workers));
         let values = agreed::cost(shape, shape.k as u64);
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: values.rounds + levels,
             messages: values.messages + levels,
             words_received: values.words_received + gathered,
             words_critical: values.words_critical + gathered,
-        })
+        }))
     }
 }

@@ -4,15 +4,17 @@
 //! Published for powers of two; a binomial tree serves any P. 2⌈log2 P⌉ rounds and 4k⌈log2 P⌉ words along the critical
 //! path; no single worker receives that many. What is dropped on the way is collected as residuals.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, ceil_log2, method};
+use super::{Collective, CostRange, Shape, Structure, ceil_log2};
 use crate::schedule::{After, Cost, How, Receive, Rule, Send, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct GTopk;
 
 impl Collective for GTopk {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "gtopk"
     }
@@ -25,8 +27,8 @@ impl Collective for GTopk {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, _: &Shape) -> u32 {
@@ -62,15 +64,15 @@ impl Collective for GTopk {
         steps
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let l = u64::from(ceil_log2(shape.workers));
         let words = (2 * shape.k as u64).min(shape.n as u64);
         // The root receives from each of its children; the worker that received most.
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: 2 * l,
             messages: l,
             words_received: l * words,
             words_critical: 2 * l * words,
-        })
+        }))
     }
 }

@@ -1,233 +1,48 @@
 //! A method as a user chooses it.
 
-use std::collections::BTreeSet;
 use std::fmt;
-
 use std::sync::Arc;
 
-use super::{COLLECTIVES, Collective, Sag, Shape, Structure, auto, ring, spardl};
+use super::auto::{self, Auto};
+use super::state::Erased;
+use super::{
+    COLLECTIVES, Collective, CostRange, MethodError, RoutineError, Setting, Shape, SparDl, Structure, ring,
+};
 use crate::bag::Coding;
 use crate::residual::{Collection, Correction, CorrectionError, OnNonFinite};
-use crate::schedule::{Cost, Memory, Observed, Schedule, check};
-use crate::selectors::{Selection, Selector, SelectorError};
-use crate::{Layers, Rank, Sparsity, SparsityError};
+use crate::schedule::{Memory, Observed, Schedule, check};
+use crate::selectors::{Selection, Selector};
+use crate::{Layers, Rank, Sparsity};
 
 /// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Method {
-    collective: &'static dyn Collective,
+    collective: Arc<dyn Erased>,
     sparsity: Sparsity,
     collection: Collection,
-    teams: u32,
-    sag: Sag,
     coding: Coding,
     selector: Selector,
     correction: Correction,
     nonfinite: OnNonFinite,
 }
 
-/// A choice that cannot be.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum MethodError {
-    /// No such all-reduce.
-    #[error("there is no method '{name}'; choose one of {known}")]
-    Unknown {
-        /// The name given.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// No such number of entries.
-    #[error(transparent)]
-    Sparsity(#[from] SparsityError),
-    /// A choice that has not been made.
-    #[error(
-        "auto is a choice among methods for the network of a job: expected one of them where no job measures its network; \
-         name a method, or see `gleaner plan --compare` for what suits a network"
-    )]
-    Unresolved,
-    /// Nobody takes part.
-    #[error("a job of 0 workers; expected at least one")]
-    NoWorkers,
-    /// Indices inside a block are 32 bits wide.
-    #[error(
-        "{method} cuts {n} entries among {workers} workers into blocks of {block}; a block has at most {most}: choose a method with more blocks, or more workers",
-        most = u32::MAX - 1
-    )]
-    Block {
-        /// The method's name.
-        method: &'static str,
-        /// The entries of the gradient.
-        n: usize,
-        /// The number of workers.
-        workers: u32,
-        /// The length of a block.
-        block: usize,
-    },
-    /// Teams of different sizes.
-    #[error("{workers} workers cannot be divided into {teams} equal teams; choose {divisors}", divisors = divisors(*workers))]
-    Teams {
-        /// The number of teams.
-        teams: u32,
-        /// The number of workers.
-        workers: u32,
-    },
-    /// Teams that cannot double.
-    #[error(
-        "R-SAG needs a number of teams that is a power of two, and {teams} is not; choose B-SAG, or another number of teams"
-    )]
-    Recursive {
-        /// The number of teams.
-        teams: u32,
-    },
-    /// A method without teams.
-    #[error("{method} has no teams, and {teams} were asked for; only spardl has teams")]
-    NoTeams {
-        /// The method's name.
-        method: &'static str,
-        /// The number of teams.
-        teams: u32,
-    },
-    /// A way to bring teams together, without teams.
-    #[error("{method} has no teams, and a way to bring them together was asked for; only spardl has teams")]
-    NoSag {
-        /// The method's name.
-        method: &'static str,
-    },
-    /// Values that codings do not say.
-    #[error(
-        "values of type {element} are told as they are, and {coding} was asked for; choose exact values, or float32"
-    )]
-    NotFloat32 {
-        /// The name of the element type.
-        element: &'static str,
-        /// The coding.
-        coding: Coding,
-    },
-    /// A method that sends values as they are.
-    #[error(
-        "{method} sends values as they are, and {coding} was asked for; choose a sparse method, or exact values"
-    )]
-    NoCoding {
-        /// The method's name.
-        method: &'static str,
-        /// The coding.
-        coding: Coding,
-    },
-    /// A method that does not start with a selection from all of a worker's gradient.
-    #[error(
-        "{method} chooses its entries in its own way, and the selector {selector} was asked for; leave the selector out, or \
-         choose {SELECTING}"
-    )]
-    NoSelector {
-        /// The method's name.
-        method: &'static str,
-        /// The selector.
-        selector: Selector,
-    },
-    /// A selector that cannot be.
-    #[error(transparent)]
-    Selector(#[from] SelectorError),
-    /// A correction that cannot be.
-    #[error(transparent)]
-    Correction(#[from] CorrectionError),
-    /// What a selector chooses is indexed in the whole gradient.
-    #[error(
-        "the selector {selector} looks at {n} entries at once; expected at most {most}: leave it out, or give each part of the \
-         model a gradient of its own",
-        most = u32::MAX - 1
-    )]
-    Long {
-        /// The selector.
-        selector: Selector,
-        /// The entries of the gradient.
-        n: usize,
-    },
-}
-
-/// The methods that start with a selection from all of a worker's gradient.
-const SELECTING: &str =
-    "topka, topkdsa, gtopk, ssar-recursive-double, ssar-split-all-gather or dsar-split-all-gather";
-
-/// The schedule of one worker with this structure.
-fn schedule<C: Collective + ?Sized>(
-    collective: &C,
-    rank: Rank,
-    shape: &Shape,
-    structure: &Structure,
-) -> Schedule {
-    Schedule {
-        rank,
-        workers: shape.workers,
-        partition: structure.partition.clone(),
-        lanes: collective.lanes(shape, structure),
-        lane: collective.lane(rank, shape),
-        steps: collective.steps(rank, shape, structure),
-    }
-}
-
-/// What the checker counts for the first step; nothing for schedules that it refuses.
-pub(super) fn count<C: Collective + ?Sized>(collective: &C, shape: &Shape) -> Cost {
-    let structure = collective.structure(shape, &collective.memory(shape));
-    let ranks = (0..shape.workers).map(Rank);
-    check(ranks.map(|rank| schedule(collective, rank, shape, &structure)))
-        .map(|proof| proof.cost)
-        .unwrap_or_default()
-}
-
-fn divisors(workers: u32) -> String {
-    let all: Vec<String> =
-        (1..=workers).filter(|d| workers.is_multiple_of(*d)).map(|d| d.to_string()).collect();
-    match all.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => "1".into(),
-    }
-}
-
-/// For methods without teams.
-pub(super) fn refuse_teams(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
-    match (shape.teams, shape.sag) {
-        (1, Sag::Auto) => Ok(()),
-        (1, _) => Err(MethodError::NoSag { method }),
-        (teams, _) => Err(MethodError::NoTeams { method, teams }),
-    }
-}
-
-/// For methods that send values as they are.
-pub(super) fn refuse_coding(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
-    match shape.coding {
-        Coding::Exact => Ok(()),
-        coding => Err(MethodError::NoCoding { method, coding }),
-    }
-}
-
-/// For methods that do not start with a selection from all of a worker's gradient.
-pub(super) fn refuse_selector(method: &'static str, shape: &Shape) -> Result<(), MethodError> {
-    match &shape.selection {
-        None => Ok(()),
-        Some(selection) => Err(MethodError::NoSelector { method, selector: selection.selector }),
-    }
-}
-
 /// Names the method and its options; options at their defaults are left out.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.collective.name())?;
-        if !self.collective.is_sparse() {
-            // Nothing of it is sparse, so there is nothing to warm up.
-            return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
-        }
+        let is_sparse = self.collective.is_sparse();
         match self.sparsity {
+            _ if !is_sparse => {}
             Sparsity::Density(density) => write!(f, " at density {density}")?,
             Sparsity::K(k) => write!(f, " with k = {k}")?,
         }
-        if self.teams != 1 {
-            write!(f, ", {} teams", self.teams)?;
+        match &*self.collective.variant() {
+            "" => {}
+            variant => write!(f, ", {variant}")?,
         }
-        match self.sag {
-            Sag::Auto => {}
-            Sag::Recursive => write!(f, " by R-SAG")?,
-            Sag::Bruck => write!(f, " by B-SAG")?,
+        if !is_sparse {
+            // Nothing of it is sparse, so there is nothing to warm up.
+            return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
         }
         if self.coding != Coding::Exact {
             write!(f, ", {} values", self.coding)?;
@@ -240,31 +55,46 @@ impl fmt::Display for Method {
 }
 
 impl Method {
-    /// The method of this name, at density 1% with global residual collection.
+    /// The method of this name, at density 1% with global residual collection. After a slash may stand a value of its first
+    /// option: `spardl/2`.
     ///
     /// # Errors
-    /// A name that is neither `auto` nor in [`COLLECTIVES`].
+    /// A name that is neither `auto` nor in [`COLLECTIVES`], or an option that the method does not have.
     pub fn named(name: &str) -> Result<Self, MethodError> {
-        if name == auto::NAME {
-            return Ok(Self::auto());
+        Self::among(Self::all().chain([Self::auto()]), name)
+    }
+
+    /// As [`named`](Self::named), among these methods.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn among(methods: impl IntoIterator<Item = Self>, name: &str) -> Result<Self, MethodError> {
+        let (first, value) = name.split_once('/').map_or((name, None), |(first, value)| (first, Some(value)));
+        let mut known = Vec::new();
+        for method in methods {
+            if method.collective.name() == first {
+                let option = method.collective.options().first().map_or("options", |option| option.name);
+                return value.map_or(Ok(method.clone()), |value| method.with(option, value));
+            }
+            known.push(method.collective.name());
         }
-        let found = COLLECTIVES.iter().find(|c| c.name() == name);
-        let collective = *found.ok_or_else(|| MethodError::Unknown {
-            name: name.into(),
-            known: COLLECTIVES.iter().map(|c| c.name()).chain([auto::NAME]).collect::<Vec<_>>().join(", "),
-        })?;
-        Ok(Self::of(collective))
+        Err(MethodError::Unknown { name: name.into(), known: known.join(", ") })
+    }
+
+    /// All of [`COLLECTIVES`], at density 1%.
+    pub fn all() -> impl Iterator<Item = Self> {
+        COLLECTIVES.iter().map(|method| method())
     }
 
     /// SparDL: Spar-Reduce-Scatter, Spar-All-Gather between teams, and Bruck's all-gather; one team, at density 1%.
     pub fn spardl() -> Self {
-        Self::of(&spardl::SparDl)
+        Self::of(SparDl::default())
     }
 
     /// Whichever method is cheapest for the network and the machines of a job, which measures them; at density 1%. No
     /// schedule is made for it until it is resolved to one of its [`candidates`](Self::candidates).
     pub fn auto() -> Self {
-        Self::of(&auto::Auto)
+        Self::of(Auto::default())
     }
 
     /// Whether this is a choice that is still to be made.
@@ -273,43 +103,42 @@ impl Method {
     }
 
     /// What this choice may be resolved to among so many workers, with its options: every listed method that
-    /// [suits](Collective::suits_auto) it, those with
-    /// teams in every number of teams and every way of bringing them together. A number of teams or a way that was asked
-    /// for is kept to. Dense methods come without the options that only sparse ones have. A method that is no choice
-    /// is its own only candidate.
+    /// [suits](Collective::suits_auto) it, with its whole [family](Collective::family). An option that was asked for is kept
+    /// to: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
+    /// have. A method that is no choice is its own only candidate.
     ///
     /// # Errors
-    /// As [`shape`](Self::shape), where no method accepts these options.
+    /// As [`shape`](Self::shape), where no method accepts these options, or the one that has what was asked for does not.
     pub fn candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
         if !self.is_auto() {
             self.shape(workers, n)?;
-            return Ok(vec![*self]);
+            return Ok(vec![self.clone()]);
         }
         if self.correction.warm_up > 0 {
             return Err(CorrectionError::Auto.into());
         }
-        if !workers.is_multiple_of(self.teams.max(1)) {
-            return Err(MethodError::Teams { teams: self.teams, workers });
-        }
-        // Those up to the root, and what each leaves of the number of workers.
-        let small = (1..=workers.isqrt()).filter(|d| workers.is_multiple_of(*d));
-        let divisors: BTreeSet<u32> = small.flat_map(|d| [d, workers / d]).filter(|&d| d > 1).collect();
+        let asked = self.collective.options();
         let mut candidates = Vec::new();
-        for &collective in COLLECTIVES.iter().filter(|c| c.suits_auto()) {
-            let alone = match collective.is_sparse() {
-                true => Self { collective, ..*self },
-                false => Self { collective, coding: Coding::Exact, selector: Selector::Top, ..*self },
+        for listed in Self::all().filter(|method| method.collective.suits_auto()) {
+            let set = |method: Self, o: &Setting| method.with(o.name, &o.value);
+            let own = match listed.collective.is_sparse() {
+                true => asked.iter().try_fold(listed, set),
+                false => Ok(listed),
             };
-            if self.teams == 1 || !collective.is_sparse() {
-                candidates.push(Self { teams: 1, sag: Sag::Auto, ..alone });
+            let collective = match own {
+                Ok(own) => own.collective,
+                Err(MethodError::NoOption { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let alone = match collective.is_sparse() {
+                true => self.clone(),
+                false => Self { coding: Coding::Exact, selector: Selector::Top, ..self.clone() },
+            };
+            if collective.is_sparse() && !asked.is_empty() {
+                Self { collective: collective.clone(), ..alone.clone() }.shape(workers, n)?;
             }
-            for &teams in &divisors {
-                for sag in [Sag::Recursive, Sag::Bruck] {
-                    if [1, teams].contains(&self.teams) && [Sag::Auto, sag].contains(&self.sag) {
-                        candidates.push(Self { teams, sag, ..alone });
-                    }
-                }
-            }
+            let members = collective.members(workers).into_iter();
+            candidates.extend(members.map(|collective| Self { collective, ..alone.clone() }));
         }
         let reason = candidates.first().map(|first| first.shape(workers, n));
         candidates.retain(|candidate| candidate.shape(workers, n).is_ok());
@@ -321,17 +150,15 @@ impl Method {
 
     /// The dense ring all-reduce.
     pub fn ring() -> Self {
-        Self::of(&ring::Ring)
+        Self::of(ring::Ring)
     }
 
     /// A method of your own, at density 1%: whatever steps it gives, the checker has to accept them.
-    pub fn of(collective: &'static dyn Collective) -> Self {
+    pub fn of(collective: impl Collective + Clone + 'static) -> Self {
         Self {
-            collective,
+            collective: Arc::new(collective),
             sparsity: Sparsity::Density(0.01),
             collection: Collection::Global,
-            teams: 1,
-            sag: Sag::Auto,
             coding: Coding::Exact,
             selector: Selector::Top,
             correction: Correction::default(),
@@ -357,16 +184,21 @@ impl Method {
         Self { collection, ..self }
     }
 
-    /// Divides the workers into so many teams, d: a divisor of P (SparDL, §3.3).
-    #[must_use]
-    pub fn teams(self, teams: u32) -> Self {
-        Self { teams, ..self }
-    }
-
-    /// Brings the teams together in this way.
-    #[must_use]
-    pub fn sag(self, sag: Sag) -> Self {
-        Self { sag, ..self }
+    /// Sets an option of the method.
+    ///
+    /// # Errors
+    /// An option that it does not have, or a value that the option does not have.
+    pub fn with(self, option: &str, value: &str) -> Result<Self, MethodError> {
+        if let Some(collective) = self.collective.with_option(option, value) {
+            return Ok(Self { collective, ..self });
+        }
+        let (method, value) = (self.collective.name(), value.to_owned());
+        match self.collective.options().iter().find(|o| o.name == option) {
+            Some(&Setting { name: option, expects, .. }) => {
+                Err(MethodError::NoValue { method, option, value, expects })
+            }
+            None => Err(MethodError::NoOption { method, option: option.into(), value }),
+        }
     }
 
     /// Tells values in this way; what is rounded away goes to the residuals.
@@ -394,17 +226,31 @@ impl Method {
         Self { nonfinite, ..self }
     }
 
-    /// The name, and after a slash the number of teams if there are several: as commands take it in a list of methods.
+    /// The name, and after a slash its first option if it is set: as commands take it in a list of methods.
     pub fn label(&self) -> String {
-        match self.teams {
-            1 => self.collective.name().to_owned(),
-            teams => format!("{}/{teams}", self.collective.name()),
+        let name = self.collective.name();
+        match self.collective.options().first() {
+            Some(first) if !self.collective.variant().is_empty() => format!("{name}/{}", first.value),
+            _ => name.into(),
         }
     }
 
+    /// The name and the options, without what all candidates of a choice have in common.
+    pub fn title(&self) -> String {
+        match &*self.collective.variant() {
+            "" => self.collective.name().into(),
+            variant => format!("{} with {variant}", self.collective.name()),
+        }
+    }
+
+    /// What an option is set to; None if the method has no such option.
+    pub fn option(&self, name: &str) -> Option<String> {
+        self.collective.options().into_iter().find(|option| option.name == name).map(|option| option.value)
+    }
+
     /// The all-reduce.
-    pub fn collective(&self) -> &'static dyn Collective {
-        self.collective
+    pub fn collective(&self) -> &dyn Collective {
+        &*self.collective
     }
 
     /// How many entries are delivered.
@@ -426,11 +272,11 @@ impl Method {
     ///
     /// # Errors
     /// A density that is not in [0, 1], or k above n.
-    pub fn in_step(self, step: u64, n: usize) -> Result<Self, MethodError> {
+    pub fn in_step(&self, step: u64, n: usize) -> Result<Self, MethodError> {
         if step >= self.correction.warm_up {
-            return Ok(self);
+            return Ok(self.clone());
         }
-        Ok(Self { sparsity: self.correction.sparsity(self.sparsity, step, n)?, ..self })
+        Ok(Self { sparsity: self.correction.sparsity(self.sparsity, step, n)?, ..self.clone() })
     }
 
     /// What becomes of a step with values that are not finite.
@@ -455,11 +301,20 @@ impl Method {
         if workers == 0 {
             return Err(MethodError::NoWorkers);
         }
-        let (teams, sag, coding, k) = (self.teams, self.sag, self.coding, self.sparsity.k(n)?);
+        let (method, coding, k) = (self.collective.name(), self.coding, self.sparsity.k(n)?);
         let selector = self.selector;
         let selection = (selector != Selector::Top).then(|| Arc::new(Selection { selector, k, layers }));
-        let mut shape = Shape { workers, n, k, teams, sag, coding, selection };
+        let mut shape = Shape { workers, n, k, coding, selection };
         self.collective.accepts(&shape)?;
+        if shape.selection.is_some() && !self.collective.takes_selector() {
+            return Err(MethodError::NoSelector { method, selector });
+        }
+        if coding != Coding::Exact && !self.collective.is_sparse() {
+            return Err(MethodError::NoCoding { method, coding });
+        }
+        if self.collective.takes_selector() {
+            shape.pooled(method)?;
+        }
         self.correction.check()?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
@@ -471,7 +326,7 @@ impl Method {
         }
         let block = n.div_ceil(self.collective.blocks(&shape).max(1) as usize);
         if block >= u32::MAX as usize {
-            return Err(MethodError::Block { method: self.collective.name(), n, workers, block });
+            return Err(MethodError::Block { method, n, workers, block });
         }
         Ok(shape)
     }
@@ -482,7 +337,7 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
         let shape = self.shape(workers, n)?;
-        let structure = self.collective.structure(&shape, &self.memory(&shape));
+        let structure = self.structure(&shape, &self.memory(&shape));
         Ok(self.schedule_of(rank, &shape, &structure))
     }
 
@@ -493,12 +348,24 @@ impl Method {
         memory
     }
 
+    /// What of the next step's schedules follows from what was learnt.
+    pub fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
+        self.collective.structure_after(shape, memory)
+    }
+
     /// Learns from a finished step, in which the schedules had this structure.
     pub fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
-        self.collective.learn(shape, structure, memory, observed);
+        self.collective.learn_from(shape, structure, memory, observed);
         if let Some(selection) = &shape.selection {
             selection.learn(&mut memory.own, observed.own.entries);
         }
+    }
+
+    /// What was learnt in one shape, carried over to another number of workers, n or k. What a selector knows starts anew.
+    pub fn migrate(&self, from: &Shape, to: &Shape, memory: &Memory) -> Memory {
+        let mut memory = self.collective.migrated(from, to, memory);
+        memory.own.extend(to.selection.iter().flat_map(|selection| selection.memory()));
+        memory
     }
 
     /// The schedules of all workers for the first step, in the order of their ranks.
@@ -507,21 +374,36 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
         let shape = self.shape(workers, n)?;
-        Ok(self.schedules_after(&shape, &self.memory(&shape)).collect())
+        Ok(self.schedules_of(&shape, &self.structure(&shape, &self.memory(&shape))).collect())
     }
 
-    /// The schedules of all workers for the step after what was learnt, made one by one.
-    pub fn schedules_after<'a>(
-        &self,
-        shape: &'a Shape,
-        memory: &Memory,
-    ) -> impl Iterator<Item = Schedule> + use<'a> {
-        let (method, structure) = (*self, self.collective.structure(shape, memory));
-        (0..shape.workers).map(move |rank| method.schedule_of(Rank(rank), shape, &structure))
+    /// The schedules of all workers with this structure, made one by one.
+    pub fn schedules_of(&self, shape: &Shape, structure: &Structure) -> impl Iterator<Item = Schedule> {
+        (0..shape.workers).map(|rank| self.schedule_of(Rank(rank), shape, structure))
     }
 
     fn schedule_of(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Schedule {
-        schedule(self.collective, rank, shape, structure)
+        Schedule {
+            rank,
+            workers: shape.workers,
+            partition: structure.partition.clone(),
+            lanes: self.collective.lanes(shape, structure),
+            lane: self.collective.lane(rank, shape),
+            steps: self.collective.steps(rank, shape, structure),
+        }
+    }
+
+    /// What a step costs: by the method's formula, or else what the checker counts for the first step.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses, of a method without a formula.
+    pub fn cost(&self, shape: &Shape) -> Result<CostRange, RoutineError> {
+        if let Some(cost) = self.collective.cost(shape) {
+            return Ok(cost);
+        }
+        let structure = self.structure(shape, &self.memory(shape));
+        let schedules: Vec<Schedule> = self.schedules_of(shape, &structure).collect();
+        Ok(CostRange::fixed(check(schedules)?.cost))
     }
 
     /// How many of n entries are selected among so many workers: k if the method is sparse, otherwise n.

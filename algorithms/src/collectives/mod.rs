@@ -10,6 +10,7 @@ mod clt_k;
 mod direct;
 mod dsar_split_all_gather;
 mod ensemble;
+mod error;
 mod exdyna;
 mod fold;
 mod gtopk;
@@ -24,21 +25,26 @@ mod spar_all_gather;
 mod spardl;
 mod ssar_recursive_double;
 mod ssar_split_all_gather;
+mod state;
 mod topka;
 mod topkdsa;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
+pub use bruck::all_gather;
 pub use ensemble::Ensemble;
+pub use error::MethodError;
 pub use exdyna::{Controllers, Corrected, ExDyna, Printed};
-pub use method::{Method, MethodError};
+pub use method::Method;
 pub use routine::{Prepared, Routine, RoutineError};
+pub use spardl::{Sag, SparDl};
+pub use state::{Number, State};
 
 use crate::bag::Coding;
-use crate::schedule::{Cost, Memory, Observed, Rule, Slots, Step};
+use crate::schedule::{Cost, Observed, Rule, Slots, Step};
 use crate::selectors::{Selection, Selector};
-use crate::{Allotment, Partition, Rank};
+use crate::{Allotment, Block, Partition, Rank};
 
 /// What schedules are made for.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,26 +55,10 @@ pub struct Shape {
     pub n: usize,
     /// How many entries a worker selects, or as many as its selector aims at.
     pub k: usize,
-    /// Into how many teams the workers are divided, d (SparDL, §3.3).
-    pub teams: u32,
-    /// How the teams come together.
-    pub sag: Sag,
     /// How values are told on the wire.
     pub coding: Coding,
     /// What selects from a worker's own gradient; None for the k largest of all.
     pub selection: Option<Arc<Selection>>,
-}
-
-/// How SparDL's teams come together: Spar-All-Gather (§3.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sag {
-    /// R-SAG where the number of teams is a power of two, B-SAG otherwise.
-    #[default]
-    Auto,
-    /// R-SAG: recursive doubling with a selection after each exchange.
-    Recursive,
-    /// B-SAG: a selection of h entries, then Bruck's all-gather.
-    Bruck,
 }
 
 /// What of a method's schedules depends on what was learnt. Equal structures have equal schedules.
@@ -92,31 +82,78 @@ pub struct CostRange {
     pub high: Cost,
 }
 
-/// An all-reduce as a pure function from (rank, shape, structure) to steps.
+/// An option of a method, as users name it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: String,
+    /// What it may be set to, in words that go on "expected …".
+    pub expects: &'static str,
+}
+
+/// An all-reduce as a pure function from (rank, shape, structure) to steps. Its options are fields of the type that
+/// implements it.
 pub trait Collective: Debug + Send + Sync {
+    /// What it learns from step to step; `()` for nothing.
+    type State: State
+    where
+        Self: Sized;
+
     /// The name on the command line.
     fn name(&self) -> &'static str;
 
     /// Where it was published, and its rounds and volume as formulas, in one line.
     fn summary(&self) -> &'static str;
 
-    /// Whether it selects entries; a dense method delivers all of them and has no residual.
+    /// Whether it selects entries; a dense method delivers all of them, has no residual and takes no coding.
     fn is_sparse(&self) -> bool;
 
-    /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or by lot, and not
-    /// in the sum: less is delivered in as much time, and a forecast of time does not see it.
+    /// Whether it starts with a selection from all of a worker's gradient, which a selector may make.
+    fn takes_selector(&self) -> bool {
+        false
+    }
+
+    /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or drawn at
+    /// random, and not in the sum: less is delivered in as much time, and a forecast of time does not see it.
     fn suits_auto(&self) -> bool {
         true
     }
 
-    /// Which shapes it can be made for.
+    /// Its options with their values. The first may be set by a slash after the name: `spardl/2`.
+    fn options(&self) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    /// The same method with another value of an option; None where it has no such option or no such value.
+    fn with(&self, _option: &str, _value: &str) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// Its options in words, for texts that name a method; nothing where all are at their defaults.
+    fn variant(&self) -> String {
+        let options = self.options();
+        options.iter().map(|o| format!("{} = {}", o.name, o.value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What `auto` compares among so many workers: this method with each value of the options that are left open.
+    fn family(&self, _workers: u32) -> Vec<Self>
+    where
+        Self: Sized + Clone,
+    {
+        vec![self.clone()]
+    }
+
+    /// Whether its options suit a shape.
     ///
     /// # Errors
-    /// Teams, a coding or a selector that it does not know what to do with.
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)?;
-        method::refuse_selector(self.name(), shape)?;
-        if self.is_sparse() { Ok(()) } else { method::refuse_coding(self.name(), shape) }
+    /// [`MethodError::Refused`], with what was expected.
+    fn accepts(&self, _: &Shape) -> Result<(), MethodError> {
+        Ok(())
     }
 
     /// Into how many blocks it cuts the gradient.
@@ -133,21 +170,31 @@ pub trait Collective: Debug + Send + Sync {
     }
 
     /// What it knows before the first step.
-    fn memory(&self, _: &Shape) -> Memory {
-        Memory::default()
+    fn start(&self, _: &Shape) -> Self::State
+    where
+        Self: Sized,
+    {
+        Self::State::default()
     }
 
-    /// The partition and the program of the next step. A pure function of what is the same on all workers.
-    fn structure(&self, shape: &Shape, _: &Memory) -> Structure {
+    /// The partition and the program of a step, counted from 0. A pure function of what is the same on all workers.
+    fn structure(&self, shape: &Shape, _step: u64, _: &Self::State) -> Structure
+    where
+        Self: Sized,
+    {
         Structure::of(Partition::even(shape.n, self.blocks(shape) as usize), shape.k, 0)
     }
 
     /// One worker's steps.
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step>;
 
-    /// Learns from a finished step. What it writes to the agreed numbers depends only on the update and its notes,
-    /// which are the same on all workers.
-    fn learn(&self, _: &Shape, _: &Structure, _: &mut Memory, _: &Observed) {}
+    /// Learns from a finished step. The agreed numbers of the state follow only from the update and its notes, which
+    /// are the same on all workers.
+    fn learn(&self, _: &Shape, _: &Structure, _: &mut Self::State, _: &Observed)
+    where
+        Self: Sized,
+    {
+    }
 
     /// How many entries it delivers: where all workers choose the same ones, and where no two do.
     fn delivers(&self, shape: &Shape) -> (u64, u64) {
@@ -168,35 +215,35 @@ pub trait Collective: Debug + Send + Sync {
         }
     }
 
-    /// How many of the words on the critical path are dense whatever was selected.
-    fn dense_words(&self, shape: &Shape) -> u64 {
-        if self.is_sparse() { 0 } else { self.cost(shape).high.words_critical }
+    /// How many of a sparse method's words on the critical path are dense whatever was selected.
+    fn dense_words(&self, _: &Shape) -> u64 {
+        0
     }
 
     /// What a step costs, where the index sets are spread evenly. Without a formula it is counted on the first step's
     /// schedules, with bags as full as they may be; that takes long for many workers.
-    fn cost(&self, shape: &Shape) -> CostRange {
-        CostRange::fixed(method::count(self, shape))
+    fn cost(&self, _: &Shape) -> Option<CostRange> {
+        None
     }
 }
 
 /// All methods, in the order in which they are listed to users.
-pub static COLLECTIVES: &[&dyn Collective] = &[
-    &spardl::SparDl,
-    &ssar_recursive_double::SsarRecursiveDouble,
-    &ssar_split_all_gather::SsarSplitAllGather,
-    &dsar_split_all_gather::DsarSplitAllGather,
-    &topka::TopkA,
-    &topkdsa::TopkDsa,
-    &gtopk::GTopk,
-    &oktopk::OkTopk,
-    &exdyna::ExDyna::CORRECTED,
-    &exdyna::ExDyna::PRINTED,
-    &clt_k::CltK,
-    &random_k::RandomK,
-    &ring::Ring,
-    &rabenseifner::Rabenseifner,
-    &recursive_doubling::RecursiveDoubling,
+pub static COLLECTIVES: &[fn() -> Method] = &[
+    || Method::of(SparDl::default()),
+    || Method::of(ssar_recursive_double::SsarRecursiveDouble),
+    || Method::of(ssar_split_all_gather::SsarSplitAllGather),
+    || Method::of(dsar_split_all_gather::DsarSplitAllGather),
+    || Method::of(topka::TopkA),
+    || Method::of(topkdsa::TopkDsa),
+    || Method::of(gtopk::GTopk),
+    || Method::of(oktopk::OkTopk),
+    || Method::of(ExDyna::CORRECTED),
+    || Method::of(ExDyna::PRINTED),
+    || Method::of(clt_k::CltK),
+    || Method::of(random_k::RandomK),
+    || Method::of(ring::Ring),
+    || Method::of(rabenseifner::Rabenseifner),
+    || Method::of(recursive_doubling::RecursiveDoubling),
 ];
 
 impl Shape {
@@ -211,6 +258,15 @@ impl Shape {
     fn passes(&self) -> Option<u64> {
         let all = u64::from(self.workers).saturating_mul(self.n as u64);
         (self.k > 0).then(|| all.div_ceil(self.k as u64).saturating_mul(2))
+    }
+
+    /// Refuses what is too long to select from all blocks together: two pools of k entries are numbered with 32 bits.
+    fn pooled(&self, method: &'static str) -> Result<(), MethodError> {
+        let most = u32::MAX as usize;
+        if self.n < most || self.k < most / 2 {
+            return Ok(());
+        }
+        Err(MethodError::Pool { method, k: self.k, n: self.n })
     }
 
     /// A selection by a rule, rounded as this shape says.
@@ -254,4 +310,28 @@ impl CostRange {
 /// ⌈log2 P⌉.
 pub(crate) fn ceil_log2(workers: u32) -> u32 {
     workers.next_power_of_two().trailing_zeros()
+}
+
+/// Where all of P even blocks but the first begin.
+fn even(shape: &Shape) -> Vec<usize> {
+    let even = Partition::even(shape.n, shape.workers as usize);
+    (1..shape.workers).map(|b| even.range(Block(b)).start).collect()
+}
+
+/// Cuts of a gradient of `n` entries, read as a line through (0, 0) and (1, n), at as many places and of as many entries as
+/// another shape has.
+fn recut(cuts: &[f64], n: usize, to: &Shape) -> Vec<f64> {
+    let at = |part: usize| match part {
+        0 => 0.0,
+        _ => cuts.get(part - 1).copied().unwrap_or(n as f64),
+    };
+    let parts = cuts.len() + 1;
+    let scale = to.n as f64 / n.max(1) as f64;
+    (1..to.workers as usize)
+        .map(|j| {
+            let (whole, rest) = (j * parts / to.workers as usize, j * parts % to.workers as usize);
+            let share = rest as f64 / f64::from(to.workers);
+            ((1.0 - share) * at(whole) + share * at(whole + 1)) * scale
+        })
+        .collect()
 }

@@ -5,22 +5,25 @@
 //!    the count leaves [2k/3, 4k/3].
 //! 2. Split and reduce: region j of every selection goes to worker j, in rotated order, a few destinations at a time. The
 //!    regions are cut so that the counts are equal: each cut is the mean over the workers of their own, renewed every 64
-//!    steps.
+//!    steps. Where region j would begin goes to worker j with its bag, and the sum of that to all with the sum's.
 //! 3. The owner selects what reaches a threshold that all agree on, found exactly every 32 steps and nudged likewise.
 //! 4. Balance and all-gather: where a region was more than four times as full as the mean in the step before, each
 //!    owner spreads its entries evenly over all workers first.
 //!
 //! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words,
-//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags of
-//! the all-gather, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
+//! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags,
+//! a number each, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection of one worker keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
-use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2, direct};
-use crate::schedule::{After, Cost, How, Memory, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
+use super::{
+    Collective, CostRange, MethodError, Number, Shape, State, Structure, bruck, ceil_log2, direct, even,
+    recut,
+};
+use crate::schedule::{After, Cost, How, Note, Observed, Receive, Register, Rule, Send, Slots, Step};
 use crate::{Block, Partition, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OkTopk;
 
 /// Steps between two exact thresholds.
@@ -38,9 +41,36 @@ const WINDOW: u32 = 4;
 const LOCAL: Register = Register::Own(0);
 /// The threshold of the sums.
 const GLOBAL: Register = Register::Agreed(0);
-/// Of the agreed numbers: whether the next step balances; after it come the cuts.
-const BALANCE: usize = 1;
-const CUTS: usize = 2;
+
+/// What Ok-Topk learns.
+#[derive(Clone, Debug, Default)]
+pub struct Learnt {
+    /// The threshold of the sums.
+    global: f64,
+    /// Whether the next step balances.
+    balance: bool,
+    /// Where the regions but the first begin.
+    cuts: Vec<usize>,
+    /// The threshold of this worker's own selection.
+    local: f64,
+}
+
+impl State for Learnt {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        let cuts = self.cuts.iter_mut().map(|cut| cut as &mut dyn Number);
+        [&mut self.global as &mut dyn Number, &mut self.balance].into_iter().chain(cuts).collect()
+    }
+
+    fn own(&mut self) -> Vec<&mut dyn Number> {
+        vec![&mut self.local]
+    }
+
+    fn migrate(self, from: &Shape, to: &Shape) -> Self {
+        let starts: Vec<f64> = self.cuts.iter().map(|&cut| cut as f64).collect();
+        let cuts = recut(&starts, from.n, to).into_iter().map(|cut| cut as usize).collect();
+        Self { cuts, balance: false, ..self }
+    }
+}
 
 /// Which program a step runs.
 #[derive(Clone, Copy)]
@@ -62,6 +92,8 @@ impl Kind {
 }
 
 impl Collective for OkTopk {
+    type State = Learnt;
+
     fn name(&self) -> &'static str {
         "oktopk"
     }
@@ -74,6 +106,10 @@ impl Collective for OkTopk {
         true
     }
 
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        shape.pooled(self.name())
+    }
+
     fn blocks(&self, shape: &Shape) -> u32 {
         shape.workers
     }
@@ -82,20 +118,17 @@ impl Collective for OkTopk {
         if Kind::of(structure).balance { shape.workers } else { 1 }
     }
 
-    fn memory(&self, shape: &Shape) -> Memory {
-        let even = Partition::even(shape.n, shape.workers as usize);
-        let cuts = (1..shape.workers).map(|b| even.range(Block(b)).start as f64);
-        Memory { agreed: [0.0, 0.0].into_iter().chain(cuts).collect(), own: vec![0.0], ..Memory::default() }
+    fn start(&self, shape: &Shape) -> Learnt {
+        Learnt { cuts: even(shape), ..Learnt::default() }
     }
 
-    fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
-        let cuts = memory.agreed.iter().skip(CUTS).map(|&cut| cut as usize);
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
         // A threshold of 0, of a step in which all sums were zero, says nothing about the next and cannot be nudged.
-        let unknown = memory.agreed.first().is_none_or(|&threshold| threshold == 0.0);
-        let exact = memory.steps.is_multiple_of(EXACT_EVERY) || unknown;
-        let cut = memory.steps.is_multiple_of(CUT_EVERY) && shape.workers > 1;
-        let balance = !cut && !exact && memory.agreed.get(BALANCE).is_some_and(|&b| b != 0.0);
-        Structure::of(Partition::at(shape.n, cuts), shape.k, Kind { exact, cut, balance }.number())
+        let exact = step.is_multiple_of(EXACT_EVERY) || learnt.global == 0.0;
+        let cut = step.is_multiple_of(CUT_EVERY) && shape.workers > 1;
+        let balance = !cut && !exact && learnt.balance;
+        let partition = Partition::at(shape.n, learnt.cuts.iter().copied());
+        Structure::of(partition, shape.k, Kind { exact, cut, balance }.number())
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
@@ -104,14 +137,14 @@ impl Collective for OkTopk {
         let (all, own) = (Slots::range(0, p), Slots::one(Block(w)));
         let above = |register| Rule::Above { register, most: 2 * shape.k };
         let mut steps = vec![shape.keep(all, if exact { Rule::Jointly(shape.k) } else { above(LOCAL) })];
+        if cut {
+            steps.push(Step::Annotate { slots: all, note: Note::Cut(p) });
+        }
         steps.extend(direct::reduce_scatter(w, p, WINDOW));
         steps.push(shape.keep(own, if exact { Rule::Every } else { above(GLOBAL) }));
-        if cut {
-            steps.push(Step::Annotate { slots: own, note: Note::Cuts(p) });
-        }
         if balance {
             steps.extend(spread(w, p));
-            let shares = |first, count| all.in_lanes(first, count, p);
+            let shares = |first, count| all.in_relative_lanes(first, count, p);
             steps.extend(bruck::all_gather(w, p, Rank, shares));
             steps.push(Step::Sum { slots: all });
         } else {
@@ -123,7 +156,7 @@ impl Collective for OkTopk {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed) {
+    fn learn(&self, shape: &Shape, structure: &Structure, learnt: &mut Learnt, observed: &Observed) {
         let kind = Kind::of(structure);
         let counts = &observed.counts;
         let (total, fullest) = (counts.iter().sum::<usize>(), counts.iter().max().copied().unwrap_or(0));
@@ -134,21 +167,16 @@ impl Collective for OkTopk {
             count if count < 2 * shape.k => threshold / NUDGE,
             _ => threshold,
         };
-        if kind.exact {
-            memory.agreed[0] = observed.smallest;
-            memory.own[0] = observed.own.smallest;
-        } else {
-            memory.agreed[0] = nudged(memory.agreed[0], total, observed.smallest);
-            memory.own[0] = nudged(memory.own[0], observed.own.entries, observed.own.smallest);
-        }
+        let own = &observed.own;
+        learnt.global = if kind.exact { observed.smallest } else { nudged(learnt.global, total, observed.smallest) };
+        learnt.local = if kind.exact { own.smallest } else { nudged(learnt.local, own.entries, own.smallest) };
         let mean = total as f64 / f64::from(shape.workers);
-        memory.agreed[BALANCE] = f64::from(u8::from(fullest as f64 > FULL * mean));
-        let notes: Vec<_> = observed.notes.iter().flatten().collect();
-        if kind.cut && notes.len() == shape.workers as usize {
-            for (j, cut) in memory.agreed[CUTS..].iter_mut().enumerate() {
-                // Sums of whole numbers below 2^53: the same on every worker.
-                let sum: u64 = notes.iter().filter_map(|note| note.get(j)).sum();
-                *cut = (sum / notes.len() as u64) as f64;
+        learnt.balance = fullest as f64 > FULL * mean;
+        if kind.cut {
+            // The owner of a region has added up where all workers would begin it.
+            let sums = observed.notes.iter().skip(1).flatten().filter_map(|note| note.first());
+            for (cut, sum) in learnt.cuts.iter_mut().zip(sums) {
+                *cut = (sum / u64::from(shape.workers)).min(shape.n as u64) as usize;
             }
         }
     }
@@ -165,7 +193,7 @@ impl Collective for OkTopk {
         Some(shape.passes()?.saturating_mul(EXACT_EVERY))
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let others = u64::from(shape.workers - 1);
         let l = u64::from(ceil_log2(shape.workers));
         let len = (shape.n as u64).div_ceil(u64::from(shape.workers));
@@ -177,27 +205,23 @@ impl Collective for OkTopk {
             let messages = (1 + balancing) * others + l;
             Cost { rounds, messages, words_received: words, words_critical: words }
         };
-        CostRange { low: cost(0), high: cost(1) }
+        Some(CostRange { low: cost(0), high: cost(1) })
     }
 }
 
 /// Cuts the own region into P pieces of equal counts and sends each worker one: every worker then has one piece of
-/// every region, in its own lane.
+/// every region. Piece d of a region lies in lane d and goes to the worker d ranks further on.
 fn spread(w: u32, p: u32) -> Vec<Step> {
-    let others = || (1..p).map(move |d| (w + d) % p);
-    let own = Slots::one(Block(w));
+    let piece = |of: u32, d: u32| Slots::one(Block(of)).in_lane(d);
     vec![
-        Step::Split { slots: own },
+        Step::Split { slots: Slots::one(Block(w)) },
         Step::Exchange {
-            sends: others()
-                .map(|to| Send { to: Rank(to), slots: own.in_lane(to), after: After::Drop })
+            sends: (1..p)
+                .map(|d| Send { to: Rank((w + d) % p), slots: piece(w, d), after: After::Drop })
                 .collect(),
-            receives: others()
-                .map(|from| Receive {
-                    from: Rank(from),
-                    slots: Slots::one(Block(from)).in_lane(w),
-                    how: How::Place,
-                })
+            receives: (1..p)
+                .map(|d| ((w + p - d) % p, d))
+                .map(|(from, d)| Receive { from: Rank(from), slots: piece(from, d), how: How::Place })
                 .collect(),
         },
     ]

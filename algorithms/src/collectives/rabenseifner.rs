@@ -9,10 +9,12 @@ use crate::Rank;
 use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rabenseifner;
 
 impl Collective for Rabenseifner {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "rabenseifner"
     }
@@ -60,17 +62,17 @@ impl Collective for Rabenseifner {
         })
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let n = shape.n as u64;
         let core = u64::from(fold::core(shape.workers));
         let levels = u64::from(core.ilog2());
         let surplus = u64::from(u64::from(shape.workers) > core);
         let words = 2 * (core - 1) * n.div_ceil(core);
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: 2 * levels + 2 * surplus,
             messages: 2 * levels + surplus,
             words_received: words + n * surplus,
             words_critical: words + 2 * n * surplus,
-        })
+        }))
     }
 }

@@ -10,10 +10,12 @@ use crate::Rank;
 use crate::schedule::{Rule, Slots, Step};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RandomK;
 
 impl Collective for RandomK {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "random-k"
     }
@@ -49,8 +51,8 @@ impl Collective for RandomK {
         drains_within(shape)
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
-        CostRange::fixed(agreed::cost(shape, shape.k as u64))
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
+        Some(CostRange::fixed(agreed::cost(shape, shape.k as u64)))
     }
 }
 

@@ -9,10 +9,12 @@ use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RecursiveDoubling;
 
 impl Collective for RecursiveDoubling {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "recursive-doubling"
     }
@@ -43,16 +45,16 @@ impl Collective for RecursiveDoubling {
         })
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let n = shape.n as u64;
         let core = fold::core(shape.workers);
         let levels = u64::from(core.ilog2());
         let surplus = u64::from(shape.workers > core);
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: levels + 2 * surplus,
             messages: levels + surplus,
             words_received: n * (levels + surplus),
             words_critical: n * (levels + 2 * surplus),
-        })
+        }))
     }
 }

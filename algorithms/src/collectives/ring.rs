@@ -7,10 +7,12 @@ use crate::Rank;
 use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ring;
 
 impl Collective for Ring {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "ring"
     }
@@ -43,16 +45,16 @@ impl Collective for Ring {
         reduce_scatter.chain(all_gather).collect()
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let (p, n) = (u64::from(shape.workers), shape.n as u64);
         let (shortest, longer) = (n / p, n % p);
         // Every worker receives all blocks but its own, and again all but the next one; the busiest misses short ones.
         let missed = if longer + 1 == p { 2 * shortest + 1 } else { 2 * shortest };
-        CostRange::fixed(Cost {
+        Some(CostRange::fixed(Cost {
             rounds: 2 * (p - 1),
             messages: 2 * (p - 1),
             words_received: if p == 1 { 0 } else { 2 * n - missed },
             words_critical: 2 * (p - 1) * n.div_ceil(p),
-        })
+        }))
     }
 }

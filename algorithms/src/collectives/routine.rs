@@ -1,10 +1,12 @@
 //! A method at work on one gradient, on one worker.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Method, MethodError, Shape, Structure};
 use crate::residual::VersionError;
-use crate::schedule::{Candidates, CheckError, Cost, Execution, Finished, Memory, Program, check};
+use crate::schedule::{
+    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, check,
+};
 use crate::{Element, Layers, Rank};
 
 /// A schedule that was proved right, with what follows from that.
@@ -28,6 +30,15 @@ pub enum RoutineError {
     /// A step that cannot end.
     #[error(transparent)]
     Version(#[from] VersionError),
+    /// A trial run that failed.
+    #[error("a step of this method fails: {0}")]
+    Run(#[from] ExecutionError),
+    /// What workers must have learnt alike.
+    #[error("{rank} has learnt something else than rank 0, from the same update")]
+    Disagree {
+        /// The first rank that differs.
+        rank: Rank,
+    },
     /// What was learnt elsewhere.
     #[error(
         "what was learnt is not of this method, or not of as many workers: it has {agreed} agreed numbers and {own} of its own"
@@ -40,17 +51,56 @@ pub enum RoutineError {
     },
 }
 
-/// Whether a memory is one that this method has.
-pub(super) fn fits(method: Method, shape: &Shape, memory: &Memory) -> Result<(), RoutineError> {
-    let fresh = method.memory(shape);
-    let (agreed, own) = (memory.agreed.len(), memory.own.len());
-    match (fresh.agreed.len(), fresh.own.len()) == (agreed, own) {
-        true => Ok(()),
-        false => Err(RoutineError::Memory { agreed, own }),
+/// Schedules that were proved right: for one worker, or for all workers of a job in one process, which prove each once.
+#[derive(Debug, Default)]
+struct Programs {
+    /// For whom; None for all workers.
+    rank: Option<Rank>,
+    /// The last one was asked for last.
+    known: Vec<(Shape, Structure, Vec<Prepared>)>,
+}
+
+/// Structures that are remembered besides one for each worker: a method may take turns among the workers, or among a few
+/// programs.
+const REMEMBERED: usize = 4;
+
+impl Programs {
+    /// A worker's schedule with this structure, proved together with those of all others.
+    fn prepare(
+        &mut self,
+        method: &Method,
+        shape: &Shape,
+        structure: &Structure,
+        rank: Rank,
+    ) -> Result<Prepared, RoutineError> {
+        let found = self.known.iter().position(|(s, known, _)| s == shape && known == structure);
+        let of_all = match found {
+            Some(place) => self.known.remove(place).2,
+            None => self.prove(method, shape, structure)?,
+        };
+        let place = self.rank.map_or(rank.index(), |_| 0);
+        let prepared = of_all.get(place).cloned().ok_or(MethodError::NoWorkers)?;
+        if self.known.len() >= REMEMBERED + shape.workers as usize {
+            self.known.remove(0);
+        }
+        self.known.push((shape.clone(), structure.clone(), of_all));
+        Ok(prepared)
+    }
+
+    fn prove(
+        &self,
+        method: &Method,
+        shape: &Shape,
+        structure: &Structure,
+    ) -> Result<Vec<Prepared>, RoutineError> {
+        let proof = check(method.schedules_of(shape, structure))?;
+        let wanted = |rank: &Rank| self.rank.is_none_or(|this| *rank == this);
+        let prepared = |rank| Prepared { program: Arc::new(proof.program(rank)), cost: proof.cost };
+        Ok((0..proof.workers()).map(Rank).filter(wanted).map(prepared).collect())
     }
 }
 
-/// The schedules of one method on one worker, step after step, and what the method has learnt.
+/// A method at work on one gradient, on one worker: its schedules, step after step, and what it has learnt.
 ///
 /// Most methods have one schedule for all steps. Where what was learnt changes the structure, the schedules of all
 /// workers are made and proved right again; the last few structures are remembered.
@@ -61,18 +111,15 @@ pub struct Routine {
     shape: Shape,
     rank: Rank,
     memory: Arc<Memory>,
-    /// The present one is the last.
-    structures: Vec<(Structure, Prepared)>,
+    structure: Structure,
+    prepared: Prepared,
+    programs: Arc<Mutex<Programs>>,
     stream: u64,
 }
 
-/// Structures that are remembered besides one for each worker: a method may take turns among the workers, or among a few
-/// programs.
-const REMEMBERED: usize = 4;
-
 impl Routine {
-    /// A method before its first step, with a gradient of so many entries or of these layers. `stream` tells gradients apart that are exchanged side by side: it must be the
-    /// same on all workers, and seeds the random numbers of rounding.
+    /// A method before its first step, with a gradient of so many entries or of these layers. `stream` tells gradients apart
+    /// that are exchanged side by side: it must be the same on all workers, and seeds the random numbers of rounding.
     ///
     /// # Errors
     /// As [`Method::shape`], and schedules that the checker refuses.
@@ -83,17 +130,39 @@ impl Routine {
         layers: impl Into<Layers>,
         stream: u64,
     ) -> Result<Self, RoutineError> {
-        let layers = layers.into();
+        let programs = Programs { rank: Some(rank), known: Vec::new() };
+        Self::with(method, rank, workers, layers.into(), stream, Arc::new(Mutex::new(programs)))
+    }
+
+    /// The same on every worker of a job in this process.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn all(method: &Method, workers: u32, layers: &Layers) -> Result<Vec<Self>, RoutineError> {
+        let programs = Arc::new(Mutex::new(Programs::default()));
+        let routine = |rank| Self::with(method.clone(), rank, workers, layers.clone(), 0, programs.clone());
+        (0..workers.max(1)).map(Rank).map(routine).collect()
+    }
+
+    fn with(
+        method: Method,
+        rank: Rank,
+        workers: u32,
+        layers: Layers,
+        stream: u64,
+        programs: Arc<Mutex<Programs>>,
+    ) -> Result<Self, RoutineError> {
         let shape = method.in_step(0, layers.entries())?.shape(workers, layers.clone())?;
-        let memory = Arc::new(method.memory(&shape));
-        let mut routine = Self { method, layers, shape, rank, memory, structures: Vec::new(), stream };
-        routine.prepare()?;
-        Ok(routine)
+        let memory = method.memory(&shape);
+        let structure = method.structure(&shape, &memory);
+        let prepared = lock(&programs).prepare(&method, &shape, &structure, rank)?;
+        let memory = Arc::new(memory);
+        Ok(Self { method, layers, shape, rank, memory, structure, prepared, programs, stream })
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
-        self.method
+    pub fn method(&self) -> &Method {
+        &self.method
     }
 
     /// What the schedules of the next step are made for.
@@ -103,10 +172,7 @@ impl Routine {
 
     /// The schedule of the next step.
     pub fn prepared(&self) -> &Prepared {
-        let Some((_, prepared)) = self.structures.last() else {
-            unreachable!("a routine prepares its first step when it is made")
-        };
-        prepared
+        &self.prepared
     }
 
     /// What was learnt.
@@ -120,80 +186,63 @@ impl Routine {
         accumulator: Arc<Vec<T>>,
         candidates: Vec<Candidates<T>>,
     ) -> Execution<T> {
-        Execution::new(self.prepared().program.clone(), accumulator, candidates)
+        Execution::new(self.prepared.program.clone(), accumulator, candidates)
             .with(self.memory.clone(), seed(self.stream, self.memory.steps))
     }
 
     /// Learns from a finished step and prepares the next one. Says whether its schedule is another one than before.
     ///
     /// # Errors
-    /// Schedules that the checker refuses.
+    /// Schedules that the checker refuses; nothing was learnt then.
     pub fn learn<T: Element>(&mut self, finished: &Finished<T>) -> Result<bool, RoutineError> {
-        let Some((structure, _)) = self.structures.last() else { return Ok(false) };
-        let memory = Arc::make_mut(&mut self.memory);
+        let mut memory = Memory::clone(&self.memory);
         memory.steps += 1;
-        let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
-        if learns {
-            self.method.learn(&self.shape, structure, memory, &finished.observed());
-        }
-        // The step after the warm-up is the first with what the method is set to.
-        let warming = self.memory.steps <= self.method.correction().warm_up;
-        let warmed_up = warming && self.take_density()?;
-        if warmed_up {
+        self.method.learn(&self.shape, &self.structure, &mut memory, &finished.observed());
+        let shape = self.shape_in(memory.steps)?;
+        if shape != self.shape {
             // What was learnt at another density says little.
-            let steps = self.memory.steps;
-            self.memory = Arc::new(Memory { steps, ..self.method.memory(&self.shape) });
+            memory = Memory { steps: memory.steps, ..self.method.memory(&shape) };
         }
-        if learns || warmed_up { self.prepare() } else { Ok(false) }
-    }
-
-    /// Goes over to the density of the next step. Says whether it is another one than before.
-    fn take_density(&mut self) -> Result<bool, MethodError> {
-        let method = self.method.in_step(self.memory.steps, self.layers.entries())?;
-        let shape = method.shape(self.shape.workers, self.layers.clone())?;
-        let other = shape != self.shape;
-        if other {
-            self.shape = shape;
-            // Schedules of another density.
-            self.structures.clear();
-        }
-        Ok(other)
+        self.go_on(shape, memory)
     }
 
     /// Goes on from what was learnt before. Says whether the schedule is another one now.
     ///
     /// # Errors
-    /// What another method has learnt, and schedules that the checker refuses.
+    /// What another method has learnt, and schedules that the checker refuses. All stays as it is then.
     pub fn restore(&mut self, memory: Memory) -> Result<bool, RoutineError> {
-        fits(self.method, &self.shape, &memory)?;
-        self.memory = Arc::new(memory);
-        self.take_density()?;
-        self.prepare()
+        let (agreed, own) = (memory.agreed.len(), memory.own.len());
+        if (self.memory.agreed.len(), self.memory.own.len()) != (agreed, own) {
+            return Err(RoutineError::Memory { agreed, own });
+        }
+        self.go_on(self.shape_in(memory.steps)?, memory)
     }
 
-    fn prepare(&mut self) -> Result<bool, RoutineError> {
-        let structure = self.method.collective().structure(&self.shape, &self.memory);
-        match self.structures.iter().position(|(known, _)| *known == structure) {
-            Some(present) if present + 1 == self.structures.len() => return Ok(false),
-            Some(known) => {
-                let known = self.structures.remove(known);
-                self.structures.push(known);
-            }
-            None => {
-                let proof = check(self.method.schedules_after(&self.shape, &self.memory))?;
-                let program = Arc::new(proof.program(self.rank));
-                let prepared = Prepared { program, cost: proof.cost };
-                if self.structures.len() == REMEMBERED + self.shape.workers as usize {
-                    self.structures.remove(0);
-                }
-                self.structures.push((structure, prepared));
-            }
+    /// The shape of a step, at its density.
+    fn shape_in(&self, step: u64) -> Result<Shape, MethodError> {
+        let method = self.method.in_step(step, self.layers.entries())?;
+        method.shape(self.shape.workers, self.layers.clone())
+    }
+
+    /// Prepares the step after what was learnt.
+    fn go_on(&mut self, shape: Shape, memory: Memory) -> Result<bool, RoutineError> {
+        let structure = self.method.structure(&shape, &memory);
+        let changed = shape != self.shape || structure != self.structure;
+        if changed {
+            self.prepared = lock(&self.programs).prepare(&self.method, &shape, &structure, self.rank)?;
+            (self.shape, self.structure) = (shape, structure);
         }
-        Ok(true)
+        self.memory = Arc::new(memory);
+        Ok(changed)
     }
 }
 
+/// Programs are whole whenever they can be locked, also where a thread died with them.
+fn lock(programs: &Mutex<Programs>) -> std::sync::MutexGuard<'_, Programs> {
+    programs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The seed of a step's rounding.
-pub(super) fn seed(stream: u64, step: u64) -> u64 {
+fn seed(stream: u64, step: u64) -> u64 {
     (stream ^ step.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -11,14 +11,45 @@
 //! | R-SAG (equation 5) | 2l + log2 d | 4k(P − d)/P + 2L log2 d |
 //! | B-SAG (equation 7, corrected) | 2l + ⌈log2 d⌉ | 2k(P − d)/P + 2h(d − 1) + 2N(P − d)/d, with h from k/P to L and N, what the last selection leaves, too |
 
-use super::spar_all_gather::{self, Bridge};
-use super::{Collective, CostRange, MethodError, Sag, Shape, Structure, bruck, ceil_log2, method};
-use crate::Rank;
-use crate::schedule::{After, Cost, How, Memory, Observed, Receive, Rule, Send, Slots, Step};
+use std::collections::BTreeSet;
 
-/// See the module.
-#[derive(Debug)]
-pub struct SparDl;
+use super::spar_all_gather::{self, Bridge, Control};
+use super::{Collective, CostRange, MethodError, Setting, Shape, Structure, bruck, ceil_log2, error};
+use crate::Rank;
+use crate::schedule::{After, Cost, How, Observed, Receive, Rule, Send, Slots, Step};
+
+/// SparDL with its teams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SparDl {
+    /// Into how many teams the workers are divided, d: a divisor of P (§3.3).
+    pub teams: u32,
+    /// How the teams come together.
+    pub sag: Sag,
+}
+
+/// One team.
+impl Default for SparDl {
+    fn default() -> Self {
+        Self { teams: 1, sag: Sag::Auto }
+    }
+}
+
+/// How SparDL's teams come together: Spar-All-Gather (§3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sag {
+    /// R-SAG where the number of teams is a power of two, B-SAG otherwise.
+    #[default]
+    Auto,
+    /// R-SAG: recursive doubling with a selection after each exchange.
+    Recursive,
+    /// B-SAG: a selection of h entries, then Bruck's all-gather.
+    Bruck,
+}
+
+impl Sag {
+    const NAMES: [(Self, &str); 3] =
+        [(Self::Auto, "auto"), (Self::Recursive, "recursive"), (Self::Bruck, "bruck")];
+}
 
 /// A worker's place in its team.
 #[derive(Clone, Copy)]
@@ -32,8 +63,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    fn of(rank: Rank, shape: &Shape) -> Self {
-        let members = shape.workers / shape.teams;
+    fn of(rank: Rank, workers: u32, teams: u32) -> Self {
+        let members = workers / teams;
         Self { team: rank.0 / members, position: rank.0 % members, members }
     }
 
@@ -48,7 +79,17 @@ impl Seat {
     }
 }
 
+/// The divisors of a number of workers, ascending.
+fn divisors(workers: u32) -> BTreeSet<u32> {
+    // Those up to the root, and what each leaves.
+    let small = (1..=workers.isqrt()).filter(|d| workers.is_multiple_of(*d));
+    small.flat_map(|d| [d, workers / d]).collect()
+}
+
 impl Collective for SparDl {
+    /// Only B-SAG learns.
+    type State = Option<Control>;
+
     fn name(&self) -> &'static str {
         "spardl"
     }
@@ -61,60 +102,106 @@ impl Collective for SparDl {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_selector(self.name(), shape)?;
-        let Shape { workers, teams, .. } = *shape;
-        if teams == 0 || !workers.is_multiple_of(teams) {
-            return Err(MethodError::Teams { teams, workers });
+    fn options(&self) -> Vec<Setting> {
+        let sag = Sag::NAMES.iter().find(|(sag, _)| *sag == self.sag).map_or("", |(_, name)| *name);
+        vec![
+            Setting {
+                name: "teams",
+                value: self.teams.to_string(),
+                expects: "a divisor of the number of workers",
+            },
+            Setting { name: "sag", value: sag.into(), expects: "auto, recursive or bruck" },
+        ]
+    }
+
+    fn with(&self, option: &str, value: &str) -> Option<Self> {
+        match option {
+            "teams" => Some(Self { teams: value.parse().ok()?, ..*self }),
+            "sag" => {
+                Sag::NAMES.iter().find(|(_, name)| *name == value).map(|&(sag, _)| Self { sag, ..*self })
+            }
+            _ => None,
         }
-        if shape.sag == Sag::Recursive && !teams.is_power_of_two() {
-            return Err(MethodError::Recursive { teams });
+    }
+
+    fn variant(&self) -> String {
+        let teams = if self.teams == 1 { "1 team".into() } else { format!("{} teams", self.teams) };
+        match self.sag {
+            Sag::Auto if self.teams == 1 => String::new(),
+            Sag::Auto => teams,
+            Sag::Recursive => teams + " by R-SAG",
+            Sag::Bruck => teams + " by B-SAG",
+        }
+    }
+
+    /// Every number of teams in both ways, or in the number or way that was asked for.
+    fn family(&self, workers: u32) -> Vec<Self> {
+        let asked = |teams: &u32| [1, *teams].contains(&self.teams);
+        let ways = |teams: u32| [Sag::Recursive, Sag::Bruck].map(|sag| Self { teams, sag });
+        let several = divisors(workers).into_iter().filter(|&teams| teams > 1).filter(asked).flat_map(ways);
+        let one = Some(Self::default()).filter(|_| self.teams == 1);
+        one.into_iter().chain(several.filter(|m| [Sag::Auto, m.sag].contains(&self.sag))).collect()
+    }
+
+    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
+        let (workers, teams) = (shape.workers, self.teams);
+        if teams == 0 || !workers.is_multiple_of(teams) {
+            let divisors = error::listed(divisors(workers).iter().map(u32::to_string));
+            return Err(MethodError::Refused(format!(
+                "{workers} workers cannot be divided into {teams} equal teams; choose {divisors}"
+            )));
+        }
+        if self.sag == Sag::Recursive && !teams.is_power_of_two() {
+            return Err(MethodError::Refused(format!(
+                "R-SAG needs a number of teams that is a power of two, and {teams} is not; choose B-SAG, or another number of teams"
+            )));
         }
         Ok(())
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers / shape.teams
+        shape.workers / self.teams
     }
 
-    fn lanes(&self, shape: &Shape, _: &Structure) -> u32 {
-        if Bridge::of(shape) == Bridge::Bruck { shape.teams } else { 1 }
+    fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
+        if Bridge::of(self) == Bridge::Bruck { self.teams } else { 1 }
     }
 
     fn lane(&self, rank: Rank, shape: &Shape) -> u32 {
-        if Bridge::of(shape) == Bridge::Bruck { Seat::of(rank, shape).team } else { 0 }
+        let team = Seat::of(rank, shape.workers, self.teams).team;
+        if Bridge::of(self) == Bridge::Bruck { team } else { 0 }
     }
 
-    fn memory(&self, shape: &Shape) -> Memory {
-        if Bridge::of(shape) == Bridge::Bruck { spar_all_gather::memory(shape) } else { Memory::default() }
+    fn start(&self, shape: &Shape) -> Option<Control> {
+        (Bridge::of(self) == Bridge::Bruck).then(|| Control::start(self.teams, shape))
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
-        let seat = Seat::of(rank, shape);
+        let seat = Seat::of(rank, shape.workers, self.teams);
         let mut steps = spar_reduce_scatter(seat, shape, structure, self.lane(rank, shape));
-        steps.extend(spar_all_gather::steps(seat, shape, structure));
+        steps.extend(spar_all_gather::steps(self, seat, shape, structure));
         let (position, members) = (seat.position, seat.members);
         let blocks = |first, count| Slots::cyclic(first, count, members);
         steps.extend(bruck::all_gather(position, members, |i| seat.member(i), blocks));
         steps
     }
 
-    fn learn(&self, shape: &Shape, _: &Structure, memory: &mut Memory, observed: &Observed) {
-        if Bridge::of(shape) == Bridge::Bruck {
-            spar_all_gather::learn(shape, memory, observed);
+    fn learn(&self, shape: &Shape, _: &Structure, state: &mut Option<Control>, observed: &Observed) {
+        if let Some(control) = state {
+            control.learn(self.teams, shape, observed);
         }
     }
 
     fn delivers(&self, shape: &Shape) -> (u64, u64) {
         let k = shape.k as u64;
         // B-SAG starts with h = k/P, which is all that is left of a block where the teams choose the same.
-        if Bridge::of(shape) == Bridge::Bruck { (k.div_ceil(u64::from(shape.teams)), k) } else { (k, k) }
+        if Bridge::of(self) == Bridge::Bruck { (k.div_ceil(u64::from(self.teams)), k) } else { (k, k) }
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
-        let (d, m) = (u64::from(shape.teams), u64::from(shape.workers / shape.teams));
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
+        let (d, m) = (u64::from(self.teams), u64::from(shape.workers / self.teams));
         let l = u64::from(ceil_log2(m as u32));
-        let levels = u64::from(ceil_log2(shape.teams));
+        let levels = u64::from(ceil_log2(self.teams));
         let len = shape.n as u64 / m;
         let block = |k: u64| (2 * k).min(len);
         let full = (shape.k as u64).div_ceil(m);
@@ -123,7 +210,7 @@ impl Collective for SparDl {
             let words = (m - 1) * block(full) + between + (m - 1) * block(gathered);
             Cost { rounds, messages: rounds, words_received: words, words_critical: words }
         };
-        match Bridge::of(shape) {
+        Some(match Bridge::of(self) {
             Bridge::None | Bridge::Recursive => CostRange::fixed(cost(levels * block(full), full)),
             Bridge::Bruck => {
                 let least = (shape.k as u64).div_ceil(u64::from(shape.workers));
@@ -132,7 +219,7 @@ impl Collective for SparDl {
                     high: cost((d - 1) * block(full), full),
                 }
             }
-        }
+        })
     }
 }
 

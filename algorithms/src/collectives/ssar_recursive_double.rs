@@ -5,16 +5,18 @@
 //! where no two do. Otherwise the surplus ranks are folded in before and out after: two rounds more. Bags turn dense when
 //! that is smaller. Nothing is selected from the sums.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, fold, method};
+use super::{Collective, CostRange, Shape, Structure, fold};
 use crate::Block;
 use crate::Rank;
 use crate::schedule::{After, Cost, How, Receive, Send, Slots, Step};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SsarRecursiveDouble;
 
 impl Collective for SsarRecursiveDouble {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "ssar-recursive-double"
     }
@@ -27,8 +29,8 @@ impl Collective for SsarRecursiveDouble {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, _: &Shape) -> u32 {
@@ -55,7 +57,7 @@ impl Collective for SsarRecursiveDouble {
         shape.union()
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let (n, k) = (shape.n as u64, shape.k as u64);
         let core = u64::from(fold::core(shape.workers));
         let levels = u64::from(core.ilog2());
@@ -81,9 +83,9 @@ impl Collective for SsarRecursiveDouble {
             0 => received,
             _ => (0..=levels).map(round).sum::<u64>() + words(u64::from(shape.workers)),
         };
-        CostRange {
+        Some(CostRange {
             low: cost(levels * words(1), (levels + 2 * folded) * words(1)),
             high: cost(received, critical),
-        }
+        })
     }
 }

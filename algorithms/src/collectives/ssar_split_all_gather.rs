@@ -5,15 +5,17 @@
 //! evenly, 2k(P − 1)/P words for the split and as many for the all-gather if all choose the same entries, up to
 //! min(2k, n/P)(P − 1) if no two do. Nothing is selected from the sums.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, bruck, ceil_log2, direct, method};
+use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2, direct};
 use crate::schedule::{Cost, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SsarSplitAllGather;
 
 impl Collective for SsarSplitAllGather {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "ssar-split-all-gather"
     }
@@ -26,8 +28,8 @@ impl Collective for SsarSplitAllGather {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {
@@ -42,8 +44,8 @@ impl Collective for SsarSplitAllGather {
         shape.union()
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
-        split_cost(shape, 1)
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
+        Some(split_cost(shape, 1))
     }
 }
 

@@ -4,15 +4,17 @@
 //! ⌈log2 P⌉ rounds and 2k(P − 1) words received by every worker, for any P. Up to Pk entries are delivered: nothing is
 //! selected from the sum.
 
-use super::{Collective, CostRange, MethodError, Shape, Structure, bruck, ceil_log2, method};
+use super::{Collective, CostRange, Shape, Structure, bruck, ceil_log2};
 use crate::schedule::{Cost, Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TopkA;
 
 impl Collective for TopkA {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "topka"
     }
@@ -25,8 +27,8 @@ impl Collective for TopkA {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, _: &Shape) -> u32 {
@@ -54,9 +56,14 @@ impl Collective for TopkA {
         shape.union()
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let rounds = u64::from(ceil_log2(shape.workers));
         let words = u64::from(shape.workers - 1) * (2 * shape.k as u64).min(shape.n as u64);
-        CostRange::fixed(Cost { rounds, messages: rounds, words_received: words, words_critical: words })
+        Some(CostRange::fixed(Cost {
+            rounds,
+            messages: rounds,
+            words_received: words,
+            words_critical: words,
+        }))
     }
 }

@@ -5,15 +5,17 @@
 //! lengths ahead; here every bag tells its own. It differs from `ssar-split-all-gather` in meeting its peers one by one.
 
 use super::ssar_split_all_gather::{split, split_cost};
-use super::{Collective, CostRange, MethodError, Shape, Structure, method};
+use super::{Collective, CostRange, Shape, Structure};
 use crate::schedule::{Slots, Step};
 use crate::{Block, Rank};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TopkDsa;
 
 impl Collective for TopkDsa {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "topkdsa"
     }
@@ -26,8 +28,8 @@ impl Collective for TopkDsa {
         true
     }
 
-    fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
-        method::refuse_teams(self.name(), shape)
+    fn takes_selector(&self) -> bool {
+        true
     }
 
     fn blocks(&self, shape: &Shape) -> u32 {
@@ -42,7 +44,7 @@ impl Collective for TopkDsa {
         shape.union()
     }
 
-    fn cost(&self, shape: &Shape) -> CostRange {
-        split_cost(shape, u64::from(shape.workers - 1))
+    fn cost(&self, shape: &Shape) -> Option<CostRange> {
+        Some(split_cost(shape, u64::from(shape.workers - 1)))
     }
 }

@@ -190,9 +190,17 @@ impl<T: Element> Pool<T> {
         self.entries.iter().map(|e| e.values.iter().filter(reaches).count()).sum()
     }
 
-    /// The k largest.
-    fn top(&self, k: usize) -> Chosen<T> {
+    /// The k largest; 2k is less than 2^32, as is the length of each slot.
+    fn top(mut self, k: usize) -> Chosen<T> {
         let reached = self.reached();
+        let longer = self.entries.iter().map(Entries::len).sum::<usize>() > u32::MAX as usize;
+        if longer && self.entries.len() > 1 {
+            // What is among the k largest of all is so in its half.
+            let half = self.entries.split_off(self.entries.len() / 2);
+            let halves = [std::mem::take(&mut self.entries), half];
+            let kept = |entries| Pool { entries, threshold: self.threshold }.top(k).kept;
+            self.entries = halves.into_iter().flat_map(kept).collect();
+        }
         let values: Vec<T> = self.entries.iter().flat_map(|e| &e.values).copied().collect();
         let ordinals: Vec<u32> = (0..values.len() as u32).collect();
         let mut top = Entries::default();

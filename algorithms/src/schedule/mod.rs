@@ -236,7 +236,7 @@ pub enum Step {
         /// How values are told on the wire from here on.
         coding: Coding,
     },
-    /// Ties a note to a bag, which carries it from here on until it is added to another.
+    /// Ties a note to a bag, which carries it from here on. It is added to another only where their notes are added too.
     Annotate {
         /// The bags.
         slots: Slots,

@@ -48,29 +48,14 @@ pub enum Rule {
     Dense,
 }
 
-/// What is told with a bag about how it came to be, for a method that learns from it.
+/// A number that is told with a bag about how it came to be, for a method that learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Note {
-    /// How many entries the last selection chose from: one number.
+    /// How many entries the last selection chose from.
     Seen,
-    /// Where this worker's own selection, in the flat gradient, would be cut into so many parts of equal counts: one
-    /// number less than parts, each the position of a part's first entry.
-    Cuts(u32),
-}
-
-impl Note {
-    /// How many numbers it has.
-    pub fn len(self) -> usize {
-        match self {
-            Note::Seen => 1,
-            Note::Cuts(parts) => parts.saturating_sub(1) as usize,
-        }
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(self) -> bool {
-        self.len() == 0
-    }
+    /// With block b, where this worker's own selection would be cut for part b of so many parts of equal counts: the
+    /// position of the part's first entry in the flat gradient. Where bags are added, so are these.
+    Cut(u32),
 }
 
 impl Rule {

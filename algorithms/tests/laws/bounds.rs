@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded, floats};
+use gleaner_algorithms::collectives::Prepared;
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{
     Execution, ExecutionError, Happening, Lockstep, Receipt, Run, Slots, Step, lockstep, watched,
@@ -104,9 +105,8 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
     shadow.ensemble.commit(step, shadow.collection).unwrap();
     let mut witnesses: Vec<Witness> = team
         .ensemble
-        .programs
-        .iter()
-        .map(|program| {
+        .prepared()
+        .map(|Prepared { program, .. }| {
             let schedule = program.schedule();
             let receives = schedule.steps.iter().zip(program.facts()).flat_map(|(step, facts)| {
                 let slots = match step {
@@ -176,7 +176,7 @@ proptest! {
         for method in variants(workers).into_iter().skip(seed as usize % 3).step_by(3) {
             let collection = COLLECTIONS[seed as usize % 3];
             let [mut team, mut shadow] =
-                [0, 1].map(|_| Team::of(share.of(method, n).residual(collection), workers, n));
+                [0, 1].map(|_| Team::of(share.of(method.clone(), n).residual(collection), workers, n));
             let mut random = Random(seed);
             for pattern in &patterns {
                 run_with_witnesses(&mut team, &mut shadow, &pattern.gradients(workers, n, &mut random));
@@ -208,7 +208,7 @@ fn a_peer_that_sends_more_is_refused() {
     let two = bag(&[(1, 1.0), (2, 1.0)]);
     let again = || {
         let candidates = vec![Default::default(); 2];
-        let program = team.ensemble.programs[0].clone();
+        let Prepared { program, .. } = team.ensemble.prepared().next().unwrap().clone();
         let mut run = Execution::new(program, Arc::new(gradient.clone()), candidates);
         run.go_on(&mut Vec::new()).unwrap();
         run
@@ -266,9 +266,10 @@ fn what_is_passed_on_is_not_encoded_again() {
 /// Finite gradients may have a sum that is not: whoever adds it reports it, whatever form its bag has.
 #[test]
 fn a_sum_out_of_range_is_reported() {
-    for (n, k, method) in methods().flat_map(|m| [(12, 2), (12, 12), (2, 1)].map(|(n, k)| (n, k, m))) {
+    for (n, k, method) in methods().flat_map(|m| [(12, 2), (12, 12), (2, 1)].map(|(n, k)| (n, k, m.clone())))
+    {
         for workers in [2, 3, 4, 6] {
-            let mut team = Team::of(method.k(k), workers, n);
+            let mut team = Team::of(method.clone().k(k), workers, n);
             let executions = (0..workers).map(|w| team.begin(w, &vec![f32::MAX; n], usize::MAX)).collect();
             let result = gleaner_algorithms::schedule::lockstep(executions);
             assert!(

@@ -1,8 +1,7 @@
 //! Schedules written by hand, in few words.
 
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::{Collective, Shape, Structure};
-use gleaner_algorithms::schedule::Memory;
+use gleaner_algorithms::collectives::{Collective, Number, Shape, State, Structure};
 use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
@@ -60,11 +59,27 @@ pub fn swap(peer: u32) -> Step {
     exchange(vec![copy(peer, slots(0, 1))], vec![add(peer, slots(0, 1))])
 }
 
+/// Numbers that were learnt before: agreed ones, and a worker's own.
+#[derive(Clone, Debug, Default)]
+struct Given(Vec<f64>, Vec<f64>);
+
+impl State for Given {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        self.0.iter_mut().map(|number| number as &mut dyn Number).collect()
+    }
+
+    fn own(&mut self) -> Vec<&mut dyn Number> {
+        self.1.iter_mut().map(|number| number as &mut dyn Number).collect()
+    }
+}
+
 /// Schedules that were written out, as a method.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ByHand(Vec<Schedule>, Memory);
 
 impl Collective for ByHand {
+    type State = Given;
+
     fn name(&self) -> &'static str {
         "by-hand"
     }
@@ -89,11 +104,11 @@ impl Collective for ByHand {
         self.0[rank.index()].lane
     }
 
-    fn memory(&self, _: &Shape) -> Memory {
-        self.1.clone()
+    fn start(&self, _: &Shape) -> Given {
+        Given(self.1.agreed.clone(), self.1.own.clone())
     }
 
-    fn structure(&self, _: &Shape, _: &Memory) -> Structure {
+    fn structure(&self, _: &Shape, _: u64, _: &Given) -> Structure {
         Structure::of(self.0[0].partition.clone(), 0, 0)
     }
 
@@ -104,5 +119,5 @@ impl Collective for ByHand {
 
 /// The method that runs these schedules, with what was learnt before.
 pub fn method(schedules: Vec<Schedule>, memory: Memory) -> Method {
-    Method::of(Box::leak(Box::new(ByHand(schedules, memory)))).k(0)
+    Method::of(ByHand(schedules, memory)).k(0)
 }

@@ -34,7 +34,7 @@ fn spardl_costs_what_table_1_says() {
             let rounds = 2 * logarithms(p).0;
             let expected = Cost { rounds, messages: rounds, words_received: words, words_critical: words };
             let method = Method::spardl().k(k as usize);
-            assert_eq!(cost(method, p, n), expected, "P {p}, k {k}");
+            assert_eq!(cost(method.clone(), p, n), expected, "P {p}, k {k}");
             // The same bags, counted as they come.
             let mut team = Team::of(method, p as usize, n);
             for _ in 0..2 {
@@ -114,9 +114,9 @@ fn recursive_doubling_costs_what_its_file_says() {
 fn dense_values_that_come_are_the_words_declared() {
     for method in super::harness::dense_methods() {
         for p in 1..=20 {
-            let mut team = Team::of(method, p, 50);
+            let mut team = Team::of(method.clone(), p, 50);
             let outcome = team.step(&positive(p, 50));
-            assert_eq!(outcome.entries_received.into_iter().max(), Some(team.ensemble.cost.words_received));
+            assert_eq!(outcome.entries_received.into_iter().max(), Some(team.ensemble.cost().words_received));
         }
     }
 }

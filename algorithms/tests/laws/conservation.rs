@@ -11,10 +11,11 @@ const ONE_IN: usize = 12;
 /// Several steps in a row, carrying residuals; returns whether anything was lost.
 fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) -> bool {
     let mut lost = false;
-    let all = variants(workers).into_iter().flat_map(|m| COLLECTIONS.map(|collection| (m, collection)));
+    let all =
+        variants(workers).into_iter().flat_map(|m| COLLECTIONS.map(|collection| (m.clone(), collection)));
     let first = (seed as usize).wrapping_add(n).wrapping_add(workers) % ONE_IN;
     for (method, collection) in all.skip(first).step_by(ONE_IN) {
-        let mut team = Team::of(share.of(method, n).residual(collection), workers, n);
+        let mut team = Team::of(share.of(method.clone(), n).residual(collection), workers, n);
         let mut random = Random(seed);
         for pattern in patterns {
             let gradients = pattern.gradients(workers, n, &mut random);
@@ -85,7 +86,7 @@ fn density_0_delivers_nothing_and_keeps_everything() {
     for method in sparse {
         for (collection, workers) in COLLECTIONS.into_iter().flat_map(|c| (1..=17).map(move |p| (c, p))) {
             let n = 5 * workers + 2;
-            let mut team = Team::of(method.density(0.0).residual(collection), workers, n);
+            let mut team = Team::of(method.clone().density(0.0).residual(collection), workers, n);
             let mut random = Random(5);
             let mut sums = vec![vec![0.0f32; n]; workers];
             for _ in 0..3 {

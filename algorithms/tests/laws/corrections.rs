@@ -42,8 +42,8 @@ proptest! {
         seed: u64,
     ) {
         let correction = Correction { momentum: MOMENTUM, mask, ..Correction::default() };
-        for (method, collection) in methods().flat_map(|m| COLLECTIONS.map(|c| (m, c))) {
-            let mut team = Team::of(method.density(density).residual(collection).corrected(correction), workers, n);
+        for (method, collection) in methods().flat_map(|m| COLLECTIONS.map(|c| (m.clone(), c))) {
+            let mut team = Team::of(method.clone().density(density).residual(collection).corrected(correction), workers, n);
             let mut random = Random(seed);
             for pattern in &patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);

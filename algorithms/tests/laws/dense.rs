@@ -48,9 +48,9 @@ proptest! {
             let mut team = Team::of(method.density(1.0), workers, n);
             let mut random = Random(seed);
             // What was learnt may hold back more than the density: a threshold from the step before, and B-SAG's h.
-            let steps = if team.ensemble.memories[0].own.is_empty() { patterns.len() } else { 1 };
+            let steps = if team.ensemble.memories()[0].own.is_empty() { patterns.len() } else { 1 };
             for pattern in &patterns[..steps] {
-                open(&mut team.ensemble.memories);
+                open(&mut team.ensemble);
                 let outcome = team.step(&pattern.gradients(workers, n, &mut random));
                 outcome.assert_identical();
                 assert_sum(&outcome);

@@ -141,7 +141,7 @@ fn printed_is_what_is_printed() {
                 );
             }
             paper.learn(k_t, k);
-            assert_eq!(team.ensemble.memories[0].agreed[0], paper.delta, "P {workers}, step {t}");
+            assert_eq!(team.ensemble.memories()[0].agreed[0], paper.delta, "P {workers}, step {t}");
             for i in 0..workers {
                 let range = team.partition().range(Block(i as u32));
                 assert_eq!(range, paper.partition(i), "P {workers}, step {t}, partition {i}");
@@ -202,7 +202,7 @@ fn corrected_controllers_keep_density_and_balance() {
         assert!(followed[650].threshold < 0.5 * followed[150].threshold, "P {workers}: it follows the scale");
         let worst = imbalances(&followed).into_iter().fold(0.0, f64::max);
         assert!(worst < 1.2, "P {workers}: f(t) is {worst}");
-        let least = imbalances(&follow(Method::of(&STATIC).k(K), workers, N, STEPS).unwrap());
+        let least = imbalances(&follow(Method::of(STATIC).k(K), workers, N, STEPS).unwrap());
         let least = least.into_iter().fold(f64::INFINITY, f64::min);
         assert!(least > 2.0, "P {workers}: f(t) of static partitions is {least}");
     }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use gleaner_algorithms::bag::{Bag, Coding, Entries};
-use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble, Sag};
+use gleaner_algorithms::collectives::{Ensemble, Sag, SparDl};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check, lockstep};
+use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
 use gleaner_algorithms::selectors::Selector;
-use gleaner_algorithms::{Block, Layers, Method, Partition};
+use gleaner_algorithms::{Block, Element, Layers, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};
 
 use super::by_hand;
@@ -16,13 +16,12 @@ pub const COLLECTIONS: [Collection; 3] = [Collection::Global, Collection::Partia
 
 /// All methods that are listed.
 pub fn methods() -> impl Iterator<Item = Method> {
-    COLLECTIVES.iter().map(|c| Method::named(c.name()).unwrap())
+    Method::all()
 }
 
 /// The methods that take a selector.
 pub fn selecting() -> impl Iterator<Item = Method> {
-    let takes = |m: &Method| m.selector(Selector::Random).shape(2, 10).is_ok();
-    methods().filter(takes)
+    methods().filter(|m| m.collective().takes_selector())
 }
 
 /// One of each selector but the exact top-k.
@@ -31,15 +30,20 @@ pub fn selectors() -> Vec<Selector> {
     named.chain([Selector::Bucketed(7), Selector::Threshold(0.5), Selector::Threshold(1e20)]).collect()
 }
 
+/// SparDL in teams.
+pub fn spardl(teams: usize, sag: Sag) -> Method {
+    Method::of(SparDl { teams: teams as u32, sag })
+}
+
 /// All methods for so many workers, with every combination of their options: teams and how they come together, a selector,
 /// which is another one for each, and how values are told. Each method with each selector is a test of its own; which
 /// residuals are collected, and by what they are reduced, is for the tests to run through.
 pub fn variants(workers: usize) -> Vec<Method> {
     let mut forms: Vec<Method> = methods().collect();
-    for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
-        forms.push(Method::spardl().teams(teams));
+    for teams in (2..=workers).filter(|d| workers.is_multiple_of(*d)) {
+        forms.push(spardl(teams, Sag::Auto));
         if teams.is_power_of_two() {
-            forms.push(Method::spardl().teams(teams).sag(Sag::Bruck));
+            forms.push(spardl(teams, Sag::Bruck));
         }
     }
     let selectors = selectors();
@@ -48,17 +52,19 @@ pub fn variants(workers: usize) -> Vec<Method> {
     let codings = |form: Method| {
         Coding::ALL
             .into_iter()
-            .map(move |coding| form.coding(coding))
-            .filter(move |method| form.collective().is_sparse() || method.values() == Coding::Exact)
+            .map(move |coding| form.clone().coding(coding))
+            .filter(|method| method.collective().is_sparse() || method.values() == Coding::Exact)
     };
     forms.into_iter().flat_map(codings).collect()
 }
 
 /// Lets everything through B-SAG, whose h starts at the least: other methods learn no number that is agreed and alone.
-pub fn open(memories: &mut [Memory]) {
+pub fn open<T: Element>(ensemble: &mut Ensemble<T>) {
+    let mut memories = ensemble.memories();
     for memory in memories.iter_mut().filter(|memory| memory.own.is_empty()) {
         memory.agreed.iter_mut().take(1).for_each(|h| *h = f64::from(u32::MAX));
     }
+    ensemble.restore(memories).unwrap();
 }
 
 /// All methods that deliver everything.
@@ -87,7 +93,7 @@ pub struct Team {
 impl Team {
     /// The workers of a method that runs as the user asked for it.
     pub fn of(method: Method, workers: usize, layers: impl Into<Layers>) -> Self {
-        let ensemble = Ensemble::new(method, workers as u32, layers)
+        let ensemble = Ensemble::new(method.clone(), workers as u32, layers)
             .unwrap_or_else(|e| panic!("{method}, P {workers}: {e}"));
         Self { ensemble, collection: method.collection() }
     }
@@ -109,11 +115,11 @@ impl Team {
     }
 
     pub fn partition(&self) -> &Partition {
-        &self.ensemble.programs[0].schedule().partition
+        self.ensemble.partition()
     }
 
     pub fn workers(&self) -> usize {
-        self.ensemble.programs.len()
+        self.ensemble.residuals.len()
     }
 
     /// One step in lock step, the gradients handed over in one piece.
@@ -127,8 +133,8 @@ impl Team {
         let partition = self.partition().clone();
         let n = partition.entries();
         let old: Vec<Vec<f32>> = self.ensemble.residuals.iter().map(|r| r.read(0..n)).collect();
-        let holders =
-            self.ensemble.programs.iter().flat_map(|p| p.facts()).flat_map(|f| &f.holders).map(|h| h.count);
+        let holders = self.ensemble.prepared().flat_map(|prepared| prepared.program.facts());
+        let holders = holders.flat_map(|facts| &facts.holders).map(|h| h.count);
         let holders = holders.max().unwrap_or(1);
         let executions = (0..self.workers()).map(|w| self.begin(w, &gradients[w], size)).collect();
         let step = lockstep(executions).unwrap();

@@ -9,7 +9,7 @@ use gleaner_algorithms::schedule::{Execution, Progress, Schedule, Step, lockstep
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Method, Rank};
 
-use super::harness::{Team, variants};
+use super::harness::{Team, spardl, variants};
 use super::inputs::{Pattern, Random};
 
 /// Gradients that keep the places of their large entries and change a little from step to step.
@@ -45,16 +45,24 @@ fn whole_numbers(workers: usize, n: usize, seed: u64) -> Vec<Vec<f32>> {
 
 #[test]
 fn teams_of_different_sizes_are_refused_with_the_divisors() {
-    let refused = |workers, teams| Method::spardl().teams(teams).shape(workers, 100).unwrap_err();
-    assert_eq!(refused(12, 5), MethodError::Teams { teams: 5, workers: 12 });
+    let refused = |workers, teams| spardl(teams, Sag::Auto).shape(workers, 100).unwrap_err();
     let sentence = refused(12, 5).to_string();
     assert_eq!(sentence, "12 workers cannot be divided into 5 equal teams; choose 1, 2, 3, 4, 6 or 12");
     assert_eq!(refused(7, 3).to_string(), "7 workers cannot be divided into 3 equal teams; choose 1 or 7");
-    assert_eq!(refused(7, 0), MethodError::Teams { teams: 0, workers: 7 });
-    let recursive = Method::spardl().teams(3).sag(Sag::Recursive).shape(6, 100);
-    assert_eq!(recursive.unwrap_err(), MethodError::Recursive { teams: 3 });
-    let ring = Method::ring().teams(2).shape(6, 100).unwrap_err();
-    assert_eq!(ring, MethodError::NoTeams { method: "ring", teams: 2 });
+    assert!(refused(7, 0).to_string().contains("0 equal teams; choose 1 or 7"));
+    let recursive = spardl(3, Sag::Recursive).shape(6, 100).unwrap_err().to_string();
+    assert!(recursive.starts_with("R-SAG needs a number of teams that is a power of two, and 3 is not"));
+    let said = |method: Result<Method, MethodError>| method.unwrap_err().to_string();
+    let ring = said(Method::ring().with("teams", "2"));
+    assert_eq!(ring, "ring has no teams, and 2 was asked for; only spardl has teams");
+    assert_eq!(
+        said(Method::named("ring/2")),
+        "ring has no options, and 2 was asked for; no method has options"
+    );
+    let sag = said(Method::spardl().with("sag", "x"));
+    assert_eq!(sag, "spardl has no sag of 'x'; expected auto, recursive or bruck");
+    let label = Method::named("spardl/3").unwrap().with("sag", "bruck").unwrap();
+    assert_eq!((label.label(), label.title()), ("spardl/3".into(), "spardl with 3 teams by B-SAG".into()));
 }
 
 /// At powers of two, the tree of the paper: pairs at distance 1, 2, 4, … add and select k again; rank 0's are delivered.
@@ -219,9 +227,9 @@ fn oktopk_balances_a_region_that_is_too_full() {
         let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
         let balances = |team: &Team| {
             let splits = |s: &Schedule| s.steps.iter().any(|step| matches!(step, Step::Split { .. }));
-            let schedules = team.ensemble.programs.iter().map(|program| program.schedule());
-            assert_eq!(schedules.clone().filter(|s| splits(s)).count() % p, 0, "all workers or none");
-            schedules.clone().all(|s| splits(s))
+            let schedules: Vec<_> = team.ensemble.prepared().map(|prepared| prepared.program.schedule()).collect();
+            assert_eq!(schedules.iter().filter(|s| splits(s)).count() % p, 0, "all workers or none");
+            schedules.iter().all(|s| splits(s))
         };
         for _ in 0..3 {
             assert!(!balances(&team));
@@ -254,9 +262,9 @@ fn sums_do_not_depend_on_the_order_of_arrival() {
         for method in variants(workers) {
             let method = method.density(0.2);
             let gradients = Pattern::Full.gradients(workers, n, &mut Random(5));
-            let expected = Team::of(method, workers, n).step(&gradients);
+            let expected = Team::of(method.clone(), workers, n).step(&gradients);
             for seed in 0..3 {
-                let mut team = Team::of(method, workers, n);
+                let mut team = Team::of(method.clone(), workers, n);
                 let runs = (0..workers).map(|w| team.begin(w, &gradients[w], usize::MAX)).collect();
                 let updates = in_random_order(runs, &mut Random(seed));
                 for update in updates {

@@ -23,8 +23,8 @@ proptest! {
         // One combination of options in three, other ones in every case.
         for method in variants(workers).into_iter().skip(seed as usize % 3).step_by(3) {
             let method = share.of(method, n);
-            let mut carried = Team::of(method, workers, n);
-            let mut forgetful = Team::of(method, workers, n);
+            let mut carried = Team::of(method.clone(), workers, n);
+            let mut forgetful = Team::of(method.clone(), workers, n);
             let mut misled = Team::of(method, workers, n);
             let mut random = Random(seed);
             for pattern in &patterns {

@@ -52,7 +52,7 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             let mut random = Random(trial);
             let workers = 1 + random.below(9);
             let n = random.below(8 * workers);
-            let mut schedules = method.density(0.3).schedules(workers as u32, n).unwrap();
+            let mut schedules = method.clone().density(0.3).schedules(workers as u32, n).unwrap();
             for _ in 0..1 + random.below(3) {
                 insert(&mut schedules, &mut random);
             }
@@ -65,9 +65,8 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             accepted += 1;
             shared += usize::from(
                 team.ensemble
-                    .programs
-                    .iter()
-                    .flat_map(|p| p.facts())
+                    .prepared()
+                    .flat_map(|p| p.program.facts())
                     .flat_map(|f| &f.holders)
                     .any(|h| h.count > 1),
             );

@@ -27,7 +27,7 @@ fn selectors_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[P
         for (i, selector) in selectors().into_iter().enumerate() {
             let collection = COLLECTIONS[(i + n) % 3];
             let mut random = Random(seed);
-            let method = share.of(method, n).selector(selector).residual(collection);
+            let method = share.of(method.clone(), n).selector(selector).residual(collection);
             let mut team = Team::of(method, workers, layers(n, &mut random));
             for pattern in patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
@@ -66,7 +66,7 @@ fn from_no_entries_to_more_than_a_sample() {
 fn a_threshold_that_nothing_reaches_for_long_delays_and_loses_nothing() {
     for method in selecting() {
         let (workers, n) = (3, 50);
-        let mut team = Team::of(method.selector(Selector::Threshold(64.0)).density(0.5), workers, n);
+        let mut team = Team::of(method.clone().selector(Selector::Threshold(64.0)).density(0.5), workers, n);
         for step in 1..=70u32 {
             let outcome = team.step(&vec![vec![1.0; n]; workers]);
             outcome.assert_laws(method.collection());
@@ -397,7 +397,7 @@ fn collected_candidates_never_change_a_choice() {
             let scale = [1.0, 1.0, 1e-3, 100.0][step / 3];
             let gradient: Vec<f32> = gradient(n, &mut random).iter().map(|g| g * scale).collect();
             sums.iter_mut().zip(&gradient).for_each(|(s, g)| *s += g);
-            let memory = team.ensemble.memories[0].own.clone();
+            let memory = team.ensemble.memories()[0].own.clone();
             let outcome = team.step(&[gradient]);
             if selector != Selector::Random {
                 let chosen = selection.choose(&sums, &Candidates::default(), &memory, 0);

@@ -1,12 +1,11 @@
 //! SparDL's teams against §3.3 of the paper: R-SAG, B-SAG, Algorithm 2, and the shares of what all teams drop.
 
-use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::Sag;
 use gleaner_algorithms::residual::Collection;
 use proptest::prelude::*;
 
-use super::harness::{Team, cases, open};
+use super::harness::{Team, cases, open, spardl};
 use super::inputs::{Pattern, Random, Share, entries, share};
 use super::spardl_oracle::{Algorithm2, Residuals, Teams, algorithm_1};
 
@@ -48,8 +47,8 @@ fn is_the_papers(
         (Collection::Partial, Residuals::Partial),
         (Collection::Local, Residuals::Local),
     ] {
-        let method = share.of(Method::spardl(), n).teams(teams as u32).sag(sag).residual(collection);
-        let mut team = Team::of(method, workers, n);
+        let method = share.of(spardl(teams, sag), n).residual(collection);
+        let mut team = Team::of(method.clone(), workers, n);
         let mut old = vec![vec![0.0; n]; workers];
         let mut control = Algorithm2::new(k, workers, teams);
         let mut random = Random(seed);
@@ -73,7 +72,7 @@ fn is_the_papers(
             }
             if sag == Sag::Bruck && teams > 1 {
                 control.adjust(expected.after_bsag, k);
-                assert_eq!(team.ensemble.memories[0].agreed[0], control.h, "{method}, P {workers}: h");
+                assert_eq!(team.ensemble.memories()[0].agreed[0], control.h, "{method}, P {workers}: h");
             }
             old = expected.residuals;
         }
@@ -118,12 +117,12 @@ fn drifting(workers: usize, n: usize, step: usize) -> Vec<Vec<f32>> {
 fn bsag_controls_h_by_algorithm_2() {
     for (p, d) in [(6usize, 3usize), (12, 6), (8, 4), (10, 5)] {
         let (n, k) = (100 * p, 10 * p);
-        let mut team = Team::of(Method::spardl().teams(d as u32).sag(Sag::Bruck).k(k), p, n);
+        let mut team = Team::of(spardl(d, Sag::Bruck).k(k), p, n);
         let mut control = Algorithm2::new(k, p, d);
         let mut old = vec![vec![0.0; n]; p];
         let mut remaining = Vec::new();
         for t in 0..120 {
-            assert_eq!(team.ensemble.memories[0].agreed[0], control.h, "P {p}, d {d}, step {t}");
+            assert_eq!(team.ensemble.memories()[0].agreed[0], control.h, "P {p}, d {d}, step {t}");
             let gradients = drifting(p, n, t);
             let by = Teams::Bruck(d, control.h.round() as usize);
             let expected = algorithm_1(&gradients, &old, k, Residuals::Global, by, t);
@@ -161,9 +160,9 @@ fn shares_of_all_numbers_of_teams_add_up() {
         for sag in [Sag::Auto, Sag::Bruck] {
             for (unit, exact) in [(d as f32, true), (1.0, false), (5.0, false), (7.0, false)] {
                 let n = 12 * p;
-                let method = Method::spardl().teams(d as u32).sag(sag).density(1.0).coding(Coding::Bf16);
-                let mut team = Team::of(method, p, n);
-                open(&mut team.ensemble.memories);
+                let method = spardl(d, sag).density(1.0).coding(Coding::Bf16);
+                let mut team = Team::of(method.clone(), p, n);
+                open(&mut team.ensemble);
                 let outcome = team.step(&large_and_small(p, n, unit, &mut Random((p * d) as u64)));
                 outcome.assert_identical();
                 let holders = |i: usize| outcome.new.iter().filter(|r| r[i] != 0.0).count();

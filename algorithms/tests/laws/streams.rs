@@ -111,12 +111,12 @@ pub fn follow(
     let mut stream = Stream::new(n);
     let mut ensemble = Ensemble::<f32>::new(method, workers as u32, n)?;
     let mut gradients = vec![vec![0.0; n]; workers];
-    let mut partition = ensemble.programs[0].schedule().partition.clone();
+    let mut partition = ensemble.partition().clone();
     let mut followed = Vec::with_capacity(steps);
     for step in 0..steps {
         stream.fill(step, &mut gradients);
-        let threshold = ensemble.memories[0].agreed.first().copied().unwrap_or(0.0);
-        let before = std::mem::replace(&mut partition, ensemble.programs[0].schedule().partition.clone());
+        let threshold = ensemble.memories()[0].agreed.first().copied().unwrap_or(0.0);
+        let before = std::mem::replace(&mut partition, ensemble.partition().clone());
         let mut runs = Vec::with_capacity(workers);
         for (worker, gradient) in gradients.iter().enumerate() {
             ensemble.residuals[worker].accumulate(0, gradient)?;

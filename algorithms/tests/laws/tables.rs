@@ -4,10 +4,10 @@
 //! entries, or no two choose the same, spread evenly over the gradient.
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::{CostRange, Ensemble, Sag, Shape};
+use gleaner_algorithms::collectives::{CostRange, Sag, Shape};
 use gleaner_algorithms::schedule::Cost;
 
-use super::harness::{Team, methods};
+use super::harness::{Team, methods, spardl};
 
 /// What a step of P workers with k entries each of n is made for: P divides k, n is so long that no sum turns dense, and P and
 /// the power of two below it divide n, so that all blocks are equally long.
@@ -50,7 +50,7 @@ impl Case {
         for _ in 0..after {
             team.step(&gradients);
         }
-        let Cost { rounds, messages, .. } = team.ensemble.cost;
+        let Cost { rounds, messages, .. } = team.ensemble.cost();
         let outcome = team.step(&gradients);
         let words_received = outcome.words_received.iter().copied().max().unwrap();
         Cost { rounds, messages, words_received, words_critical: outcome.words_critical }
@@ -59,19 +59,18 @@ impl Case {
     /// A step of B-SAG with this h.
     fn cost_with_h(self, method: Method, same: bool, h: u64) -> Cost {
         let method = method.k(self.k as usize);
-        let shape = self.shape(method);
-        let mut memory = method.collective().memory(&shape);
-        memory.agreed[0] = h as f64;
         let mut team = Team::of(method, self.p as usize, self.n as usize);
-        team.ensemble = Ensemble::after(method, shape, vec![memory; self.p as usize]).unwrap();
-        let Cost { rounds, messages, .. } = team.ensemble.cost;
+        let mut memories = team.ensemble.memories();
+        memories.iter_mut().for_each(|memory| memory.agreed[0] = h as f64);
+        team.ensemble.restore(memories).unwrap();
+        let Cost { rounds, messages, .. } = team.ensemble.cost();
         let outcome = team.step(&self.gradients(same));
         let words_received = outcome.words_received.iter().copied().max().unwrap();
         Cost { rounds, messages, words_received, words_critical: outcome.words_critical }
     }
 
     fn range(self, method: Method) -> CostRange {
-        CostRange { low: self.cost(method, true, 0), high: self.cost(method, false, 0) }
+        CostRange { low: self.cost(method.clone(), true, 0), high: self.cost(method, false, 0) }
     }
 }
 
@@ -109,7 +108,7 @@ fn nothing_is_below_sparcmls_lower_bounds() {
     for (p, log) in powers() {
         let case = Case::of(p, 2);
         for method in all.map(named) {
-            let CostRange { low, high } = case.range(method);
+            let CostRange { low, high } = case.range(method.clone());
             assert!(latency(low) >= log && latency(high) >= log, "{method}, P {p}");
             assert!(low.words_critical >= 2 * (2 * case.k * (p - 1) / p), "{method}, P {p}");
             if method.collective().name() != "dsar-split-all-gather" {
@@ -168,13 +167,11 @@ fn oktopk() {
         let mut team = Team::of(named("oktopk").k(k as usize), p as usize, case.n as usize);
         let gradients = case.gradients(true);
         team.step(&gradients);
-        team.ensemble.memories.iter_mut().for_each(|memory| memory.agreed[1] = 1.0);
-        let memories = team.ensemble.memories.clone();
-        let method = named("oktopk").k(k as usize);
-        let shape = method.shape(p as u32, case.n as usize).unwrap();
-        team.ensemble = Ensemble::after(method, shape, memories).unwrap();
-        assert_eq!(team.ensemble.cost.messages, 2 * (p - 1) + log, "P {p}");
-        assert!(team.ensemble.cost.messages <= 2 * (p + log), "P {p}");
+        let mut memories = team.ensemble.memories();
+        memories.iter_mut().for_each(|memory| memory.agreed[1] = 1.0);
+        team.ensemble.restore(memories).unwrap();
+        assert_eq!(team.ensemble.cost().messages, 2 * (p - 1) + log, "P {p}");
+        assert!(team.ensemble.cost().messages <= 2 * (p + log), "P {p}");
         let words = team.step(&gradients).words_critical;
         assert_eq!(words, 4 * k * (p - 1) / p + 2 * k * (p - 1) / (p * p), "P {p}");
         assert!((lower..=upper).contains(&words), "P {p}");
@@ -210,17 +207,17 @@ fn spardl_with_recursive_teams() {
     for (p, log) in powers() {
         for (d, log_d) in (0..=log).map(|log_d| (1 << log_d, log_d)) {
             let case = Case::of(p, 2);
-            let method = Method::spardl().teams(d as u32).sag(Sag::Recursive);
+            let method = spardl(d as usize, Sag::Recursive);
             let words = 2 * case.k * (2 * p - 2 * d + d * log_d) / p;
             for same in [true, false] {
                 // Blocks of a team have dk/P entries, and so has every swap.
-                let cost = case.cost(method, same, 0);
+                let cost = case.cost(method.clone(), same, 0);
                 assert_eq!(latency(cost), 2 * (log - log_d) + log_d, "P {p}, d {d}");
                 assert_eq!(cost.words_critical, words, "P {p}, d {d}, same {same}");
             }
             // Full bags: the bound that the checker derives.
             let team = Team::of(method.k(case.k as usize), p as usize, case.n as usize);
-            assert_eq!(team.ensemble.cost.words_critical, words, "P {p}, d {d}");
+            assert_eq!(team.ensemble.cost().words_critical, words, "P {p}, d {d}");
         }
     }
 }
@@ -233,19 +230,19 @@ fn spardl_with_teams_by_bruck() {
         for (d, log_d) in (1..=log).map(|log_d| (1 << log_d, log_d)) {
             let case = Case::of(p, 2);
             let k = case.k;
-            let method = Method::spardl().teams(d as u32).sag(Sag::Bruck);
+            let method = spardl(d as usize, Sag::Bruck);
             let (lower, upper) = (2 * k * (p * d + p - 2 * d) / (p * d), 2 * k * (d * d + 2 * p - 3 * d) / p);
             // The lower end: h is least, and where all choose the same, the teams' largest are the same too. The upper one:
             // h is most, and the last selection leaves dk/P.
             for (same, h, words) in
                 [(true, k / p, lower), (true, d * k / p, upper), (false, d * k / p, upper)]
             {
-                let cost = case.cost_with_h(method, same, h);
+                let cost = case.cost_with_h(method.clone(), same, h);
                 assert_eq!(latency(cost), 2 * (log - log_d) + log_d, "P {p}, d {d}");
                 assert_eq!(cost.words_critical, words, "P {p}, d {d}, h {h}");
             }
             let team = Team::of(method.k(k as usize), p as usize, case.n as usize);
-            assert_eq!(team.ensemble.cost.words_critical, upper, "P {p}, d {d}");
+            assert_eq!(team.ensemble.cost().words_critical, upper, "P {p}, d {d}");
         }
     }
 }
@@ -296,13 +293,14 @@ fn every_formula_is_what_it_costs() {
         let case = Case::of(p, 1 + p % 2);
         let teams = (2..=p as u32).filter(|d| (p as u32).is_multiple_of(*d));
         let teams = teams.flat_map(|d| {
-            let both = [Sag::Recursive, Sag::Bruck].map(|sag| Method::spardl().teams(d).sag(sag));
+            let both = [Sag::Recursive, Sag::Bruck].map(|sag| spardl(d as usize, sag));
             both.into_iter().filter(move |both| both.shape(p as u32, 1).is_ok())
         });
         for method in methods().chain(teams) {
-            let name = method.k(case.k as usize).to_string();
-            let formula = method.collective().cost(&case.shape(method));
-            let checked = Team::of(method.k(case.k as usize), p as usize, case.n as usize).ensemble.cost;
+            let name = method.clone().k(case.k as usize).to_string();
+            let formula = method.clone().cost(&case.shape(method.clone())).unwrap();
+            let checked =
+                Team::of(method.clone().k(case.k as usize), p as usize, case.n as usize).ensemble.cost();
             let agrees = |formula: Cost| (formula.rounds, formula.messages);
             let words = |cost: Cost| (cost.words_received, cost.words_critical);
             match method.collective().name() {
@@ -315,13 +313,13 @@ fn every_formula_is_what_it_costs() {
                 }
                 // What h lets through of each team, and what the last selection leaves of that.
                 "spardl" if formula.low != formula.high => {
-                    let d = u64::from(case.shape(method).teams);
+                    let d = method.option("teams").unwrap().parse::<u64>().unwrap();
                     let block = d * case.k / p;
                     for same in [true, false] {
                         for h in [case.k / p, (case.k / p + block) / 2, block] {
                             let left = if same { h } else { block.min(d * h) };
                             let expected = 2 * ((p / d - 1) * block + (d - 1) * h + (p / d - 1) * left);
-                            let cost = case.cost_with_h(method, same, h);
+                            let cost = case.cost_with_h(method.clone(), same, h);
                             assert_eq!(
                                 words(cost),
                                 (expected, expected),

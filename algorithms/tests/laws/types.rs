@@ -26,7 +26,7 @@ fn delivered<T: Element>(
         ensemble.residuals[rank].accumulate(0, gradient).unwrap();
         executions.push(ensemble.begin(rank)?);
     }
-    let partition = ensemble.programs[0].schedule().partition.clone();
+    let partition = ensemble.partition().clone();
     let step = lockstep(executions)?;
     let mut all: Vec<Vec<T>> = Vec::new();
     for committed in ensemble.commit(step, Collection::Global).unwrap() {
@@ -72,10 +72,10 @@ fn conserves<T: Element>() {
         let mut random = Random(workers as u64);
         for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
             let n = 40 + random.below(60);
-            let mut ensemble = Ensemble::<T>::new(method.density(0.2), workers as u32, n).unwrap();
+            let mut ensemble = Ensemble::<T>::new(method.clone().density(0.2), workers as u32, n).unwrap();
             for step in 0..3 {
                 // What d workers drop together is shared out to them.
-                let holders = ensemble.programs.iter().flat_map(|p| p.facts()).flat_map(|f| &f.holders);
+                let holders = ensemble.prepared().flat_map(|p| p.program.facts()).flat_map(|f| &f.holders);
                 let unit = holders.map(|holders| holders.count).max().unwrap_or(1);
                 let [old, gradients] = exact::<T>(workers, n, unit, &mut random);
                 ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old));
@@ -132,10 +132,10 @@ fn reduces<T: Element>() {
                 let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
                 let ensemble = |m: Method| {
                     let mut ensemble = Ensemble::<T>::new(m, workers, n).unwrap().reducing(reduction);
-                    open(&mut ensemble.memories);
+                    open(&mut ensemble);
                     ensemble
                 };
-                let all = delivered(&mut ensemble(method.density(1.0)), &gradients, reduction);
+                let all = delivered(&mut ensemble(method.clone().density(1.0)), &gradients, reduction);
                 let found = match all {
                     Ok(found) => found,
                     Err(ExecutionError::NotASum { .. }) => {
@@ -163,7 +163,7 @@ fn reduces<T: Element>() {
                     );
                 }
                 if sparse && !reduction.has_residual() {
-                    let mut half = ensemble(method.k(n / 2));
+                    let mut half = ensemble(method.clone().k(n / 2));
                     // A selector that goes by buckets or blocks may round half of them up to all.
                     let all = half.shape().k == n;
                     let refused = delivered(&mut half, &gradients, reduction);
@@ -206,7 +206,7 @@ fn sparse_streams_take_any_reduction() {
 fn steps_of_other_reductions_know_nothing_of_each_other() {
     for method in methods() {
         let method = method.density(1.0);
-        let mut ensemble = Ensemble::<f32>::new(method, 3, 4).unwrap().reducing(Reduction::Max);
+        let mut ensemble = Ensemble::<f32>::new(method.clone(), 3, 4).unwrap().reducing(Reduction::Max);
         let steps = [
             (
                 [[-3.0, 0.0, 2.0, -1.0], [0.0, -5.0, 1.0, -2.0], [-4.0, -6.0, 0.0, -3.0]],

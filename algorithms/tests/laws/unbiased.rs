@@ -71,7 +71,7 @@ fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
         for coding in [Coding::Qsgd2, Coding::Qsgd4, Coding::Qsgd8] {
             let method = Method::named(name).unwrap().k(k).coding(coding);
             let (mut sums, mut squares) = (vec![0.0; n], vec![0.0; n]);
-            for outcome in repeated(method, &gradients, steps) {
+            for outcome in repeated(method.clone(), &gradients, steps) {
                 for (i, v) in outcome.delivered[0].iter().map(|v| f64::from(*v)).enumerate() {
                     sums[i] += v;
                     squares[i] += v * v;
@@ -124,7 +124,7 @@ fn every_step_rounds_by_numbers_of_its_own_and_so_does_every_rank() {
         let gradients = vec![Pattern::Full.gradients(1, n, &mut Random(12)).remove(0); workers];
         for name in SELECTING_ONCE {
             let method = Method::named(name).unwrap().density(1.0).coding(Coding::Qsgd4);
-            let steps: Vec<Outcome> = repeated(method, &gradients, 3).collect();
+            let steps: Vec<Outcome> = repeated(method.clone(), &gradients, 3).collect();
             for (s, t) in [(0, 1), (0, 2), (1, 2)] {
                 let shares = alike(&steps[s].new[0], &steps[t].new[0], workers);
                 let independent = shares.iter().all(|share| INDEPENDENT.contains(share));

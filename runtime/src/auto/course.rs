@@ -176,7 +176,7 @@ impl Course {
     /// Where it stands.
     pub(super) fn chosen(&self) -> Chosen {
         let at = |place: usize| Tried {
-            forecast: self.ranking[place],
+            forecast: self.ranking[place].clone(),
             // A rank that said nothing took for ever.
             measured: self
                 .seconds(place)

@@ -90,8 +90,8 @@ fn a_checkpoint_brings_its_method_along() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         gradients.save(&path).unwrap();
-        let chosen = gradients.methods()[0];
-        for method in [Method::auto().density(0.1), chosen] {
+        let chosen = gradients.methods()[0].clone();
+        for method in [Method::auto().density(0.1), chosen.clone()] {
             let mut again = session.gradients(&layout, method).unwrap();
             again.load(&path).unwrap();
             assert_eq!(again.methods()[0].to_string(), chosen.to_string());
@@ -163,7 +163,7 @@ fn a_reducer_chooses_only_what_can_reduce() {
     run(Over::Memory, 3, |session| {
         let rank = session.rank() as f32;
         let choice = Method::auto().density(0.001);
-        let mut most = session.reducer_of("most", 10_000, choice, Reduction::Max).unwrap();
+        let mut most = session.reducer_of("most", 10_000, choice.clone(), Reduction::Max).unwrap();
         assert!(!most.method().collective().is_sparse(), "{}", most.method());
         let values: Vec<f32> =
             (0..10_000).map(|i| if i % 3 == session.rank() { 5.0 } else { rank }).collect();

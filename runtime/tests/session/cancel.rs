@@ -4,7 +4,6 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_runtime::{Cancelled, Error, Handle, Reducer, Session, Update};
 
 use crate::job::{self, BOTH, Over, gradient};
@@ -72,12 +71,12 @@ fn reducer(session: &Session, n: usize, method: Method) -> Reducer {
 fn a_cancelled_step_names_who_asked_and_leaves_everything_in_the_residuals() {
     let n = 900;
     for over in BOTH {
-        for collective in COLLECTIVES {
+        for listed in Method::all() {
             for (asks, late) in [(2, 0), (0, 3), (3, 2)] {
                 let asked = Barrier::new(2);
                 let books = job::run(over, 4, |session| {
                     let rank = session.rank();
-                    let mut reducer = reducer(&session, n, Method::of(*collective).density(0.05));
+                    let mut reducer = reducer(&session, n, listed.clone().density(0.05));
                     let mut books = Books::new(n);
                     let start = |reducer: &mut Reducer, step, books: &mut Books| {
                         let values = gradient(n, rank, step);
@@ -130,11 +129,11 @@ fn whoever_cancels_whenever_all_ranks_come_to_the_same() {
     let (mut cancelled, mut delivered, mut late) = (0, 0, 0);
     for over in BOTH {
         for workers in [1u32, 2, 5] {
-            for collective in COLLECTIVES {
-                let method = Method::of(*collective).density(0.05);
+            for listed in Method::all() {
+                let method = listed.clone().density(0.05);
                 let ends = job::run(over, workers, |session| {
                     let rank = session.rank() as u64;
-                    let mut reducer = reducer(&session, n, method);
+                    let mut reducer = reducer(&session, n, method.clone());
                     let mut books = Books::new(n);
                     let (mut history, mut asked) = (Vec::new(), Vec::new());
                     let mut random = (rank + 1) * 0x9e37_79b9_7f4a_7c15;
@@ -200,11 +199,11 @@ fn whoever_cancels_whenever_all_ranks_come_to_the_same() {
 fn many_cancelled_steps_take_no_credit() {
     let (n, steps) = (20_000, 40u64);
     for over in BOTH {
-        for collective in COLLECTIVES {
+        for listed in Method::all() {
             for late in [0, 1, 3] {
-                let method = Method::of(*collective).density(0.5);
+                let method = listed.clone().density(0.5);
                 let books = job::run(over, 4, |session| {
-                    let mut reducer = reducer(&session, n, method);
+                    let mut reducer = reducer(&session, n, method.clone());
                     let mut books = Books::new(n);
                     if session.rank() == late {
                         std::thread::sleep(Duration::from_millis(20));

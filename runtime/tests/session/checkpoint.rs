@@ -37,17 +37,17 @@ fn file(folder: &Path, session: &Session) -> std::path::PathBuf {
 fn a_resumed_job_goes_on_bit_by_bit() {
     for method in [Method::spardl().density(0.05), Method::ring()] {
         let whole = job::run(Over::Memory, 3, |session| {
-            let mut gradients = session.gradients(&layout(), method).unwrap();
+            let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             steps(&session, &mut gradients, 0..8)
         });
         let folder = tempfile::tempdir().unwrap();
         job::run(Over::Memory, 3, |session| {
-            let mut gradients = session.gradients(&layout(), method).unwrap();
+            let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             steps(&session, &mut gradients, 0..5);
             gradients.save(&file(folder.path(), &session)).unwrap();
         });
         let rest = job::run(Over::Memory, 3, |session| {
-            let mut gradients = session.gradients(&layout(), method).unwrap();
+            let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             gradients.load(&file(folder.path(), &session)).unwrap();
             steps(&session, &mut gradients, 5..8)
         });
@@ -78,9 +78,9 @@ fn a_checkpoint_of_another_job_is_refused() {
     let method = refusal(layout(), Method::ring());
     assert!(method.contains("its method is spardl") && method.contains("here it is ring"), "{method}");
     let spardl = Method::spardl().density(0.05);
-    let length = refusal(Layout::new().parameter("late", 300).parameter("early", 601), spardl);
+    let length = refusal(Layout::new().parameter("late", 300).parameter("early", 601), spardl.clone());
     assert!(length.contains("length of 'early' is 600, here it is 601"), "{length}");
-    let name = refusal(Layout::new().parameter("late", 300).parameter("soon", 600), spardl);
+    let name = refusal(Layout::new().parameter("late", 300).parameter("soon", 600), spardl.clone());
     assert!(name.contains("length of 'soon' is missing"), "{name}");
     // Another grouping of the same parameters finds its residuals again.
     let mut regrouped =

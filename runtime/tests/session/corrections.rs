@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_runtime::{Gradients, Layout, Session};
@@ -42,11 +41,11 @@ fn file(folder: &Path, session: &Session) -> std::path::PathBuf {
 
 #[test]
 fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
-    for (i, collective) in COLLECTIVES.iter().enumerate() {
-        let method = Method::of(*collective).density(0.01).corrected(ALL).on_nonfinite(OnNonFinite::Skip);
+    for (i, listed) in Method::all().enumerate() {
+        let method = listed.clone().density(0.01).corrected(ALL).on_nonfinite(OnNonFinite::Skip);
         let over = BOTH[i % 2];
         let whole = job::run(over, 3, |session| {
-            let mut gradients = session.gradients(&layout(), method).unwrap();
+            let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             steps(&session, &mut gradients, 0..STEPS)
         });
         assert!(whole.iter().all(|rank| *rank == whole[0]), "{method}: the same on all ranks");
@@ -54,12 +53,12 @@ fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
         for stop in [3, 7, 11] {
             let folder = tempfile::tempdir().unwrap();
             job::run(over, 3, |session| {
-                let mut gradients = session.gradients(&layout(), method).unwrap();
+                let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
                 steps(&session, &mut gradients, 0..stop);
                 gradients.save(&file(folder.path(), &session)).unwrap();
             });
             let rest = job::run(over, 3, |session| {
-                let mut gradients = session.gradients(&layout(), method).unwrap();
+                let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
                 gradients.load(&file(folder.path(), &session)).unwrap();
                 steps(&session, &mut gradients, stop..STEPS)
             });
@@ -79,7 +78,8 @@ fn the_density_falls_step_by_step() {
         for method in [Method::named(name).unwrap().density(0.01), Method::named(name).unwrap().k(9)] {
             let method = method.corrected(correction);
             let counts = job::run(Over::Memory, 3, |session| {
-                let mut gradients = session.gradients(&Layout::new().parameter("w", N), method).unwrap();
+                let mut gradients =
+                    session.gradients(&Layout::new().parameter("w", N), method.clone()).unwrap();
                 let mut counts = Vec::new();
                 for step in 0..8 {
                     gradients.ready("w", &gradient(N, session.rank(), step)).unwrap();
@@ -136,9 +136,11 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
         session.gradients(&layout(), method.corrected(correction)).err().unwrap().to_string()
     };
     let spardl = Method::spardl();
-    assert!(refusal(spardl, Correction { momentum: 1.0, ..none }).contains("below 1"));
-    assert!(refusal(spardl, Correction { mask: true, ..none }).contains("without momentum correction"));
-    assert!(refusal(spardl, Correction { clip: Some(0.0), ..none }).contains("above 0"));
+    assert!(refusal(spardl.clone(), Correction { momentum: 1.0, ..none }).contains("below 1"));
+    assert!(
+        refusal(spardl.clone(), Correction { mask: true, ..none }).contains("without momentum correction")
+    );
+    assert!(refusal(spardl.clone(), Correction { clip: Some(0.0), ..none }).contains("above 0"));
     assert!(refusal(Method::auto(), Correction { warm_up: 5, ..none }).contains("method auto"));
     let method = Method::ring().corrected(Correction { momentum: 0.5, ..none });
     let most = session.reducer_of("most", 4, method, Reduction::<f32>::Max).err().unwrap().to_string();
@@ -147,7 +149,7 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
     // A checkpoint without velocities is of another method.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.safetensors");
-    session.gradients(&layout(), spardl).unwrap().save(&path).unwrap();
+    session.gradients(&layout(), spardl.clone()).unwrap().save(&path).unwrap();
     let mut moving =
         session.gradients(&layout(), spardl.corrected(Correction { momentum: 0.5, ..none })).unwrap();
     let other = moving.load(&path).unwrap_err().to_string();

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_runtime::{Error, Handle, Layout, LayoutError, Session, Update};
 
 use crate::job::{self, BOTH, Over, gradient};
@@ -61,13 +60,11 @@ fn one_by_one(session: &Session, method: Method, n: usize, seed: u64, steps: u64
 fn several_of_different_sizes_and_methods_are_under_way_at_once() {
     let sizes = [1usize, 7, 400, 3000, 70_000];
     // random-k draws others for every reducer, so that no two can be compared.
-    let comparable = || COLLECTIVES.iter().filter(|c| c.name() != "random-k");
+    let comparable = || Method::all().filter(|m| m.collective().name() != "random-k");
     for over in BOTH {
         let equal = job::run(over, 4, |session| {
-            let many: Vec<(Method, usize)> = sizes
-                .iter()
-                .flat_map(|&n| comparable().map(move |c| (Method::of(*c).density(0.05), n)))
-                .collect();
+            let many: Vec<(Method, usize)> =
+                sizes.iter().flat_map(|&n| comparable().map(move |m| (m.density(0.05), n))).collect();
             let mut reducers: Vec<_> = many
                 .iter()
                 .enumerate()
@@ -128,8 +125,8 @@ fn dropping_a_handle_abandons_the_result_and_not_the_step() {
         for method in [Method::spardl().density(0.05), Method::ring(), Method::named("rabenseifner").unwrap()]
         {
             let ends = job::run(over, workers, |session| {
-                let mut watched = session.reducer("watched", n, method).unwrap();
-                let mut dropped = session.reducer("dropped", n, method).unwrap();
+                let mut watched = session.reducer("watched", n, method.clone()).unwrap();
+                let mut dropped = session.reducer("dropped", n, method.clone()).unwrap();
                 let mut wanted = Vec::new();
                 for step in 0..steps {
                     let values = gradient(n, session.rank(), step);
@@ -230,11 +227,10 @@ fn reducers_must_agree_and_their_mistakes_are_named() {
 #[test]
 fn reducers_of_nothing_and_of_one_entry_work() {
     let results = job::run(Over::Memory, 3, |session| {
-        COLLECTIVES
-            .iter()
-            .map(|collective| {
-                let method = Method::of(*collective).density(1.0);
-                let mut empty = session.reducer("empty", 0, method).unwrap();
+        Method::all()
+            .map(|listed| {
+                let method = listed.density(1.0);
+                let mut empty = session.reducer("empty", 0, method.clone()).unwrap();
                 let mut one = session.reducer("one", 1, method).unwrap();
                 let handle = empty.start(&[]).unwrap();
                 let one = one.start(&[session.rank() as f32]).unwrap().wait().unwrap().values("one").unwrap();

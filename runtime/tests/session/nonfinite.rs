@@ -1,6 +1,5 @@
 //! Values that are not finite: all ranks leave the step out, and nothing of it stays.
 
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_algorithms::{Method, Reduction};
 use gleaner_runtime::{Error, Gradients, Layout, Session, Update};
@@ -56,7 +55,7 @@ fn job(over: Over, workers: u32, method: Method, gives: &[u64], faults: Faults<'
     let folder = tempfile::tempdir().unwrap();
     job::run(over, workers, |session| {
         let rank = session.rank();
-        let mut gradients = session.gradients(&layout(), method).unwrap();
+        let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
         let mut seen = Seen { steps: Vec::new(), own: Vec::new(), residuals: Vec::new(), skipped: 0 };
         for (step, &given) in gives.iter().enumerate() {
             let mut values_of_step = gradient(N, rank, given);
@@ -100,8 +99,9 @@ fn skipping_leaves_no_trace(over: Over, workers: u32, method: Method) {
     // the residual is known to be zero.
     let faults: &[(usize, u64, &[usize])] =
         &[(last, 0, &[899]), (last, 2, &[305, 306, 419]), (0, 4, &[0, 300, 420, 700]), (last / 2, 4, &[500])];
-    let with = job(over, workers, method.on_nonfinite(OnNonFinite::Skip), &[9, 0, 9, 1, 9, 2, 3], faults);
-    let without = job(over, workers, method, &[0, 1, 2, 3], &[]);
+    let with =
+        job(over, workers, method.clone().on_nonfinite(OnNonFinite::Skip), &[9, 0, 9, 1, 9, 2, 3], faults);
+    let without = job(over, workers, method.clone(), &[0, 1, 2, 3], &[]);
     for (rank, (with, without)) in with.iter().zip(&without).enumerate() {
         let delivered: Vec<_> = with.steps.iter().filter(|step| step.is_ok()).collect();
         assert_eq!(delivered, without.steps.iter().collect::<Vec<_>>(), "{method}: rank {rank} of {workers}");
@@ -129,8 +129,8 @@ fn skipping_leaves_no_trace(over: Over, workers: u32, method: Method) {
 fn a_skipped_step_leaves_no_trace() {
     for over in BOTH {
         for workers in [1, 2, 4] {
-            for collective in COLLECTIVES {
-                skipping_leaves_no_trace(over, workers, Method::of(*collective).density(0.05));
+            for listed in Method::all() {
+                skipping_leaves_no_trace(over, workers, listed.clone().density(0.05));
             }
         }
     }
@@ -151,7 +151,7 @@ fn what_a_skipping_job_resumes_is_the_same_bit_by_bit() {
     };
     let steps = |gradients: &mut Gradients| (3..5).map(|s| step(gradients, s)).collect::<Vec<_>>();
     let session = Session::join().unwrap();
-    let mut whole = session.gradients(&layout, method).unwrap();
+    let mut whole = session.gradients(&layout, method.clone()).unwrap();
     (0..3).for_each(|s| drop(step(&mut whole, s)));
     whole.save(&path).unwrap();
     let session = Session::join().unwrap();
@@ -171,7 +171,7 @@ fn a_reducer_skips_its_own_steps() {
                 let rank = session.rank();
                 let skip = |method: Method| method.on_nonfinite(OnNonFinite::Skip);
                 let sparse = Method::spardl().density(0.1);
-                let mut first = session.reducer("first", n, skip(sparse)).unwrap();
+                let mut first = session.reducer("first", n, skip(sparse.clone())).unwrap();
                 let mut most =
                     session.reducer_of("most", n, skip(Method::ring()), Reduction::<f64>::Max).unwrap();
                 let mut alone = session.reducer("alone", n, sparse).unwrap();

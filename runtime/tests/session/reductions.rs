@@ -3,7 +3,6 @@
 //! All values are such that sums and products of them are exact in every type: what is expected is computed here, in 64 bits
 //! and in any order.
 
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_algorithms::schedule::ExecutionError;
 use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_runtime::{Error, Session};
@@ -61,7 +60,7 @@ const SELECTING_ONCE: [&str; 5] =
 
 /// What one step gives on this worker: the sum, or what the reduction gives. None where the method refuses it.
 fn step<T: Element>(session: &Session, n: usize, method: Method, reduction: Reduction<T>) -> Option<Vec<T>> {
-    let mut reducer = match session.reducer_of("w", n, method, reduction) {
+    let mut reducer = match session.reducer_of("w", n, method.clone(), reduction) {
         Ok(reducer) => reducer,
         Err(Error::Reduction(ExecutionError::NotASum { .. })) => return None,
         Err(error) => panic!("{method}, {} of {}: {error}", reduction.name(), T::NAME),
@@ -82,13 +81,13 @@ fn every_reduction_of<T: Element>() {
         for workers in [2, 3, 5] {
             let results = job::run(over, workers, |session| {
                 let mut found = Vec::new();
-                for collective in COLLECTIVES {
+                for listed in Method::all() {
                     for reduction in reductions::<T>() {
-                        let method = Method::of(*collective).density(1.0);
-                        let found_here = step(&session, n, method, reduction);
+                        let method = listed.clone().density(1.0);
+                        let found_here = step(&session, n, method.clone(), reduction);
                         let takes = reduction.has_residual()
-                            || !collective.is_sparse()
-                            || SELECTING_ONCE.contains(&collective.name());
+                            || !listed.collective().is_sparse()
+                            || SELECTING_ONCE.contains(&listed.collective().name());
                         // Refused by all workers alike, or the job would fail.
                         assert_eq!(found_here.is_some(), takes, "{method}, {}", reduction.name());
                         found.extend(found_here.map(|values| (method, reduction, values)));
@@ -115,10 +114,11 @@ fn sums_are_conserved_of<T: Element>() {
     let (n, steps) = (240, 3);
     for over in BOTH {
         for workers in [2, 5] {
-            for collective in COLLECTIVES {
-                let method = Method::of(*collective).density(0.1);
+            for listed in Method::all() {
+                let method = listed.clone().density(0.1);
                 let results = job::run(over, workers, |session| {
-                    let mut reducer = session.reducer_of("w", n, method, Reduction::<T>::Sum).unwrap();
+                    let mut reducer =
+                        session.reducer_of("w", n, method.clone(), Reduction::<T>::Sum).unwrap();
                     let mut delivered = vec![T::ZERO; n];
                     for step in 0..steps {
                         let values = whole_numbers(n, session.rank(), step);
@@ -174,16 +174,18 @@ fn sums_of_every_type_are_conserved() {
 fn no_dense_method_refuses_a_reduction_and_a_selection_refuses_all_but_the_sum() {
     let taken = |method: Method| {
         let results = job::run(job::Over::Memory, 3, |session| {
-            reductions::<f32>().map(|reduction| step(&session, 50, method, reduction).is_some())
+            reductions::<f32>().map(|reduction| step(&session, 50, method.clone(), reduction).is_some())
         });
         assert_eq!(results, [results[0]; 3]);
         results[0]
     };
-    for collective in COLLECTIVES {
-        let method = Method::of(*collective);
-        match collective.is_sparse() {
-            true => assert_eq!(taken(method.density(0.5)), [true, false, false, false, false], "{method}"),
-            false => assert_eq!(taken(method), [true; 5], "{method}"),
+    for listed in Method::all() {
+        let method = listed.clone();
+        match listed.collective().is_sparse() {
+            true => {
+                assert_eq!(taken(method.clone().density(0.5)), [true, false, false, false, false], "{method}")
+            }
+            false => assert_eq!(taken(method.clone()), [true; 5], "{method}"),
         }
     }
     for name in SELECTING_ONCE {

@@ -9,10 +9,12 @@ use gleaner_runtime::{Error, Layout};
 use crate::job::{self, BOTH, gradient};
 
 /// Everybody sends its largest entries to the last rank, one after the other, which adds, selects, and tells everybody.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LastRankServes;
 
 impl Collective for LastRankServes {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "last-rank-serves"
     }
@@ -49,10 +51,12 @@ impl Collective for LastRankServes {
 }
 
 /// Rank 1 forgets to add what it receives anywhere: no all-reduce.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Nonsense;
 
 impl Collective for Nonsense {
+    type State = ();
+
     fn name(&self) -> &'static str {
         "nonsense"
     }
@@ -79,7 +83,7 @@ fn a_schedule_never_seen_before_runs() {
     let (n, k, workers) = (1000, 50, 4);
     for over in BOTH {
         let results = job::run(over, workers, |session| {
-            let method = Method::of(&LastRankServes).k(k);
+            let method = Method::of(LastRankServes).k(k);
             let mut gradients = session.gradients(&Layout::new().parameter("w", n), method).unwrap();
             let mut given = vec![0.0f64; n];
             let mut delivered = vec![0.0f32; n];
@@ -105,7 +109,7 @@ fn a_schedule_never_seen_before_runs() {
 #[test]
 fn what_is_no_all_reduce_is_refused() {
     let results = job::run(BOTH[0], 2, |session| {
-        match session.gradients(&Layout::new().parameter("w", 10), Method::of(&Nonsense)) {
+        match session.gradients(&Layout::new().parameter("w", 10), Method::of(Nonsense)) {
             Err(Error::Schedule(error)) => error.to_string(),
             Err(other) => panic!("another error: {other}"),
             Ok(_) => panic!("accepted"),

@@ -1,6 +1,6 @@
 //! What comes out of a session is what the lock-step interpreter says, bit by bit.
 
-use gleaner_algorithms::collectives::{COLLECTIVES, Ensemble};
+use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::{Block, Method};
@@ -42,12 +42,13 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
     let (n, steps) = (3000, 4);
     for over in BOTH {
         for workers in [1, 2, 3, 5, 6] {
-            for collective in COLLECTIVES {
-                let method = Method::named(collective.name()).unwrap().density(0.05);
-                let wanted = expected(method, workers, n, steps, |rank, step| gradient(n, rank, step));
+            for listed in Method::all() {
+                let method = listed.clone().density(0.05);
+                let wanted =
+                    expected(method.clone(), workers, n, steps, |rank, step| gradient(n, rank, step));
                 let results = job::run(over, workers, |session| {
                     let layout = Layout::new().parameter("a", 1000).parameter("b", 0).parameter("c", 2000);
-                    let mut gradients = session.gradients(&layout, method).unwrap();
+                    let mut gradients = session.gradients(&layout, method.clone()).unwrap();
                     (0..steps)
                         .map(|step| {
                             let g = gradient(n, session.rank(), step);
@@ -68,7 +69,7 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
                         result,
                         &wanted,
                         "{} over {over:?}, rank {rank} of {workers}",
-                        collective.name()
+                        listed.collective().name()
                     );
                 }
             }
@@ -80,9 +81,9 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
 fn a_large_dense_gradient_passes_in_pieces() {
     let n = 700_001;
     let method = Method::ring();
-    let wanted = expected(method, 3, n, 1, |rank, step| gradient(n, rank, step));
+    let wanted = expected(method.clone(), 3, n, 1, |rank, step| gradient(n, rank, step));
     let results = job::run(Over::Tcp, 3, |session| {
-        let mut gradients = session.gradients(&Layout::new().parameter("w", n), method).unwrap();
+        let mut gradients = session.gradients(&Layout::new().parameter("w", n), method.clone()).unwrap();
         gradients.ready("w", &gradient(n, session.rank(), 0)).unwrap();
         let mut sum = vec![0.0; n];
         gradients.wait().unwrap().add_to("w", &mut sum, 3.0).unwrap();
@@ -97,13 +98,13 @@ fn groups_may_become_ready_in_any_order_on_any_rank() {
     let method = Method::spardl().density(0.1);
     let part = |rank: usize, step: u64, group: usize| gradient(len, rank, step * 100 + group as u64);
     let wanted: Vec<Vec<Vec<u32>>> = (0..groups)
-        .map(|group| expected(method, workers, len, steps, |rank, step| part(rank, step, group)))
+        .map(|group| expected(method.clone(), workers, len, steps, |rank, step| part(rank, step, group)))
         .collect();
     for over in BOTH {
         let results = job::run(over, workers, |session| {
             let layout =
                 (0..groups).fold(Layout::new(), |layout, g| layout.group().parameter(format!("g{g}"), len));
-            let mut gradients = session.gradients(&layout, method).unwrap();
+            let mut gradients = session.gradients(&layout, method.clone()).unwrap();
             let mut wanted_all = true;
             for step in 0..steps {
                 // Another order on every rank and in every step.

@@ -10,7 +10,7 @@ mod jobs;
 mod network;
 mod worker;
 
-use gleaner_algorithms::collectives::COLLECTIVES;
+use gleaner_algorithms::Method;
 
 use jobs::{Case, probe, run_all};
 use network::{Blow, Kind, Moment, Strike};
@@ -46,7 +46,7 @@ fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32
 }
 
 fn all_methods(blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
-    let listed = COLLECTIVES.iter().flat_map(|c| WORKERS.map(|workers| (c.name(), workers)));
+    let listed = Method::all().flat_map(|m| WORKERS.map(|workers| (m.collective().name(), workers)));
     // Options that give another schedule: teams need a number of workers that they divide, and four regions are never so
     // uneven that they are balanced.
     let jobs = listed.chain([(R_SAG, 4), (B_SAG, 4), (BALANCING, 5)]);

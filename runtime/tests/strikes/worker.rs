@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::Sag;
+use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_runtime::{Error, Failure, Layout, Session};
 use gleaner_transport::{Peer, Secret, tcp};
 use serde::{Deserialize, Serialize};
@@ -54,8 +54,8 @@ pub const BALANCING: &str = "oktopk, balancing";
 /// The method of a part: a listed one, or one of those above.
 fn method(name: &str) -> Method {
     let method = match name {
-        R_SAG => Method::spardl().teams(2).sag(Sag::Recursive),
-        B_SAG => Method::spardl().teams(2).sag(Sag::Bruck),
+        R_SAG => Method::of(SparDl { teams: 2, sag: Sag::Recursive }),
+        B_SAG => Method::of(SparDl { teams: 2, sag: Sag::Bruck }),
         BALANCING => Method::named("oktopk").unwrap(),
         name => Method::named(name).unwrap(),
     };

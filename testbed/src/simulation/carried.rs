@@ -55,7 +55,7 @@ pub fn scale(workers: u32, n: usize) -> Option<usize> {
 /// # Errors
 /// A method that cannot run among so many workers, or gradients that are not finite.
 pub fn traces(
-    method: Method,
+    method: &Method,
     (workers, n): (u32, usize),
     scale: usize,
     steps: Steps,
@@ -63,12 +63,12 @@ pub fn traces(
 ) -> Result<Vec<Trace>, CarriedError> {
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
-        Sparsity::K(k) if scale > 1 => method.k((k / scale).clamp(usize::from(k > 0), sample)),
-        _ => method,
+        Sparsity::K(k) if scale > 1 => method.clone().k((k / scale).clamp(usize::from(k > 0), sample)),
+        _ => method.clone(),
     };
     let scale = n as f64 / sample.max(1) as f64;
-    let mut ensemble = Ensemble::<f32>::new(method, workers, sample)?;
-    let memory = &ensemble.memories[0];
+    let mut ensemble = Ensemble::<f32>::new(method.clone(), workers, sample)?;
+    let memory = &ensemble.memories()[0];
     let learns = !(memory.agreed.is_empty() && memory.own.is_empty());
     // A sample with the norm of the whole gradient: first thresholds may depend on that and on k.
     let larger = scale.sqrt() as f32;
@@ -88,7 +88,7 @@ pub fn traces(
             recorder.trace.work(rank as usize, Part::Select, accumulated(n as f64));
             executions.push(ensemble.begin(rank as usize)?);
         }
-        recorder.trace.rounds = ensemble.cost.rounds;
+        recorder.trace.rounds = ensemble.cost().rounds;
         let done = watched(executions, |rank, happening| recorder.take(rank.index(), happening))?;
         recorder.trace.delivered = scale * done.runs.first().map_or(0, |run| run.finished.entries()) as f64;
         ensemble.commit(done, method.collection())?;

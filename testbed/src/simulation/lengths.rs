@@ -10,7 +10,7 @@ mod rotated;
 mod steps;
 mod walk;
 
-use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape};
+use gleaner_algorithms::collectives::{MethodError, RoutineError, Shape, Structure};
 use gleaner_algorithms::schedule::{Fault, Observed, OwnChoice, Schedule};
 use gleaner_algorithms::{Block, Method, Rank};
 
@@ -76,10 +76,10 @@ pub enum LengthsError {
 ///
 /// # Errors
 /// A method that cannot run among so many workers, and what is too large.
-pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
+pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
     let shape = method.shape(workers, n)?;
     refuse_large(method, &shape)?;
-    let schedules: Vec<Schedule> = typical(method, &shape).collect();
+    let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)).collect();
     walk_through(method, &schedules, overlap, &shape)
 }
 
@@ -89,13 +89,15 @@ pub fn trace(method: Method, workers: u32, n: usize, overlap: Overlap) -> Result
 /// # Errors
 /// A method that cannot run among so many workers.
 pub fn one_for_all(
-    method: Method,
+    method: &Method,
     workers: u32,
     n: usize,
     overlap: Overlap,
 ) -> Result<Option<Trace>, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::one_for_all(typical(method, &shape)) else { return Ok(None) };
+    let Some(schedule) = rotated::one_for_all(method.schedules_of(&shape, &typical(method, &shape))) else {
+        return Ok(None);
+    };
     let trace = walk_through(method, &[schedule], overlap, &shape)?;
     // Its blocks may be an entry longer than those of others.
     Ok(Some(Trace { delivered: trace.delivered.min(n as f64), ..trace }))
@@ -103,7 +105,7 @@ pub fn one_for_all(
 
 /// What workers do by these schedules.
 fn walk_through(
-    method: Method,
+    method: &Method,
     schedules: &[Schedule],
     overlap: Overlap,
     shape: &Shape,
@@ -112,7 +114,7 @@ fn walk_through(
     Walk::new(schedules, Sizes::new(method)?, overlap, shape).run()?.map_err(waits)
 }
 
-fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
+fn refuse_large(method: &Method, shape: &Shape) -> Result<(), LengthsError> {
     let schedule = method.schedule(Rank(0), shape.workers, shape.n)?;
     let workers = u64::from(shape.workers);
     let messages = schedule.messages() * workers;
@@ -124,12 +126,12 @@ fn refuse_large(method: Method, shape: &Shape) -> Result<(), LengthsError> {
     Ok(())
 }
 
-/// The schedules of the second step, after a first one in which all went as it should: first steps are not typical.
-fn typical(method: Method, shape: &Shape) -> impl Iterator<Item = Schedule> {
+/// The structure of the second step, after a first one in which all went as it should: first steps are not typical.
+fn typical(method: &Method, shape: &Shape) -> Structure {
     /// Indices that a method is shown of each block: enough to see that they are spread evenly.
     const SHOWN: usize = 64;
     let mut memory = method.memory(shape);
-    let structure = method.collective().structure(shape, &memory);
+    let structure = method.structure(shape, &memory);
     let blocks = structure.partition.blocks();
     let first = |block: u32| structure.allotment.at(0, Block(block)) as usize;
     let shown = |block: u32| {
@@ -146,5 +148,5 @@ fn typical(method: Method, shape: &Shape) -> impl Iterator<Item = Schedule> {
     };
     memory.steps += 1;
     method.learn(shape, &structure, &mut memory, &observed);
-    method.schedules_after(shape, &memory)
+    method.structure(shape, &memory)
 }

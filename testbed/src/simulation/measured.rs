@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::{MethodError, Sag};
+use gleaner_algorithms::collectives::MethodError;
 use serde_json::Value;
 
 use super::Steps;
@@ -162,10 +162,8 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if let Some(selector) = text("selector") {
         measured.method = measured.method.selector(selector.parse().map_err(|error| format!("{error}"))?);
     }
-    match text("sag") {
-        Some("recursive") => measured.method = measured.method.sag(Sag::Recursive),
-        Some("bruck") => measured.method = measured.method.sag(Sag::Bruck),
-        _ => {}
+    if let Some(sag) = text("sag") {
+        measured.method = measured.method.with("sag", sag).map_err(|error| error.to_string())?;
     }
     Ok(Some(measured))
 }
@@ -200,8 +198,7 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
 
 /// A method by its label, such as spardl/3.
 fn named(label: &str, k: usize, n: usize) -> Result<Method, MethodError> {
-    let (name, teams) = label.split_once('/').unwrap_or((label, "1"));
-    let method = Method::named(name)?.teams(teams.parse().unwrap_or(1));
+    let method = Method::named(label)?;
     // By its density, so that a sample of the gradient has the same.
     Ok(if method.collective().is_sparse() { method.density(k as f64 / n.max(1) as f64) } else { method })
 }

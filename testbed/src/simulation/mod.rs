@@ -85,7 +85,7 @@ pub enum SimulationError {
 /// # Errors
 /// A method that cannot run among so many workers, or what is too large.
 pub fn traces(
-    method: Method,
+    method: &Method,
     (workers, n): (u32, usize),
     bags: Bags,
     source: Source<'_>,
@@ -106,7 +106,7 @@ pub fn traces(
 /// As [`traces`].
 pub fn traces_on<'a>(
     network: &'a Network,
-    method: Method,
+    method: &Method,
     (workers, n): (u32, usize),
     bags: Bags,
     source: Source<'_>,

@@ -31,7 +31,7 @@ pub const MOST_WORKERS: u32 = 64;
 /// # Errors
 /// As [`carried::traces`](super::carried::traces).
 pub(super) fn traces(
-    method: Method,
+    method: &Method,
     (workers, n): (u32, usize),
     (steps, at_once): (Steps, u32),
     source: Source<'_>,
@@ -129,8 +129,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(method: Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
-        let routine = Routine::new(method, Rank(rank), workers, n, 0)?;
+    fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
+        let routine = Routine::new(method.clone(), Rank(rank), workers, n, 0)?;
         let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         Ok(Self { residual: residual.corrected(method.correction()), routine })

@@ -14,8 +14,8 @@
 
 use std::sync::Arc;
 
-use super::super::Shape;
-use super::{THRESHOLD, first_threshold};
+use super::super::{Number, Shape, State, even, recut};
+use super::first_threshold;
 use crate::{Block, Partition};
 
 /// The constants of the corrected controllers.
@@ -53,16 +53,45 @@ const FASTEST: f64 = 0.1;
 /// strides that lead there are long enough to lead back.
 const THRESHOLDS: (f64, f64) = (1e-300, 1e300);
 
-/// Of the agreed numbers: how fast the threshold moves, the present stride of a search, and the steps without one. Then come
-/// P − 1 cuts, P − 1 that would be better, and the mean counts of P partitions.
-const SPEED: usize = THRESHOLD + 1;
-const STRIDE: usize = SPEED + 1;
-const STEADY: usize = STRIDE + 1;
-const CUTS: usize = STEADY + 1;
+/// What the corrected controllers know.
+#[derive(Clone, Debug, Default)]
+pub struct Following {
+    threshold: f64,
+    /// How fast the logarithm of the threshold moves.
+    speed: f64,
+    /// The present stride of a search, 0 without one.
+    stride: f64,
+    /// Steps without a search.
+    steady: f64,
+    /// Where the partitions but the first begin.
+    cuts: Vec<f64>,
+    /// Where they had better begin.
+    wanted: Vec<f64>,
+    /// The mean counts of the partitions.
+    loads: Vec<f64>,
+}
 
-/// Where the partitions but the first begin.
-pub(super) fn cuts(shape: &Shape, agreed: &[f64]) -> Vec<usize> {
-    agreed.iter().skip(CUTS).take(shape.workers as usize - 1).map(|&cut| cut as usize).collect()
+impl State for Following {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        let Self { threshold, speed, stride, steady, cuts, wanted, loads } = self;
+        let lists = cuts.iter_mut().chain(wanted).chain(loads);
+        [threshold, speed, stride, steady].into_iter().chain(lists).map(|n| n as &mut dyn Number).collect()
+    }
+
+    fn migrate(self, from: &Shape, to: &Shape) -> Self {
+        let (cuts, wanted) = (recut(&self.cuts, from.n, to), recut(&self.wanted, from.n, to));
+        Self { cuts, wanted, loads: even_loads(to), ..self }
+    }
+}
+
+impl Following {
+    pub(super) fn cuts(&self) -> impl Iterator<Item = usize> {
+        self.cuts.iter().map(|&cut| cut as usize)
+    }
+}
+
+fn even_loads(shape: &Shape) -> Vec<f64> {
+    vec![shape.k as f64 / f64::from(shape.workers); shape.workers as usize]
 }
 
 /// What is proposed in a partition at most, so that a threshold that is too low does not flood the network.
@@ -75,12 +104,10 @@ impl Corrected {
     pub const DEFAULT: Self =
         Self { kappa: 0.06, iota: 0.015, smoothing: 0.5, imbalance: 1.05, delta_0: None };
 
-    pub(super) fn memory(&self, shape: &Shape) -> Vec<f64> {
-        let even = Partition::even(shape.n, shape.workers as usize);
-        let cuts: Vec<f64> = (1..shape.workers).map(|b| even.range(Block(b)).start as f64).collect();
+    pub(super) fn start(&self, shape: &Shape) -> Following {
+        let cuts: Vec<f64> = even(shape).into_iter().map(|cut| cut as f64).collect();
         let threshold = self.delta_0.unwrap_or_else(|| first_threshold(shape));
-        let loads = vec![shape.k as f64 / f64::from(shape.workers); shape.workers as usize];
-        [vec![threshold, 0.0, 0.0, 0.0], cuts.clone(), cuts, loads].concat()
+        Following { threshold, wanted: cuts.clone(), cuts, loads: even_loads(shape), ..Following::default() }
     }
 
     /// After a step in which these indices were proposed, by partition.
@@ -88,78 +115,76 @@ impl Corrected {
         &self,
         shape: &Shape,
         partition: &Partition,
-        agreed: &mut [f64],
+        following: &mut Following,
         proposed: &[Option<Arc<[u32]>>],
     ) {
         let counts: Vec<usize> = proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len())).collect();
         let count: usize = counts.iter().sum();
         let times = count as f64 / shape.k as f64;
         let near = (1.0 / NEAR..NEAR).contains(&times);
-        if near && self.follow(agreed, times.ln()) {
-            self.balance(shape, agreed, &counts, ideal(partition, proposed, count));
+        if near && self.follow(following, times.ln()) {
+            self.balance(following, &counts, ideal(partition, proposed, count));
         } else {
             // A search keeps the speed it began with, which is full where following did not help, and else none.
-            if !near && agreed[STRIDE] == 0.0 {
-                agreed[SPEED] = 0.0;
+            if !near && following.stride == 0.0 {
+                following.speed = 0.0;
             }
-            search(agreed, times > 1.0);
+            search(following, times > 1.0);
         }
-        agreed[THRESHOLD] = agreed[THRESHOLD].clamp(THRESHOLDS.0, THRESHOLDS.1);
+        following.threshold = following.threshold.clamp(THRESHOLDS.0, THRESHOLDS.1);
     }
 
     /// Follows a threshold that is near, unless it is to be searched for. The error is the logarithm of how many times too
     /// many were selected.
-    fn follow(&self, agreed: &mut [f64], error: f64) -> bool {
-        let searching = agreed[STRIDE] != 0.0;
+    fn follow(&self, following: &mut Following, error: f64) -> bool {
+        let searching = following.stride != 0.0;
         // A search that began because following did not help ends at the threshold itself: what is near says little there.
         let flat_out = |speed: f64| speed.abs() == FASTEST;
-        let speed = (agreed[SPEED] + self.iota * error).clamp(-FASTEST, FASTEST);
+        let speed = (following.speed + self.iota * error).clamp(-FASTEST, FASTEST);
         if error.abs() >= BEHIND {
-            if searching && flat_out(agreed[SPEED]) {
+            if searching && flat_out(following.speed) {
                 return false;
             }
             if !searching && speed == FASTEST.copysign(error) {
-                agreed[SPEED] = speed;
+                following.speed = speed;
                 return false;
             }
         }
         // The strides of a search say nothing about how the threshold should move after it.
-        agreed[SPEED] = if searching { (self.iota * error).clamp(-FASTEST, FASTEST) } else { speed };
-        agreed[STRIDE] = 0.0;
-        agreed[THRESHOLD] *= (self.kappa * error + agreed[SPEED]).exp();
+        following.speed = if searching { (self.iota * error).clamp(-FASTEST, FASTEST) } else { speed };
+        following.stride = 0.0;
+        following.threshold *= (self.kappa * error + following.speed).exp();
         true
     }
 
     /// Follows the counts of the partitions and where the cuts should be, and moves the cuts there if need be.
-    fn balance(&self, shape: &Shape, agreed: &mut [f64], counts: &[usize], ideal: Vec<usize>) {
-        let p = shape.workers as usize;
-        agreed[STEADY] += 1.0;
-        let share = self.smoothing.max(1.0 / agreed[STEADY]);
-        let (present, rest) = agreed[CUTS..].split_at_mut(p - 1);
-        let (wanted, loads) = rest.split_at_mut(p - 1);
+    fn balance(&self, following: &mut Following, counts: &[usize], ideal: Vec<usize>) {
+        following.steady += 1.0;
+        let share = self.smoothing.max(1.0 / following.steady);
+        let Following { cuts, wanted, loads, .. } = following;
         let follow = |mean: &mut f64, now: usize| *mean += share * (now as f64 - *mean);
         wanted.iter_mut().zip(ideal).for_each(|(mean, now)| follow(mean, now));
         loads.iter_mut().zip(counts).for_each(|(mean, &now)| follow(mean, now));
-        let mean = loads.iter().sum::<f64>() / p as f64;
+        let mean = loads.iter().sum::<f64>() / loads.len() as f64;
         let fullest = loads.iter().fold(0.0, |most: f64, &load| most.max(load));
         if fullest > mean * self.imbalance + mean.sqrt() {
-            present.copy_from_slice(wanted);
+            cuts.clone_from(wanted);
             loads.fill(mean);
         }
     }
 }
 
 /// Strides on towards a threshold that is far away.
-fn search(agreed: &mut [f64], too_many: bool) {
+fn search(following: &mut Following, too_many: bool) {
     let (first, shortest, longest) = STRIDES;
-    let stride = agreed[STRIDE];
+    let stride = following.stride;
     let size = match (stride > 0.0) == too_many {
         _ if stride == 0.0 => first,
         true => (LONGER * stride.abs()).min(longest),
         false => (stride.abs() / 2.0).max(shortest),
     };
-    agreed[STRIDE] = if too_many { size } else { -size };
-    agreed[THRESHOLD] *= agreed[STRIDE].exp();
+    following.stride = if too_many { size } else { -size };
+    following.threshold *= following.stride.exp();
 }
 
 /// Where the proposed entries, of which there are `count`, would be cut into as many parts as there are partitions, of equal

@@ -5,8 +5,8 @@
 //! has blocks of n/n_b entries, and one of fewer than n_b entries has a block for each. What is left behind the last block belongs to the last partition. And in
 //! line 18 of Algorithm 3 the count of the left partition becomes smaller, as line 27 has it for the right one.
 
-use super::super::Shape;
-use super::{THRESHOLD, first_threshold};
+use super::super::{Number, Shape, State, recut};
+use super::first_threshold;
 
 /// The constants of Algorithms 2, 3 and 5.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,8 +27,46 @@ pub struct Printed {
     pub delta_0: Option<f64>,
 }
 
-/// Where the numbers of blocks of all partitions stand among the agreed numbers.
-const BLK_PART: usize = THRESHOLD + 1;
+/// What the printed controllers know.
+#[derive(Clone, Debug, Default)]
+pub struct Allocation {
+    /// δ_t.
+    delta: f64,
+    /// The blocks of each partition.
+    blk_part: Vec<f64>,
+    /// The entries of a block: it follows from the shape.
+    sz_blk: usize,
+}
+
+impl State for Allocation {
+    fn agreed(&mut self) -> Vec<&mut dyn Number> {
+        std::iter::once(&mut self.delta).chain(&mut self.blk_part).map(|n| n as &mut dyn Number).collect()
+    }
+
+    /// The blocks stay where they are, shared out to as many partitions as there are workers.
+    fn migrate(self, _: &Shape, to: &Shape) -> Self {
+        let mut ends: Vec<f64> = self.blk_part.clone();
+        (1..ends.len()).for_each(|i| ends[i] += ends[i - 1]);
+        let n_b = ends.pop().unwrap_or_default();
+        let mut ends = recut(&ends, n_b as usize, &Shape { n: n_b as usize, ..to.clone() });
+        ends.iter_mut().for_each(|end| *end = end.round());
+        let starts = std::iter::once(0.0).chain(ends.clone());
+        let blk_part =
+            starts.zip(ends.iter().copied().chain([n_b])).map(|(start, end)| end - start).collect();
+        Self { blk_part, ..self }
+    }
+}
+
+impl Allocation {
+    /// Where all partitions but the first begin; the last one ends where the gradient does.
+    pub(super) fn cuts(&self) -> impl Iterator<Item = usize> {
+        let starts = self.blk_part.iter().scan(0, |blk_pos: &mut usize, &blk_part| {
+            *blk_pos = blk_pos.saturating_add(blk_part as usize);
+            Some(blk_pos.saturating_mul(self.sz_blk))
+        });
+        starts.take(self.blk_part.len().saturating_sub(1))
+    }
+}
 
 impl Printed {
     /// As published.
@@ -36,11 +74,14 @@ impl Printed {
         Self { n_b: 1024, alpha: 1.05, beta: 1.1, gamma: 0.005, min_blk: None, blk_move: 1, delta_0: None };
 
     /// The threshold, and the blocks of each partition (Algorithm 2, lines 3 to 11).
-    pub(super) fn memory(&self, shape: &Shape) -> Vec<f64> {
+    pub(super) fn start(&self, shape: &Shape) -> Allocation {
         let (p, n_b) = (shape.workers, self.blocks(shape));
         let (quotient, remainder) = (n_b / p, n_b % p);
-        let blk_part = (0..p).map(|i| f64::from(quotient + u32::from(i < remainder)));
-        [self.delta_0.unwrap_or_else(|| first_threshold(shape))].into_iter().chain(blk_part).collect()
+        Allocation {
+            delta: self.delta_0.unwrap_or_else(|| first_threshold(shape)),
+            blk_part: (0..p).map(|i| f64::from(quotient + u32::from(i < remainder))).collect(),
+            sz_blk: self.sz_blk(shape),
+        }
     }
 
     /// The blocks that there are: n_b, unless there are fewer entries.
@@ -55,18 +96,8 @@ impl Printed {
         if sz_blk > 0 { sz_blk } else { temp.max(1) }
     }
 
-    /// Where all partitions but the first begin; the last one ends where the gradient does.
-    pub(super) fn cuts(&self, shape: &Shape, agreed: &[f64]) -> Vec<usize> {
-        let sz_blk = self.sz_blk(shape);
-        let starts = agreed.iter().skip(BLK_PART).scan(0, |blk_pos, &blk_part| {
-            *blk_pos += blk_part as usize;
-            Some(*blk_pos * sz_blk)
-        });
-        starts.take(shape.workers as usize - 1).collect()
-    }
-
     /// Algorithms 5 and 3, after a step in which the partitions gave so many entries.
-    pub(super) fn learn(&self, shape: &Shape, agreed: &mut [f64], k_t: Vec<f64>) {
+    pub(super) fn learn(&self, shape: &Shape, learnt: &mut Allocation, k_t: Vec<f64>) {
         let exam = k_t.iter().sum::<f64>() / shape.k as f64;
         let sf = if exam > self.beta {
             1.0 + self.gamma
@@ -75,8 +106,8 @@ impl Printed {
         } else {
             1.0 - self.gamma
         };
-        agreed[THRESHOLD] *= sf;
-        self.allocate(shape, &mut agreed[BLK_PART..], k_t);
+        learnt.delta *= sf;
+        self.allocate(shape, &mut learnt.blk_part, k_t);
     }
 
     /// Algorithm 3, lines 7 to 28. Where a partition begins follows from the blocks before it.

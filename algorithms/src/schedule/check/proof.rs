@@ -115,7 +115,7 @@ impl Proof {
             Receipt {
                 from: receive.from,
                 expected: expected.collect(),
-                notes: values.iter().map(|value| value.note.map_or(0, |(note, _)| note.len())).collect(),
+                notes: values.iter().map(|value| usize::from(value.note.is_some())).collect(),
                 words: self.words(slots, &values),
                 round: *round,
             }

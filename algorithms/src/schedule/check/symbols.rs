@@ -351,7 +351,7 @@ impl Reader for Symbols {
                     let fault = "tells what a selection saw that it did not make, in";
                     return Err(self.refused(at, place.block, fault));
                 }
-                (Note::Cuts(_), _) => Node::Told(self.rank, note),
+                (Note::Cut(_), _) => Node::Told(self.rank, note),
             };
             let says = self.expressions.intern(says);
             *held.at(place) = Some(Value { note: Some((note, says)), ..value });
@@ -396,10 +396,14 @@ impl Reader for Symbols {
                 (How::Add, Some(value)) if [value.form, came.form].contains(&Form::Proposal) => {
                     Err("adds to a proposal, or adds one, in")
                 }
-                (How::Add, Some(value)) if value.note.or(came.note).is_some() => {
-                    Err("adds to, or something, that carries a note:")
-                }
-                (How::Add, Some(value)) => Ok(self.added(value, came)),
+                (How::Add, Some(value)) => match (value.note, came.note) {
+                    (None, None) => Ok(self.added(value, came)),
+                    (Some((here, a)), Some((there, b))) if here == there && here != Note::Seen => {
+                        let note = Some((here, self.expressions.add(a, b)));
+                        Ok(Value { note, ..self.added(value, came) })
+                    }
+                    _ => Err("adds to, or something, that carries a note:"),
+                },
                 (How::Place, Some(_)) => Err("places a bag where it already holds"),
                 (How::Add, None) => Err("adds to what it does not hold:"),
             };

@@ -75,8 +75,8 @@ impl<T: Element> Values<T> {
     /// Ties a note to some bags.
     pub(super) fn tie(&mut self, store: &mut Store<Held<T>>, slots: Slots, note: Note) {
         let cuts = match note {
-            Note::Cuts(parts) => Some(self.cuts(parts)),
-            Note::Seen => None,
+            Note::Cut(parts) => self.cuts(parts),
+            Note::Seen => Vec::new(),
         };
         for place in store.places(slots) {
             let mut carried = match store.at(place).take() {
@@ -84,16 +84,16 @@ impl<T: Element> Values<T> {
                 Some(Held::Own(overlay)) => self.run.materialise(place.block, &overlay).into(),
                 Some(Held::Aligned(_) | Held::Proposal(..)) | None => Bag::empty().into(),
             };
-            carried.note = Some(match &cuts {
-                Some(cuts) => cuts.clone(),
-                None => Arc::from([carried.seen as u64]),
+            carried.note = Some(match note {
+                Note::Cut(_) => Arc::from([cuts.get(place.block.index()).copied().unwrap_or_default()]),
+                Note::Seen => Arc::from([carried.seen as u64]),
             });
             *store.at(place) = Some(Held::Bag(carried));
         }
     }
 
-    /// Where this worker's own selection is cut into parts of equal counts.
-    fn cuts(&self, parts: u32) -> Arc<[u64]> {
+    /// Where each of so many parts of equal counts of this worker's own selection begins.
+    fn cuts(&self, parts: u32) -> Vec<u64> {
         let chosen = |fate: &Fate<T>| match fate {
             Fate::Selected { indices, .. } => indices.len(),
             Fate::Whole => 0,
@@ -102,12 +102,14 @@ impl<T: Element> Values<T> {
         let n = self.run.program.schedule.partition.entries();
         let mut blocks = self.fates.iter().enumerate();
         let (mut before, mut present) = (0, blocks.next());
-        (1..u64::from(parts))
+        // In 128 bits: n times the number of workers may be more than 64 hold.
+        let share = |of: usize, part: u64| (of as u128 * u128::from(part) / u128::from(parts)) as u64;
+        (0..u64::from(parts))
             .map(|part| {
                 if total == 0 {
-                    return n as u64 * part / u64::from(parts);
+                    return share(n, part);
                 }
-                let ordinal = (total as u64 * part / u64::from(parts)) as usize;
+                let ordinal = share(total, part) as usize;
                 while let Some((block, fate)) = present {
                     if let Fate::Selected { indices, .. } = fate
                         && let Some(&index) = indices.get(ordinal - before)

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::super::{Arrival, How, Place, Receipt, Slots, Store};
+use super::super::{Arrival, How, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
 use crate::bag::wire::{self, DecodeError, Decoder, Part};
@@ -22,7 +22,7 @@ impl<T: Element> Values<T> {
         let (from, facts) = (receive.from, &run.program.facts[at.step]);
         let receipt = &facts.receipts[at.index];
         if self.notes.is_empty() {
-            self.take_notes(receipt, &mut payload)
+            self.take_notes(store, at, &mut payload)
                 .map_err(|source| ExecutionError::Decode { from, source })?;
         }
         let fresh = || {
@@ -106,8 +106,13 @@ impl<T: Element> Values<T> {
     }
 
     /// The notes before the first payload of a message whose bags carry some.
-    fn take_notes(&mut self, receipt: &Receipt, payload: &mut Bytes) -> Result<(), DecodeError> {
-        let lengths = &receipt.notes;
+    fn take_notes(
+        &mut self,
+        store: &Store<Held<T>>,
+        at: Arrival<'_>,
+        payload: &mut Bytes,
+    ) -> Result<(), DecodeError> {
+        let lengths = &self.run.program.facts[at.step].receipts[at.index].notes;
         if lengths.iter().all(|&len| len == 0) {
             return Ok(());
         }
@@ -122,6 +127,14 @@ impl<T: Element> Values<T> {
             Some(numbers).filter(|_| len > 0)
         };
         self.notes = lengths.iter().map(note).collect();
+        if at.receive.how == How::Add {
+            // Where bags are added, so are their notes; numbers that no worker sends overflow nothing.
+            for (came, place) in self.notes.iter_mut().zip(store.places(at.receive.slots)) {
+                if let (Some(came), Some(Held::Bag(Carried { note: Some(here), .. }))) = (came, store.get(place)) {
+                    *came = here.iter().zip(came.iter()).map(|(a, b)| a.saturating_add(*b)).collect();
+                }
+            }
+        }
         Ok(())
     }
 

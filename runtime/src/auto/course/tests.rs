@@ -10,11 +10,11 @@ use super::*;
 fn forecasts(named: &[(&str, f64)]) -> Vec<Forecast> {
     let network = Network { latency: Duration::from_micros(100), bytes_per_second: 1e8 };
     let speed = Speed::of([1.0; 5]);
-    let model = Model::new(network, speed, Method::auto(), 10_000).unwrap();
-    let all = model.rank(Method::auto(), 6, 10_000).unwrap();
+    let model = Model::new(network, speed, &Method::auto(), 10_000).unwrap();
+    let all = model.rank(&Method::auto(), 6, 10_000).unwrap();
     let forecast = |&(name, seconds): &(&str, f64)| {
         let found = all.iter().find(|forecast| forecast.to_string() == name).unwrap();
-        Forecast { seconds, ..*found }
+        Forecast { seconds, ..found.clone() }
     };
     named.iter().map(forecast).collect()
 }

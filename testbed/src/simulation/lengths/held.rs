@@ -16,12 +16,12 @@ impl Sizes {
     /// Densities down to this power of 1/2 are measured.
     pub(super) const DEPTH: u32 = 16;
 
-    pub(super) fn new(method: Method) -> Result<Self, RoutineError> {
+    pub(super) fn new(method: &Method) -> Result<Self, RoutineError> {
         let n = 1usize << 20;
-        let bytes = |coded: Method, depth: u32| bytes_per_entry(coded.k(n >> depth), n);
+        let bytes = |coded: &Method, depth: u32| bytes_per_entry(&coded.clone().k(n >> depth), n);
         let exact = Method::auto();
-        let coded = exact.coding(method.values());
-        let table = (1..=Self::DEPTH).map(|depth| Ok((bytes(exact, depth)?, bytes(coded, depth)?)));
+        let coded = exact.clone().coding(method.values());
+        let table = (1..=Self::DEPTH).map(|depth| Ok((bytes(&exact, depth)?, bytes(&coded, depth)?)));
         Ok(Self { table: table.collect::<Result<_, RoutineError>>()?, dense: 4.0 })
     }
 

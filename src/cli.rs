@@ -1,0 +1,60 @@
+//! The command, for programs with methods of their own.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use gleaner_algorithms::Method;
+use gleaner_algorithms::select::Simd;
+
+#[cfg(feature = "train")]
+use crate::train;
+use crate::{bench, choice, launch, plan, reduce, select, simulate, testbed};
+
+/// Data-parallel training that exchanges the entries that matter and gathers the rest as residuals.
+#[derive(Parser)]
+#[command(name = "gleaner", version)]
+pub(crate) enum Command {
+    #[cfg(feature = "train")]
+    Train(train::TrainArgs),
+    Bench(bench::Bench),
+    Reduce(reduce::Reduce),
+    Select(select::Select),
+    Plan(plan::Plan),
+    Launch(launch::Launch),
+    Simulate(simulate::Simulate),
+    #[command(subcommand)]
+    Testbed(testbed::Testbed),
+}
+
+/// Runs the command line of this process as `gleaner` does, with methods of your own beside the listed ones: they are
+/// named, planned and measured like these. To be called first in `main`, before any other thread runs.
+pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
+    gleaner_runtime::keep_freed_memory();
+    choice::add(own);
+    let command = Command::parse();
+    if let Err(unknown) = Simd::asked() {
+        eprintln!("gleaner: {unknown}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
+        #[cfg(feature = "train")]
+        Command::Train(arguments) => train::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
+        Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
+        Command::Reduce(arguments) => {
+            reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
+        Command::Select(arguments) => {
+            select::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
+        Command::Plan(arguments) => {
+            plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
+        Command::Launch(arguments) => Ok(launch::run(arguments)),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Testbed(testbed) => testbed::run(&testbed),
+    };
+    done.unwrap_or_else(|sentence| {
+        eprintln!("gleaner: {sentence}");
+        ExitCode::FAILURE
+    })
+}
