@@ -168,8 +168,10 @@ impl Collective for OkTopk {
             _ => threshold,
         };
         let own = &observed.own;
-        learnt.global = if kind.exact { observed.smallest } else { nudged(learnt.global, total, observed.smallest) };
-        learnt.local = if kind.exact { own.smallest } else { nudged(learnt.local, own.entries, own.smallest) };
+        learnt.global =
+            if kind.exact { observed.smallest } else { nudged(learnt.global, total, observed.smallest) };
+        learnt.local =
+            if kind.exact { own.smallest } else { nudged(learnt.local, own.entries, own.smallest) };
         let mean = total as f64 / f64::from(shape.workers);
         learnt.balance = fullest as f64 > FULL * mean;
         if kind.cut {

@@ -7,21 +7,20 @@
 mod commit;
 mod correction;
 mod options;
+mod versions;
 mod waiting;
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::bag::{Bag, Entries};
-use crate::schedule::{Candidates, Fate, Finished};
+use crate::bag::Entries;
 use crate::select::{STRIDE, crowd};
 use crate::{Block, Element, Partition, select};
-use commit::{Chosen, commit_selected, commit_sent, mask};
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};
+pub use versions::{Committed, Lent, VersionError};
 pub use waiting::Waiting;
 
 /// A gradient that cannot be synchronised.
@@ -32,32 +31,6 @@ pub struct NonFinite {
     pub entry: usize,
     /// How many there are in the part of the gradient that was given.
     pub count: usize,
-}
-
-/// A step that cannot end now. The residual is as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VersionError {
-    /// Given back before.
-    #[error("version {0} of the residual has ended already: a step is committed or given back once")]
-    Ended(u64),
-    /// Never begun.
-    #[error("version {0} of the residual was never lent: a step begins before it ends")]
-    NotLent(u64),
-    /// Before an older one.
-    #[error(
-        "version {version} of the residual cannot end before version {oldest}: steps end in the order of their beginnings"
-    )]
-    Early {
-        /// Which was to end.
-        version: u64,
-        /// Which is the next to end.
-        oldest: u64,
-    },
-    /// Not alone.
-    #[error(
-        "a step that overlapped with another cannot be undone: what it was given has mingled with the other's"
-    )]
-    Overlapped,
 }
 
 /// Entries that go through memory once where more is done with them than the pass itself does.
@@ -102,26 +75,6 @@ struct Before<T: Element> {
     values: Vec<T>,
     velocity: Vec<T>,
     zero: bool,
-}
-
-/// A step that has begun, see [`Residual::begin`].
-#[derive(Debug)]
-pub struct Lent<T: Element = f32> {
-    /// Which step of this residual it is, for [`commit`](Residual::commit) and [`give_back`](Residual::give_back).
-    pub version: u64,
-    /// Gradient plus residual.
-    pub accumulator: Arc<Vec<T>>,
-    /// Entries that may be selected, by block.
-    pub candidates: Vec<Candidates<T>>,
-}
-
-/// A committed step.
-#[derive(Debug)]
-pub struct Committed<T: Element = f32> {
-    /// The sum over all workers, block by block.
-    pub update: Vec<Bag<T>>,
-    /// What this worker dropped and did not collect, block by block. Empty bags under global collection.
-    pub lost: Vec<Entries<T>>,
 }
 
 impl<T: Element> Residual<T> {
@@ -251,158 +204,6 @@ impl<T: Element> Residual<T> {
             self.values = Arc::new(vec![T::ZERO; self.partition.entries()]);
         }
         &mut self.values
-    }
-
-    /// Begins a step: lends the accumulator and its candidates to an execution. What older steps still hold is no part of it.
-    pub fn begin(&mut self) -> Lent<T> {
-        self.present();
-        let candidates = self
-            .pieces
-            .iter_mut()
-            .zip(&self.thresholds)
-            .map(|(pieces, &threshold)| {
-                pieces.sort_unstable_by_key(|&(start, _)| start);
-                let mut pieces = pieces.drain(..).map(|(_, entries)| entries);
-                let mut entries = pieces.next().unwrap_or_default();
-                for piece in pieces {
-                    entries.indices.extend(piece.indices);
-                    entries.values.extend(piece.values);
-                }
-                Candidates { threshold, entries }
-            })
-            .collect();
-        (self.zero, self.lent, self.given) = (false, true, false);
-        self.open.push_back(self.partition.clone());
-        self.next += 1;
-        Lent { version: self.next - 1, accumulator: std::mem::take(&mut self.values), candidates }
-    }
-
-    /// Ends the oldest open step, if that is its version; gives the blocks that it had.
-    fn end(&mut self, version: u64) -> Result<Partition, VersionError> {
-        let oldest = self.next - self.open.len() as u64;
-        match self.open.pop_front() {
-            Some(partition) if version == oldest => Ok(partition),
-            popped => {
-                popped.into_iter().for_each(|partition| self.open.push_front(partition));
-                Err(match version {
-                    _ if version < oldest => VersionError::Ended(version),
-                    _ if version >= self.next => VersionError::NotLent(version),
-                    _ => VersionError::Early { version, oldest },
-                })
-            }
-        }
-    }
-
-    /// What an ended step leaves becomes the residual for the next one, or is added to what has come since.
-    fn keep(&mut self, left: Arc<Vec<T>>, zero: bool) {
-        let last = self.open.is_empty();
-        self.overlapped &= self.given || !last;
-        if self.lent && last {
-            (self.values, self.lent, self.zero) = (left, false, zero);
-        } else if self.lent && !zero {
-            (self.values, self.lent) = (left, false);
-        } else if !zero {
-            // While a step is open, zeros are written, so that this may add to them.
-            let values = Arc::make_mut(&mut self.values);
-            values.iter_mut().zip(left.iter()).for_each(|(value, &left)| *value += left);
-            if self.given {
-                // What was collected has changed: the next selection does without.
-                self.pieces.iter_mut().for_each(Vec::clear);
-                self.thresholds.fill(None);
-            }
-        }
-    }
-
-    /// Takes the accumulator of a step back and makes it the residual for the next one: writes at the indices of the
-    /// final update only, or nothing at all where everything was delivered. Momentum masking is of the velocity as it is
-    /// by now.
-    ///
-    /// # Errors
-    /// A version that is not that of the oldest open step.
-    pub fn commit(
-        &mut self,
-        version: u64,
-        finished: Finished<T>,
-        collection: Collection,
-    ) -> Result<Committed<T>, VersionError> {
-        let partition = self.end(version)?;
-        let Finished { update, mut accumulator, fates, drops, candidates, whole, proposed, .. } = finished;
-        // What all have agreed on is delivered, sums that are zero too: else they would be chosen again for ever.
-        let delivered = |b: usize| proposed[b].as_deref().map_or_else(|| update[b].indices(), Cow::Borrowed);
-        let zero = whole.iter().all(|&whole| whole);
-        // Predictions of other blocks are of no use, and those that candidates were collected by must stay.
-        if !self.given && partition == self.partition {
-            for (b, Candidates { threshold, mut entries }) in candidates.into_iter().enumerate() {
-                entries.clear();
-                (self.thresholds[b], self.spare[b]) = (threshold, entries);
-            }
-        }
-        let mut lost = vec![Entries::default(); update.len()];
-        if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
-            for (b, fate) in fates.iter().enumerate() {
-                let velocity = &mut velocity.values[partition.range(Block(b as u32))];
-                mask(velocity, &delivered(b), fate, whole[b], collection);
-            }
-        }
-        if !zero {
-            let values = Arc::make_mut(&mut accumulator);
-            for (b, (fate, dropped)) in fates.into_iter().zip(drops).enumerate() {
-                let residual = &mut values[partition.range(Block(b as u32))];
-                lost[b] = match fate {
-                    Fate::Whole if whole[b] => {
-                        // Every entry is delivered, also those that cancel to zero.
-                        residual.fill(T::ZERO);
-                        Entries::default()
-                    }
-                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection),
-                    Fate::Selected { indices, errors, settled } => {
-                        let chosen = Chosen { indices: &indices, errors: &errors, settled: &settled };
-                        commit_selected(residual, &delivered(b), &chosen, dropped, collection)
-                    }
-                };
-            }
-        }
-        self.keep(accumulator, zero);
-        Ok(Committed { update, lost })
-    }
-
-    /// Takes the accumulator back as it was lent: of a step that was given up, everything waits for the next.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit).
-    ///
-    /// # Panics
-    /// If it is of another length.
-    pub fn give_back(&mut self, version: u64, accumulator: Arc<Vec<T>>) -> Result<(), VersionError> {
-        assert_eq!(accumulator.len(), self.partition.entries(), "the gradient keeps its length");
-        self.end(version)?;
-        self.keep(accumulator, false);
-        Ok(())
-    }
-
-    /// Undoes a step, whether or not it has begun: the residual is what it was before its gradient was given, of which every
-    /// entry must have been given once, those that were refused too. What [`begin`](Self::begin) lent is of no more use.
-    ///
-    /// # Errors
-    /// A step that was given gradients while another was open, or the other way round.
-    ///
-    /// # Panics
-    /// If the residual is not [revertible](Self::revertible).
-    pub fn revert(&mut self) -> Result<(), VersionError> {
-        let Some(before) = &mut self.before else { panic!("this residual is not revertible") };
-        if self.overlapped {
-            return Err(VersionError::Overlapped);
-        }
-        assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
-        self.open.clear();
-        (self.lent, self.given) = (false, false);
-        self.values = Arc::new(std::mem::take(&mut before.values));
-        self.zero = before.zero;
-        if let Some(velocity) = &mut self.velocity {
-            velocity.values = std::mem::take(&mut before.velocity);
-        }
-        self.pieces.iter_mut().for_each(Vec::clear);
-        Ok(())
     }
 
     /// The residual at some positions, without what open steps hold.

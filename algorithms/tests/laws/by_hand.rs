@@ -2,7 +2,7 @@
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{Collective, Number, Shape, State, Structure};
-use gleaner_algorithms::schedule::{After, How, Receive, Rule, Schedule, Send, Slots, Step};
+use gleaner_algorithms::schedule::{After, How, Memory, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
 /// One schedule for each list of steps, on a gradient of n entries in so many blocks.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use gleaner_algorithms::bag::{Bag, Coding, Entries};
 use gleaner_algorithms::collectives::{Ensemble, Sag, SparDl};
 use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{CheckError, Execution, Schedule, check, lockstep};
+use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check, lockstep};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Element, Layers, Method, Partition};
 use proptest::test_runner::{Config, RngSeed};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gleaner_algorithms::collectives::Sag;
+use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Method};
 
@@ -15,11 +15,10 @@ use super::inputs::{Pattern, Random};
 fn forms(workers: usize) -> Vec<Method> {
     let mut forms: Vec<Method> = methods().collect();
     for teams in (2..=workers as u32).filter(|d| (workers as u32).is_multiple_of(*d)) {
-        let teams = Method::spardl().teams(teams);
-        forms.extend([Sag::Recursive, Sag::Bruck].map(|sag| teams.sag(sag)));
+        forms.extend([Sag::Recursive, Sag::Bruck].map(|sag| Method::of(SparDl { teams, sag })));
     }
     let selecting: Vec<Method> = selecting().collect();
-    let with = |(i, s): (usize, Selector)| selecting[(i + workers) % selecting.len()].selector(s);
+    let with = |(i, s): (usize, Selector)| selecting[(i + workers) % selecting.len()].clone().selector(s);
     forms.extend(selectors().into_iter().enumerate().map(with));
     forms
 }
@@ -34,7 +33,7 @@ fn each(workers: usize, mut law: impl FnMut(Method, usize)) {
     }
     for method in forms(workers) {
         for &(n, k) in cases.iter().filter(|&&(n, _)| method.shape(workers as u32, n).is_ok()) {
-            law(method.k(k), n);
+            law(method.clone().k(k), n);
         }
     }
 }
@@ -61,7 +60,7 @@ fn what_waits_drains() {
     for workers in 1..=17 {
         let mut random = Random(workers as u64);
         each(workers, |method, n| {
-            let mut team = Team::of(method, workers, n);
+            let mut team = Team::of(method.clone(), workers, n);
             let Some(bound) = method.collective().drains_within(team.ensemble.shape()) else {
                 without.insert(format!(
                     "{} {}",
@@ -92,7 +91,7 @@ fn every_entry_has_its_turn() {
         let delta = [1.0, 0.5][workers % 2];
         let mut random = Random(workers as u64);
         each(workers, |method, n| {
-            let mut team = Team::of(method, workers, n);
+            let mut team = Team::of(method.clone(), workers, n);
             let shape = team.ensemble.shape().clone();
             let selector = shape.selection.as_ref().map(|s| s.selector);
             if matches!(selector, Some(Selector::Threshold(_))) {
@@ -128,7 +127,7 @@ fn every_entry_has_its_turn() {
 fn one_entry_a_step_comes_from_every_block() {
     for method in [Method::spardl(), Method::named("random-k").unwrap()].map(|m| m.density(0.001)) {
         let (workers, n) = (16, 768);
-        let mut team = Team::of(method, workers, n);
+        let mut team = Team::of(method.clone(), workers, n);
         let mut random = Random(1);
         let mut ever = BTreeSet::new();
         for _ in 0..60 {
@@ -150,7 +149,7 @@ fn what_cancels_is_delivered_where_indices_are_agreed_on() {
     for name in ["clt-k", "exdyna", "random-k"] {
         for workers in [2, 4, 6] {
             let (n, method) = (3 * workers, Method::named(name).unwrap().k(1));
-            let mut team = Team::of(method, workers, n);
+            let mut team = Team::of(method.clone(), workers, n);
             let gradient =
                 |w: usize| (0..n).map(move |i| if w % 2 == 0 { 1.0 + i as f32 } else { -1.0 - i as f32 });
             team.step(&(0..workers).map(|w| gradient(w).collect()).collect::<Vec<_>>());

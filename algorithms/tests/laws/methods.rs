@@ -227,7 +227,8 @@ fn oktopk_balances_a_region_that_is_too_full() {
         let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
         let balances = |team: &Team| {
             let splits = |s: &Schedule| s.steps.iter().any(|step| matches!(step, Step::Split { .. }));
-            let schedules: Vec<_> = team.ensemble.prepared().map(|prepared| prepared.program.schedule()).collect();
+            let schedules: Vec<_> =
+                team.ensemble.prepared().map(|prepared| prepared.program.schedule()).collect();
             assert_eq!(schedules.iter().filter(|s| splits(s)).count() % p, 0, "all workers or none");
             schedules.iter().all(|s| splits(s))
         };

@@ -2,7 +2,7 @@
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::Sag;
+use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_algorithms::schedule::{After, How, Lanes, Memory, Register, Rule, Schedule, Slots, Step};
 use gleaner_algorithms::selectors::{Selection, Selector};
 use gleaner_algorithms::{Allotment, Block, Rank};
@@ -24,17 +24,18 @@ fn original(method: Method, workers: u32, learn: impl FnOnce(&mut Memory)) -> Or
     let shape = method.shape(workers, 5 * workers as usize + 3).unwrap();
     let mut memory = method.memory(&shape);
     learn(&mut memory);
-    Original { schedules: method.schedules_after(&shape, &memory).collect(), memory }
+    Original { schedules: method.schedules_of(&shape, &method.structure(&shape, &memory)).collect(), memory }
 }
 
 /// The first step of every method among 2 to 7 workers; and programs that no first step with default options has.
 fn originals() -> Vec<(&'static str, Vec<Original>)> {
     let named = |name| Method::named(name).unwrap();
-    let first =
-        |m: Method| (m.collective().name(), (2..=7).map(|p| original(m, p, |_| {})).collect::<Vec<_>>());
+    let first = |m: Method| {
+        (m.collective().name(), (2..=7).map(|p| original(m.clone(), p, |_| {})).collect::<Vec<_>>())
+    };
     let mut originals: Vec<_> = methods().map(first).collect();
     let teams = |sag| {
-        let with = move |(p, d)| original(Method::spardl().teams(d).sag(sag), p, |_| {});
+        let with = move |(p, d)| original(Method::of(SparDl { teams: d, sag }), p, |_| {});
         [(2, 2), (4, 2), (6, 2), (4, 4)].map(with).into()
     };
     originals.push(("spardl by R-SAG", teams(Sag::Recursive)));

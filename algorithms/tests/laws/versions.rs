@@ -52,14 +52,14 @@ impl History {
     /// None for a method that learns.
     fn new(method: Method, workers: usize, n: usize, depth: usize, random: &mut Random) -> Option<Self> {
         let ensemble = Ensemble::new(method, workers as u32, n).unwrap();
-        if ensemble.memories.iter().any(|m| !(m.agreed.is_empty() && m.own.is_empty())) {
+        if ensemble.memories().iter().any(|m| !(m.agreed.is_empty() && m.own.is_empty())) {
             return None;
         }
         // Small whole numbers: all sums and shares of them are exact.
         let mut gradient = || (0..n).map(|_| random.below(9) as f64 - 4.0).collect::<Vec<f64>>();
         let gradients = (0..STEPS).map(|_| (0..workers).map(|_| gradient()).collect()).collect();
         let worker = |w: usize| {
-            let s = ensemble.programs[w].schedule();
+            let s = ensemble.prepared().nth(w).unwrap().program.schedule();
             let residual = Residual::new(s.partition.clone(), s.quotas());
             Worker { residual, pieces: (0..PIECES).collect(), begun: 0, open: VecDeque::new(), ended: 0 }
         };
@@ -102,7 +102,7 @@ impl History {
         }
         let execute = |lent: Vec<Lent<f64>>| {
             let executions = lent.into_iter().enumerate().map(|(w, Lent { accumulator, candidates, .. })| {
-                let program = self.ensemble.programs[w].clone();
+                let program = self.ensemble.prepared().nth(w).unwrap().program.clone();
                 Execution::new(program, accumulator, candidates)
             });
             let runs = lockstep(executions.collect()).unwrap().runs;
@@ -115,7 +115,7 @@ impl History {
         };
         let without = execute(lent.iter().map(nothing).collect());
         let with = execute(lent);
-        let partition = &self.ensemble.programs[0].schedule().partition;
+        let partition = self.ensemble.partition();
         let update = flat(partition, &with[0].update);
         for finished in with.iter().chain(&without) {
             assert_eq!(flat(partition, &finished.update), update, "candidates alter no choice");
@@ -148,7 +148,7 @@ proptest! {
         for method in methods() {
             let mut random = Random(seed);
             let method = method.density(density);
-            let Some(mut history) = History::new(method, workers, n, depth, &mut random) else { continue };
+            let Some(mut history) = History::new(method.clone(), workers, n, depth, &mut random) else { continue };
             while history.workers.iter().any(|worker| worker.ended < STEPS) {
                 let w = random.below(workers);
                 if random.below(5) == 0 { history.end(w) } else { history.go_on(w, &mut random) }

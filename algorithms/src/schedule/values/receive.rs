@@ -130,7 +130,9 @@ impl<T: Element> Values<T> {
         if at.receive.how == How::Add {
             // Where bags are added, so are their notes; numbers that no worker sends overflow nothing.
             for (came, place) in self.notes.iter_mut().zip(store.places(at.receive.slots)) {
-                if let (Some(came), Some(Held::Bag(Carried { note: Some(here), .. }))) = (came, store.get(place)) {
+                if let (Some(came), Some(Held::Bag(Carried { note: Some(here), .. }))) =
+                    (came, store.get(place))
+                {
                     *came = here.iter().zip(came.iter()).map(|(a, b)| a.saturating_add(*b)).collect();
                 }
             }
