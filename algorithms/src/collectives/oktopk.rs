@@ -228,3 +228,57 @@ fn spread(w: u32, p: u32) -> Vec<Step> {
         },
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Method, MethodError};
+    use super::*;
+    use crate::schedule::OwnChoice;
+
+    fn observed(own: f64, note: u64) -> Observed {
+        let notes = vec![Some(Arc::from([note])); 4];
+        Observed {
+            counts: vec![3; 4],
+            smallest: 1.0,
+            notes,
+            own: OwnChoice { entries: 12, smallest: own },
+            ..Observed::default()
+        }
+    }
+
+    /// A gradient of zeros in an exact step leaves no threshold; the next gradient does.
+    #[test]
+    fn a_threshold_of_zero_does_not_stay() {
+        let shape = Method::of(OkTopk).k(12).shape(4, 1000).unwrap();
+        let mut learnt = OkTopk.start(&shape);
+        for (step, own, local) in [(0, 0.0, 0.0), (1, 0.25, 0.25), (2, 0.5, 0.25)] {
+            let structure = OkTopk.structure(&shape, step, &learnt);
+            OkTopk.learn(&shape, &structure, &mut learnt, &observed(own, 0));
+            assert_eq!(learnt.local, local, "step {step}");
+        }
+    }
+
+    #[test]
+    fn hostile_cuts_stay_within_the_gradient() {
+        let shape = Method::of(OkTopk).k(12).shape(4, 1000).unwrap();
+        let mut learnt = OkTopk.start(&shape);
+        let structure = OkTopk.structure(&shape, 0, &learnt);
+        OkTopk.learn(&shape, &structure, &mut learnt, &observed(0.5, u64::MAX));
+        assert_eq!(learnt.cuts, [1000; 3]);
+        assert_eq!(OkTopk.structure(&shape, 1, &learnt).partition.entries(), 1000);
+    }
+
+    /// 2^31 entries of blocks that are short enough each.
+    #[test]
+    fn pools_that_32_bits_cannot_number_are_refused() {
+        let (k, n) = (1usize << 31, 10_000_000_000);
+        for name in ["oktopk", "clt-k", "topkdsa"] {
+            let method = Method::named(name).unwrap();
+            let refused = method.clone().k(k).shape(16, n).unwrap_err();
+            assert_eq!(refused, MethodError::Pool { method: method.collective().name(), k, n });
+            assert!(method.k(k / 2).shape(16, n).is_ok(), "{name}");
+        }
+    }
+}
