@@ -83,7 +83,8 @@ impl Gradients {
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
-        let agree = || session.agree(Purpose::Gradients, &describe(layout, &method));
+        let lines = describe(layout, &method);
+        let agree = || session.agree(Purpose::Gradients, &lines);
         if method.is_auto() {
             // Before anything is measured for it.
             agree()?;

@@ -132,7 +132,7 @@ impl Reader for Words<'_> {
     fn annotate(&mut self, _: &mut Store<()>, at: usize, slots: Slots, note: Note) -> Result<(), Fault> {
         let what = match note {
             Note::Seen => "how many entries it chose from",
-            Note::Cuts(_) => "where it would cut its own selection",
+            Note::Cut(_) => "where it would cut its own selection",
         };
         self.say(at, format!("notes on {} {what}", self.blocks(slots)));
         Ok(())

@@ -37,7 +37,7 @@ fn steps(counted: u32) -> Steps {
     Steps { counted, ..Steps::default() }
 }
 
-fn carried(method: Method, workers: u32, n: usize) -> Vec<Trace> {
+fn carried(method: &Method, workers: u32, n: usize) -> Vec<Trace> {
     traces(method, (workers, n), Bags::Carried { scale: 1, steps: steps(4) }, &gradient).unwrap()
 }
 
@@ -97,9 +97,9 @@ fn bytes_and_rounds_are_those_of_the_interpreter() {
     for workers in [2u32, 5, 8] {
         let n = 4000;
         for method in methods(workers, n, 0.05) {
-            let trace = carried(method, workers, n).remove(0);
-            let mut ensemble = Ensemble::<f32>::new(method, workers, n).unwrap();
-            let learns = !(ensemble.memories[0].agreed.is_empty() && ensemble.memories[0].own.is_empty());
+            let trace = carried(&method, workers, n).remove(0);
+            let mut ensemble = Ensemble::<f32>::new(method.clone(), workers, n).unwrap();
+            let learns = !(ensemble.memories()[0].agreed.is_empty() && ensemble.memories()[0].own.is_empty());
             let last = 3 + if learns { 0 } else { 2 };
             let mut entries = vec![0.0; n];
             for step in 0..=last {
@@ -112,7 +112,7 @@ fn bytes_and_rounds_are_those_of_the_interpreter() {
                 if step == last {
                     let bytes: Vec<f64> = done.runs.iter().map(|run| run.bytes_received as f64).collect();
                     assert_eq!(trace.bytes_received(), bytes, "{method}");
-                    assert_eq!(trace.rounds, ensemble.cost.rounds, "{method}");
+                    assert_eq!(trace.rounds, ensemble.cost().rounds, "{method}");
                 }
                 ensemble.commit(done, method.collection()).unwrap();
             }
@@ -128,10 +128,10 @@ fn timed_bags_are_real_bags() {
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
             let timed =
-                traces(method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient).unwrap();
+                traces(&method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient).unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
-            let real = carried(method, workers, n);
+            let real = carried(&method, workers, n);
             // All steps of a method that learns, or the middle one.
             let same = if real.len() == 1 { &timed[2..3] } else { &timed[..] };
             assert_eq!(same.len(), real.len(), "{method}");
@@ -143,7 +143,7 @@ fn timed_bags_are_real_bags() {
             // Two work at a time, or one, and nobody's clock runs while it waits.
             let clock = Instant::now();
             let alone = Bags::Timed { steps: steps(4), at_once: 1 };
-            let alone = traces(method, (workers, n), alone, &gradient).unwrap();
+            let alone = traces(&method, (workers, n), alone, &gradient).unwrap();
             for (at_once, timed, lasted) in
                 [(2.0, &timed, lasted), (1.0, &alone, clock.elapsed().as_secs_f64())]
             {
@@ -157,7 +157,7 @@ fn timed_bags_are_real_bags() {
         }
     }
     let refused =
-        traces(Method::spardl(), (3, 100), Bags::Timed { steps: steps(1), at_once: 1 }, &|_, _, entries| {
+        traces(&Method::spardl(), (3, 100), Bags::Timed { steps: steps(1), at_once: 1 }, &|_, _, entries| {
             entries.fill(f32::NAN)
         });
     assert!(refused.unwrap_err().to_string().contains("finite"));
@@ -168,7 +168,7 @@ fn timed_bags_are_real_bags() {
 fn a_longer_warm_up_leaves_later_steps() {
     let method = methods(3, 4000, 0.05).into_iter().find(|method| method.label() == "oktopk").unwrap();
     let (all, later) = (steps(4), Steps { warm_up: 5, counted: 2 });
-    let of = |bags| traces(method, (3, 4000), bags, &gradient).unwrap();
+    let of = |bags| traces(&method, (3, 4000), bags, &gradient).unwrap();
     let carried = of(Bags::Carried { scale: 1, steps: all });
     assert_eq!(carried.len(), 4, "it learns, so that no step is like the one before");
     assert_ne!(carried[0], carried[2]);
@@ -456,13 +456,13 @@ fn lengths_are_near_real_bags() {
     let machine = Machine::default();
     for workers in [2u32, 4, 6, 7, 8] {
         for method in methods(workers, n, density) {
-            let real = carried(method, workers, n);
+            let real = carried(&method, workers, n);
             let name = method.collective().name();
             // How many entries a threshold gives while it is still being searched for, no length says.
             if name.starts_with("exdyna") || name == "oktopk" {
                 continue;
             }
-            let lengths = traces(method, (workers, n), Bags::Lengths(overlap), &gradient).unwrap();
+            let lengths = traces(&method, (workers, n), Bags::Lengths(overlap), &gradient).unwrap();
             let near = |what: &str, real: f64, model: f64, tolerance: f64| {
                 let ratio = model / real;
                 assert!(
@@ -490,9 +490,9 @@ fn samples_stand_for_the_whole() {
     let (workers, n) = (4, 1_600_000);
     for method in methods(workers, n, 0.01) {
         let name = method.collective().name();
-        let whole = carried(method, workers, n);
+        let whole = carried(&method, workers, n);
         let bags = Bags::Carried { scale: 4, steps: steps(4) };
-        let sample = traces(method, (workers, n), bags, &gradient).unwrap();
+        let sample = traces(&method, (workers, n), bags, &gradient).unwrap();
         assert_eq!(whole.len(), sample.len());
         for (whole, sample) in whole.iter().zip(&sample) {
             let received = |trace: &Trace| trace.bytes_received().iter().sum::<f64>();
@@ -650,16 +650,16 @@ fn measurements_are_read() {
 #[test]
 fn large_cases() {
     let overlap = Bags::Lengths(Overlap { shared: 0.1, support: 0.5 });
-    let refused = traces(Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap_err().to_string();
+    let refused = traces(&Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap_err().to_string();
     assert!(refused.contains("choose fewer workers"), "{refused}");
     let equal = star(4096);
     let mut unequal = star(4096);
     unequal.hosts[7].slow = 2.0;
-    assert!(traces_on(&unequal, Method::ring(), (4096, 1_000_000), overlap, &gradient).is_err());
-    let (ring, network) = traces_on(&equal, Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap();
+    assert!(traces_on(&unequal, &Method::ring(), (4096, 1_000_000), overlap, &gradient).is_err());
+    let (ring, network) = traces_on(&equal, &Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap();
     assert_eq!((ring[0].workers.len(), ring[0].rounds, network.hosts.len()), (1, 8190, 1));
     let spardl = Method::spardl().density(0.001);
-    let trace = traces(spardl, (256, 10_000_000_000), overlap, &gradient).unwrap().remove(0);
+    let trace = traces(&spardl, (256, 10_000_000_000), overlap, &gradient).unwrap().remove(0);
     assert_eq!(trace.rounds, 16);
     // SparDL, equation 3: 4k(P − 1)/P words of four bytes at most, and an index takes less than a word.
     let most = 16.0 * 1e7 * 255.0 / 256.0;
@@ -678,9 +678,9 @@ fn one_worker_stands_for_all() {
         let mut rotated = Vec::new();
         for method in methods(workers, n, 0.01) {
             let name = method.collective().name();
-            let Some(one) = lengths::one_for_all(method, workers, n, overlap).unwrap() else { continue };
+            let Some(one) = lengths::one_for_all(&method, workers, n, overlap).unwrap() else { continue };
             rotated.push(name);
-            let all = lengths::trace(method, workers, n, overlap).unwrap();
+            let all = lengths::trace(&method, workers, n, overlap).unwrap();
             assert_eq!((one.rounds, one.workers.len()), (all.rounds, 1), "{name}");
             assert!(close(one.delivered, all.delivered), "{name}");
             assert!(
@@ -735,7 +735,7 @@ fn rounds_of_lengths_are_the_checkers() {
             let method = Method::named(name).unwrap();
             let proof = check(method.schedules(workers, 10_000).unwrap()).unwrap();
             let overlap = Bags::Lengths(Overlap { shared: 0.2, support: 1.0 });
-            let trace = traces(method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
+            let trace = traces(&method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
             assert_eq!(trace.rounds, proof.cost.rounds, "{name} among {workers}");
         }
     }

@@ -23,9 +23,9 @@ impl Gradients {
         self.between_steps(LayoutError::MidStep)?;
         layout.by_name()?;
         self.layout.is_regrouped_by(layout)?;
-        let lines = format!("regrouped before step {}\n{}", self.step, describe(layout, self.method));
+        let lines = format!("regrouped before step {}\n{}", self.step, describe(layout, &self.method));
         self.session.agree(Purpose::Regroup, &lines)?;
-        let mut regrouped = Self::make(self.session.clone(), self.channel, layout, self.method)?;
+        let mut regrouped = Self::make(self.session.clone(), self.channel, layout, self.method.clone())?;
         let state = self.state();
         regrouped.resume(&state)?;
         if let (Some(auto), Some(before)) = (&mut regrouped.auto, &mut self.auto) {

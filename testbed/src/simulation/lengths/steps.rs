@@ -224,11 +224,11 @@ impl Reader for Walk<'_> {
         held: &mut Store<Held>,
         _: usize,
         slots: Slots,
-        note: Note,
+        _: Note,
     ) -> Result<(), LengthsError> {
         for place in held.places(slots) {
             if let Some(held) = held.at(place) {
-                held.note = note.len() as u32;
+                held.note = 1;
             }
         }
         Ok(())
