@@ -161,7 +161,8 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     let k = choice::k(&method, workers, n)?;
     limit(&method, workers, n)?;
     let shape = method.shape(workers, n)?;
-    let proof = schedule::check(method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))))?;
+    let proof =
+        schedule::check(method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))))?;
 
     let heading = format!(
         "{} among {} {}: n = {}, k = {}",

@@ -65,7 +65,7 @@ fn close(a: f64, b: f64) -> bool {
 fn one_worker_takes_what_it_computes_and_no_more() {
     let machine = Machine::default();
     for method in methods(1, 5000, 0.02) {
-        for trace in carried(method.clone(), 1, 5000) {
+        for trace in carried(&method, 1, 5000) {
             let replayed = replay(&trace, &machine, &star(1), false);
             assert!(close(replayed.seconds(), work(&trace, 0, &machine)), "{method}");
             assert_eq!(replayed.workers[0].exchange, 0.0, "{method}");
@@ -79,7 +79,7 @@ fn parts_add_up() {
     for workers in [2, 3, 6] {
         for method in methods(workers, 6000, 0.02) {
             let replayed =
-                replay(&carried(method.clone(), workers, 6000)[0], &Machine::default(), &star(workers), true);
+                replay(&carried(&method, workers, 6000)[0], &Machine::default(), &star(workers), true);
             for worker in &replayed.workers {
                 let sum = worker.select + worker.exchange + worker.merge;
                 assert!(close(sum, worker.seconds), "{method}: {sum} of {}", worker.seconds);
@@ -127,8 +127,8 @@ fn timed_bags_are_real_bags() {
         let n = 4000;
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
-            let timed =
-                traces(&method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient).unwrap();
+            let timed = traces(&method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient)
+                .unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
             let real = carried(&method, workers, n);
@@ -243,7 +243,7 @@ fn messages_come_before_computing() {
 fn workers_of_a_machine_begin_one_after_the_other() {
     let machine = Machine { stagger: 1000.0, ..Machine::infinite() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
-    let ring = carried(Method::ring(), 5, 5000).remove(0);
+    let ring = carried(&Method::ring(), 5, 5000).remove(0);
     // What takes no time keeps nobody waiting.
     assert_eq!(seconds(&ring, &machine, &Network::star(5, link, 2.0, true)), 0.0);
     let compute = Op::Work(Part::Select, Work::Took(1.0));
@@ -268,7 +268,7 @@ fn workers_of_a_machine_begin_one_after_the_other() {
 fn no_step_is_faster_than_latency_and_bandwidth_allow() {
     for workers in [2, 4, 7] {
         for method in methods(workers, 6000, 0.02) {
-            let trace = carried(method.clone(), workers, 6000).remove(0);
+            let trace = carried(&method, workers, 6000).remove(0);
             let taken = seconds(&trace, &Machine::infinite(), &star(workers));
             let bytes = trace.bytes_received().into_iter().fold(0.0, f64::max);
             let least = (bytes / LINK.rate).max(chain(&trace, &Machine::infinite(), LINK));
@@ -286,7 +286,7 @@ fn an_infinite_network_leaves_the_longest_chain() {
     for workers in [2u32, 6] {
         let network = Network::star(workers, link, f64::INFINITY, false);
         for method in methods(workers, 6000, 0.02) {
-            let trace = carried(method.clone(), workers, 6000).remove(0);
+            let trace = carried(&method, workers, 6000).remove(0);
             let taken = seconds(&trace, &machine, &network);
             assert!(close(taken, chain(&trace, &machine, link)), "{method}: {taken}");
         }
@@ -329,7 +329,7 @@ fn worse_is_not_faster() {
     let machine = Machine::default();
     for workers in [3u32, 8] {
         for method in methods(workers, 20_000, 0.02) {
-            let trace = carried(method.clone(), workers, 20_000).remove(0);
+            let trace = carried(&method, workers, 20_000).remove(0);
             let best = seconds(&trace, &machine, &star(workers));
             let link = |link: Link| Network::star(workers, link, 2.0, false);
             let worse = [
@@ -353,7 +353,7 @@ fn worse_is_not_faster() {
 fn everybody_waits_for_a_straggler() {
     let machine = Machine::default();
     for method in methods(4, 20_000, 0.02) {
-        let trace = carried(method.clone(), 4, 20_000).remove(0);
+        let trace = carried(&method, 4, 20_000).remove(0);
         let mut network = star(4);
         network.hosts[1].slow = 10.0;
         let replayed = replay(&trace, &machine, &network, false);
@@ -424,7 +424,7 @@ fn a_burst_passes_at_once() {
 /// Equal seeds give equal steps, bit by bit; other seeds lose other segments.
 #[test]
 fn steps_repeat() {
-    let trace = carried(Method::ring(), 4, 400_000).remove(0);
+    let trace = carried(&Method::ring(), 4, 400_000).remove(0);
     let lossy = |seed: u64| {
         let link = Link { loss: 0.05, ..LINK };
         let network = Network { seed, ..Network::star(4, link, 2.0, false) };
@@ -432,14 +432,14 @@ fn steps_repeat() {
     };
     assert_eq!(lossy(1).to_bits(), lossy(1).to_bits());
     assert_ne!(lossy(1), lossy(2));
-    let again = carried(Method::ring(), 4, 400_000).remove(0);
+    let again = carried(&Method::ring(), 4, 400_000).remove(0);
     assert_eq!(trace, again);
 }
 
 /// A lost segment costs a round trip where later ones follow, so that a far network suffers more.
 #[test]
 fn losses_cost_round_trips() {
-    let trace = carried(Method::ring(), 3, 300_000).remove(0);
+    let trace = carried(&Method::ring(), 3, 300_000).remove(0);
     let taken = |latency: f64, loss: f64| {
         let link = Link { latency, loss, ..LINK };
         seconds(&trace, &Machine::infinite(), &Network::star(3, link, 2.0, false))
@@ -546,7 +546,7 @@ fn a_machine_is_fitted() {
     for workers in [2u32, 4] {
         for name in ["spardl", "ring", "gtopk", "topka", "dsar-split-all-gather"] {
             let method = Method::named(name).unwrap().density(0.01);
-            let traces = carried(method.clone(), workers, 100_000);
+            let traces = carried(&method, workers, 100_000);
             let network = Network::star(workers, LINK, 2.0, true);
             let replayed = replay(&traces[0], &machine, &network, false);
             let slowest = replayed.slowest();

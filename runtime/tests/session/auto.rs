@@ -134,10 +134,10 @@ fn a_reducer_takes_the_cheapest_forecast_and_stays_with_it() {
     for over in BOTH {
         let chosen = run(over, 3, |session| {
             let choice = Method::auto().density(0.05);
-            let mut reducer = session.reducer("a", N, choice).unwrap();
+            let mut reducer = session.reducer("a", N, choice.clone()).unwrap();
             let probed = session.probe(N).unwrap();
-            let model = Model::new(probed.network, probed.speed, choice, N).unwrap();
-            let cheapest = model.rank(choice, 3, N).unwrap()[0].method;
+            let model = Model::new(probed.network, probed.speed, &choice, N).unwrap();
+            let cheapest = model.rank(&choice, 3, N).unwrap()[0].method.clone();
             assert_eq!(reducer.method().to_string(), cheapest.to_string());
             let mut named = session.reducer("a", N, cheapest).unwrap();
             for step in 0..30 {

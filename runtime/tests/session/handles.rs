@@ -68,7 +68,7 @@ fn several_of_different_sizes_and_methods_are_under_way_at_once() {
             let mut reducers: Vec<_> = many
                 .iter()
                 .enumerate()
-                .map(|(i, &(method, n))| session.reducer(&format!("r{i}"), n, method).unwrap())
+                .map(|(i, (method, n))| session.reducer(&format!("r{i}"), *n, method.clone()).unwrap())
                 .collect();
             let mut found = vec![Vec::new(); many.len()];
             for step in 0..3 {
@@ -90,9 +90,9 @@ fn several_of_different_sizes_and_methods_are_under_way_at_once() {
                     found[i].push(bits(&update.values(&format!("r{i}")).unwrap()));
                 }
             }
-            many.iter()
-                .enumerate()
-                .all(|(i, &(method, n))| one_by_one(&session, method, n, 1000 * i as u64, 3) == found[i])
+            many.iter().enumerate().all(|(i, (method, n))| {
+                one_by_one(&session, method.clone(), *n, 1000 * i as u64, 3) == found[i]
+            })
         });
         assert_eq!(equal, [true; 4], "over {over:?}");
     }

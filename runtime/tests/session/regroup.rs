@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::COLLECTIVES;
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 use safetensors::SafeTensors;
@@ -90,7 +89,7 @@ fn nothing_is_lost_where_groups_change_between_any_two_steps() {
         let folder = tempfile::tempdir().unwrap();
         let ranks = job::run(Over::Memory, WORKERS, |session| {
             let mut random = randoms(seed);
-            let mut gradients = session.gradients(&random_layout(&mut random), method).unwrap();
+            let mut gradients = session.gradients(&random_layout(&mut random), method.clone()).unwrap();
             let mut updates = Vec::new();
             let mut regrouped = 0;
             for s in 0..STEPS {
@@ -169,14 +168,14 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
     };
     let corrections =
         [Correction::default(), Correction { momentum: 0.9, mask: true, clip: Some(5.0), warm_up: 8 }];
-    for (i, collective) in COLLECTIVES.iter().enumerate() {
+    for (i, method) in Method::all().enumerate() {
         for correction in corrections {
-            let coding = if collective.is_sparse() { Coding::Qsgd4 } else { Coding::Exact };
-            let method = Method::of(*collective).density(0.02).coding(coding);
+            let coding = if method.collective().is_sparse() { Coding::Qsgd4 } else { Coding::Exact };
+            let method = method.clone().density(0.02).coding(coding);
             let method = method.corrected(correction).on_nonfinite(OnNonFinite::Skip);
             let folder = tempfile::tempdir().unwrap();
             let regrouped = job::run(BOTH[i % 2], 3, |session| {
-                let mut gradients = session.gradients(&before(), method).unwrap();
+                let mut gradients = session.gradients(&before(), method.clone()).unwrap();
                 steps(&session, &mut gradients, 0..4);
                 gradients.save(&file(folder.path(), session.rank())).unwrap();
                 gradients.regroup(&after(i % 2)).unwrap();
@@ -184,7 +183,7 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
                 steps(&session, &mut gradients, 4..9)
             });
             let loaded = job::run(Over::Memory, 3, |session| {
-                let mut gradients = session.gradients(&after(i % 2), method).unwrap();
+                let mut gradients = session.gradients(&after(i % 2), method.clone()).unwrap();
                 gradients.load(&file(folder.path(), session.rank())).unwrap();
                 steps(&session, &mut gradients, 4..9)
             });
@@ -201,12 +200,14 @@ fn another_number_of_workers_takes_all_that_waits() {
             let method = method.density(0.1).corrected(correction);
             let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             job::run(Over::Memory, before, |session| {
-                let mut gradients = session.gradients(&random_layout(&mut randoms(1)), method).unwrap();
+                let mut gradients =
+                    session.gradients(&random_layout(&mut randoms(1)), method.clone()).unwrap();
                 (0..4).for_each(|s| drop(step(&mut gradients, session.rank(), s)));
                 gradients.save(&file(old.path(), session.rank())).unwrap();
             });
             let updates = job::run(Over::Memory, after, |session| {
-                let mut gradients = session.gradients(&random_layout(&mut randoms(2)), method).unwrap();
+                let mut gradients =
+                    session.gradients(&random_layout(&mut randoms(2)), method.clone()).unwrap();
                 // What was there before is replaced.
                 step(&mut gradients, session.rank(), 0);
                 gradients.load_from(&files(old.path(), before as usize)).unwrap();
@@ -233,7 +234,7 @@ fn files_that_are_not_of_one_job_are_refused() {
     let layout = || random_layout(&mut randoms(1));
     let spardl = Method::spardl().density(0.1);
     job::run(Over::Memory, 2, |session| {
-        let mut gradients = session.gradients(&layout(), spardl).unwrap();
+        let mut gradients = session.gradients(&layout(), spardl.clone()).unwrap();
         gradients.save(&folder.path().join(format!("fresh-{}", session.rank()))).unwrap();
         step(&mut gradients, session.rank(), 0);
         gradients.save(&file(folder.path(), session.rank())).unwrap();

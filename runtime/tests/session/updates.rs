@@ -16,7 +16,7 @@ fn expected(
     steps: u64,
     of: impl Fn(usize, u64) -> Vec<f32>,
 ) -> Vec<Vec<u32>> {
-    let mut ensemble = Ensemble::new(method, workers, n).unwrap();
+    let mut ensemble = Ensemble::new(method.clone(), workers, n).unwrap();
     (0..steps)
         .map(|step| {
             let executions = (0..workers as usize).map(|rank| {
@@ -24,7 +24,7 @@ fn expected(
                 ensemble.begin(rank).unwrap()
             });
             let run = lockstep(executions.collect()).unwrap();
-            let partition = ensemble.programs[0].schedule().partition.clone();
+            let partition = ensemble.partition().clone();
             let mut sum = vec![0u32; n];
             for committed in ensemble.commit(run, method.collection()).unwrap() {
                 for (b, bag) in committed.update.iter().enumerate() {
