@@ -197,7 +197,10 @@ impl Routine {
     pub fn learn<T: Element>(&mut self, finished: &Finished<T>) -> Result<bool, RoutineError> {
         let mut memory = Memory::clone(&self.memory);
         memory.steps += 1;
-        self.method.learn(&self.shape, &self.structure, &mut memory, &finished.observed());
+        // To look at all that was delivered takes time, for nothing where nothing is learnt.
+        if !(memory.agreed.is_empty() && memory.own.is_empty()) {
+            self.method.learn(&self.shape, &self.structure, &mut memory, &finished.observed());
+        }
         let shape = self.shape_in(memory.steps)?;
         if shape != self.shape {
             // What was learnt at another density says little.
