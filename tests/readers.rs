@@ -41,11 +41,11 @@ fn is_pattern(text: &str, mut at: usize) -> bool {
             // Part of something larger.
             Some(',' | ')' | ']') => {
                 let end = closes(text, at);
-                let start = text[..at].char_indices().rev().scan(0, |depth, (i, c)| {
+                let mut start = text[..at].char_indices().rev().scan(0, |depth, (i, c)| {
                     *depth += i32::from(")]}".contains(c)) - i32::from("([{".contains(c));
                     Some((i, *depth))
                 });
-                let start = start.skip_while(|&(_, depth)| depth >= 0).next().map_or(0, |(i, _)| i);
+                let start = start.find(|&(_, depth)| depth < 0).map_or(0, |(i, _)| i);
                 match &text[end - 1..end] {
                     ")" if text[..start].ends_with("matches!") => return true,
                     ")" | "]" => at = end,

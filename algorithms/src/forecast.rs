@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::collectives::{MethodError, Routine, RoutineError};
 use crate::residual::Residual;
 use crate::schedule::lockstep;
-use crate::{Method, Rank};
+use crate::{Membership, Method, Rank};
 
 /// What a network does to a round of messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -206,7 +206,7 @@ pub fn bytes_per_entry(method: &Method, n: usize) -> Result<f64, RoutineError> {
     let len = (SAMPLE / density).clamp(1.0, LONGEST.min(n as f64).max(1.0)).ceil();
     let method = Method::named("topka")?.coding(method.values()).k((len * density).ceil() as usize);
     let executions = (0..2u32).map(|rank| {
-        let routine = Routine::new(method.clone(), Rank(rank), 2, len as usize, 0)?;
+        let routine = Routine::new(method.clone(), Membership::first(Rank(rank), 2), len as usize, 0)?;
         let gradient = (0..len as u64).map(|i| noise(i * 2 + u64::from(rank))).collect();
         let residual =
             Residual::<f32>::new(routine.prepared().program.schedule().partition.clone(), Vec::new());

@@ -85,7 +85,7 @@ pub fn drains(method: &Method, workers: u32, n: usize, within: u64) -> Result<()
 
 /// A small whole number, whose sums are exact.
 fn whole(rank: usize, step: u64, entry: usize) -> f64 {
-    let x = (rank as u64 + 1) * 0x9e37_79b9_7f4a_7c15
+    let x = ((rank as u64 + 1) * 0x9e37_79b9_7f4a_7c15)
         ^ (step << 32 ^ entry as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (x ^ x >> 29).wrapping_mul(0x94d0_49bb_1331_11eb).rotate_left(7) as i8 as f64
 }

@@ -44,6 +44,24 @@ pub struct Rank(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block(pub u32);
 
+/// A worker's place in a membership. Ranks and their number hold for one epoch; another membership is another epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// Which membership.
+    pub epoch: u16,
+    /// This worker's rank in it.
+    pub rank: Rank,
+    /// The number of workers, P.
+    pub workers: u32,
+}
+
+impl Membership {
+    /// The first membership of a job.
+    pub fn first(rank: Rank, workers: u32) -> Self {
+        Self { epoch: 0, rank, workers }
+    }
+}
+
 impl Rank {
     /// As an index into per-rank arrays.
     pub fn index(self) -> usize {

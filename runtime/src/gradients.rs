@@ -216,8 +216,8 @@ impl Gradients {
     fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
         let p = &self.layout.parameters[position];
-        let id = StepId::new(self.session.post.epoch, self.channel, p.group as u16, self.step);
         let gathering = &mut self.groups[p.group];
+        let id = StepId::new(gathering.group.epoch(), self.channel, p.group as u16, self.step);
         if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
             if self.method.nonfinite() == OnNonFinite::Skip {
                 // A group that waits for the others to leave it out does not begin.

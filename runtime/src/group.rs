@@ -51,8 +51,7 @@ impl<T: Element> Group<T> {
         stream: u64,
         reduction: Reduction<T>,
     ) -> Result<Self, Error> {
-        let (rank, workers) = (session.post.rank, session.post.workers);
-        let routine = Routine::new(method.clone(), rank, workers, layers.clone(), stream)?;
+        let routine = Routine::new(method.clone(), session.post.membership(), layers.clone(), stream)?;
         let schedule = routine.prepared().program.schedule();
         let mut residual =
             Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
@@ -75,6 +74,11 @@ impl<T: Element> Group<T> {
         nothing.reducing(reduction)?;
         group.grant(&session.post);
         Ok(group)
+    }
+
+    /// The membership that the next step is for: its messages carry that in their tags.
+    pub(crate) fn epoch(&self) -> u16 {
+        self.routine.prepared().program.epoch()
     }
 
     /// Latency rounds of the next step.
@@ -148,8 +152,7 @@ impl<T: Element> Group<T> {
 
     /// Goes over to another method, between two steps. What was not delivered stays.
     pub(crate) fn take_up(&mut self, session: &Inner, method: Method, stream: u64) -> Result<(), Error> {
-        let (rank, workers) = (session.post.rank, session.post.workers);
-        self.routine = Routine::new(method, rank, workers, self.layers.clone(), stream)?;
+        self.routine = Routine::new(method, session.post.membership(), self.layers.clone(), stream)?;
         self.change(&session.post);
         Ok(())
     }

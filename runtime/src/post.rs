@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::Rank;
+use gleaner_algorithms::{Membership, Rank};
 use gleaner_transport::{MAX_PAYLOAD, Message, Network, Peer, Traffic};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -68,6 +68,11 @@ impl Drop for UnderWay {
 }
 
 impl Post {
+    /// This worker's place in the present membership.
+    pub(crate) fn membership(&self) -> Membership {
+        Membership { epoch: self.epoch, rank: self.rank, workers: self.workers }
+    }
+
     pub(crate) fn new(
         network: Arc<dyn Network>,
         timeout: Duration,

@@ -12,7 +12,7 @@ use gleaner_algorithms::collectives::Routine;
 use gleaner_algorithms::forecast::{Network, Speed};
 use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{Execution, Outgoing};
-use gleaner_algorithms::{Method, Rank};
+use gleaner_algorithms::{Membership, Method, Rank};
 use gleaner_transport::{Message, Peer};
 
 use crate::failure::{Error, Failure};
@@ -246,7 +246,7 @@ fn kernels(n: usize) -> Result<[f64; 4], KernelError> {
 fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
     let mut routines = Vec::new();
     for rank in 0..2u32 {
-        let routine = Routine::new(method.clone(), Rank(rank), 2, n, 0)?;
+        let routine = Routine::new(method.clone(), Membership::first(Rank(rank), 2), n, 0)?;
         let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         routines.push((routine, residual));

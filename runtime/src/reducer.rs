@@ -119,7 +119,7 @@ impl<T: Element> Reducer<T> {
         });
         let values = clipped.as_deref().unwrap_or(values);
         let own = group.accumulate(&parameter.name, 0, values).err();
-        let id = StepId::new(self.session.post.epoch, REDUCERS, self.number, step);
+        let id = StepId::new(group.epoch(), REDUCERS, self.number, step);
         let running = match &own {
             None => {
                 let (program, execution) = group.begin()?;

@@ -7,7 +7,7 @@ use crate::residual::VersionError;
 use crate::schedule::{
     Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, check,
 };
-use crate::{Element, Layers, Rank};
+use crate::{Element, Layers, Membership, Rank};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
@@ -71,14 +71,14 @@ impl Programs {
         method: &Method,
         shape: &Shape,
         structure: &Structure,
-        rank: Rank,
+        membership: Membership,
     ) -> Result<Prepared, RoutineError> {
         let found = self.known.iter().position(|(s, known, _)| s == shape && known == structure);
         let of_all = match found {
             Some(place) => self.known.remove(place).2,
-            None => self.prove(method, shape, structure)?,
+            None => self.prove(method, shape, structure, membership.epoch)?,
         };
-        let place = self.rank.map_or(rank.index(), |_| 0);
+        let place = self.rank.map_or(membership.rank.index(), |_| 0);
         let prepared = of_all.get(place).cloned().ok_or(MethodError::NoWorkers)?;
         if self.known.len() >= REMEMBERED + shape.workers as usize {
             self.known.remove(0);
@@ -92,10 +92,12 @@ impl Programs {
         method: &Method,
         shape: &Shape,
         structure: &Structure,
+        epoch: u16,
     ) -> Result<Vec<Prepared>, RoutineError> {
         let proof = check(method.schedules_of(shape, structure))?;
         let wanted = |rank: &Rank| self.rank.is_none_or(|this| *rank == this);
-        let prepared = |rank| Prepared { program: Arc::new(proof.program(rank)), cost: proof.cost };
+        let prepared =
+            |rank| Prepared { program: Arc::new(proof.program(rank).of_epoch(epoch)), cost: proof.cost };
         Ok((0..proof.workers()).map(Rank).filter(wanted).map(prepared).collect())
     }
 }
@@ -109,7 +111,7 @@ pub struct Routine {
     method: Method,
     layers: Layers,
     shape: Shape,
-    rank: Rank,
+    membership: Membership,
     memory: Arc<Memory>,
     structure: Structure,
     prepared: Prepared,
@@ -125,13 +127,12 @@ impl Routine {
     /// As [`Method::shape`], and schedules that the checker refuses.
     pub fn new(
         method: Method,
-        rank: Rank,
-        workers: u32,
+        membership: Membership,
         layers: impl Into<Layers>,
         stream: u64,
     ) -> Result<Self, RoutineError> {
-        let programs = Programs { rank: Some(rank), known: Vec::new() };
-        Self::with(method, rank, workers, layers.into(), stream, Arc::new(Mutex::new(programs)))
+        let programs = Programs { rank: Some(membership.rank), known: Vec::new() };
+        Self::with(method, membership, layers.into(), stream, Arc::new(Mutex::new(programs)))
     }
 
     /// The same on every worker of a job in this process.
@@ -140,24 +141,24 @@ impl Routine {
     /// As [`new`](Self::new).
     pub(super) fn all(method: &Method, workers: u32, layers: &Layers) -> Result<Vec<Self>, RoutineError> {
         let programs = Arc::new(Mutex::new(Programs::default()));
-        let routine = |rank| Self::with(method.clone(), rank, workers, layers.clone(), 0, programs.clone());
+        let place = |rank| Membership::first(rank, workers);
+        let routine = |rank| Self::with(method.clone(), place(rank), layers.clone(), 0, programs.clone());
         (0..workers.max(1)).map(Rank).map(routine).collect()
     }
 
     fn with(
         method: Method,
-        rank: Rank,
-        workers: u32,
+        membership: Membership,
         layers: Layers,
         stream: u64,
         programs: Arc<Mutex<Programs>>,
     ) -> Result<Self, RoutineError> {
-        let shape = method.in_step(0, layers.entries())?.shape(workers, layers.clone())?;
+        let shape = method.in_step(0, layers.entries())?.shape(membership.workers, layers.clone())?;
         let memory = method.memory(&shape);
         let structure = method.structure(&shape, &memory);
-        let prepared = lock(&programs).prepare(&method, &shape, &structure, rank)?;
+        let prepared = lock(&programs).prepare(&method, &shape, &structure, membership)?;
         let memory = Arc::new(memory);
-        Ok(Self { method, layers, shape, rank, memory, structure, prepared, programs, stream })
+        Ok(Self { method, layers, shape, membership, memory, structure, prepared, programs, stream })
     }
 
     /// The method.
@@ -232,7 +233,8 @@ impl Routine {
         let structure = self.method.structure(&shape, &memory);
         let changed = shape != self.shape || structure != self.structure;
         if changed {
-            self.prepared = lock(&self.programs).prepare(&self.method, &shape, &structure, self.rank)?;
+            self.prepared =
+                lock(&self.programs).prepare(&self.method, &shape, &structure, self.membership)?;
             (self.shape, self.structure) = (shape, structure);
         }
         self.memory = Arc::new(memory);

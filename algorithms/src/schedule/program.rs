@@ -14,6 +14,7 @@ pub struct Program {
     /// By step.
     pub(super) facts: Vec<Facts>,
     pub(super) goal: Goal,
+    pub(super) epoch: u16,
     /// For each block: whether nothing was ever selected from its sum, so that every entry is delivered, those that cancel to
     /// zero too.
     pub(super) whole: Vec<bool>,
@@ -110,6 +111,17 @@ impl Program {
     /// Whether no worker's schedule leaves anything out or rounds it.
     pub fn keeps_all(&self) -> bool {
         self.keeps_all
+    }
+
+    /// The same for another membership of as many workers.
+    #[must_use]
+    pub fn of_epoch(self, epoch: u16) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// The membership that it was made for.
+    pub fn epoch(&self) -> u16 {
+        self.epoch
     }
 
     /// Whether this worker brings something to a block, and whether it ends with the sum.

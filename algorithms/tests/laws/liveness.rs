@@ -150,8 +150,9 @@ fn what_cancels_is_delivered_where_indices_are_agreed_on() {
         for workers in [2, 4, 6] {
             let (n, method) = (3 * workers, Method::named(name).unwrap().k(1));
             let mut team = Team::of(method.clone(), workers, n);
-            let gradient =
-                |w: usize| (0..n).map(move |i| if w % 2 == 0 { 1.0 + i as f32 } else { -1.0 - i as f32 });
+            let gradient = |w: usize| {
+                (0..n).map(move |i| if w.is_multiple_of(2) { 1.0 + i as f32 } else { -1.0 - i as f32 })
+            };
             team.step(&(0..workers).map(|w| gradient(w).collect()).collect::<Vec<_>>());
             let bound = method.collective().drains_within(team.ensemble.shape()).unwrap();
             assert!(drains(&mut team, bound).is_some(), "{method}, P {workers}");

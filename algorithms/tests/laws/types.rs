@@ -56,11 +56,9 @@ fn epsilon<T: Element>() -> f64 {
 /// and no share of it is rounded, whatever the type.
 fn exact<T: Element>(workers: usize, n: usize, unit: u32, random: &mut Random) -> [Vec<Vec<T>>; 2] {
     let mut vectors = vec![vec![T::ZERO; n]; 2 * workers];
-    for i in 0..n {
-        for _ in 0..4 {
-            let value = f64::from(unit) * (random.below(3) as f64 - 1.0);
-            vectors[random.below(2 * workers)][i] = T::from_f64(value);
-        }
+    for contribution in 0..4 * n {
+        let value = f64::from(unit) * (random.below(3) as f64 - 1.0);
+        vectors[random.below(2 * workers)][contribution / 4] = T::from_f64(value);
     }
     let gradients = vectors.split_off(workers);
     [vectors, gradients]

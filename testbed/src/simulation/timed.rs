@@ -14,7 +14,7 @@ use bytes::Bytes;
 use gleaner_algorithms::collectives::{Routine, RoutineError};
 use gleaner_algorithms::residual::{Lent, Residual};
 use gleaner_algorithms::schedule::Outgoing;
-use gleaner_algorithms::{Method, Rank};
+use gleaner_algorithms::{Membership, Method, Rank};
 
 use super::Steps;
 use super::carried::{CarriedError, Source};
@@ -130,7 +130,7 @@ struct Worker {
 
 impl Worker {
     fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
-        let routine = Routine::new(method.clone(), Rank(rank), workers, n, 0)?;
+        let routine = Routine::new(method.clone(), Membership::first(Rank(rank), workers), n, 0)?;
         let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
         Ok(Self { residual: residual.corrected(method.correction()), routine })

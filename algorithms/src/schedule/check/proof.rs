@@ -87,6 +87,7 @@ impl Proof {
             schedule,
             facts,
             goal: self.goal.clone(),
+            epoch: 0,
             whole: self.whole.clone(),
             keeps_all: self.keeps_all,
         }
