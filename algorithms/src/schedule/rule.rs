@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::selectors::Selection;
 use crate::{Allotment, Block, Partition};
 
-/// A number that is known when the schedule runs, not when it is made: what a [`Memory`] holds there.
+/// A number that is known when the schedule runs, not when it is made: what a [`Memory`](super::Memory) holds there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
     /// The same on all workers.
