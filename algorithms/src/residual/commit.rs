@@ -44,7 +44,7 @@ pub(super) fn commit_sent<T: Element>(
 }
 
 /// What was selected of a worker's contribution, and what remains of the rest.
-pub(super) struct Chosen<'a, T: Element> {
+pub(super) struct Selected<'a, T: Element> {
     pub(super) indices: &'a [u32],
     /// What rounding took away at some of the indices.
     pub(super) errors: &'a Entries<T>,
@@ -56,7 +56,7 @@ pub(super) struct Chosen<'a, T: Element> {
 pub(super) fn commit_selected<T: Element>(
     residual: &mut [T],
     delivered: &[u32],
-    chosen: &Chosen<'_, T>,
+    chosen: &Selected<'_, T>,
     dropped: Entries<T>,
     collection: Collection,
 ) -> Entries<T> {

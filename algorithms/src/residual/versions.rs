@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::commit::{Chosen, commit_selected, commit_sent, mask};
+use super::commit::{Selected, commit_selected, commit_sent, mask};
 use super::{Collection, Residual};
 use crate::bag::{Bag, Entries};
 use crate::schedule::{Candidates, Fate, Finished};
@@ -159,7 +159,7 @@ impl<T: Element> Residual<T> {
                     }
                     Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection),
                     Fate::Selected { indices, errors, settled } => {
-                        let chosen = Chosen { indices: &indices, errors: &errors, settled: &settled };
+                        let chosen = Selected { indices: &indices, errors: &errors, settled: &settled };
                         commit_selected(residual, &delivered(b), &chosen, dropped, collection)
                     }
                 };

@@ -23,7 +23,7 @@ pub use error::CheckError;
 pub use proof::Proof;
 
 use self::symbols::Symbols;
-use self::value::{Form, Value};
+use self::value::{Carries, Value};
 use super::expression::{Expressions, Node, Term};
 use super::machine::{Machine, Progress, Store};
 use super::{Goal, Note, Place, Ranks, Schedule};
@@ -134,7 +134,7 @@ fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<boo
     let schedule = &symbols.schedules[0];
     let blocks = schedule.partition.blocks() as u32;
     let rotates = held.len() < schedule.workers as usize;
-    let bag = |rank: usize, place| held[rank].get(place).filter(|value| value.form != Form::Proposal);
+    let bag = |rank: usize, place| held[rank].get(place).filter(|value| value.form != Carries::Proposal);
     let ends = |rank: usize, block: Block| -> Ends {
         let value = bag(rank, Place { block, lane: 0 })?;
         Some((value.term, value.note, symbols.agreed[rank][block.index()]))

@@ -60,7 +60,7 @@ pub(super) struct Pool<T: Element> {
 
 /// What was kept of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Chosen<T: Element> {
+pub(super) struct Pooled<T: Element> {
     /// By slot.
     pub(super) kept: Vec<Entries<T>>,
     /// The smallest magnitude kept, 0 if nothing was.
@@ -70,19 +70,19 @@ pub(super) struct Chosen<T: Element> {
 }
 
 /// A place to choose from.
-pub(super) enum Source<'a, T: Element> {
+pub(super) enum Searched<'a, T: Element> {
     /// The worker's own block, the sums of it with what was received, and the candidates that were collected.
     Own(&'a [T], &'a Entries<T>, &'a Candidates<T>),
     /// All that there is.
     Bag(&'a Entries<T>),
 }
 
-impl<T: Element> Source<'_, T> {
+impl<T: Element> Searched<'_, T> {
     /// Its entries of at least a magnitude, read off the candidates where they suffice.
     fn reaching(&self, threshold: T) -> Entries<T> {
         match self {
-            Source::Bag(entries) => (*entries).clone(),
-            Source::Own(own, overlay, candidates) => {
+            Searched::Bag(entries) => (*entries).clone(),
+            Searched::Own(own, overlay, candidates) => {
                 let mut scanned = Entries::default();
                 match candidates.threshold {
                     Some(collected) if collected <= threshold => scanned.clone_from(&candidates.entries),
@@ -96,8 +96,8 @@ impl<T: Element> Source<'_, T> {
     /// The same, unless they are many times k.
     fn few(&self, threshold: T, k: usize) -> Option<Entries<T>> {
         match self {
-            Source::Bag(entries) => Some((*entries).clone()),
-            Source::Own(own, overlay, _) => {
+            Searched::Bag(entries) => Some((*entries).clone()),
+            Searched::Own(own, overlay, _) => {
                 select::scan_few(own, threshold, k).map(|found| overlaid(found, overlay))
             }
         }
@@ -106,8 +106,8 @@ impl<T: Element> Source<'_, T> {
     /// Entries among which its k largest are, and a magnitude above which all are there.
     fn largest(&self, k: usize) -> (Entries<T>, T) {
         match self {
-            Source::Bag(entries) => ((*entries).clone(), T::ZERO),
-            Source::Own(own, overlay, _) => {
+            Searched::Bag(entries) => ((*entries).clone(), T::ZERO),
+            Searched::Own(own, overlay, _) => {
                 // Each sum laid over a candidate may take one away.
                 let (found, threshold) = select::candidates(own, k + overlay.len());
                 (overlaid(found, overlay), threshold)
@@ -123,29 +123,30 @@ impl<T: Element> Source<'_, T> {
     /// Entries that there are to choose from.
     pub(super) fn len(&self) -> usize {
         match self {
-            Source::Own(own, ..) => own.len(),
-            Source::Bag(entries) => entries.len(),
+            Searched::Own(own, ..) => own.len(),
+            Searched::Bag(entries) => entries.len(),
         }
     }
 
     /// From which magnitude on its candidates are complete.
     fn collected(&self) -> Option<T> {
         match self {
-            Source::Bag(_) => Some(T::ZERO),
-            Source::Own(_, _, candidates) => candidates.threshold,
+            Searched::Bag(_) => Some(T::ZERO),
+            Searched::Own(_, _, candidates) => candidates.threshold,
         }
     }
 }
 
 /// The k largest of all sources together; of equal magnitudes the earlier source, and in it the lower index. With it
 /// the threshold that all sources were searched with.
-pub(super) fn jointly<T: Element>(sources: &[Source<'_, T>], k: usize) -> (Chosen<T>, T) {
-    let owned: usize = sources.iter().map(|s| if let Source::Own(own, ..) = s { own.len() } else { 0 }).sum();
+pub(super) fn jointly<T: Element>(sources: &[Searched<'_, T>], k: usize) -> (Pooled<T>, T) {
+    let owned: usize =
+        sources.iter().map(|s| if let Searched::Own(own, ..) = s { own.len() } else { 0 }).sum();
     let lower = |a: T, b: T| if b < a { b } else { a };
     // Each block guesses the threshold for its share of k; the lowest is safe for all.
     let estimate = || {
-        let of = |s: &Source<'_, T>| match s {
-            Source::Own(own, ..) if !own.is_empty() => {
+        let of = |s: &Searched<'_, T>| match s {
+            Searched::Own(own, ..) if !own.is_empty() => {
                 let share = (k as f64 * own.len() as f64 / owned as f64).ceil() as usize;
                 Some(select::estimate_threshold(own, share)).filter(|t| t.is_finite())
             }
@@ -153,7 +154,7 @@ pub(super) fn jointly<T: Element>(sources: &[Source<'_, T>], k: usize) -> (Chose
         };
         sources.iter().filter_map(of).reduce(lower).unwrap_or(T::ZERO)
     };
-    let predicted = sources.iter().map(Source::collected).try_fold(T::ZERO, |most, collected| {
+    let predicted = sources.iter().map(Searched::collected).try_fold(T::ZERO, |most, collected| {
         let collected = collected?;
         Some(if collected > most { collected } else { most })
     });
@@ -178,7 +179,7 @@ pub(super) fn jointly<T: Element>(sources: &[Source<'_, T>], k: usize) -> (Chose
 }
 
 /// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more.
-pub(super) fn above<T: Element>(sources: &[Source<'_, T>], threshold: T, most: usize) -> Chosen<T> {
+pub(super) fn above<T: Element>(sources: &[Searched<'_, T>], threshold: T, most: usize) -> Pooled<T> {
     let pool = Pool { entries: sources.iter().map(|s| s.reaching(threshold)).collect(), threshold };
     let reached = pool.reached();
     pool.top(reached.min(most))
@@ -191,7 +192,7 @@ impl<T: Element> Pool<T> {
     }
 
     /// The k largest; 2k is less than 2^32, as is the length of each slot.
-    fn top(mut self, k: usize) -> Chosen<T> {
+    fn top(mut self, k: usize) -> Pooled<T> {
         let reached = self.reached();
         let longer = self.entries.iter().map(Entries::len).sum::<usize>() > u32::MAX as usize;
         if longer && self.entries.len() > 1 {
@@ -221,7 +222,7 @@ impl<T: Element> Pool<T> {
                 kept
             })
             .collect();
-        Chosen { kept, smallest, reached }
+        Pooled { kept, smallest, reached }
     }
 }
 

@@ -105,7 +105,7 @@ pub(crate) enum Fate<T: Element = f32> {
 
 /// What all parts of a run look at and none changes.
 #[derive(Clone, Debug)]
-pub(super) struct Run<T: Element> {
+pub(super) struct Context<T: Element> {
     pub(super) program: Arc<Program>,
     accumulator: Arc<Vec<T>>,
     pub(super) reduction: Reduction<T>,
@@ -116,7 +116,7 @@ pub(super) struct Run<T: Element> {
 /// What one worker's values have come to, beside those in its slots.
 #[derive(Debug)]
 pub(super) struct Values<T: Element> {
-    pub(super) run: Arc<Run<T>>,
+    pub(super) run: Arc<Context<T>>,
     candidates: Vec<Candidates<T>>,
     /// Whether a block holds the worker's own contribution and nothing was selected from it or sent away yet.
     intact: Vec<bool>,
@@ -141,7 +141,7 @@ pub(super) struct Values<T: Element> {
     pub(super) outbox: Vec<Outgoing>,
 }
 
-impl<T: Element> Run<T> {
+impl<T: Element> Context<T> {
     fn blocks(&self) -> usize {
         self.program.schedule.partition.blocks()
     }
@@ -179,7 +179,7 @@ impl<T: Element> Values<T> {
         }
         let (reduction, memory) = (Reduction::Sum, Arc::default());
         let values = Self {
-            run: Arc::new(Run { program, accumulator, reduction, memory, seed: 0 }),
+            run: Arc::new(Context { program, accumulator, reduction, memory, seed: 0 }),
             candidates,
             intact: vec![true; blocks],
             fates: (0..blocks).map(|_| Fate::Whole).collect(),

@@ -15,6 +15,7 @@ mod corrections;
 mod decoders;
 mod dense;
 mod exdyna;
+mod goals;
 mod harness;
 mod holders;
 mod inputs;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use bytes::Bytes;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{MethodError, Sag};
-use gleaner_algorithms::schedule::{Execution, Progress, Schedule, Step, lockstep};
+use gleaner_algorithms::schedule::{Execution, Progress, Schedule, Step, Work, lockstep};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Block, Method, Rank};
 
@@ -276,19 +276,25 @@ fn sums_do_not_depend_on_the_order_of_arrival() {
     }
 }
 
-/// Runs workers and delivers messages at random, in order only on each link.
+/// Runs workers and delivers messages at random, in order only on each link. The work of a step is done on threads of its own,
+/// in any order.
 fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag>> {
     let mut links: HashMap<(Rank, usize), VecDeque<Bytes>> = HashMap::new();
     // What has come and is not yet wanted.
     let mut mail: HashMap<(Rank, usize), VecDeque<Bytes>> = HashMap::new();
     let mut done = vec![false; runs.len()];
+    let mut works: Vec<Vec<Work>> = runs.iter().map(|_| Vec::new()).collect();
     while done.contains(&false) {
         let w = random.below(runs.len());
         let mut outbox = Vec::new();
         match runs[w].advance(&mut outbox).unwrap() {
             Progress::Finished => done[w] = true,
-            Progress::Work(work) => runs[w].complete(work.run()),
-            Progress::Working => panic!("all work is back"),
+            Progress::Work(work) => works[w].push(work),
+            Progress::Working => {
+                let some = random.below(works[w].len());
+                let work = works[w].swap_remove(some);
+                runs[w].complete(std::thread::spawn(|| work.run()).join().unwrap());
+            }
             Progress::Waiting(from) => {
                 if let Some(payload) = mail.get_mut(&(from, w)).and_then(VecDeque::pop_front) {
                     runs[w].receive(from, payload, &mut outbox).unwrap();

@@ -6,8 +6,8 @@
 
 use std::arch::x86_64::*;
 
-use super::portable::Progress;
-use super::{Place, Run};
+use super::portable::Merged;
+use super::{Position, Run};
 
 const LANES: usize = 16;
 
@@ -17,7 +17,7 @@ const LANES: usize = 16;
 /// # Safety
 /// The processor must have AVX-512F and POPCNT. `T` must be 4 bytes wide. `place` must have room for all entries.
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Place<T>) -> (usize, usize) {
+pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Position<T>) -> (usize, usize) {
     let reverse = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let (mut i, mut j) = (0, 0);
     while i + LANES <= a.indices.len() && j + LANES <= b.indices.len() {
@@ -59,8 +59,8 @@ pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Place<T>) -
 /// # Safety
 /// The processor must have AVX-512F and POPCNT. `indices` and `values` must be equally long.
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn add_neighbours(indices: &mut [u32], values: &mut [f32]) -> Progress {
-    let Progress { mut read, mut kept, mut joined } = Progress::default();
+pub(super) unsafe fn add_neighbours(indices: &mut [u32], values: &mut [f32]) -> Merged {
+    let Merged { mut read, mut kept, mut joined } = Merged::default();
     while read + LANES < indices.len() {
         // SAFETY: 17 entries from `read` on are within both slices.
         let (index, next_index, value, next_value) = unsafe {
@@ -85,7 +85,7 @@ pub(super) unsafe fn add_neighbours(indices: &mut [u32], values: &mut [f32]) -> 
         read += LANES;
         joined = twice >> (LANES - 1) != 0;
     }
-    Progress { read, kept, joined }
+    Merged { read, kept, joined }
 }
 
 /// 16 entries.

@@ -15,7 +15,7 @@ mod avx512;
 use std::any::Any;
 
 pub(super) use many::reduce;
-use portable::{Progress, join};
+use portable::{Merged, join};
 
 use super::Entries;
 use crate::select::Simd;
@@ -58,12 +58,12 @@ impl<'a, T: Element> Run<'a, T> {
 
 /// Where entries are written: as many indices as values.
 #[derive(Default)]
-struct Place<'a, T> {
+struct Position<'a, T> {
     indices: &'a mut [u32],
     values: &'a mut [T],
 }
 
-impl<'a, T: Element> Place<'a, T> {
+impl<'a, T: Element> Position<'a, T> {
     /// Takes the first `count` places away.
     fn take(&mut self, count: usize) -> Self {
         let (indices, values) = (&mut self.indices, &mut self.values);
@@ -114,7 +114,7 @@ fn merge_on<T: Element>(
     let total = a.len() + b.len();
     out.indices.resize(total, 0);
     out.values.resize(total, T::ZERO);
-    let mut place = Place { indices: &mut out.indices, values: &mut out.values };
+    let mut place = Position { indices: &mut out.indices, values: &mut out.values };
     let (i, j) = match simd {
         // SAFETY: the processor has these instructions (asserted), values have 4 bytes, and all entries have places.
         #[cfg(target_arch = "x86_64")]
@@ -125,29 +125,29 @@ fn merge_on<T: Element>(
     portable::interleave(a.after(i), b.after(j), place);
     let kept = match *reduction {
         Reduction::Sum if zeros == Zeros::Keep => {
-            join::<T, false>(out, Progress::default(), |a, b| Reduction::Sum.combine(a, b))
+            join::<T, false>(out, Merged::default(), |a, b| Reduction::Sum.combine(a, b))
         }
         Reduction::Sum => {
             let start = add_neighbours(simd, out);
             join::<T, true>(out, start, |a, b| Reduction::Sum.combine(a, b))
         }
-        Reduction::Max => join::<T, false>(out, Progress::default(), |a, b| Reduction::Max.combine(a, b)),
-        Reduction::Min => join::<T, false>(out, Progress::default(), |a, b| Reduction::Min.combine(a, b)),
+        Reduction::Max => join::<T, false>(out, Merged::default(), |a, b| Reduction::Max.combine(a, b)),
+        Reduction::Min => join::<T, false>(out, Merged::default(), |a, b| Reduction::Min.combine(a, b)),
         Reduction::Product => {
-            join::<T, false>(out, Progress::default(), |a, b| Reduction::Product.combine(a, b))
+            join::<T, false>(out, Merged::default(), |a, b| Reduction::Product.combine(a, b))
         }
-        Reduction::Custom { combine, .. } => join::<T, false>(out, Progress::default(), combine),
+        Reduction::Custom { combine, .. } => join::<T, false>(out, Merged::default(), combine),
     };
     out.indices.truncate(kept);
     out.values.truncate(kept);
 }
 
 /// Adds as many neighbours as there is a kernel for: values of f32 have one.
-fn add_neighbours<T: Element>(simd: Simd, out: &mut Entries<T>) -> Progress {
+fn add_neighbours<T: Element>(simd: Simd, out: &mut Entries<T>) -> Merged {
     match (simd, (out as &mut dyn Any).downcast_mut::<Entries>()) {
         // SAFETY: the processor has these instructions (asserted by the caller), and both were resized alike.
         #[cfg(target_arch = "x86_64")]
         (Simd::Avx512, Some(out)) => unsafe { avx512::add_neighbours(&mut out.indices, &mut out.values) },
-        _ => Progress::default(),
+        _ => Merged::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{Entries, Place, Run};
+use super::{Entries, Position, Run};
 use crate::Element;
 
 /// Parts that are interleaved in turns. Each entry waits for the comparison before it, so one part alone would leave the
@@ -13,11 +13,11 @@ const PARTS: usize = 4;
 struct Part<'a, T> {
     a: Run<'a, T>,
     b: Run<'a, T>,
-    place: Place<'a, T>,
+    place: Position<'a, T>,
 }
 
 /// Writes the entries of both runs in the order of their indices; of two equal ones, that of `a` first.
-pub(super) fn interleave<T: Element>(a: Run<T>, b: Run<T>, mut place: Place<T>) {
+pub(super) fn interleave<T: Element>(a: Run<T>, b: Run<T>, mut place: Position<T>) {
     let total = a.len() + b.len();
     let mut start = (0, 0);
     let mut parts: [Part<T>; PARTS] = std::array::from_fn(|part| {
@@ -88,7 +88,7 @@ const GROUP: usize = 8;
 
 /// How far the joining of neighbours has come.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Progress {
+pub(super) struct Merged {
     /// Entries that were looked at.
     pub(super) read: usize,
     /// Entries that remain of them, at the start.
@@ -101,10 +101,10 @@ pub(super) struct Progress {
 /// `progress`; returns how many entries remain, at the start.
 pub(super) fn join<T: Element, const DROP: bool>(
     entries: &mut Entries<T>,
-    progress: Progress,
+    progress: Merged,
     combine: impl Fn(T, T) -> T,
 ) -> usize {
-    let Progress { read, mut kept, mut joined } = progress;
+    let Merged { read, mut kept, mut joined } = progress;
     let (indices, values) = (&mut entries.indices[..], &mut entries.values[..]);
     let mut start = read;
     while let (Some(&here), Some(&found)) =

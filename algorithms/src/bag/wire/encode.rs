@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::{Coding, Dense, Entries, Rounded, qsgd};
-use super::indices::{self, Choice};
+use super::indices::{self, Packing};
 use super::{Form, Header, PIECE, values};
 use crate::Element;
 
@@ -73,9 +73,9 @@ pub fn encode<T: Element>(bodies: &[Body<T>]) -> Vec<Bytes> {
 
 /// [`encode`](encode()), with each body that was encoded now, without a copy: all but exact dense values and what was encoded before.
 pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec<Option<Encoded>>) {
-    let plans: Vec<(Header, Choice)> = bodies.iter().map(plan).collect();
+    let plans: Vec<(Header, Packing)> = bodies.iter().map(plan).collect();
     let copied =
-        |(header, _): &(Header, Choice)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
+        |(header, _): &(Header, Packing)| 12 + if is_lent(header) { 0 } else { 4 * header.words as usize };
     let mut stream = Stream { encoded: vec![None; bodies.len()], ..Stream::default() };
     stream.open.reserve(plans.iter().map(copied).sum::<usize>() + indices::SLACK);
     for ((header, _), body) in plans.iter().zip(bodies) {
@@ -132,8 +132,8 @@ pub(crate) fn announce_dense<T: Element>(len: usize) -> Option<Bytes> {
 }
 
 /// The smallest body, and within it how the indices are written.
-fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
-    let none = Choice { form: Form::Dense, parameter: 0, words: 0 };
+fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
+    let none = Packing { form: Form::Dense, parameter: 0, words: 0 };
     let (entries, len, rounded) = match body {
         Body::Sparse { entries, len, rounded } => (entries, *len as u64, *rounded),
         Body::Dense { values, rounded } => {
@@ -142,11 +142,11 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
         Body::Encoded(encoded) => return (encoded.header, none),
         Body::Proposal { indices, len } => {
             let choice = indices::choose(indices, *len as u64);
-            let Choice { form, parameter, words } = choice;
+            let Packing { form, parameter, words } = choice;
             return (Header { form, parameter, rounded: None, count: indices.len() as u32, words }, choice);
         }
         Body::Aligned { indices, rounded, .. } => {
-            let choice = Choice { form: Form::Aligned, parameter: 0, words: 0 };
+            let choice = Packing { form: Form::Aligned, parameter: 0, words: 0 };
             let words = values_words::<T>(*rounded, indices);
             let (form, rounded, count) = (choice.form, Some(*rounded), indices.len() as u32);
             return (Header { form, parameter: 0, rounded, count, words }, choice);
@@ -159,10 +159,10 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Choice) {
     // As full values a zero could not be told from what is absent; only reductions other than the sum have any.
     let has_zeros = |entries: &Entries<T>| entries.values.contains(&T::ZERO);
     if full < words && !has_zeros(entries) {
-        choice = Choice { form: Form::Full, parameter: 0, words: 0 };
+        choice = Packing { form: Form::Full, parameter: 0, words: 0 };
         words = full;
     }
-    let Choice { form, parameter, .. } = choice;
+    let Packing { form, parameter, .. } = choice;
     (Header { form, parameter, rounded: Some(rounded), count: count as u32, words }, choice)
 }
 

@@ -9,7 +9,7 @@ use super::super::expression::{Expressions, Node, Term};
 use super::super::program::{Facts, Holders, Program, Receipt};
 use super::super::{Cost, Goal, Receive, Rule, Schedule, Slots, Step};
 use super::symbols::Symbols;
-use super::value::{Form, Record, Value};
+use super::value::{Carries, Record, Value};
 use crate::Rank;
 use crate::bag::Coding;
 use crate::bag::wire::Expected;
@@ -180,9 +180,9 @@ impl Proof {
         for (place, value) in slots.places(partition.blocks(), schedule.lanes).zip(values) {
             let len = partition.block_len(place.block) as u64;
             // An index is a word, and so is a value.
-            let each = if value.form == Form::Bag { 2 } else { 1 };
+            let each = if value.form == Carries::Bag { 2 } else { 1 };
             let sparse = match value.form {
-                Form::Bag if !value.selected => len,
+                Carries::Bag if !value.selected => len,
                 _ => (each * u64::from(value.bound(len as u32))).min(len),
             };
             match self.chosen_together(value) {
@@ -200,11 +200,11 @@ impl Proof {
     fn chosen_together(&self, value: &Value) -> Option<(Term, usize)> {
         let node = match value.form {
             // An aligned one has what its proposals have, if there is one.
-            Form::Aligned(union) => match self.expressions.node(union) {
+            Carries::Aligned(union) => match self.expressions.node(union) {
                 Node::Set(members) if members.len() == 1 => self.expressions.node(members[0]),
                 _ => return None,
             },
-            Form::Bag | Form::Proposal => self.expressions.node(value.term),
+            Carries::Bag | Carries::Proposal => self.expressions.node(value.term),
         };
         match node {
             Node::Kept(kept) | Node::Proposed(kept) => {

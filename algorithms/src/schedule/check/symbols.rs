@@ -8,7 +8,7 @@ use super::super::expression::{Expressions, Kept, Node, Term};
 use super::super::machine::{Arrival, Did, Fault, Held, Reader, Works};
 use super::super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
 use super::CheckError;
-use super::value::{Flight, Form, Record, Value};
+use super::value::{Carries, Flight, Record, Value};
 use crate::bag::Coding;
 use crate::{Block, Rank};
 
@@ -85,8 +85,10 @@ impl Symbols {
     fn bag(&self, held: &Held<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
         let value = self.held(held, step, place)?;
         match value.form {
-            Form::Proposal => Err(self.refused(step, place.block, "uses a proposal as if it had values, in")),
-            Form::Bag | Form::Aligned(_) => Ok(value),
+            Carries::Proposal => {
+                Err(self.refused(step, place.block, "uses a proposal as if it had values, in"))
+            }
+            Carries::Bag | Carries::Aligned(_) => Ok(value),
         }
     }
 
@@ -167,8 +169,8 @@ impl Symbols {
 
     fn added(&mut self, a: Value, b: Value) -> Value {
         let (form, most) = match (a.form, b.form) {
-            (Form::Aligned(a_set), Form::Aligned(b_set)) if a_set == b_set => (a.form, a.most),
-            _ => (Form::Bag, a.most.div_ceil(a.pieces).saturating_add(b.most.div_ceil(b.pieces))),
+            (Carries::Aligned(a_set), Carries::Aligned(b_set)) if a_set == b_set => (a.form, a.most),
+            _ => (Carries::Bag, a.most.div_ceil(a.pieces).saturating_add(b.most.div_ceil(b.pieces))),
         };
         Value {
             term: self.expressions.add(a.term, b.term),
@@ -225,7 +227,7 @@ impl Reader for Symbols {
             let kept = Kept { rounded: self.rounding(coding, place), ..kept };
             let most = value.bound(u32::MAX).min(rule.most().unwrap_or(u32::MAX));
             // Rounding leaves every index where it is.
-            let form = if *rule == Rule::Every { value.form } else { Form::Bag };
+            let form = if *rule == Rule::Every { value.form } else { Carries::Bag };
             let most = if *rule == Rule::Dense { u32::MAX } else { most };
             self.keep_in(held, at, place, kept, Value { most, pieces: 1, form, ..value });
         }
@@ -253,7 +255,7 @@ impl Reader for Symbols {
             };
             let term = self.expressions.intern(node);
             let most = rule.most().unwrap_or(u32::MAX);
-            let proposal = Value { term, most, own: false, form: Form::Proposal, ..own };
+            let proposal = Value { term, most, own: false, form: Carries::Proposal, ..own };
             *held.at(place) = Some(proposal);
         }
         Ok(Vec::new())
@@ -270,7 +272,7 @@ impl Reader for Symbols {
             let proposals: Vec<Value> = held
                 .lanes_of(block)
                 .filter_map(|place| held.get(place).copied())
-                .filter(|value| value.form == Form::Proposal)
+                .filter(|value| value.form == Carries::Proposal)
                 .collect();
             if proposals.is_empty() {
                 return Err(self.refused(at, block, "keeps what was proposed, and holds no proposal for"));
@@ -280,7 +282,7 @@ impl Reader for Symbols {
             let most = proposals.iter().fold(0u32, |sum, value| sum.saturating_add(value.most));
             let rounded = self.rounding(coding, place);
             let kept = Kept { of: own.term, among: Some(union), rule: None, reads: None, rounded };
-            self.keep_in(held, at, place, kept, Value { most, form: Form::Aligned(union), ..own });
+            self.keep_in(held, at, place, kept, Value { most, form: Carries::Aligned(union), ..own });
         }
         Ok(())
     }
@@ -288,7 +290,7 @@ impl Reader for Symbols {
     fn sum(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self> {
         let mut values = Vec::new();
         for place in held.lanes_of(block) {
-            values.extend(held.at(place).take_if(|value| value.form != Form::Proposal));
+            values.extend(held.at(place).take_if(|value| value.form != Carries::Proposal));
         }
         if values.is_empty() {
             return Err(self.refused(at, block, "adds up lanes that hold nothing of"));
@@ -317,7 +319,7 @@ impl Reader for Symbols {
         if held.get(first).is_some() {
             return Err(self.refused(at, block, "adds up where a proposal lies, in"));
         }
-        *held.at(first) = Some(Value { kept_here: false, own: false, form: Form::Bag, ..values[0] });
+        *held.at(first) = Some(Value { kept_here: false, own: false, form: Carries::Bag, ..values[0] });
         Ok(())
     }
 
@@ -333,7 +335,7 @@ impl Reader for Symbols {
             let term = self.expressions.intern(Node::Piece { of: value.term, piece, pieces });
             let most = value.bound(u32::MAX);
             *held.at(place) =
-                Some(Value { term, most, pieces, kept_here: false, own: false, form: Form::Bag, ..value });
+                Some(Value { term, most, pieces, kept_here: false, own: false, form: Carries::Bag, ..value });
         }
         Ok(())
     }
@@ -341,7 +343,7 @@ impl Reader for Symbols {
     fn annotate(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, note: Note) -> Did<Self> {
         for place in held.places(slots) {
             let value = self.bag(held, at, place)?;
-            if value.form != Form::Bag {
+            if value.form != Carries::Bag {
                 let fault = "ties a note to values that travel without indices, in";
                 return Err(self.refused(at, place.block, fault));
             }
@@ -387,13 +389,13 @@ impl Reader for Symbols {
         for (place, &came) in held.places(receive.slots).zip(&flight.values) {
             let block = place.block;
             let knows = match came.form {
-                Form::Aligned(union) => self.agreed[rank.index()][block.index()] == Some(union),
-                Form::Bag | Form::Proposal => true,
+                Carries::Aligned(union) => self.agreed[rank.index()][block.index()] == Some(union),
+                Carries::Bag | Carries::Proposal => true,
             };
             let value = match (receive.how, *held.at(place)) {
                 _ if !knows => Err("receives values at indices that it does not know, in"),
                 (How::Place, None) => Ok(Value { kept_here: false, own: false, ..came }),
-                (How::Add, Some(value)) if [value.form, came.form].contains(&Form::Proposal) => {
+                (How::Add, Some(value)) if [value.form, came.form].contains(&Carries::Proposal) => {
                     Err("adds to a proposal, or adds one, in")
                 }
                 (How::Add, Some(value)) => match (value.note, came.note) {

@@ -20,12 +20,12 @@ pub(super) struct Value {
     pub(super) note: Option<(Note, Term)>,
     /// Whether it is the worker's own accumulator, which never left.
     pub(super) own: bool,
-    pub(super) form: Form,
+    pub(super) form: Carries,
 }
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Carries {
     /// Indices and values.
     Bag,
     /// Indices alone.
@@ -34,12 +34,12 @@ pub(super) enum Form {
     Aligned(Term),
 }
 
-impl Form {
+impl Carries {
     pub(super) fn content(self) -> Content {
         match self {
-            Form::Bag => Content::Bag,
-            Form::Proposal => Content::Proposal,
-            Form::Aligned(_) => Content::Aligned,
+            Carries::Bag => Content::Bag,
+            Carries::Proposal => Content::Proposal,
+            Carries::Aligned(_) => Content::Aligned,
         }
     }
 }
@@ -56,7 +56,7 @@ impl Value {
             kept_here: false,
             note: None,
             own: true,
-            form: Form::Bag,
+            form: Carries::Bag,
         }
     }
 
@@ -69,7 +69,7 @@ impl Value {
     pub(super) fn rotated(self, expressions: &Expressions, by: u32) -> Self {
         let rotated = |term| expressions.rotated(term, by);
         let form = match self.form {
-            Form::Aligned(union) => Form::Aligned(rotated(union)),
+            Carries::Aligned(union) => Carries::Aligned(rotated(union)),
             form => form,
         };
         Self {

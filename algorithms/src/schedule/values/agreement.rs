@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::{Holders, How, Place, Slots, Store};
 use super::choose::{floats, of_floats};
-use super::{Aligned, Fate, Held, Run, Values};
+use super::{Aligned, Context, Fate, Held, Values};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::random;
 use crate::{Allotment, Block, Element, Reduction};
@@ -103,7 +103,7 @@ impl<T: Element> Values<T> {
     }
 }
 
-impl<T: Element> Run<T> {
+impl<T: Element> Context<T> {
     /// Values rounded to a coding, and the errors where they are not zero.
     pub(super) fn rounded(
         &self,

@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::super::keep::{Candidates, OwnTop, Source, above, jointly, own_top, without};
+use super::super::keep::{Candidates, OwnTop, Searched, above, jointly, own_top, without};
 use super::super::{Holders, Place, Rule, Tally};
 use super::work::{Input, Left};
-use super::{Carried, Fate, Held, Run};
+use super::{Carried, Context, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::Selection;
 use crate::{Block, Element, Reduction, select};
 
 /// What a rule left of one slot.
-pub(super) struct Chosen<T: Element> {
+pub(super) struct Outcome<T: Element> {
     pub(super) kept: Entries<T>,
     /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
     left: Entries<T>,
@@ -21,9 +21,9 @@ pub(super) struct Chosen<T: Element> {
     own: bool,
 }
 
-impl<T: Element> Run<T> {
+impl<T: Element> Context<T> {
     /// Applies a rule to each slot, or to all together. What they held is gone from them.
-    pub(super) fn choose(&self, slots: &mut [Input<T>], rule: &Rule, tally: &mut Tally) -> Vec<Chosen<T>> {
+    pub(super) fn choose(&self, slots: &mut [Input<T>], rule: &Rule, tally: &mut Tally) -> Vec<Outcome<T>> {
         let turn = self.memory.steps;
         match rule {
             Rule::By(selection) => self.by(slots, selection),
@@ -56,7 +56,7 @@ impl<T: Element> Run<T> {
     }
 
     /// Keeps the k largest of one slot, or all that there are.
-    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Chosen<T> {
+    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Outcome<T> {
         let block = slot.place.block;
         let len = self.block_len(block);
         match (slot.held.take(), k) {
@@ -68,7 +68,7 @@ impl<T: Element> Run<T> {
                 }
                 let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
                 slot.candidates = next;
-                Chosen { kept, left: settled, seen: len, own: true }
+                Outcome { kept, left: settled, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
                 let mut values = Cow::Borrowed(self.own(block));
@@ -77,7 +77,7 @@ impl<T: Element> Run<T> {
                 let present = (0u32..).zip(values.iter()).filter(|(_, v)| **v != neutral);
                 let kept: Entries<T> = present.map(|(i, &v)| (i, v)).collect();
                 let left = without(&overlay, &kept.indices);
-                Chosen { kept, left, seen: len, own: true }
+                Outcome { kept, left, seen: len, own: true }
             }
             // Its own contribution with a dense one added: the same choice as from an overlay.
             (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if slot.intact => {
@@ -87,7 +87,7 @@ impl<T: Element> Run<T> {
                     None => Entries::from_dense(&values),
                 };
                 let left = without(&(0u32..).zip(sums.iter()).collect(), &kept.indices);
-                Chosen { kept, left, seen: values.len(), own: true }
+                Outcome { kept, left, seen: values.len(), own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
                 let entries = bag.into_entries();
@@ -99,17 +99,17 @@ impl<T: Element> Run<T> {
                     }
                     None => kept = entries,
                 }
-                Chosen { kept, left, seen, own: false }
+                Outcome { kept, left, seen, own: false }
             }
             // What is aligned was turned into a bag before.
             (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
-                Chosen { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+                Outcome { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
             }
         }
     }
 
     /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
-    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Chosen<T>> {
+    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Outcome<T>> {
         let schedule = &self.program.schedule;
         let partition = &schedule.partition;
         let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
@@ -131,7 +131,7 @@ impl<T: Element> Run<T> {
         let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
             slot.candidates.threshold = chosen.collect;
             let seen = self.block_len(slot.place.block);
-            Chosen { kept, left: Entries::default(), seen, own: true }
+            Outcome { kept, left: Entries::default(), seen, own: true }
         });
         taken.collect()
     }
@@ -143,8 +143,8 @@ impl<T: Element> Run<T> {
         slots: &mut [Input<T>],
         tally: &mut Tally,
         least: T,
-        rule: impl FnOnce(&[Source<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
-    ) -> Vec<Chosen<T>> {
+        rule: impl FnOnce(&[Searched<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
+    ) -> Vec<Outcome<T>> {
         // Of the worker's own block with a dense one added, all sums: those that are not kept wait here, zeros too.
         let mut all_sums = Vec::with_capacity(slots.len());
         let mut inputs = Vec::with_capacity(slots.len());
@@ -163,11 +163,11 @@ impl<T: Element> Run<T> {
         let mut sources = Vec::with_capacity(slots.len());
         for (slot, (entries, own)) in slots.iter().zip(&inputs) {
             sources.push(match own {
-                true => Source::Own(self.own(slot.place.block), entries, &slot.candidates),
-                false => Source::Bag(entries),
+                true => Searched::Own(self.own(slot.place.block), entries, &slot.candidates),
+                false => Searched::Bag(entries),
             });
         }
-        let read = sources.iter().filter(|source| source.reads(least)).map(Source::len).sum::<usize>();
+        let read = sources.iter().filter(|source| source.reads(least)).map(Searched::len).sum::<usize>();
         tally.dense += read as f64;
         let (kept, predicted) = rule(&sources);
         drop(sources);
@@ -178,7 +178,7 @@ impl<T: Element> Run<T> {
                 slot.candidates.threshold = predicted;
             }
             let seen = if own { self.block_len(slot.place.block) } else { entries.len() };
-            chosen.push(Chosen { kept, left, seen, own: own || sums.is_some() });
+            chosen.push(Outcome { kept, left, seen, own: own || sums.is_some() });
         }
         chosen
     }
@@ -187,12 +187,12 @@ impl<T: Element> Run<T> {
     pub(super) fn settle(
         &self,
         place: Place,
-        chosen: Chosen<T>,
+        chosen: Outcome<T>,
         rule: &Rule,
         (coding, stage, holders): (Coding, u32, Holders),
         tally: &mut Tally,
     ) -> (Carried<T>, Left<T>) {
-        let Chosen { kept, mut left, seen, own } = chosen;
+        let Outcome { kept, mut left, seen, own } = chosen;
         let (len, alone) = (self.block_len(place.block), holders.count == 1);
         tally.select(rule, own, if own { kept.len() } else { seen } as f64);
         if *rule == Rule::Dense {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::super::keep::Candidates;
 use super::super::{Holders, Place, Rule, Slots, Store, Tally};
-use super::choose::Chosen;
-use super::{Fate, Held, OwnChoice, Run, Values};
+use super::choose::Outcome;
+use super::{Context, Fate, Held, OwnChoice, Values};
 use crate::bag::{Bag, Coding, Entries};
 use crate::{Block, Element};
 
 /// Entries to be chosen from some slots, which it has taken with it.
 #[derive(Debug)]
 pub struct Work<T: Element = f32> {
-    run: Arc<Run<T>>,
+    run: Arc<Context<T>>,
     slots: Vec<Input<T>>,
     rule: Rule,
     purpose: Purpose,
@@ -249,7 +249,7 @@ impl<T: Element> Input<T> {
 }
 
 /// The smallest magnitude among all that was chosen, 0 if there is nothing.
-fn smallest<T: Element>(chosen: &[Chosen<T>]) -> f64 {
+fn smallest<T: Element>(chosen: &[Outcome<T>]) -> f64 {
     let magnitudes = chosen.iter().flat_map(|chosen| &chosen.kept.values).map(|v| v.to_f64().abs());
     magnitudes.reduce(f64::min).unwrap_or(0.0)
 }

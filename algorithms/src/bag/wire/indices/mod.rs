@@ -17,9 +17,9 @@
 //! of the gaps' higher parts is at most the higher part of the last index. And with k = 0 it is the bitmap, cut after its
 //! last one. So these two are taken only where their size in whole words is the same.
 
-mod choice;
 mod fields;
 mod ones;
+mod packing;
 mod read;
 mod write;
 
@@ -28,8 +28,8 @@ mod tests;
 
 use super::header::Form;
 
-pub(super) use choice::{Choice, choose};
 pub(super) use fields::SLACK;
+pub(super) use packing::{Packing, choose};
 pub(super) use read::read;
 pub(super) use write::write;
 

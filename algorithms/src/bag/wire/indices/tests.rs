@@ -43,7 +43,7 @@ fn bits(form: Form, parameter: u8, indices: &[u32], len: u32) -> u64 {
 }
 
 /// All forms and parameters that can say these indices.
-fn forms(indices: &[u32], len: u32) -> Vec<Choice> {
+fn forms(indices: &[u32], len: u32) -> Vec<Packing> {
     let widest = indices.iter().zip(std::iter::once(&u32::MAX).chain(indices));
     let widest = widest.map(|(i, before)| i.wrapping_sub(*before).wrapping_sub(1)).max().unwrap_or(0);
     let pairs = [
@@ -59,7 +59,7 @@ fn forms(indices: &[u32], len: u32) -> Vec<Choice> {
         .filter(|&(form, parameter)| form != Form::Packed || u64::from(widest) < 1 << parameter)
         .map(|(form, parameter)| {
             let words = bits(form, parameter, indices, len).div_ceil(32);
-            Choice { form, parameter, words }
+            Packing { form, parameter, words }
         })
         .collect()
 }
@@ -90,7 +90,7 @@ proptest! {
 
     #[test]
     fn what_is_not_an_index_set_is_refused((indices, len) in indices(), flip: prop::sample::Index, which: prop::sample::Index) {
-        let all: Vec<Choice> =
+        let all: Vec<Packing> =
             forms(&indices, len).into_iter().filter(|c| (1..100_000).contains(&c.words)).collect();
         let choice = all[which.index(all.len())];
         let (form, parameter, count) = (choice.form, choice.parameter, indices.len());
@@ -130,7 +130,7 @@ proptest! {
             // One set of indices has one set of bytes.
             let words = bits(form, parameter, &indices, len).div_ceil(32);
             let mut again = Vec::new();
-            write(Choice { form, parameter, words }, &indices, &mut again);
+            write(Packing { form, parameter, words }, &indices, &mut again);
             prop_assert_eq!(&again[..], &bytes[..bytes.len() - rest.len()]);
         }
     }

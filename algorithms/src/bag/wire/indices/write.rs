@@ -1,13 +1,13 @@
 //! From indices to bytes.
 
 use super::super::header::Form;
-use super::{Choice, fields, ones};
+use super::{Packing, fields, ones};
 
 /// How many indices are written at a time.
 pub(super) const GROUP: usize = 8;
 
 /// Appends ascending indices in the form that was chosen for them.
-pub(in super::super) fn write(choice: Choice, indices: &[u32], out: &mut Vec<u8>) {
+pub(in super::super) fn write(choice: Packing, indices: &[u32], out: &mut Vec<u8>) {
     let (start, bytes) = (out.len(), 4 * choice.words as usize);
     out.resize(start + bytes + fields::SLACK, 0);
     let section = &mut out[start..];

@@ -6,7 +6,7 @@ use super::write::gap;
 
 /// A form, its parameter, and how many words the indices take in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Choice {
+pub(in super::super) struct Packing {
     pub(in super::super) form: Form,
     pub(in super::super) parameter: u8,
     pub(in super::super) words: u64,
@@ -17,12 +17,12 @@ const TRIED: usize = 4;
 
 /// The smallest form of ascending indices below `len`; of equal ones the form with the lowest number, and the parameter
 /// that takes the fewest bits, and of such the lowest.
-pub(in super::super) fn choose(indices: &[u32], len: u64) -> Choice {
+pub(in super::super) fn choose(indices: &[u32], len: u64) -> Packing {
     let count = indices.len() as u64;
-    let Some(&last) = indices.last() else { return Choice { form: Form::Raw, parameter: 0, words: 0 } };
+    let Some(&last) = indices.last() else { return Packing { form: Form::Raw, parameter: 0, words: 0 } };
     let implied = |form, parameter| {
         let words = implied_words(form, parameter, count, len).unwrap_or(u64::MAX);
-        Choice { form, parameter, words }
+        Packing { form, parameter, words }
     };
     let mut survey = Survey::of(indices, last);
     let rice = survey.rice();
@@ -75,14 +75,14 @@ impl<'a> Survey<'a> {
 
     /// The best parameter. What one more costs and saves shows that the sizes fall and then rise, so only if the lowest
     /// parameter tried is the best one, lower ones are tried.
-    fn rice(&mut self) -> Choice {
+    fn rice(&mut self) -> Packing {
         let count = self.indices.len() as u64;
         loop {
             let bits = |t: usize| count * u64::from(self.lowest + t as u32 + 1) + u64::from(self.highs[t]);
             let best = (0..TRIED).min_by_key(|&t| bits(t)).unwrap_or(0);
             if best > 0 || self.lowest == 0 {
                 let parameter = (self.lowest + best as u32) as u8;
-                return Choice { form: Form::Rice, parameter, words: bits(best).div_ceil(32) };
+                return Packing { form: Form::Rice, parameter, words: bits(best).div_ceil(32) };
             }
             self.lowest = self.lowest.saturating_sub(TRIED as u32 - 1);
             self.pass();
