@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Outgoing, Program, Progress};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Fault, Finished, Outgoing, Program, Progress};
 use gleaner_algorithms::{Element, Rank};
 use gleaner_transport::{Message, Peer};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -220,7 +220,8 @@ async fn exchange<T: Element>(
                 None
             }
             Progress::Waiting(from) => Some(from),
-            Progress::Working | Progress::Finished => break,
+            Progress::Working => return Err(blame(post.rank, Fault::Elsewhere.into())),
+            Progress::Finished => break,
         };
         times.select += clock.elapsed();
         let Some(from) = waiting else { continue };

@@ -204,8 +204,7 @@ impl Routine {
         }
         let shape = self.shape_in(memory.steps)?;
         if shape != self.shape {
-            // What was learnt at another density says little.
-            memory = Memory { steps: memory.steps, ..self.method.memory(&shape) };
+            memory = self.method.migrate(&self.shape, &shape, &memory);
         }
         self.go_on(shape, memory)
     }
@@ -220,6 +219,18 @@ impl Routine {
             return Err(RoutineError::Memory { agreed, own });
         }
         self.go_on(self.shape_in(memory.steps)?, memory)
+    }
+
+    /// Goes on from what was learnt among another number of workers, as far as it can be carried over. Says whether the schedule
+    /// is another one now.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore), and a number of workers that this method cannot have had.
+    pub fn adopt(&mut self, memory: Memory, workers: u32) -> Result<bool, RoutineError> {
+        let method = self.method.in_step(memory.steps, self.layers.entries())?;
+        let before = method.shape(workers, self.layers.clone())?;
+        let present = self.shape_in(memory.steps)?;
+        self.restore(self.method.migrate(&before, &present, &memory))
     }
 
     /// The shape of a step, at its density.

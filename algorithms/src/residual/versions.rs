@@ -129,7 +129,10 @@ impl<T: Element> Residual<T> {
         collection: Collection,
     ) -> Result<Committed<T>, VersionError> {
         let partition = self.end(version)?;
-        let Finished { update, mut accumulator, fates, drops, candidates, whole, proposed, .. } = finished;
+        let Finished { update, mut accumulator, fates, drops, candidates, whole, ends, proposed, .. } =
+            finished;
+        // What a worker has sent to others alone is theirs.
+        let collection = |b: usize| if ends[b] { collection } else { Collection::Local };
         // What all have agreed on is delivered, sums that are zero too: else they would be chosen again for ever.
         let delivered = |b: usize| proposed[b].as_deref().map_or_else(|| update[b].indices(), Cow::Borrowed);
         let zero = whole.iter().all(|&whole| whole);
@@ -144,7 +147,7 @@ impl<T: Element> Residual<T> {
         if let Some(velocity) = self.velocity.as_mut().filter(|velocity| velocity.mask) {
             for (b, fate) in fates.iter().enumerate() {
                 let velocity = &mut velocity.values[partition.range(Block(b as u32))];
-                mask(velocity, &delivered(b), fate, whole[b], collection);
+                mask(velocity, &delivered(b), fate, whole[b], collection(b));
             }
         }
         if !zero {
@@ -157,10 +160,10 @@ impl<T: Element> Residual<T> {
                         residual.fill(T::ZERO);
                         Entries::default()
                     }
-                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection),
+                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b)),
                     Fate::Selected { indices, errors, settled } => {
                         let chosen = Selected { indices: &indices, errors: &errors, settled: &settled };
-                        commit_selected(residual, &delivered(b), &chosen, dropped, collection)
+                        commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))
                     }
                 };
             }
@@ -187,7 +190,7 @@ impl<T: Element> Residual<T> {
     /// entry must have been given once, those that were refused too. What [`begin`](Self::begin) lent is of no more use.
     ///
     /// # Errors
-    /// A step that was given gradients while another was open, or the other way round.
+    /// No step since the last one ended; a step that was given gradients while another was open, or the other way round.
     ///
     /// # Panics
     /// If the residual is not [revertible](Self::revertible).
@@ -195,6 +198,9 @@ impl<T: Element> Residual<T> {
         let Some(before) = &mut self.before else { panic!("this residual is not revertible") };
         if self.overlapped {
             return Err(VersionError::Overlapped);
+        }
+        if self.open.is_empty() && !self.given {
+            return Err(VersionError::NotLent(self.next));
         }
         assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
         self.open.clear();

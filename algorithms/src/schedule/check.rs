@@ -202,6 +202,7 @@ fn count(symbols: &Symbols, goal: &Goal, sum: Term, block: Block) -> Result<bool
 
 #[cfg(test)]
 mod tests {
+    use super::super::{After, How, Lanes, Receive, Send, Slots, Step};
     use super::*;
     use crate::Method;
 
@@ -234,5 +235,114 @@ mod tests {
             }
         }
         assert!(rotated > 700, "most methods are rotations: {rotated}");
+    }
+
+    /// Every version of some slots that starts elsewhere, has one block or lane more or less, or other lanes.
+    fn others(slots: Slots) -> Vec<Slots> {
+        let lanes = slots.lanes;
+        let first = |by: u32| Slots { first: Block(slots.first.0.wrapping_add(by)), ..slots };
+        let count = |count: u32| Slots { count, ..slots };
+        let lane = |lanes| Slots { lanes, ..slots };
+        vec![
+            first(1),
+            first(u32::MAX),
+            count(slots.count + 1),
+            count(slots.count.wrapping_sub(1)),
+            lane(Lanes { first: lanes.first + 1, ..lanes }),
+            lane(Lanes { count: lanes.count + 1, ..lanes }),
+            lane(Lanes { relative: !lanes.relative, ..lanes }),
+        ]
+    }
+
+    /// Every version of a schedule with one edge or slot, or what is done with it, changed.
+    fn wrong(schedule: &Schedule) -> Vec<Schedule> {
+        let mut all = Vec::new();
+        for at in 0..schedule.steps.len() {
+            let mut with = |step: Step| {
+                let mut mutant = schedule.clone();
+                mutant.steps[at] = step;
+                all.push(mutant);
+            };
+            let next = |rank: Rank| Rank((rank.0 + 1) % schedule.workers);
+            let step = &schedule.steps[at];
+            match step {
+                Step::Exchange { sends, receives } => {
+                    for (i, send) in sends.iter().enumerate() {
+                        let mut change = |send| {
+                            let mut sends = sends.clone();
+                            sends[i] = send;
+                            with(Step::Exchange { sends, receives: receives.clone() });
+                        };
+                        others(send.slots)
+                            .into_iter()
+                            .for_each(|slots| change(Send { slots, ..send.clone() }));
+                        change(Send { to: next(send.to), ..send.clone() });
+                        let after = if send.after == After::Drop { After::Retain } else { After::Drop };
+                        change(Send { after, ..send.clone() });
+                    }
+                    for (i, receive) in receives.iter().enumerate() {
+                        let mut change = |receive| {
+                            let mut receives = receives.clone();
+                            receives[i] = receive;
+                            with(Step::Exchange { sends: sends.clone(), receives });
+                        };
+                        let slots = others(receive.slots).into_iter();
+                        slots.for_each(|slots| change(Receive { slots, ..receive.clone() }));
+                        change(Receive { from: next(receive.from), ..receive.clone() });
+                        let how = if receive.how == How::Add { How::Place } else { How::Add };
+                        change(Receive { how, ..receive.clone() });
+                    }
+                }
+                Step::Keep { slots, .. }
+                | Step::Propose { slots, .. }
+                | Step::Align { slots, .. }
+                | Step::Sum { slots }
+                | Step::Split { slots }
+                | Step::Annotate { slots, .. } => {
+                    for other in others(*slots) {
+                        let mut step = step.clone();
+                        match &mut step {
+                            Step::Exchange { .. } => {}
+                            Step::Keep { slots, .. }
+                            | Step::Propose { slots, .. }
+                            | Step::Align { slots, .. }
+                            | Step::Sum { slots }
+                            | Step::Split { slots }
+                            | Step::Annotate { slots, .. } => *slots = other,
+                        }
+                        with(step);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// What is wrong on all ranks alike is refused by one in place of all where all refuse it, and only there.
+    #[test]
+    fn rotations_refuse_the_same() {
+        let balancing = |workers| {
+            let method = Method::named("oktopk").unwrap().density(0.3);
+            let shape = method.shape(workers, 40).unwrap();
+            let mut memory = method.memory(&shape);
+            (memory.steps, memory.agreed[0], memory.agreed[1]) = (1, 0.6, 1.0);
+            method.schedules_of(&shape, &method.structure(&shape, &memory)).next().unwrap()
+        };
+        let (mut refused, mut accepted) = (0, 0);
+        for workers in 2..=5 {
+            let first = Method::all().map(|m| m.density(0.3).schedules(workers, 40).unwrap().remove(0));
+            for schedule in first.chain([balancing(workers)]) {
+                for mutant in wrong(&schedule) {
+                    let all: Vec<Schedule> = (0..workers).map(|by| mutant.rotated(by)).collect();
+                    let alone: Vec<_> = all.iter().cloned().map(Arc::new).collect();
+                    let one_by_one = run(alone, &Goal::ALL_REDUCE, false)
+                        .and_then(|(symbols, held)| sums(&symbols, &Goal::ALL_REDUCE, &held));
+                    let found = check(all).is_ok();
+                    assert_eq!(found, one_by_one.is_ok(), "P {workers}: {mutant:?}");
+                    *if found { &mut accepted } else { &mut refused } += 1;
+                }
+            }
+        }
+        assert!(refused > 2000 && accepted > 0, "{refused} refused, {accepted} accepted");
     }
 }

@@ -105,6 +105,8 @@ pub struct Finished<T: Element = f32> {
     pub(crate) candidates: Vec<Candidates<T>>,
     /// Whether nothing was selected from any worker's contribution, by block.
     pub(crate) whole: Vec<bool>,
+    /// Whether this worker ends with the sum, by block.
+    pub(crate) ends: Vec<bool>,
     pub(crate) notes: Vec<Option<Arc<[u64]>>>,
     pub(crate) proposed: Vec<Option<Arc<[u32]>>>,
     pub(crate) own: OwnChoice,
@@ -226,7 +228,8 @@ impl<T: Element> Execution<T> {
             match self.advance(outbox)? {
                 Progress::Work(work) => self.complete(work.run()),
                 Progress::Waiting(from) => return Ok(Some(from)),
-                Progress::Working | Progress::Finished => return Ok(None),
+                Progress::Working => return Err(Fault::Elsewhere.into()),
+                Progress::Finished => return Ok(None),
             }
         }
     }

@@ -103,6 +103,9 @@ pub enum Fault {
         /// The slots that it names.
         slots: Slots,
     },
+    /// Work that was handed out and is not back, where nothing else can be done.
+    #[error("work that was handed out is not back yet; expected it to be done first")]
+    Elsewhere,
     /// A message that is not waited for.
     #[error("{rank} receives a message from {from} that it does not wait for")]
     Unexpected {

@@ -83,9 +83,32 @@ impl Schedule {
         step
     }
 
-    /// Whether a rotation of this schedule can be one of another rank: there are as many blocks as ranks, or one.
+    /// The slots that a step names.
+    fn slots_of(step: &Step) -> Vec<Slots> {
+        match step {
+            Step::Exchange { sends, receives } => sends
+                .iter()
+                .map(|send| send.slots)
+                .chain(receives.iter().map(|receive| receive.slots))
+                .collect(),
+            Step::Keep { slots, .. }
+            | Step::Propose { slots, .. }
+            | Step::Align { slots, .. }
+            | Step::Sum { slots }
+            | Step::Split { slots }
+            | Step::Annotate { slots, .. } => vec![*slots],
+        }
+    }
+
+    /// Whether a rotation of this schedule can be one of another rank: there are as many blocks as ranks, or one. Relative lanes
+    /// stay what they are only if the numbers of blocks and of lanes come round together.
     pub fn can_rotate(&self) -> bool {
         let blocks = self.partition.blocks() as u32;
-        self.rank == Rank(0) && self.workers > 1 && (blocks == 1 || blocks == self.workers)
+        let come_round = blocks > 1 && blocks.is_multiple_of(self.lanes);
+        let relative = |step: &Step| Self::slots_of(step).iter().any(|slots| slots.lanes.relative);
+        self.rank == Rank(0)
+            && self.workers > 1
+            && (blocks == 1 || blocks == self.workers)
+            && (come_round || !self.steps.iter().any(relative))
     }
 }

@@ -110,12 +110,18 @@ impl Rule {
 
     /// Whether the slots are looked at together.
     pub fn is_joint(&self) -> bool {
-        matches!(self, Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_))
+        match self {
+            Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => true,
+            Rule::Top(_) | Rule::TopOf { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => false,
+        }
     }
 
     /// Whether the indices do not depend on any value.
     pub fn is_blind(&self) -> bool {
-        matches!(self, Rule::Random(_) | Rule::Every | Rule::Dense)
+        match self {
+            Rule::Random(_) | Rule::Every | Rule::Dense => true,
+            Rule::Top(_) | Rule::TopOf { .. } | Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => false,
+        }
     }
 
     /// Whether it reads what one worker has learnt by itself.
@@ -145,7 +151,8 @@ impl Rule {
     pub(super) fn quota(&self, block: Block) -> Option<u32> {
         match self {
             Rule::Top(k) | Rule::TopOf { most: k, .. } => Some(k.most(block)),
-            rule => self.most().filter(|_| !rule.is_blind()),
+            Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => self.most(),
+            Rule::Random(_) | Rule::Every | Rule::Dense => None,
         }
     }
 }

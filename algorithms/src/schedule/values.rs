@@ -248,6 +248,7 @@ impl<T: Element> Values<T> {
             drops: self.drops,
             candidates: self.candidates,
             whole,
+            ends: (0..run.blocks() as u32).map(|b| run.program.part_in(Block(b)).1).collect(),
             notes,
             proposed: self.agreed,
             own: self.own,

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use gleaner_algorithms::Rank;
+use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{CheckError, Execution, Goal, Schedule, Step, check, check_for, lockstep};
+use gleaner_algorithms::{Block, Partition, Rank};
 
-use super::by_hand::{add, copy, exchange, give, place, schedules, slots, swap};
+use super::by_hand::{add, copy, exchange, give, keep, place, schedules, slots, swap};
 
 /// What each rank ends with where rank r has 2^r in every entry: of every block the sum, None where it ends without.
 fn run(goal: &Goal, schedules: Vec<Schedule>) -> Result<Vec<Vec<Option<f32>>>, CheckError> {
@@ -91,6 +92,34 @@ fn push_and_pull() {
     let ends = run(&Goal::pull(servers), pull).unwrap();
     assert_eq!(ends[..2], vec![vec![Some(4.0), Some(8.0)]; 2]);
     assert_eq!(ends[2..], vec![vec![None, None]; 2]);
+
+    // What a worker selects and sends is the server's alone, and the rest waits with the worker.
+    let worker =
+        || vec![keep(slots(0, 2), 2, 2), exchange(vec![give(2, slots(0, 1)), give(3, slots(1, 1))], vec![])];
+    let server = |block| vec![exchange(vec![], vec![place(0, slots(block, 1)), add(1, slots(block, 1))])];
+    let pushed = schedules(12, 2, vec![worker(), worker(), server(0), server(1)]);
+    let proof = check_for(Goal::push(servers), pushed).unwrap();
+    let gradient = |rank: u32| (0..12).map(|i| ((i * 5 + rank) % 12) as f32 + 1.0).collect::<Vec<f32>>();
+    let partition = Partition::even(12, 2);
+    let mut residuals = [0, 1, 2, 3].map(|_| Residual::<f32>::new(partition.clone(), vec![None; 2]));
+    let mut executions = Vec::new();
+    for (rank, residual) in (0..).zip(&mut residuals) {
+        let brings = if rank < 2 { gradient(rank) } else { vec![0.0; 12] };
+        residual.accumulate(0, &brings).unwrap();
+        let Lent { accumulator, candidates, .. } = residual.begin();
+        executions.push(Execution::new(Arc::new(proof.program(Rank(rank))), accumulator, candidates));
+    }
+    let mut delivered = vec![0.0; 12];
+    for (run, residual) in lockstep(executions).unwrap().runs.into_iter().zip(&mut residuals) {
+        for (block, bag) in (0..).map(Block).zip(&run.finished.update) {
+            bag.iter().for_each(|(i, value)| delivered[partition.range(block).start + i as usize] += value);
+        }
+        residual.commit(0, run.finished, Collection::Global).unwrap();
+    }
+    for (i, delivered) in delivered.into_iter().enumerate() {
+        let waits: f32 = residuals.iter().map(|residual| residual.read(i..i + 1)[0]).sum();
+        assert_eq!(delivered + waits, gradient(0)[i] + gradient(1)[i], "entry {i}");
+    }
 
     // A worker that is left out, and one that is counted although it brings nothing.
     assert!(matches!(check_for(Goal::push([1, 3].map(Rank)), push()), Err(CheckError::Slot { .. })));

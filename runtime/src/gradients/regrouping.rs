@@ -1,7 +1,7 @@
 //! Going over to other groups or other methods, between two steps.
 
 use super::{Gradients, describe, stream};
-use crate::failure::Error;
+use crate::failure::{Error, Failure};
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 
@@ -25,6 +25,17 @@ impl Gradients {
         self.layout.is_regrouped_by(layout)?;
         let lines = format!("regrouped before step {}\n{}", self.step, describe(layout, &self.method));
         self.session.agree(Purpose::Regroup, &lines)?;
+        // The others go on now, so a rank that cannot ends the job.
+        self.regroup_as_agreed(layout).map_err(|error| match error {
+            Error::Failed(_) => error,
+            error => {
+                let (rank, step) = (self.session.post.rank.0, Some(self.step));
+                self.fail(Failure { rank, step, reason: error.to_string() })
+            }
+        })
+    }
+
+    fn regroup_as_agreed(&mut self, layout: &Layout) -> Result<(), Error> {
         let mut regrouped = Self::make(self.session.clone(), self.channel, layout, self.method.clone())?;
         let state = self.state();
         regrouped.resume(&state)?;

@@ -39,7 +39,7 @@ impl Gradients {
 
     /// Goes on from what all ranks of a job saved in one step, also if there were more of them or fewer: the files are given
     /// in the order of the ranks. What rank r had not delivered goes to rank r mod P, with residual and velocity, and is added
-    /// to what others leave there. With another number of workers, what the method has learnt is forgotten. All ranks call it
+    /// to what others leave there. With another number of workers, what the method has learnt is carried over as far as it can be. All ranks call it
     /// together. Each reads the files that are for it; one for which there is none reads the first.
     ///
     /// # Errors
@@ -71,9 +71,6 @@ impl Gradients {
         self.session.agree(Purpose::Load, &lines)?;
         self.resume(&state)?;
         self.expect_method(path, &state)?;
-        if paths.len() != workers {
-            state.groups.clear();
-        }
         self.go_on_from(state)?;
         // Nobody sends before all have granted.
         self.session.gather(Purpose::Load, &[]).map(drop)
@@ -111,7 +108,7 @@ impl Gradients {
         for (number, Gathering { group, .. }) in self.groups.iter_mut().enumerate() {
             let carried = state.carried_over(&self.layout.names(number)).map(|was| &state.groups[was]);
             let changed = match carried {
-                Some(learnt) => group.routine.restore(learnt.memory.clone())?,
+                Some(learnt) => group.routine.adopt(learnt.memory.clone(), state.workers)?,
                 None => {
                     // First to the density of this step, on which may depend what a method begins with.
                     let steps = state.steps();

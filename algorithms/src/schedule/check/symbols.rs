@@ -189,6 +189,8 @@ impl From<Fault> for CheckError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Nowhere { rank, step, slots } => CheckError::Nowhere { rank, step, slots },
+            // No work is handed out on symbols.
+            Fault::Elsewhere => CheckError::Nobody,
             Fault::Unexpected { rank, from } => {
                 CheckError::Unreceived { from, to: rank, slots: Slots::one(Block(0)) }
             }
@@ -210,8 +212,10 @@ impl Reader for Symbols {
         rule: &Rule,
         coding: Coding,
     ) -> Works<Self> {
-        // What is drawn is proposed, so that all know it.
-        if !rule.fits(&self.schedule().partition) || matches!(rule, Rule::Random(_)) {
+        // What is drawn is proposed, so that all know it. What is looked at together is in the order of the blocks.
+        let drawn = rule.is_blind() && rule.most().is_some();
+        let lanes = rule.is_joint() && (slots.lanes.count != 1 || slots.lanes.relative);
+        if !rule.fits(&self.schedule().partition) || drawn || lanes {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
         let places: Vec<Place> = held.places(slots).collect();
@@ -236,7 +240,8 @@ impl Reader for Symbols {
 
     fn propose(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
         // A selector chooses for its own worker, and not for all.
-        if slots.lanes.count != 1 || !rule.fits(&self.schedule().partition) || matches!(rule, Rule::By(_)) {
+        let one_lane = slots.lanes.count == 1 && !slots.lanes.relative;
+        if !one_lane || !rule.fits(&self.schedule().partition) || matches!(rule, Rule::By(_)) {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
         let places: Vec<Place> = held.places(slots).collect();
