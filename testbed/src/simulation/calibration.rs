@@ -29,7 +29,7 @@ const GOODPUT: f64 = 1448.0 / 1514.0;
 
 /// By how much the logarithm of a number is moved to see what that changes, first and last: far enough to be no matter of who
 /// comes first at a link, and first so far that the numbers come near theirs past whatever small steps get stuck at.
-const MOVES: [f64; 2] = [0.25, 0.05];
+const MOVES: [f64; 3] = [0.5, 0.25, 0.05];
 
 /// By how much slower the processors of the machines are that are begun with.
 const STARTS: [f64; 3] = [1.0, 1.2, 1.4];
