@@ -49,7 +49,7 @@ pub enum Selector {
     Blocks(u32),
     /// The largest of every so many consecutive entries.
     Bucketed(u32),
-    /// k drawn by lot, by each worker for itself.
+    /// k drawn at random, by each worker for itself.
     Random,
     /// All of at least this magnitude.
     Threshold(f64),

@@ -1,4 +1,4 @@
-//! k entries drawn by lot (random-k: Stich et al.: Sparsified SGD with Memory, NeurIPS 2018). Every worker draws for
+//! k entries drawn at random (random-k: Stich et al.: Sparsified SGD with Memory, NeurIPS 2018). Every worker draws for
 //! itself; where all are to draw the same, the method `random-k` does it.
 //!
 //! k entries, fewer only where zeros were drawn. It reads k values and no more. It captures a share of k/n of the gradient's
