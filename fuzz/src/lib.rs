@@ -277,7 +277,7 @@ fn round_trip_of_floats(data: &[u8]) {
         same_again(&[Body::Dense { values: values.into(), rounded }]);
     }
     let indices: Arc<[u32]> = entries.indices.clone().into();
-    same_again(&[Body::Proposal { indices: indices.clone(), len }]);
+    same_again::<f32>(&[Body::Proposal { indices: indices.clone(), len }]);
     let mut values = entries.values.clone();
     let rounded = coding.round_at(&indices, &mut values, &mut vec![0.0; indices.len()], len, seed);
     same_again(&[Body::Aligned { indices, values, len, rounded }]);
