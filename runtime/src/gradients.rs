@@ -94,7 +94,7 @@ impl Gradients {
         Ok(gradients)
     }
 
-    /// Before the first step. Whoever calls it lets all ranks come together before they send anything.
+    /// Before the first step. The caller lets all ranks come together before they send anything.
     fn make(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
         let mut methods = Vec::new();

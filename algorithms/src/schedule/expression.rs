@@ -41,7 +41,7 @@ pub(super) enum Node {
     Kept(Kept),
     /// The indices that were chosen of one.
     Proposed(Kept),
-    /// Indices that are the same whoever chooses them: of a block, by the rule of this number.
+    /// Indices that are the same on every worker: of a block, by the rule of this number.
     Drawn(Block, u32),
     /// One of so many pieces of one.
     Piece { of: Term, piece: u32, pieces: u32 },

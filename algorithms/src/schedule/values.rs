@@ -88,7 +88,7 @@ impl<T: Element> Held<T> {
     }
 }
 
-/// What became of a worker's own contribution to a block.
+/// How much of a worker's own contribution to a block was selected.
 #[derive(Debug)]
 pub(crate) enum Fate<T: Element = f32> {
     /// All of it went into the sum.

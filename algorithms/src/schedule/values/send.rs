@@ -112,7 +112,7 @@ fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>
 }
 
 /// The entries of a dense block of which at least one in 32 is absent. Only what comes back as it was: not where entries
-/// are so few that whoever receives them keeps them sparse, and not with a negative zero among them.
+/// are so few that the receiver keeps them sparse, and not with a negative zero among them.
 fn some_of<T: Element>(values: &Dense<T>) -> Option<Entries<T>> {
     let len = values.len();
     let absent = values.iter().filter(|v| *v == T::ZERO).count();
