@@ -5,7 +5,7 @@ mod floor;
 pub mod gradient;
 mod lineup;
 mod mass;
-mod measure;
+pub mod measure;
 pub mod picture;
 mod summary;
 mod table;
@@ -158,15 +158,11 @@ pub fn run(bench: &Bench) -> Result<u8, BenchError> {
     if let Role::Launched(code) = crew::assemble(bench.workers, "bench", bench.timeout)? {
         return Ok(code);
     }
-    let measured = measure::measure(bench).inspect_err(|error| match error {
-        BenchError::Session(Error::Failed(_) | Error::Join(_)) => {}
-        _ => crew::confess(None, error),
-    });
-    let Some(report) = measured? else { return Ok(0) };
+    let Some(report) = measure::measure(bench)? else { return Ok(0) };
     // Before the picture: what took long to measure is not lost with a file.
     report::print(&text(bench, &report))?;
     if let Some(path) = &bench.svg {
-        picture::save(path, &picture::svg(&report)?)?;
+        report::save(path, &picture::svg(&report)?)?;
     }
     Ok(0)
 }

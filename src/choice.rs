@@ -1,10 +1,10 @@
 //! Which method, and how many entries it delivers: the same options for every command.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use clap::ValueEnum;
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::MethodError;
+use gleaner_algorithms::collectives::{MethodError, Setting};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
@@ -21,13 +21,8 @@ pub struct Choice {
     /// The number of entries that a sparse method delivers, instead of a share
     #[arg(long, value_name = "ENTRIES", value_parser = quantity::count)]
     k: Option<usize>,
-    /// Into how many teams spardl divides the workers: a divisor of their number
-    #[arg(long, value_name = "D", default_value_t = 1)]
-    teams: u32,
-    /// How spardl's teams come together: by recursive doubling (R-SAG) where their number is a power of two and by
-    /// Bruck's all-gather (B-SAG) otherwise, or always in one way
-    #[arg(long, value_name = "WAY", default_value = "auto")]
-    sag: Way,
+    #[command(flatten)]
+    options: Options,
     /// How a sparse method tells values: exact (float32), bf16, f16, qsgd8, qsgd4 or qsgd2; what is rounded away goes to
     /// the residuals
     #[arg(long, value_name = "CODING", default_value = "exact")]
@@ -36,21 +31,53 @@ pub struct Choice {
     selector: Selector,
 }
 
-/// How teams come together.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Way {
-    Auto,
-    Recursive,
-    Bruck,
+/// What the options that methods state are set to: each has a flag of its name.
+#[derive(Clone, Debug, Default)]
+struct Options(Vec<(&'static str, String)>);
+
+impl Options {
+    /// The options of all methods, each once, with the methods that have it.
+    fn stated() -> BTreeMap<&'static str, (Setting, Vec<&'static str>)> {
+        let mut stated = BTreeMap::new();
+        for method in all() {
+            let collective = method.collective();
+            for option in collective.options() {
+                stated.entry(option.name).or_insert((option, Vec::new())).1.push(collective.name());
+            }
+        }
+        stated
+    }
+
+    /// Those that a method has.
+    fn of(&self, method: &Method) -> Self {
+        Self(self.0.iter().filter(|(name, _)| method.option(name).is_some()).cloned().collect())
+    }
 }
 
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Auto => "auto",
-            Way::Recursive => "recursive",
-            Way::Bruck => "bruck",
-        }
+impl clap::Args for Options {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let flag = |(name, (option, methods)): (&'static str, (Setting, Vec<&str>))| {
+            let Setting { value, expects, .. } = option;
+            let help = format!("An option of {}: {expects} [default: {value}]", methods.join(", "));
+            clap::Arg::new(name).long(name).value_name("VALUE").help(help)
+        };
+        command.args(Self::stated().into_iter().map(flag))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Options {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let set = |name: &'static str| Some((name, matches.get_one::<String>(name)?.clone()));
+        Ok(Self(Self::stated().into_keys().filter_map(set).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -65,6 +92,11 @@ pub fn add(own: impl IntoIterator<Item = Method>) {
 /// The listed methods and the program's own.
 pub fn all() -> impl Iterator<Item = Method> {
     Method::all().chain(OWN.get().into_iter().flatten().cloned())
+}
+
+/// The flags of the options that methods state.
+pub fn options() -> impl Iterator<Item = &'static str> {
+    Options::stated().into_keys()
 }
 
 fn named(name: &str) -> Result<Method, MethodError> {
@@ -127,12 +159,14 @@ impl Choice {
     /// The method, as far as it can be judged without knowing the gradient.
     pub fn method(&self) -> Result<Method, ChoiceError> {
         let mut method = named(&self.method)?;
-        // A number of teams in the name is nearer to it.
-        if self.teams != 1 && !self.method.contains('/') {
-            method = method.with("teams", &self.teams.to_string())?;
-        }
-        if self.sag != Way::Auto {
-            method = method.with("sag", self.sag.name())?;
+        // What stands in the name is nearer to it: a value of the first option.
+        let in_name = self
+            .method
+            .contains('/')
+            .then(|| method.collective().options().first().map(|o| o.name))
+            .flatten();
+        for (option, value) in self.options.0.iter().filter(|(option, _)| Some(*option) != in_name) {
+            method = method.with(option, value)?;
         }
         let method = method.coding(self.values).selector(self.selector);
         Ok(match (self.density, self.k) {
@@ -162,13 +196,13 @@ impl Choice {
             true => all().map(|method| method.collective().name()).collect(),
             false => self.method.split(',').map(str::trim).collect(),
         };
-        // Where several methods are named, those that have no teams do without.
+        // Where several methods are named, each takes the options that it has.
         let several = names.len() > 1;
-        let has_none = |name: &str| named(name).is_ok_and(|method| method.option("teams").is_none());
-        let alone = |name: &str| match several && has_none(name) {
-            true => Self { method: name.to_owned(), teams: 1, sag: Way::Auto, ..self.clone() },
-            false => Self { method: name.to_owned(), ..self.clone() },
+        let options = |name: &str| match named(name) {
+            Ok(method) if several => self.options.of(&method),
+            _ => self.options.clone(),
         };
+        let alone = |name: &str| Self { method: name.to_owned(), options: options(name), ..self.clone() };
         names.into_iter().map(|name| (name.to_owned(), alone(name).method())).collect()
     }
 }

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::select::Simd;
+use gleaner_runtime::report::{self, say, say_panics};
 
 #[cfg(feature = "train")]
 use crate::train;
-use crate::{bench, choice, launch, plan, reduce, select, simulate, testbed};
+use crate::{bench, calibrate, choice, launch, merge_plan, plan, reduce, select, simulate, testbed};
 
 /// Data-parallel training that exchanges the entries that matter and gathers the rest as residuals.
 #[derive(Parser)]
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Reduce(reduce::Reduce),
     Select(select::Select),
     Plan(plan::Plan),
+    Calibrate(calibrate::Calibrate),
+    MergePlan(merge_plan::MergePlan),
     Launch(launch::Launch),
     Simulate(simulate::Simulate),
     #[command(subcommand)]
@@ -30,10 +33,11 @@ pub(crate) enum Command {
 /// named, planned and measured like these. To be called first in `main`, before any other thread runs.
 pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
     gleaner_runtime::keep_freed_memory();
+    say_panics();
     choice::add(own);
     let command = Command::parse();
     if let Err(unknown) = Simd::asked() {
-        eprintln!("gleaner: {unknown}");
+        say(format_args!("gleaner: {unknown}"));
         return ExitCode::FAILURE;
     }
     let done = match command {
@@ -49,12 +53,20 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
         Command::Plan(arguments) => {
             plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
+        Command::Calibrate(arguments) => {
+            calibrate::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string())
+        }
+        Command::MergePlan(arguments) => {
+            merge_plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+        }
         Command::Launch(arguments) => Ok(launch::run(arguments)),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Testbed(testbed) => testbed::run(&testbed),
     };
-    done.unwrap_or_else(|sentence| {
-        eprintln!("gleaner: {sentence}");
+    let code = done.unwrap_or_else(|sentence| {
+        say(format_args!("gleaner: {sentence}"));
         ExitCode::FAILURE
-    })
+    });
+    report::finish();
+    code
 }

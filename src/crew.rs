@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gleaner_runtime::Config;
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Output};
+use gleaner_runtime::report::say;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
@@ -62,13 +63,6 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     }
 }
 
-/// Tells the launcher why this worker ends, unless the session did: an error that only this worker knows of.
-pub fn confess(step: Option<u64>, error: &impl std::fmt::Display) {
-    if let Ok(config) = Config::from_environment() {
-        gleaner_runtime::report::failed(config.rank, step, &error.to_string());
-    }
-}
-
 /// How a command runs: as one worker of a job, or as the launcher of one.
 pub enum Role {
     /// This process is a worker: do the work.
@@ -101,7 +95,7 @@ pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<R
     })?;
     bar.finish_and_clear();
     if let Some(failure) = outcome.failure {
-        eprintln!("gleaner {name}: {failure}");
+        say(format_args!("gleaner {name}: {failure}"));
     }
     Ok(Role::Launched(outcome.exit_code))
 }

@@ -3,8 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
+use gleaner_runtime::report::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +21,7 @@ A hostfile names one host a line; the first host's first worker is rank 0:
   me@node2 address=10.0.0.2    # its address in the network of the workers
 
 Every worker finds its place in GLEANER_RANK, GLEANER_WORLD_SIZE, GLEANER_LOCAL_RANK, GLEANER_LOCAL_WORLD_SIZE,
-GLEANER_RENDEZVOUS and GLEANER_SECRET. When one fails, or at Ctrl-C, all of them end, children included. The exit code
+GLEANER_RENDEZVOUS, and reads its secret from the descriptor in GLEANER_SECRET_FD. When one fails, or at Ctrl-C, all of them end, children included. The exit code
 is that of the worker that failed (128 + n after signal n), 130 after Ctrl-C.";
 
 /// Start a program as several workers, here or on several hosts, and end all of them when one fails
@@ -61,6 +65,10 @@ pub struct Launch {
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
 
+    /// Does not encrypt what workers exchange, on a network that is trusted (sets GLEANER_PLAIN).
+    #[arg(long)]
+    plain: bool,
+
     /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
     #[arg(long)]
     json: bool,
@@ -75,10 +83,10 @@ pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
     let outcome = job(launch).and_then(|job| launcher::run(job, |_| ()));
     match &outcome {
-        Err(error) => eprintln!("gleaner launch: {error}"),
-        Ok(Outcome { failure: Some(failure), .. }) => eprintln!("gleaner launch: {failure}"),
+        Err(error) => say(format_args!("gleaner launch: {error}")),
+        Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),
         Ok(Outcome { exit_code: 0, .. }) => {}
-        Ok(_) => eprintln!("gleaner launch: interrupted; all workers have ended"),
+        Ok(_) => say("gleaner launch: interrupted; all workers have ended"),
     }
     let exit_code = outcome.as_ref().map_or(1, |outcome| outcome.exit_code);
     if json {
@@ -90,9 +98,20 @@ pub fn run(launch: Launch) -> ExitCode {
             "step": failure.and_then(|failure| failure.step),
             "reason": failure.map(|failure| failure.reason.clone()).or(error),
         });
-        println!("{summary}");
+        let was_interrupted = matches!(&outcome, Ok(Outcome { exit_code: 1.., failure: None }));
+        print(format!("{summary}\n"), was_interrupted);
     }
     ExitCode::from(exit_code)
+}
+
+/// Prints it to standard output. A user who interrupted the job does not wait long for somebody to read it.
+fn print(text: String, was_interrupted: bool) {
+    let (printed, is_printed) = mpsc::channel();
+    thread::spawn(move || printed.send(crate::report::print(&text)));
+    let limit = if was_interrupted { Duration::from_secs(1) } else { Duration::MAX };
+    if let Ok(Err(error)) = is_printed.recv_timeout(limit) {
+        say(format_args!("gleaner launch: the summary cannot be printed: {error}"));
+    }
 }
 
 fn job(launch: Launch) -> Result<Job, LaunchError> {
@@ -102,6 +121,7 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     };
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
+    job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;
     Ok(job)

@@ -31,10 +31,12 @@
 //! of them, and every method beside its paper.
 
 mod bench;
+mod calibrate;
 mod choice;
 pub mod cli;
 mod crew;
 mod launch;
+mod merge_plan;
 mod plan;
 mod reduce;
 mod report;
@@ -69,10 +71,16 @@ mod pages {
         trainer: "docs/src/guide/trainer.md";
         accuracy: "docs/src/guide/accuracy.md";
         non_blocking: "docs/src/guide/non-blocking.md";
+        async_programs: "docs/src/guide/async.md";
         elements: "docs/src/guide/elements.md";
         conservation: "docs/src/concepts/conservation.md";
         selection: "docs/src/concepts/selection.md";
         schedules: "docs/src/concepts/schedules.md";
         cost: "docs/src/concepts/cost.md";
+        merging: "docs/src/concepts/merging.md";
+    }
+    #[cfg(feature = "train")]
+    pages! {
+        candle: "docs/src/guide/candle.md";
     }
 }

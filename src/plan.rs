@@ -1,19 +1,19 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
-mod compare;
+pub mod compare;
 mod describe;
 pub mod draw;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::Speed;
 use gleaner_algorithms::schedule::{self, CheckError, Cost, Fault, Program, Proof};
 use gleaner_algorithms::{Method, Rank};
-use gleaner_runtime::staged::{Staged, StagedError};
+use gleaner_runtime::staged::StagedError;
 
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
@@ -22,11 +22,12 @@ use draw::{MOST_RANKS, Title};
 use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
 
-/// The most steps, over all ranks, that are checked: 512 workers of a ring have so many.
-const MOST_STEPS: u64 = 1 << 19;
+/// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
+const MOST: (u64, u64) = (1 << 19, 1 << 21);
 
-/// The most slots, over all ranks, that are checked: 1024 workers with as many blocks have so many.
-const MOST_SLOTS: u64 = 1 << 20;
+/// The most steps of all ranks, and slots of one, where one is checked in place of all: 2048 workers of a ring have so many
+/// steps, and 1024 of `oktopk` so many slots where it balances.
+const MOST_ROTATED: (u64, u64) = (1 << 23, 1 << 20);
 
 /// Up to so many workers, all programs are printed.
 const ALL_PROGRAMS: u32 = 8;
@@ -90,10 +91,10 @@ pub enum PlanError {
     Routine(#[from] RoutineError),
     /// More than the checker should be given.
     #[error(
-        "{method} among {workers} workers has {steps} steps or more and {slots} slots over all ranks; \
-        at most {MOST_STEPS} steps and {MOST_SLOTS} slots are checked: choose fewer workers"
+        "{method} among {workers} workers has {steps} steps or more and {slots} slots to be checked; \
+        at most {} steps and {} slots are: choose fewer workers", most.0, most.1
     )]
-    TooLarge { method: &'static str, workers: u32, steps: u64, slots: u64 },
+    TooLarge { method: &'static str, workers: u32, steps: u64, slots: u64, most: (u64, u64) },
     /// More than can be drawn.
     #[error("{workers} ranks cannot be drawn legibly; expected at most {MOST_RANKS} with --svg")]
     TooManyRanks { workers: u32 },
@@ -185,7 +186,7 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         let title = Title { heading, subtitle: method.collective().summary().into() };
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
         let picture = draw::svg(&title, &programs, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
-        save(path, &picture)?;
+        report::save(path, &picture)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
         }
@@ -196,7 +197,7 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
 fn compare(arguments: &Plan, comparison: &Comparison) -> Result<(), PlanError> {
     let mut text = if arguments.json { comparison.json() } else { comparison.table() };
     if let Some(path) = &arguments.svg {
-        save(path, &comparison.svg()?)?;
+        report::save(path, &comparison.svg()?)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
         }
@@ -204,26 +205,24 @@ fn compare(arguments: &Plan, comparison: &Comparison) -> Result<(), PlanError> {
     report::print(&text).map_err(PlanError::Print)
 }
 
-fn save(path: &Path, picture: &str) -> Result<(), StagedError> {
-    let mut staged = Staged::default();
-    staged.write(path, |file| file.write_all(picture.as_bytes()))?;
-    staged.publish()
-}
-
 /// Refuses what would fill the memory before any of it is made.
 fn limit(method: &Method, workers: u32, n: usize) -> Result<(), PlanError> {
     let shape = method.shape(workers, n)?;
-    let slots = u64::from(workers) * u64::from(method.collective().blocks(&shape));
-    // No program of one rank has more steps than there are ranks, but for a small factor.
-    let steps = if u64::from(workers) > MOST_STEPS {
-        u64::from(workers)
-    } else {
-        u64::from(workers) * method.schedule(Rank(0), workers, n)?.steps.len() as u64
+    let refused = |steps, slots, most| {
+        Err(PlanError::TooLarge { method: method.collective().name(), workers, steps, slots, most })
     };
-    if slots > MOST_SLOTS || steps > MOST_STEPS {
-        return Err(PlanError::TooLarge { method: method.collective().name(), workers, steps, slots });
+    let (p, blocks) = (u64::from(workers), u64::from(method.collective().blocks(&shape)));
+    if p.max(blocks) > MOST_ROTATED.1 {
+        return refused(p, blocks, MOST_ROTATED);
     }
-    Ok(())
+    let schedule = |rank| method.schedule(Rank(rank), workers, n);
+    let first = schedule(0)?;
+    let rotates = first.can_rotate()
+        && first.is_rotated(&schedule(1 % workers)?)
+        && first.is_rotated(&schedule(workers - 1)?);
+    let (steps, slots) = (p * first.steps.len() as u64, blocks * u64::from(first.lanes));
+    let (slots, most) = if rotates { (slots, MOST_ROTATED) } else { (p * slots, MOST) };
+    if steps > most.0 || slots > most.1 { refused(steps, slots, most) } else { Ok(()) }
 }
 
 fn programs(rank: Option<u32>, proof: &Proof) -> Result<String, Fault> {

@@ -1,6 +1,10 @@
 //! What a command prints when it is done.
 
+use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use gleaner_runtime::staged::{Staged, StagedError};
 
 /// Writes a report to the standard output. A reader that has seen enough, such as `head`, is no error.
 pub fn print(report: &str) -> io::Result<()> {
@@ -9,4 +13,39 @@ pub fn print(report: &str) -> io::Result<()> {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         done => done,
     }
+}
+
+/// Writes a whole text into a file, or nothing.
+///
+/// # Errors
+/// A folder that is missing or closed, a name that is none of a file, or a full disk.
+pub fn save(path: &Path, text: &str) -> Result<(), StagedError> {
+    let mut staged = Staged::default();
+    staged.write(path, |file| file.write_all(text.as_bytes()))?;
+    staged.publish()
+}
+
+/// Columns of which the first is left-aligned.
+pub fn columns(cells: &[Vec<String>]) -> String {
+    let count = cells.first().map_or(0, Vec::len);
+    let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for row in cells {
+        let mut line = String::new();
+        for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match c {
+                0 => write!(line, "{cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Milliseconds.
+pub fn ms(seconds: f64) -> String {
+    format!("{:.2}", seconds * 1e3)
 }

@@ -12,7 +12,7 @@ use gleaner_algorithms::selectors::{Selector, SelectorError};
 use gleaner_algorithms::{Layers, Sparsity, SparsityError, select};
 use gleaner_runtime::staged::StagedError;
 
-use crate::bench::picture::{probe, save};
+use crate::bench::picture::probe;
 use crate::reduce::npy::Vector;
 use crate::reduce::{ReduceError, open_gradients};
 use crate::report;
@@ -145,7 +145,7 @@ pub fn run(arguments: &Select) -> Result<(), SelectError> {
             .collect(),
     };
     if let Some(path) = &arguments.svg {
-        save(path, &picture::svg(&report)?)?;
+        report::save(path, &picture::svg(&report)?)?;
     }
     let text = match arguments.json {
         // Numbers and names always serialise.

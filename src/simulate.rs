@@ -2,6 +2,7 @@
 
 mod against;
 mod fit;
+mod iteration;
 mod picture;
 mod table;
 mod times;
@@ -14,13 +15,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
-use gleaner_runtime::staged::Staged;
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, Steps, carried, timed};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
 use crate::choice::{self, Choice};
+use crate::merge_plan::layers;
 use crate::report;
 
 /// Predict what a step takes on a network that is described
@@ -32,6 +33,7 @@ use crate::report;
     gleaner simulate --method all --workers 6 --params 14_728_266 --rate 1gbit --cores 2 --shared\n  \
     gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --rate 10gbit --latency 100us\n  \
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
+    gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
     gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
     gleaner simulate --machine machine.json --against other/measurements.jsonl")]
 pub struct Simulate {
@@ -41,8 +43,17 @@ pub struct Simulate {
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
     workers: Option<u32>,
     /// The number of parameters, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
     params: Option<usize>,
+    /// Predict an iteration of this model, with its layers merged as is best
+    #[arg(long, value_name = "MODEL", value_parser = layers::known(), conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
+    model: Option<String>,
+    /// The same for layers of a file, as gleaner merge-plan takes them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
+    layers: Option<PathBuf>,
+    /// With --model or --layers: what both passes take, a third of it the forward pass, where no times of layers are given
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, conflicts_with_all = ["params", "against", "calibrate", "fit"])]
+    compute: Option<Duration>,
     /// What a host's link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
     rate: Rate,
@@ -86,7 +97,7 @@ pub struct Simulate {
     #[arg(long, value_name = "SHARED,SUPPORT", value_parser = overlap)]
     overlap: Option<Overlap>,
     /// Compare with steps that were measured: what gleaner testbed run stored, or gleaner bench --json printed
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = FROM_MEASUREMENTS)]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = from_measurements())]
     against: Vec<PathBuf>,
     /// Find the speeds of the machine on which the steps of --against were measured, and write them into this file
     #[arg(long, value_name = "FILE", requires = "against")]
@@ -103,10 +114,11 @@ pub struct Simulate {
 }
 
 /// What measurements say themselves, and what hosts that share a machine have in common.
-const FROM_MEASUREMENTS: [&str; 12] = [
-    "workers", "params", "method", "density", "k", "teams", "sag", "values", "selector", "shared", "slow",
-    "seed",
-];
+fn from_measurements() -> impl Iterator<Item = &'static str> {
+    let said =
+        ["workers", "params", "method", "density", "k", "values", "selector", "shared", "slow", "seed"];
+    said.into_iter().chain(choice::options())
+}
 
 /// A connection that loses more is given up by any kernel.
 const MOST_LOSS: f64 = 0.5;
@@ -156,6 +168,8 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 pub fn run(simulate: &Simulate) -> Result<ExitCode, String> {
     let text = if !simulate.fit.is_empty() {
         fit::run(simulate)?
+    } else if simulate.model.is_some() || simulate.layers.is_some() {
+        iteration::run(simulate)?
     } else if simulate.against.is_empty() {
         predict(simulate)?
     } else {
@@ -185,19 +199,24 @@ fn machine(path: Option<&Path>) -> Result<Machine, String> {
     Ok(machine)
 }
 
-/// Writes what cannot be written by halves.
-fn save(path: &Path, text: &str) -> Result<(), String> {
-    let mut staged = Staged::default();
-    let written = staged.write(path, |file| std::io::Write::write_all(file, text.as_bytes()));
-    written.and_then(|()| staged.publish()).map_err(|error| error.to_string())
-}
-
 impl Simulate {
     /// One direction of a host's link: a message crosses two of them.
     fn link(&self) -> Link {
         let shape =
             Shape { rate: Some(self.rate), delay: self.latency / 2, loss: self.loss, ..Shape::default() };
         Link::of_shape(&shape, self.burst)
+    }
+
+    /// Cores and links in words.
+    fn links(&self) -> String {
+        let cores = match self.shared {
+            true => format!("{} cores for all", self.cores),
+            false => format!("{} cores each", self.cores),
+        };
+        match &self.topology {
+            Some(path) => format!("{cores}, links of {}", path.display()),
+            None => format!("{cores}, links of {} and {:?}", self.rate, self.latency),
+        }
     }
 
     fn network(&self, workers: u32) -> Result<Network, String> {
@@ -301,7 +320,8 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
             let replayed =
                 simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
             if let Some(path) = &simulate.svg {
-                save(path, &picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?)?;
+                let drawn = picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?;
+                report::save(path, &drawn).map_err(|e| e.to_string())?;
             }
             Ok(table::Row::new(method.label(), workers, bags, &traces, &replayed))
         });

@@ -1,5 +1,6 @@
-//! `gleaner testbed`: emulated networks, experiments on them, and reports.
+//! `gleaner testbed`: emulated networks, experiments on them, reports, and campaigns of faults.
 
+mod chaos;
 mod down;
 mod exec;
 mod peers;
@@ -24,6 +25,9 @@ pub enum Testbed {
     Run(run::Run),
     Report(report::Report),
     Peers(peers::Peers),
+    Chaos(chaos::Chaos),
+    #[command(hide = true)]
+    ChaosWorker(chaos::ChaosWorker),
 }
 
 /// Runs the subcommand.
@@ -37,5 +41,7 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
         Testbed::Run(arguments) => run::run(arguments),
         Testbed::Report(arguments) => report::run(arguments),
         Testbed::Peers(arguments) => peers::run(arguments),
+        Testbed::Chaos(arguments) => chaos::run(arguments),
+        Testbed::ChaosWorker(arguments) => chaos::work(arguments),
     }
 }

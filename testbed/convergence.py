@@ -118,7 +118,7 @@ def train(chosen):
     if key not in measured:
         # The launcher ends its workers when it is told to end.
         child = subprocess.Popen(
-            [arguments.program, "train", "--json", *chosen], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [arguments.program, "train", "--json", "--merge", "single", *chosen], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
             out, err = child.communicate()

@@ -1,10 +1,19 @@
-//! The README and the book: links lead somewhere, every page is in the summary, and no code block is without a language.
+//! The README and the book: links lead somewhere, every page is in the summary, every method has its page, and no code block is
+//! without a language.
 
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use gleaner::Method;
+
+/// Methods that stand on the page of another one.
+const BESIDE: [(&str, &str); 1] = [("exdyna-printed", "exdyna")];
+
+/// Where every method's page is linked to.
+const LISTS: [&str; 3] = ["README.md", "docs/src/introduction.md", "docs/src/concepts/cost.md"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -167,6 +176,29 @@ fn every_page_is_in_the_summary_once() {
     let there: Vec<PathBuf> =
         pages.into_keys().filter(|p| p.starts_with("docs/src") && p != summary).collect();
     assert_eq!(listed, there);
+}
+
+#[test]
+fn every_method_has_a_page_and_is_in_all_lists() {
+    let pages = pages();
+    let mut unclaimed: BTreeSet<&Path> =
+        pages.keys().map(PathBuf::as_path).filter(|page| page.starts_with("docs/src/methods")).collect();
+    for method in Method::all() {
+        let name = method.collective().name();
+        let stands_on = BESIDE.iter().find(|(beside, _)| *beside == name).map_or(name, |(_, page)| *page);
+        let page = Path::new("docs/src/methods").join(stands_on).with_extension("md");
+        let text = pages.get(&page).unwrap_or_else(|| panic!("{name} has no page {}", page.display()));
+        assert!(text.contains(name), "{} does not name {name}", page.display());
+        unclaimed.remove(page.as_path());
+        for list in LISTS.map(Path::new) {
+            let is_its_page = |(_, link): (usize, String)| {
+                let file = link.split('#').next().unwrap_or_default();
+                tidy(&list.parent().unwrap().join(file)).is_some_and(|target| target == page)
+            };
+            assert!(links(&pages[list]).into_iter().any(is_its_page), "{} lacks {name}", list.display());
+        }
+    }
+    assert!(unclaimed.is_empty(), "pages of no method: {unclaimed:?}");
 }
 
 #[test]

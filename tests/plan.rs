@@ -150,10 +150,22 @@ fn a_picture_has_an_arrow_for_every_message() {
     }
 }
 
+/// Where all ranks do the same, rotated, one is checked in place of all, and several thousand are.
 #[test]
-fn a_thousand_workers_are_checked() {
-    let report = json("--method spardl --workers 1024 --params 14_728_266 --density 0.01");
-    assert_eq!((&report["rounds"], &report["blocks"]), (&20.into(), &1024.into()));
+fn thousands_of_workers_are_checked() {
+    for (method, workers, rounds) in [
+        ("spardl", 1024, 20),
+        ("clt-k", 1024, 30),
+        ("exdyna", 1024, 30),
+        ("rabenseifner", 1024, 20),
+        ("ring", 1024, 2046),
+        ("spardl", 4096, 24),
+        ("oktopk", 4096, 1024 + 12),
+    ] {
+        let report =
+            json(&format!("--method {method} --workers {workers} --params 14_728_266 --density 0.01"));
+        assert_eq!((&report["rounds"], &report["blocks"]), (&rounds.into(), &workers.into()), "{method}");
+    }
 }
 
 #[test]
@@ -164,8 +176,14 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --workers 4 --params 100 --density nan", &["the density is NaN"]),
         ("--method spardl --workers 4 --params 100 --k 101", &["k is 101", "from 1 to 100"]),
         ("--method none --workers 4 --params 100", &["no method 'none'", "choose one of spardl, "]),
-        ("--method ring --workers 1024 --params 100", &["2095104 steps", "at most 524288", "fewer workers"]),
-        ("--method spardl --workers 1025 --params 10000", &["1050625 slots", "at most", "fewer workers"]),
+        (
+            "--method ring --workers 4096 --params 100",
+            &["33546240 steps", "at most 8388608", "fewer workers"],
+        ),
+        (
+            "--method rabenseifner --workers 2048 --params 10000",
+            &["4194304 slots", "2097152 slots", "fewer workers"],
+        ),
         ("--method spardl --workers 4000000000 --params 10000", &["fewer workers"]),
         ("--method ring --workers 65 --params 1000 --svg /tmp/x.svg", &["65 ranks", "at most 64"]),
         ("--method ring --workers 4 --params 1000 --rank 4", &["no rank 4", "from 0 to 3"]),
@@ -234,5 +252,8 @@ fn a_comparison_is_printed_and_drawn() {
     assert!(refused("--compare --workers 6 --params 10 --speed merge=fast", 2).contains("merge=12"));
     assert!(refused("--compare --workers 6 --params 10 --k 11", 1).contains("k is 11"));
     assert!(refused("--compare --method ring --workers 6 --params 10", 2).contains("cannot be used with"));
+    assert!(
+        refused("--method spardl --sag some --workers 6 --params 10", 1).contains("auto, recursive or bruck")
+    );
     assert!(refused("--compare --teams 4 --workers 6 --params 10", 1).contains("choose 1, 2, 3 or 6"));
 }

@@ -209,3 +209,27 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         assert!(sentence.contains(words), "{arguments}: {sentence}");
     }
 }
+
+/// The evaluator of merging, with costs that are simulated: all layers at once take a step more than computing, and no grouping is
+/// better than the one that is told.
+#[test]
+fn an_iteration_of_a_model_is_a_step_more_than_computing() {
+    let network = "--method ring,spardl,topka --workers 4 --rate 100mbit --bags lengths";
+    let steps = json(&format!("{network} --params 14_728_266"));
+    let model = json(&format!("{network} --model vgg16 --compute 180ms"));
+    let rows = model["methods"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        let step = steps["methods"].as_array().unwrap().iter().find(|step| step["method"] == row["method"]);
+        let expected = 0.18 + step.unwrap()["seconds"].as_f64().unwrap();
+        assert!((number("single") - expected).abs() < 1e-9, "{row}");
+        assert!(number("iteration") <= number("single").min(number("layer_wise")), "{row}");
+        assert!(number("iteration") >= 0.18, "{row}");
+    }
+    assert!(rows.windows(2).all(|two| two[0]["iteration"].as_f64() <= two[1]["iteration"].as_f64()));
+    let table = text(Path::new("."), &format!("{network} --model vgg16 --compute 180ms"));
+    assert!(table.contains("is the fastest, with") && table.contains("54 layers"), "{table}");
+    assert!(refused("--model vgg16 --workers 4").contains("has no time"));
+    assert!(refused("--model vgg16 --compute 1s --workers 4 --params 100").contains("--params"));
+}

@@ -1,5 +1,6 @@
 //! `gleaner train` as a user runs it: several processes, and what becomes of a run that is interrupted.
 #![cfg(feature = "train")]
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -31,6 +32,7 @@ fn four_workers_learn_the_documentation() {
     assert!(number("held_out_loss_first") > 4.0, "{summary}");
     assert!(number("held_out_loss") < 2.8, "{summary}");
     assert!(number("seconds") > 0.0);
+    assert!(number("iteration_seconds") > 0.0 && number("expected_iteration_seconds") > 0.0, "{summary}");
     // At density 1% SparDL receives 4k(P − 1)/P words of 4 bytes with k = n/100; a dense ring 2n(P − 1)/P.
     let words = 4.0 * (number("parameters") / 100.0).round() * 3.0 / 4.0;
     let bytes = number("bytes_received") / 320.0;
@@ -54,11 +56,11 @@ fn pid_of(rank: &str, folder: &Path) -> Option<u32> {
     })
 }
 
+/// Every parameter is a group by itself, so several are in flight when the worker is killed.
 #[test]
 fn a_killed_run_resumes_to_the_same_bits() {
     let options = |folder: &Path| {
-        let text =
-            "--data synthetic --model mlp --workers 3 --steps 300 --batch 4 --evaluate-every 300 --json";
+        let text = "--data synthetic --model mlp --workers 3 --steps 300 --batch 4 --evaluate-every 300 --merge layer-wise --json";
         let mut options: Vec<String> = text.split(' ').map(str::to_owned).collect();
         options.extend(["--checkpoint-every", "5", "--checkpoint"].map(str::to_owned));
         options.push(folder.to_str().unwrap().to_owned());
@@ -180,4 +182,127 @@ fn recorded_gradients_fit_the_model_of_overlap() {
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
         assert!(clock.elapsed() < Duration::from_secs(60), "{:?}", clock.elapsed());
     }
+}
+
+/// A short run of three workers with checkpoints of steps 5, 10, and so on in the folder.
+fn short_run(folder: &Path, steps: u32, more: &[&str]) -> Output {
+    let text = format!(
+        "--data synthetic --model mlp --workers 3 --steps {steps} --batch 4 --evaluate-every 100 --json --checkpoint-every 5"
+    );
+    let folder = ["--checkpoint", folder.to_str().unwrap()];
+    let options: Vec<&str> = text.split(' ').chain(folder).chain(more.iter().copied()).collect();
+    train(&options).output().unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(format!("{name}.safetensors"));
+    summary(&short_run(folder.path(), 10, &[]));
+    let whole: Vec<(std::path::PathBuf, Vec<u8>)> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    assert_eq!(whole.len(), 12);
+    let refused = |words: &[&str]| {
+        let output = short_run(folder.path(), 15, &["--resume"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(words.iter().all(|word| last.contains(word)), "expected {words:?} in {last}");
+        // All ranks give the reason, not only that another left.
+        let count = said.lines().filter(|line| words.iter().skip(1).all(|word| line.contains(word))).count();
+        assert!(count >= 3, "{said}");
+        whole.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+    };
+    let copy = |from: &str, to: &str| assert!(fs::copy(path(from), path(to)).unwrap() > 0);
+    // Another rank's and another step's, of the model and of the residuals.
+    copy("rank-0.step-10", "rank-1.step-10");
+    refused(&["rank 1 failed", "rank-1.step-10", "expected rank 1, found rank 0", "copied or renamed"]);
+    copy("rank-1.step-5", "rank-1.step-10");
+    refused(&["rank 1 failed", "rank-1.step-10", "expected step 10, found step 5", "copied or renamed"]);
+    copy("rank-0.step-10.residual", "rank-2.step-10.residual");
+    refused(&["rank 2 failed", "rank-2.step-10.residual", "its rank is 0, here it is 2"]);
+    copy("rank-1.step-5.residual", "rank-1.step-10.residual");
+    refused(&["rank 1 failed", "rank 0's is of step 10", "rank 1's of step 5"]);
+    // All ranks alike.
+    for rank in 0..3 {
+        copy(&format!("rank-{rank}.step-5.residual"), &format!("rank-{rank}.step-10.residual"));
+    }
+    refused(&["failed", "expected step 10 of run", "found step 5 of run", "copied or renamed"]);
+    // One bit of a velocity, of a residual.
+    for name in ["rank-2.step-10", "rank-2.step-10.residual"] {
+        let mut flipped = fs::read(path(name)).unwrap();
+        let last = flipped.len() - 2;
+        flipped[last] ^= 1;
+        fs::write(path(name), flipped).unwrap();
+        refused(&["rank 2 failed", &format!("{name}.safetensors"), "its checksum is"]);
+    }
+    summary(&short_run(folder.path(), 15, &["--resume"]));
+}
+
+#[test]
+fn halves_of_checkpoints_are_named_and_removed_with_the_next_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    summary(&short_run(folder.path(), 5, &[]));
+    let halves = ["rank-1.step-3.residual.safetensors", "rank-2.step-4.safetensors"];
+    let left = [".rank-0.step-4.safetensors.0123456789abcdef.partial"];
+    let others = [
+        "rank-1.step-03.residual.safetensors",
+        "rank-1.step-x.safetensors",
+        "rank-7.step-3.safetensors",
+        "rank-1.step-99.safetensors",
+        ".rank-0.step-4.0123456789abcdef.partial",
+        "notes.txt",
+    ];
+    for name in halves.iter().chain(&left).chain(&others) {
+        fs::write(path(name), "half").unwrap();
+    }
+    let output = short_run(folder.path(), 10, &["--resume"]);
+    summary(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    for name in halves.iter().chain(&left) {
+        assert!(!path(name).exists(), "{name}");
+        assert!(said.lines().any(|line| line.contains("removed") && line.contains(name)), "{name}: {said}");
+    }
+    for name in others {
+        assert!(path(name).exists(), "{name}");
+        assert!(!said.contains(&format!("/{name}")), "{name}: {said}");
+    }
+}
+
+/// Every rank and step has its passes, layer by layer, and what the exchange did.
+#[test]
+fn a_timeline_shows_what_each_rank_does_when() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("timeline.json");
+    let run = |file: &Path| {
+        let options =
+            "--workers 2 --data synthetic --model mlp --steps 6 --merge layer-wise --json --timeline";
+        let options: Vec<&str> = options.split(' ').collect();
+        train(&options).arg(file).output().unwrap()
+    };
+    let groups = summary(&run(&file))["groups"].as_u64().unwrap();
+    let trace: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..2 {
+        for step in 0..6 {
+            let of = |event: &&Value| event["pid"] == rank && event["args"]["step"] == step;
+            let names: Vec<&str> = events.iter().filter(of).map(|e| e["name"].as_str().unwrap()).collect();
+            for name in ["forward", "accumulate", "select", "merge", "commit", "apply", "wait"] {
+                assert!(names.contains(&name), "{name} of rank {rank} in step {step}: {names:?}");
+            }
+            assert!(names.contains(&format!("receive from {}", 1 - rank).as_str()), "{names:?}");
+            let of = |what: &str| names.iter().filter(|name| name.starts_with(what)).count() as u64;
+            // Three layers with weights and biases.
+            assert_eq!((of("backward "), of("commit")), (6, groups), "{names:?}");
+        }
+    }
+
+    let nowhere = run(&folder.path().join("missing/timeline.json"));
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(!nowhere.status.success() && said.contains("missing/timeline.json cannot be written"), "{said}");
+    assert!(nowhere.stdout.is_empty(), "it is refused before the first step");
 }

@@ -66,14 +66,33 @@ pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), LawError> {
     (0..STEPS).try_for_each(|number| step(&mut ensemble, method, number, whole))
 }
 
-/// Whether residuals run dry within so many steps without gradients: nothing waits for ever.
+/// Whether residuals run dry within so many steps without gradients: nothing waits for ever. That is tried with contributions
+/// that all add up, with small ones that often cancel, and with large ones that cancel between two workers while smaller
+/// ones wait behind them.
 ///
 /// # Errors
 /// The first entry that still waits, and as [`check`].
 pub fn drains(method: &Method, workers: u32, n: usize, within: u64) -> Result<(), LawError> {
+    let positive = |rank, entry| whole(rank, 0, entry).abs() + 1.0;
+    let small = |rank, entry| whole(rank, 0, entry) % 3.0;
+    let opposite = |rank, entry| match entry % 2 {
+        0 => between_two(rank, workers as usize, entry),
+        _ => small(rank, entry),
+    };
+    let inputs: [&dyn Fn(usize, usize) -> f64; 3] = [&positive, &small, &opposite];
+    inputs.into_iter().try_for_each(|input| drains_of(method, workers, n, within, input))
+}
+
+/// The same of one gradient, by rank and entry.
+fn drains_of(
+    method: &Method,
+    workers: u32,
+    n: usize,
+    within: u64,
+    gradient: impl Fn(usize, usize) -> f64,
+) -> Result<(), LawError> {
     let mut ensemble = Ensemble::new(method.clone(), workers, n)?;
-    // Of one sign: what cancels to zero in the sum is not part of the update, and stays where it was.
-    step(&mut ensemble, method, 0, |rank, step, entry| whole(rank, step, entry).abs() + 1.0)?;
+    step(&mut ensemble, method, 0, |rank, _, entry| gradient(rank, entry))?;
     (1..=within).try_for_each(|number| step(&mut ensemble, method, number, |_, _, _| 0.0))?;
     for (rank, residual) in ensemble.residuals.iter().enumerate() {
         if let Some(entry) = residual.read(0..n).iter().position(|v| *v != 0.0) {
@@ -81,6 +100,17 @@ pub fn drains(method: &Method, workers: u32, n: usize, within: u64) -> Result<()
         }
     }
     Ok(())
+}
+
+/// A power of two, opposite on two workers that depend on the entry, and nothing on others.
+fn between_two(rank: usize, workers: usize, entry: usize) -> f64 {
+    let first = entry / 2 % workers.max(1);
+    let size = f64::from(64 << (entry % 8));
+    match rank {
+        _ if rank == first => size,
+        _ if rank == (first + 1) % workers => -size,
+        _ => 0.0,
+    }
 }
 
 /// A small whole number, whose sums are exact.
@@ -152,6 +182,17 @@ mod tests {
         for workers in [1, 2, 3, 5, 8] {
             for method in Method::all().chain(Method::auto().density(0.1).candidates(workers, 200).unwrap()) {
                 check(&method.density(0.1), workers, 200).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn listed_methods_drain() {
+        for workers in [1, 2, 3, 5, 8] {
+            for method in Method::all().map(|method| method.k(6)) {
+                let shape = method.shape(workers, 60).unwrap();
+                let Some(within) = method.collective().drains_within(&shape) else { continue };
+                assert_eq!(drains(&method, workers, 60, within), Ok(()), "{method}, P {workers}");
             }
         }
     }

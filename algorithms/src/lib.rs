@@ -20,6 +20,7 @@ pub mod element;
 pub mod forecast;
 pub mod laws;
 mod layers;
+pub mod merging;
 mod partition;
 mod reduction;
 pub mod residual;

@@ -13,7 +13,8 @@ use crate::element::{Wide, values};
 /// How values at the same index are combined. All values are finite.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Reduction<T = f32> {
-    /// The sum. Absent entries are 0, and a sum that is zero is absent, whatever its sign.
+    /// The sum. Absent entries are −0, which adds nothing to any value, not even to a zero's sign; values that cancel are +0,
+    /// an entry like any other.
     #[default]
     Sum,
     /// The greatest; +0 is greater than −0.
@@ -51,10 +52,10 @@ impl<T: Element> Reduction<T> {
         matches!(self, Reduction::Sum)
     }
 
-    /// What an absent entry reads as: 0, the least finite value, the greatest, 1, or the user's.
+    /// What an absent entry reads as: −0, the least finite value, the greatest, 1, or the user's.
     pub fn neutral(&self) -> T {
         match *self {
-            Reduction::Sum => T::ZERO,
+            Reduction::Sum => -T::ZERO,
             Reduction::Max => T::LEAST,
             Reduction::Min => T::GREATEST,
             Reduction::Product => T::ONE,

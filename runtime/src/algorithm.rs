@@ -1,249 +1,401 @@
-//! Runs schedules: an actor that starts a task for each group of each step. It knows no method.
+//! The algorithm actor of one gradient exchange or one reducer: it owns the steps that are under way, their executions, and
+//! what becomes of them. It names no method.
+//!
+//! A step of a group begins with an execution that a compute thread has brought to its first message, or with the wish of
+//! this rank to leave the step out. Bags go into the execution where they arrive, and what comes out is handed to the links
+//! at once; only work on many entries goes to a compute thread, and the execution with it, while messages wait in their
+//! lanes. When all groups of a step have ended, all are committed or none.
 
-use std::pin::Pin;
+mod actor;
+mod conclude;
+mod message;
+
+use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Fault, Finished, Outgoing, Program, Progress};
+use bytes::Bytes;
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Fault, Outgoing, Progress, Work};
 use gleaner_algorithms::{Element, Rank};
-use gleaner_transport::{Message, Peer};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::{oneshot, watch};
+use gleaner_transport::{Message as Packet, Peer};
 
 use crate::failure::Failure;
-use crate::inbox::Reading;
-use crate::post::{Post, UnderWay};
+use crate::io::Io;
+use crate::link::cost;
 use crate::steps::{Cause, Stand};
 use crate::tag::{StepId, Topic};
-use crate::worker::WorkerMessage;
+use crate::timeline::What;
 
-/// Work on gradients of at least so many entries keeps a thread busy long enough to give it up for others.
-const LONG: usize = 1 << 16;
+pub(crate) use actor::{Actor, Waiting};
+pub(crate) use message::{Begin, Message, Noted, Open, Outcome, Reply, Shared, Times, Worked, look, tell};
+
+/// Work on at most so many entries is done where it is met.
+pub(crate) const INLINE: usize = 1 << 13;
+
+/// How far an execution came; nothing if its step is gone.
+type Advanced<T> = Result<Option<Progress<Work<T>>>, ExecutionError>;
 
 /// See the module.
-pub(crate) struct Algorithm;
-
-pub(crate) struct AlgorithmArguments {
-    pub(crate) post: Arc<Post>,
-    pub(crate) worker: ActorRef<WorkerMessage>,
+pub(crate) struct Algorithm<T: Element> {
+    first: u32,
+    next: Vec<StepId>,
+    is_cancellable: bool,
+    /// By group.
+    runs: Vec<Option<Run<T>>>,
+    reply: Option<Reply<T>>,
+    /// How many steps are under way, those included that a compute thread begins or commits.
+    open: Arc<AtomicUsize>,
 }
 
-/// One group of one step, ready to be exchanged.
-pub(crate) struct Run<T: Element = f32> {
-    pub(crate) id: StepId,
-    pub(crate) step: u64,
-    pub(crate) program: Arc<Program>,
-    pub(crate) execution: Execution<T>,
-    pub(crate) done: oneshot::Sender<Result<(Finished<T>, RunTimes), Stopped>>,
+/// A group's step that is under way.
+struct Run<T: Element> {
+    shared: Shared<T>,
+    /// Whether this rank has values for it.
+    has_values: bool,
+    state: State<T>,
+    noted: Noted,
+    began: Instant,
 }
 
-/// Why a run did not finish.
-#[derive(Clone, Debug)]
-pub(crate) enum Stopped {
-    /// The job has failed.
-    Failed(Failure),
-    /// A rank asked for it.
+enum State<T: Element> {
+    /// It needs a message from this rank, since then.
+    Waits(Box<Execution<T>>, Rank, Instant),
+    /// A compute thread has it.
+    Works,
+    /// All is exchanged. It may be frozen.
+    Exchanged(Box<Execution<T>>),
+    /// This rank has asked all to leave it out.
+    LeavesOut,
+    /// It cannot go on, but is frozen: the verdict may be that it need not.
+    Broken(Failure),
+    /// It has ended.
+    Ended(End<T>),
+}
+
+enum End<T: Element> {
+    Exchanged(Box<Execution<T>>),
     Cancelled { by: u32, cause: Cause },
 }
 
-/// What comes of a run.
-pub(crate) type Done<T = f32> = oneshot::Receiver<Result<(Finished<T>, RunTimes), Stopped>>;
+impl<T: Element> Algorithm<T> {
+    /// One whose groups have numbers from `first` on and whose next steps are these.
+    pub(crate) fn new(first: u32, next: Vec<StepId>, is_cancellable: bool, open: Arc<AtomicUsize>) -> Self {
+        let runs = next.iter().map(|_| None).collect();
+        Self { first, next, is_cancellable, runs, reply: None, open }
+    }
 
-/// Where the time of a run went.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RunTimes {
-    /// Choosing entries and preparing messages.
-    pub(crate) select: Duration,
-    /// Taking received entries in and putting the result together.
-    pub(crate) merge: Duration,
-    /// From start to end.
-    pub(crate) total: Duration,
-}
+    fn begin(&mut self, begin: Begin<T>, io: &mut Io) {
+        let Begin { group, id, step, shared, worked, reply } = begin;
+        if let Some(failure) = io.worker.failure() {
+            if let Some(reply) = reply {
+                let _ = reply.outcome.send(Err(failure.clone().into()));
+            }
+            return;
+        }
+        io.worker.step = Some(step);
+        self.reply = reply.or(self.reply.take());
+        let stand = io.steps.begin(id);
+        let has_values = worked.is_some();
+        let began = worked.as_ref().map_or_else(Instant::now, |worked| worked.began);
+        let noted = Noted::new(id, step, &io.recorder);
+        self.runs[group] = Some(Run { shared, has_values, state: State::LeavesOut, noted, began });
+        match worked {
+            _ if matches!(stand, Stand::Cancelled { .. }) => self.stand(id, stand, io),
+            Some(worked) => self.worked(group, worked, io),
+            None => {}
+        }
+        if !has_values {
+            // Nobody can finish it meanwhile, as nobody can without this rank.
+            io.steps.ask(id, Cause::NonFinite);
+        }
+    }
 
-/// A run of values of whatever type, ready to be driven.
-pub(crate) type Job = Box<dyn FnOnce(Arc<Post>, ActorRef<WorkerMessage>) -> JobTask + Send>;
+    /// Goes on with an execution that comes back from a compute thread.
+    fn worked(&mut self, group: usize, worked: Worked<T>, io: &mut Io) {
+        let Worked { mut execution, mut outbox, waits, noted, .. } = worked;
+        let Some(run) = &mut self.runs[group] else { return };
+        run.noted = noted;
+        send(&mut run.noted, &mut outbox, io);
+        match waits {
+            Some(Err(error)) => self.broken(group, blame(io.rank, error), io),
+            // It says again what it waits for.
+            None | Some(Ok(_)) => {
+                let waits = self.advance(group, &mut execution, io);
+                self.go_on(group, execution, waits, io);
+            }
+        }
+    }
 
-type JobTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// Takes in what has come meanwhile, as far as that goes.
+    fn go_on(&mut self, group: usize, mut execution: Box<Execution<T>>, mut waits: Advanced<T>, io: &mut Io) {
+        loop {
+            let Some(run) = &mut self.runs[group] else { return };
+            let (id, from) = match waits {
+                Ok(Some(Progress::Waiting(from))) => (run.noted.id, Peer(from.0)),
+                Ok(Some(Progress::Finished)) => return self.exchanged(group, execution, io),
+                Ok(Some(Progress::Work(work))) => {
+                    let work = move |execution: &mut Execution<T>, _: &mut _| {
+                        execution.complete(work.run());
+                        Ok(())
+                    };
+                    return self.hand_over(group, execution, What::Select, work, io);
+                }
+                Ok(Some(Progress::Working) | None) => {
+                    return self.broken(group, blame(io.rank, Fault::Elsewhere.into()), io);
+                }
+                Err(error) => return self.broken(group, blame(io.rank, error), io),
+            };
+            let Some(payload) = io.inbox.take(from, Topic::Bags(id).tag()) else {
+                run.state = State::Waits(execution, Rank(from.0), Instant::now());
+                if io.worker.has_left(from) {
+                    self.broken(group, left(from.0), io);
+                }
+                return;
+            };
+            let now = Instant::now();
+            let Some(rest) = self.take(group, execution, (from, now), payload, io) else { return };
+            (execution, waits) = rest;
+        }
+    }
 
-impl<T: Element> Run<T> {
-    /// What the actor is given.
-    pub(crate) fn job(self, mut under_way: UnderWay) -> Job {
-        Box::new(move |post, worker| {
-            Box::pin(async move {
-                let Run { id, step, program, execution, done } = self;
-                let driven = drive(&post, id, &mut under_way.stand, &program, execution).await;
-                let result = driven.map_err(|stopped| match stopped {
-                    Stopped::Failed(failure) => {
-                        let failure = Failure { step: failure.step.or(Some(step)), ..failure };
-                        let _ = worker.cast(WorkerMessage::Fail(failure.clone()));
-                        Stopped::Failed(failure)
-                    }
-                    cancelled @ Stopped::Cancelled { .. } => cancelled,
-                });
-                drop(under_way);
-                // Nobody waits any more when the trainer gave up; the step is complete for the others all the same.
-                let _ = done.send(result);
-            })
-        })
+    /// Takes a bag into the execution that has waited for it since then, and goes on: here, unless it has many entries.
+    fn take(
+        &mut self,
+        group: usize,
+        mut execution: Box<Execution<T>>,
+        (from, since): (Peer, Instant),
+        payload: Bytes,
+        io: &mut Io,
+    ) -> Option<(Box<Execution<T>>, Advanced<T>)> {
+        let run = self.runs[group].as_mut()?;
+        io.consume(from, run.noted.id.gradient, cost(&payload));
+        let round = execution.round().unwrap_or_default();
+        run.noted.note(What::Receive { from: from.0, round, bytes: payload.len() }, since);
+        if execution.entries_of(&payload) > INLINE {
+            let receive = move |execution: &mut Execution<T>, outbox: &mut _| {
+                execution.receive(Rank(from.0), payload, outbox)
+            };
+            self.hand_over(group, execution, What::Merge, receive, io);
+            return None;
+        }
+        let waits = self.feed(group, &mut execution, from, payload, io);
+        Some((execution, waits))
+    }
+
+    /// Brings an execution to the next message, or to work that is too large to be done here.
+    fn advance(&mut self, group: usize, execution: &mut Execution<T>, io: &mut Io) -> Advanced<T> {
+        let Some(run) = &mut self.runs[group] else { return Ok(None) };
+        let mut outbox = io.outbox();
+        let clock = Instant::now();
+        let progress = loop {
+            match execution.advance(&mut outbox)? {
+                Progress::Work(work) if work.entries() <= INLINE => execution.complete(work.run()),
+                other => break other,
+            }
+        };
+        run.noted.note(What::Select, clock);
+        send(&mut run.noted, &mut outbox, io);
+        io.keep(outbox);
+        Ok(Some(progress))
+    }
+
+    fn feed(
+        &mut self,
+        group: usize,
+        execution: &mut Execution<T>,
+        from: Peer,
+        payload: Bytes,
+        io: &mut Io,
+    ) -> Advanced<T> {
+        let Some(run) = &mut self.runs[group] else { return Ok(None) };
+        let mut outbox = io.outbox();
+        let clock = Instant::now();
+        let received = execution.receive(Rank(from.0), payload, &mut outbox);
+        run.noted.note(What::Merge, clock);
+        send(&mut run.noted, &mut outbox, io);
+        io.keep(outbox);
+        received?;
+        self.advance(group, execution, io)
+    }
+
+    /// Lets a compute thread do some work, and what follows from it.
+    fn hand_over(
+        &mut self,
+        group: usize,
+        mut execution: Box<Execution<T>>,
+        what: What,
+        work: impl FnOnce(&mut Execution<T>, &mut Vec<Outgoing>) -> Result<(), ExecutionError> + Send + 'static,
+        io: &mut Io,
+    ) {
+        let Some(run) = &mut self.runs[group] else { return };
+        run.state = State::Works;
+        let (first, mut noted, began) = (self.first, run.noted.clone(), run.began);
+        let mailbox = io.mailbox.clone();
+        io.compute(Box::new(move || {
+            let (clock, mut outbox) = (Instant::now(), Vec::new());
+            let done = work(&mut execution, &mut outbox);
+            noted.note(what, clock);
+            let id = noted.id;
+            let mut worked = Worked { execution, outbox, waits: None, noted, began };
+            match done {
+                Ok(()) => worked = worked.go_on(),
+                Err(error) => worked.waits = Some(Err(error)),
+            }
+            tell(&mailbox, first, Message::Worked { group, id, worked });
+        }));
+    }
+
+    /// All messages of a group's step have come.
+    fn exchanged(&mut self, group: usize, execution: Box<Execution<T>>, io: &mut Io) {
+        let Some(run) = &mut self.runs[group] else { return };
+        if io.steps.finish(run.noted.id) {
+            self.end(group, End::Exchanged(execution), io);
+        } else {
+            run.state = State::Exchanged(execution);
+        }
+    }
+
+    /// A group's step cannot go on. Where it is frozen, a rank that was told earlier that it is cancelled may have left
+    /// already, so the verdict is waited for.
+    fn broken(&mut self, group: usize, failure: Failure, io: &mut Io) {
+        let Some(run) = &mut self.runs[group] else { return };
+        let failure = Failure { step: failure.step.or(Some(run.noted.step)), ..failure };
+        if io.steps.stand(run.noted.id) == Some(Stand::Frozen) {
+            run.state = State::Broken(failure);
+        } else {
+            io.fail(failure);
+        }
+    }
+
+    /// A group's step has ended; with the last group's the step is over.
+    fn end(&mut self, group: usize, end: End<T>, io: &mut Io) {
+        if let Some(run) = &mut self.runs[group] {
+            run.noted.times.total = run.began.elapsed();
+            run.state = State::Ended(end);
+        }
+        let has_ended = |run: &Option<Run<T>>| matches!(run, Some(Run { state: State::Ended(_), .. }));
+        if !self.runs.iter().all(has_ended) {
+            return;
+        }
+        let Some(reply) = self.reply.take() else { return };
+        let runs: Vec<Run<T>> = self.runs.iter_mut().filter_map(Option::take).collect();
+        let entries: usize = runs.iter().map(|run| look(&run.shared).entries()).sum();
+        let (first, mailbox) = (self.first, io.mailbox.clone());
+        let conclude = move || {
+            let concluded = conclude::conclude(runs, &mailbox);
+            let Reply { outcome, resting, open } = reply;
+            // A trainer that has the outcome can begin the next step at once.
+            drop((resting, open));
+            tell(&mailbox, first, Message::<T>::Over);
+            // Nobody waits if the handle was dropped.
+            let _ = outcome.send(concluded);
+        };
+        if entries <= INLINE { conclude() } else { io.compute(Box::new(conclude)) }
     }
 }
 
-impl Actor for Algorithm {
-    type Msg = Job;
-    type State = AlgorithmArguments;
-    type Arguments = AlgorithmArguments;
-
-    async fn pre_start(
-        &self,
-        _: ActorRef<Self::Msg>,
-        arguments: AlgorithmArguments,
-    ) -> Result<AlgorithmArguments, ActorProcessingErr> {
-        Ok(arguments)
+impl<T: Element> Actor for Algorithm<T> {
+    fn next(&self) -> (Vec<StepId>, bool) {
+        (self.next.clone(), self.is_cancellable)
     }
 
-    async fn handle(
-        &self,
-        _: ActorRef<Self::Msg>,
-        job: Self::Msg,
-        state: &mut AlgorithmArguments,
-    ) -> Result<(), ActorProcessingErr> {
-        tokio::spawn(job(state.post.clone(), state.worker.clone()));
-        Ok(())
-    }
-}
-
-/// What comes of a frozen step whose exchange ended early: whoever was told before this rank that it is cancelled may have
-/// left already. None if it is not cancelled.
-async fn verdict(post: &Post, stand: &mut watch::Receiver<Stand>) -> Option<Stopped> {
-    let mut failed = post.failed();
-    tokio::select! {
-        heard = stand.wait_for(|stand| *stand != Stand::Frozen) => match *heard.ok()? {
-            Stand::Cancelled { by, cause } => Some(Stopped::Cancelled { by, cause }),
-            Stand::Free | Stand::Frozen => None,
-        },
-        failure = failed.wait_for(Option::is_some) => failure.ok()?.clone().map(Stopped::Failed),
-    }
-}
-
-/// Exchanges, and finishes when that is allowed.
-async fn drive<T: Element>(
-    post: &Post,
-    id: StepId,
-    stand: &mut watch::Receiver<Stand>,
-    program: &Program,
-    execution: Execution<T>,
-) -> Result<(Finished<T>, RunTimes), Stopped> {
-    let exchanged = tokio::select! {
-        biased;
-        stopped = cancelled(stand) => return Err(stopped),
-        exchanged = exchange(post, Topic::Bags(id), program, execution) => exchanged,
-    };
-    let exchanged = match exchanged {
-        Ok(exchanged) => exchanged,
-        Err(failure) => return Err(verdict(post, stand).await.unwrap_or(Stopped::Failed(failure))),
-    };
-    let mut failed = post.failed();
-    while !post.about_steps(|steps| steps.finish(id)) {
-        let mut thawed = stand.clone();
-        tokio::select! {
-            stopped = cancelled(stand) => return Err(stopped),
-            _ = thawed.wait_for(|stand| *stand == Stand::Free) => {}
-            failure = failed.wait_for(Option::is_some) => {
-                if let Some(failure) = failure.ok().and_then(|failure| failure.clone()) {
-                    return Err(Stopped::Failed(failure));
+    fn handle(&mut self, message: Box<dyn Any + Send>, io: &mut Io) {
+        let Ok(message) = message.downcast::<Message<T>>() else { return };
+        match *message {
+            Message::Begin(begin) => self.begin(begin, io),
+            Message::Worked { group, id, worked } => {
+                // Of a step that was cancelled meanwhile nothing is left to go on with.
+                if self.runs[group]
+                    .as_ref()
+                    .is_some_and(|run| run.noted.id == id && matches!(run.state, State::Works))
+                {
+                    self.worked(group, worked, io);
                 }
             }
+            // The supervisor looks whether it is idle now.
+            Message::Over => {}
         }
     }
-    Ok(exchanged)
-}
 
-/// Waits until the step is cancelled.
-async fn cancelled(stand: &mut watch::Receiver<Stand>) -> Stopped {
-    let mut stopped = None;
-    let heard = stand.wait_for(|stand| {
-        if let Stand::Cancelled { by, cause } = *stand {
-            stopped = Some(Stopped::Cancelled { by, cause });
-        }
-        stopped.is_some()
-    });
-    drop(heard.await);
-    match stopped {
-        Some(stopped) => stopped,
-        // The step is over otherwise.
-        None => std::future::pending().await,
-    }
-}
-
-/// A step for which this rank has no values to send: asks all ranks to leave it out, and waits until they do. Nobody can
-/// finish it meanwhile, as nobody can without this rank.
-pub(crate) async fn leave_out(post: &Post, mut under_way: UnderWay) -> Stopped {
-    post.about_steps(|steps| steps.ask(under_way.id, Cause::NonFinite));
-    let mut failed = post.failed();
-    let failure = async {
-        let failure = failed.wait_for(Option::is_some).await.ok()?.clone();
-        failure.map(Stopped::Failed)
-    };
-    tokio::select! {
-        stopped = cancelled(&mut under_way.stand) => stopped,
-        // Without a failure the session has ended, and this task ends with it.
-        Some(stopped) = failure => stopped,
-    }
-}
-
-/// Drives one execution: sends what comes out, feeds what comes in.
-async fn exchange<T: Element>(
-    post: &Post,
-    topic: Topic,
-    program: &Program,
-    mut execution: Execution<T>,
-) -> Result<(Finished<T>, RunTimes), Failure> {
-    let started = Instant::now();
-    let mut times = RunTimes::default();
-    let schedule = program.schedule();
-    let tag = topic.tag();
-    let mut readings: Vec<(Rank, Reading<'_>)> =
-        schedule.peers().into_iter().map(|rank| (rank, post.inbox.open(Peer(rank.0), tag))).collect();
-    let mut outbox = Vec::new();
-    let outgoing = |outbox: &mut Vec<Outgoing>| {
-        for Outgoing { to, payload, .. } in outbox.drain(..) {
-            post.send(Peer(to.0), Message { tag, payload });
-        }
-    };
-    loop {
-        let clock = Instant::now();
-        let progress = execution.advance(&mut outbox).map_err(|error| blame(post.rank, error))?;
-        outgoing(&mut outbox);
-        let waiting = match progress {
-            Progress::Work(work) => {
-                execution.complete(at_length(work.entries(), || work.run()));
-                None
+    fn arrived(&mut self, id: StepId, from: Peer, payload: Bytes, io: &mut Io) {
+        let group = (id.gradient - self.first) as usize;
+        match self.runs.get(group) {
+            // What waits has been fed before it waited.
+            Some(Some(Run { noted, state: State::Waits(_, rank, _), .. }))
+                if noted.id == id && rank.0 == from.0 =>
+            {
+                let Some(Some(run)) = self.runs.get_mut(group) else { return };
+                let State::Waits(execution, _, since) = std::mem::replace(&mut run.state, State::Works)
+                else {
+                    return;
+                };
+                if let Some((execution, waits)) = self.take(group, execution, (from, since), payload, io) {
+                    self.go_on(group, execution, waits, io);
+                }
             }
-            Progress::Waiting(from) => Some(from),
-            Progress::Working => return Err(blame(post.rank, Fault::Elsewhere.into())),
-            Progress::Finished => break,
-        };
-        times.select += clock.elapsed();
-        let Some(from) = waiting else { continue };
-        let Some((_, reading)) = readings.iter_mut().find(|(rank, _)| *rank == from) else {
-            unreachable!("a schedule's peers include all that it receives from")
-        };
-        let payload = reading.next().await?;
-        let clock = Instant::now();
-        execution.receive(from, payload, &mut outbox).map_err(|error| blame(post.rank, error))?;
-        outgoing(&mut outbox);
-        times.merge += clock.elapsed();
+            _ => io.inbox.put(from, Topic::Bags(id).tag(), payload),
+        }
     }
-    let clock = Instant::now();
-    let finished = execution.finish();
-    times.merge += clock.elapsed();
-    times.total = started.elapsed();
-    Ok((finished, times))
+
+    fn stand(&mut self, id: StepId, stand: Stand, io: &mut Io) {
+        let group = (id.gradient - self.first) as usize;
+        let Some(Some(run)) = self.runs.get_mut(group) else { return };
+        if run.noted.id != id || matches!(run.state, State::Ended(_)) {
+            return;
+        }
+        match (stand, std::mem::replace(&mut run.state, State::Works)) {
+            (Stand::Cancelled { by, cause }, _) => self.end(group, End::Cancelled { by, cause }, io),
+            (Stand::Free, State::Exchanged(execution)) => self.exchanged(group, execution, io),
+            (Stand::Free, State::Broken(failure)) => io.fail(failure),
+            (Stand::Free | Stand::Frozen, state) => run.state = state,
+        }
+    }
+
+    fn left(&mut self, peer: Peer, io: &mut Io) {
+        for group in 0..self.runs.len() {
+            if let Some(Run { state: State::Waits(_, from, _), .. }) = &self.runs[group]
+                && from.0 == peer.0
+            {
+                self.broken(group, left(peer.0), io);
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        self.runs.iter_mut().for_each(|run| *run = None);
+        if let Some(reply) = self.reply.take() {
+            let _ = reply.outcome.send(Err(failure.clone().into()));
+        }
+    }
+
+    fn waits(&self) -> Vec<Waiting> {
+        let wait = |run: &Run<T>| match run.state {
+            State::Waits(_, from, since) => {
+                Some(Waiting { id: run.noted.id, step: run.noted.step, from: Peer(from.0), since })
+            }
+            _ => None,
+        };
+        self.runs.iter().flatten().filter_map(wait).collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 0
+    }
 }
 
-/// Does work on so many entries within a task; gives the thread up to the other tasks where it takes long.
-pub(crate) fn at_length<T>(entries: usize, work: impl FnOnce() -> T) -> T {
-    if entries >= LONG { tokio::task::block_in_place(work) } else { work() }
+fn send(noted: &mut Noted, outbox: &mut Vec<Outgoing>, io: &mut Io) {
+    let tag = Topic::Bags(noted.id).tag();
+    for Outgoing { to, payload, .. } in outbox.drain(..) {
+        noted.note(What::Send { to: to.0, bytes: payload.len() }, Instant::now());
+        io.send(Peer(to.0), Packet { tag, payload });
+    }
+}
+
+/// What a rank did that left too early.
+pub(crate) fn left(rank: u32) -> Failure {
+    let reason = "it left the job while others still needed it: its program ended early, or takes fewer steps than theirs";
+    Failure { rank, step: None, reason: reason.into() }
 }
 
 fn blame(this: Rank, error: ExecutionError) -> Failure {

@@ -16,6 +16,7 @@ use gleaner_algorithms::forecast::{Forecast, Model};
 use crate::failure::Error;
 use crate::notes::Purpose;
 use crate::probe;
+use crate::report::say;
 use crate::session::Inner;
 use course::{COUNTED, Course, milliseconds};
 
@@ -33,16 +34,18 @@ pub(crate) fn cheapest<T>(
 ) -> Result<T, Error> {
     let probed = probe::probe(session, n)?;
     let model = Model::new(probed.network, probed.speed, choice, n)?;
-    let ranking = model.rank(choice, session.post.workers, n)?;
+    let ranking = model.rank(choice, session.workers, n)?;
     let mut refused = MethodError::Unresolved.into();
     for forecast in ranking {
         match make(forecast.method.clone()) {
             Err(error @ Error::Reduction(_)) => refused = error,
             Err(error) => return Err(error),
             Ok(made) => {
-                if session.post.rank.0 == 0 {
+                if session.rank.0 == 0 {
                     let expected = milliseconds(forecast.seconds);
-                    eprintln!("gleaner: auto takes {forecast} for '{name}': {expected} a step expected");
+                    say(format_args!(
+                        "gleaner: auto takes {forecast} for '{name}': {expected} a step expected"
+                    ));
                 }
                 return Ok(made);
             }
@@ -53,7 +56,7 @@ pub(crate) fn cheapest<T>(
 
 /// What the method `auto` has come to for a group.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct AutoChoice {
     /// The method that runs now.
     pub taken: Tried,
     /// Whether it stays: nothing else will be tried.
@@ -86,13 +89,13 @@ impl Auto {
     pub(crate) fn new(session: &Inner, groups: &[(Method, usize)]) -> Result<Self, Error> {
         let longest = groups.iter().map(|(_, n)| *n).max().unwrap_or(0);
         let probed = probe::probe(session, longest)?;
-        let (workers, speaks) = (session.post.workers, session.post.rank.0 == 0);
+        let (workers, speaks) = (session.workers, session.rank.0 == 0);
         let mut courses = Vec::new();
         for (choice, n) in groups {
             let model = Model::new(probed.network, probed.speed, choice, *n)?;
             let course = Course::new(model.rank(choice, workers, *n)?);
             if speaks {
-                eprintln!("gleaner: {}", course.announce(&probed));
+                say(format_args!("gleaner: {}", course.announce(&probed)));
             }
             courses.push(course);
         }
@@ -105,7 +108,7 @@ impl Auto {
     }
 
     /// What all groups have come to.
-    pub(crate) fn chosen(&self) -> Vec<Chosen> {
+    pub(crate) fn chosen(&self) -> Vec<AutoChoice> {
         self.courses.iter().map(Course::chosen).collect()
     }
 
@@ -132,7 +135,7 @@ impl Auto {
                 changed.push(group);
             }
             if course.is_settled() && self.speaks {
-                eprintln!("gleaner: {}", course.summary());
+                say(format_args!("gleaner: {}", course.summary()));
             }
         }
         Ok(changed)

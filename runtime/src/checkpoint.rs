@@ -5,13 +5,16 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use gleaner_algorithms::Layers;
 use gleaner_algorithms::residual::Waiting;
 use gleaner_algorithms::schedule::Memory;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use crate::staged::{Staged, StagedError};
+use crate::checksum;
+use crate::report;
+use crate::staged::{self, Staged, StagedError};
 
-const FORMAT: &str = "gleaner residual 3";
+const FORMAT: &str = "gleaner residual 4";
 const RESIDUAL: &str = "residual.";
 const VELOCITY: &str = "velocity.";
 const THRESHOLDS: &str = "thresholds.";
@@ -52,6 +55,25 @@ pub enum CheckpointError {
         /// In this job.
         expected: String,
     },
+    /// Another rank cannot go on from its own.
+    #[error("rank {rank} cannot go on from its checkpoint: {reason}")]
+    Refused {
+        /// Which rank.
+        rank: u32,
+        /// What it says.
+        reason: String,
+    },
+    /// Not of the same step and the same run as another rank's.
+    #[error(
+        "the checkpoints of the ranks do not belong together: rank {}'s is of {}, rank {}'s of {}; load those that all ranks \
+         wrote at the same step of the same run", first.0, first.1, other.0, other.1
+    )]
+    Apart {
+        /// A rank, and where its checkpoint stands.
+        first: (u32, String),
+        /// Another.
+        other: (u32, String),
+    },
     /// No files at all.
     #[error("load_from() was given no checkpoints; it takes those of all ranks, in the order of the ranks")]
     Nothing,
@@ -68,6 +90,8 @@ pub(crate) struct State {
     pub(crate) skipped: u64,
     pub(crate) rank: u32,
     pub(crate) workers: u32,
+    /// Which run this is of: the same on all ranks, and after a job goes on from a checkpoint.
+    pub(crate) run: String,
     pub(crate) method: String,
     /// What was not delivered, by parameter.
     pub(crate) waiting: BTreeMap<String, Waiting>,
@@ -89,10 +113,31 @@ impl State {
         self.step - self.skipped
     }
 
-    /// The group whose knowledge a group of these parameters takes over: the one that has the same, in the same order. Any
-    /// other begins afresh, from the present step on. A method that can convert what it knows would do so here.
+    /// The group that has these parameters, in the same order.
     pub(crate) fn carried_over(&self, parameters: &[String]) -> Option<usize> {
         self.groups.iter().position(|group| group.parameters == parameters)
+    }
+
+    /// The group whose knowledge a group of these parameters takes over: the very same, or else the first of those that have
+    /// most entries in common with it.
+    pub(crate) fn nearest(&self, parameters: &[String]) -> Option<&Learnt> {
+        let same = self.carried_over(parameters);
+        let common = |group: &Learnt| -> usize {
+            let names = group.parameters.iter().filter(|name| parameters.contains(name));
+            names.map(|name| self.entries_of(name)).sum()
+        };
+        let most = self.groups.iter().map(common).max().filter(|&most| most > 0);
+        let near = || self.groups.iter().position(|group| Some(common(group)) == most);
+        self.groups.get(same.or_else(near)?)
+    }
+
+    /// What the gradient of a group was made of.
+    pub(crate) fn layers(&self, group: &Learnt) -> Layers {
+        Layers::of(group.parameters.iter().map(|name| self.entries_of(name)))
+    }
+
+    fn entries_of(&self, parameter: &str) -> usize {
+        self.waiting.get(parameter).map_or(0, |waiting| waiting.residual.len())
     }
 
     pub(crate) fn expect<T: PartialEq + Display>(
@@ -111,6 +156,23 @@ impl State {
 }
 
 pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
+    let file = write(path, state)?;
+    let mut staged = Staged::private();
+    staged.write(path, |out| out.write_all(&file))?;
+    staged.publish()?;
+    // What cannot be removed does no harm.
+    let is_this = |name: &str| path.file_name().is_some_and(|this| this == name);
+    for left in staged::sweep(&staged::folder(path), is_this).unwrap_or_default() {
+        report::say(format_args!(
+            "gleaner: removed {}, which a writer that was killed has left",
+            left.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The contents of the file of that path.
+pub(crate) fn write(path: &Path, state: &State) -> Result<Vec<u8>, CheckpointError> {
     let tensors = state.waiting.iter().flat_map(|(name, waiting)| {
         let velocity = waiting.velocity.as_ref().map(|values| (format!("{VELOCITY}{name}"), bytes(values)));
         std::iter::once((format!("{RESIDUAL}{name}"), bytes(&waiting.residual))).chain(velocity)
@@ -131,29 +193,36 @@ pub(crate) fn save(path: &Path, state: &State) -> Result<(), CheckpointError> {
         TensorView::new(*kind, vec![bytes.len() / size], bytes).map(|view| (name.as_str(), view))
     });
     let groups: Vec<&[String]> = state.groups.iter().map(|group| group.parameters.as_slice()).collect();
-    let metadata = HashMap::from([
+    let mut metadata = HashMap::from([
         ("groups".to_owned(), serde_json::json!(groups).to_string()),
         ("format".to_owned(), FORMAT.to_owned()),
         ("step".to_owned(), state.step.to_string()),
         ("skipped".to_owned(), state.skipped.to_string()),
         ("rank".to_owned(), state.rank.to_string()),
         ("workers".to_owned(), state.workers.to_string()),
+        ("run".to_owned(), state.run.clone()),
         ("method".to_owned(), state.method.clone()),
     ]);
-    let file = views
+    checksum::reserve(&mut metadata);
+    let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
+    let mut file = views
         .collect::<Result<Vec<_>, _>>()
         .and_then(|views| safetensors::serialize(views, Some(metadata)))
-        .map_err(|e| CheckpointError::Damaged { path: path.into(), what: e.to_string() })?;
-    let mut staged = Staged::default();
-    staged.write(path, |out| out.write_all(&file))?;
-    Ok(staged.publish()?)
+        .map_err(|e| damaged(e.to_string()))?;
+    checksum::seal(&mut file).map_err(|e| damaged(e.to_string()))?;
+    Ok(file)
 }
 
 pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
     let file = std::fs::read(path).map_err(|source| CheckpointError::Read { path: path.into(), source })?;
+    read(path, &file)
+}
+
+/// What the file of that path holds.
+pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
-    let (_, header) = SafeTensors::read_metadata(&file).map_err(|e| damaged(e.to_string()))?;
-    let tensors = SafeTensors::deserialize(&file).map_err(|e| damaged(e.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(file).map_err(|e| damaged(e.to_string()))?;
+    let tensors = SafeTensors::deserialize(file).map_err(|e| damaged(e.to_string()))?;
     let metadata = header.metadata().clone().unwrap_or_default();
     let text =
         |key: &str| metadata.get(key).cloned().ok_or_else(|| damaged(format!("it does not say its {key}")));
@@ -164,6 +233,7 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
     if text("format")? != FORMAT {
         return Err(damaged(format!("its format is '{}', expected '{FORMAT}'", text("format")?)));
     }
+    checksum::verify(file).map_err(|error| damaged(error.to_string()))?;
     let groups: Vec<Vec<String>> = serde_json::from_str(&text("groups")?)
         .map_err(|error| damaged(format!("its groups cannot be read: {error}")))?;
     let (step, skipped) = (number("step")?, number("skipped")?);
@@ -223,6 +293,7 @@ pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
         skipped,
         rank: small("rank")?,
         workers: small("workers")?,
+        run: text("run")?,
         method: text("method")?,
         waiting,
         groups,
@@ -244,6 +315,7 @@ mod tests {
             skipped: 2,
             rank: 2,
             workers: 5,
+            run: "0123456789abcdef".repeat(2),
             method: "spardl".into(),
             waiting: BTreeMap::from([("a".into(), moving), ("b.c\"".into(), Waiting::default())]),
             groups: vec![

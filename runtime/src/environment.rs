@@ -1,10 +1,17 @@
 //! Who this worker is, from whatever started it.
 
 use std::env::VarError;
+use std::fs::FileType;
+use std::io::PipeReader;
+use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_transport::{Peer, Secret, SecretError, tcp};
+
+use crate::inherited;
 
 /// How long a peer may be silent, unless `GLEANER_TIMEOUT` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,10 +28,17 @@ pub struct Config {
     pub world_size: u32,
     /// Where rank 0 listens, as `host:port`. Not needed for one worker.
     pub rendezvous: Option<String>,
-    /// What all workers of the job know and nobody else. Not needed for one worker.
+    /// What all workers of the job know and nobody else. Not needed for one worker. It is wiped from memory when this is
+    /// dropped, and by a session as soon as it has made the job's key of it.
     pub secret: Option<Secret>,
+    /// Keeps jobs with the same secret apart: any text, the same at all workers of one.
+    pub job: String,
+    /// Whether links are not encrypted, on a network that is trusted.
+    pub is_plain: bool,
     /// After this long without a sign of life a peer counts as dead.
     pub timeout: Duration,
+    /// For rank 0: a socket that is bound to the rendezvous already.
+    pub listener: Option<Arc<TcpListener>>,
 }
 
 /// An environment that describes no job.
@@ -62,12 +76,34 @@ pub enum ConfigError {
         /// The world size.
         world_size: u32,
     },
+    /// A descriptor that should have come from the launcher.
+    #[error("the descriptor {number} that {name} names {why}")]
+    Descriptor {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        number: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A secret where all children of a process find it.
+    #[error(
+        "GLEANER_SECRET is not read, since every child of a process has its environment: write the secret to a file of mode \
+         0600, and set GLEANER_SECRET_FILE to its path on every worker"
+    )]
+    InEnvironment,
     /// No secret.
     #[error(
         "no secret is known for this job of {0} workers: create one with `(umask 077; openssl rand -hex 32 > job.secret)` and set \
          GLEANER_SECRET_FILE to its path on every worker"
     )]
     NoSecret(u32),
+    /// No id beside a secret that other jobs may have.
+    #[error(
+        "nothing tells this job from others with the same secret: set GLEANER_JOB to any text, the same on every worker of one \
+         start of the job and another for the next, such as train-17"
+    )]
+    NoJob,
     /// A secret that cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -77,12 +113,16 @@ type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
 impl Config {
     /// From the variables that `gleaner launch` sets (`GLEANER_RANK`, `GLEANER_WORLD_SIZE`, `GLEANER_RENDEZVOUS`,
-    /// `GLEANER_SECRET`), or else torchrun's, Open MPI's or Slurm's; then the secret is in the file that
+    /// `GLEANER_SECRET_FD`), or else torchrun's, Open MPI's or Slurm's; then the secret is in the file that
     /// `GLEANER_SECRET_FILE` names, and `GLEANER_RENDEZVOUS` overrides where rank 0 listens. Without any of them
-    /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`.
+    /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`. `GLEANER_JOB` overrides the id of
+    /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted.
+    ///
+    /// The secret that `gleaner launch` hands over can be read once, by one process.
     ///
     /// # Errors
-    /// Variables that are missing, make no sense or contradict each other, or a secret file that others can read.
+    /// Variables that are missing, make no sense or contradict each other, a secret file that others can read, or a secret that
+    /// was read before. A secret from a file, and no id that tells the job from others with the same file.
     pub fn from_environment() -> Result<Self, ConfigError> {
         Self::from_lookup(&|name| std::env::var(name))
     }
@@ -96,8 +136,17 @@ impl Config {
             })?,
             Err(_) => TIMEOUT,
         };
+        let is_plain = match get("GLEANER_PLAIN").as_deref() {
+            Err(_) | Ok("" | "0") => false,
+            Ok("1") => true,
+            Ok(other) => {
+                let (name, value) = ("GLEANER_PLAIN", other.to_owned());
+                return Err(ConfigError::Value { name, value, expected: "1 or 0" });
+            }
+        };
+        let alone = Self::alone(timeout);
         let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
-            return Ok(Self { rank: 0, world_size: 1, rendezvous: None, secret: None, timeout });
+            return Ok(alone);
         };
         let number = |name: &'static str| -> Result<u32, ConfigError> {
             let value = get(name).map_err(|_| ConfigError::Missing {
@@ -114,7 +163,7 @@ impl Config {
             return Err(ConfigError::Rank { name: starter.rank, rank, world_size });
         }
         if world_size == 1 {
-            return Ok(Self { rank, world_size, rendezvous: None, secret: None, timeout });
+            return Ok(alone);
         }
         let rendezvous = match get("GLEANER_RENDEZVOUS") {
             Ok(rendezvous) => rendezvous,
@@ -125,12 +174,32 @@ impl Config {
                 todo: "set it on every worker to the host of rank 0 and a free port there, such as node1:29400",
             })?,
         };
-        let secret = match (get("GLEANER_SECRET"), get("GLEANER_SECRET_FILE")) {
-            (Ok(hex), _) => Secret::from_hex(&hex)?,
-            (_, Ok(path)) => Secret::from_file(PathBuf::from(path))?,
+        let secret = match (get(inherited::SECRET), get("GLEANER_SECRET_FILE"), get("GLEANER_SECRET")) {
+            (Ok(number), ..) => {
+                let pipe = inherited::take(inherited::SECRET, &number, FileType::is_fifo)?;
+                Secret::from_pipe(PipeReader::from(pipe))?
+            }
+            (_, Ok(path), _) => Secret::from_file(PathBuf::from(path))?,
+            (_, _, Ok(_)) => return Err(ConfigError::InEnvironment),
             _ => return Err(ConfigError::NoSecret(world_size)),
         };
-        Ok(Self { rank, world_size, rendezvous: Some(rendezvous), secret: Some(secret), timeout })
+        let named = get("GLEANER_JOB").ok().filter(|job| !job.is_empty());
+        let job = named.or_else(|| (starter.job)(get)).ok_or(ConfigError::NoJob)?;
+        let listener = match get(inherited::LISTENER) {
+            Ok(number) if !number.is_empty() => {
+                let socket = inherited::take(inherited::LISTENER, &number, FileType::is_socket)?;
+                Some(Arc::new(TcpListener::from(socket)))
+            }
+            _ => None,
+        };
+        let (rendezvous, secret) = (Some(rendezvous), Some(secret));
+        Ok(Self { rank, world_size, rendezvous, secret, job, is_plain, timeout, listener })
+    }
+
+    /// A job of one worker.
+    pub fn alone(timeout: Duration) -> Self {
+        let (rendezvous, secret, job, listener) = (None, None, String::new(), None);
+        Self { rank: 0, world_size: 1, rendezvous, secret, job, is_plain: false, timeout, listener }
     }
 
     /// Whether something that starts workers has started this process as one.
@@ -139,14 +208,17 @@ impl Config {
     }
 
     /// What the network needs to know; None for a job of one worker.
-    pub(crate) fn tcp(&self) -> Option<tcp::TcpConfig> {
+    pub(crate) fn tcp(self) -> Option<tcp::TcpConfig> {
         Some(tcp::TcpConfig {
             peer: Peer(self.rank),
             workers: self.world_size,
-            rendezvous: self.rendezvous.clone()?,
-            secret: self.secret.clone()?,
+            rendezvous: self.rendezvous?,
+            secret: self.secret?,
+            job: self.job,
+            is_plain: self.is_plain,
             timeout: self.timeout,
-            listener: None,
+            // Another one of the same socket, which no child inherits.
+            listener: self.listener.and_then(|listener| listener.try_clone().ok()),
         })
     }
 }
@@ -160,6 +232,8 @@ struct Starter {
     world_size: &'static str,
     /// Where rank 0 can listen, as far as its variables tell.
     rendezvous: fn(Lookup<'_>) -> Option<String>,
+    /// What tells this job, and this start of it, from others; the same at all its workers.
+    job: fn(Lookup<'_>) -> Option<String>,
 }
 
 /// In this order: mpirun may run inside a Slurm job and torchrun inside either.
@@ -170,6 +244,8 @@ const STARTERS: &[Starter] = &[
         rank: "GLEANER_RANK",
         world_size: "GLEANER_WORLD_SIZE",
         rendezvous: |_| None,
+        // What the launcher hands over is fresh for each job.
+        job: |get| get(inherited::SECRET).ok().map(|_| String::new()),
     },
     Starter {
         name: "torchrun",
@@ -181,6 +257,12 @@ const STARTERS: &[Starter] = &[
             let port: u16 = get("MASTER_PORT").ok()?.trim().parse().ok()?;
             Some(format!("{}:{}", get("MASTER_ADDR").ok()?, port.checked_add(1)?))
         },
+        // Without --rdzv-id all run ids are "none". The port is one job's at a time.
+        job: |get| {
+            let (port, restart) =
+                (get("MASTER_PORT").ok()?, get("TORCHELASTIC_RESTART_COUNT").unwrap_or_default());
+            Some(format!("{}.{port}.{restart}", get("TORCHELASTIC_RUN_ID").ok()?))
+        },
     },
     Starter {
         name: "Open MPI",
@@ -190,9 +272,10 @@ const STARTERS: &[Starter] = &[
         // Only when all workers are on this host is rank 0 known to be.
         rendezvous: |get| {
             let local = get("OMPI_COMM_WORLD_LOCAL_SIZE").ok()?;
-            let job = get("PMIX_NAMESPACE").or_else(|_| get("OMPI_MCA_ess_base_jobid")).ok()?;
+            let job = mpi_job(get)?;
             (local == get("OMPI_COMM_WORLD_SIZE").ok()?).then(|| format!("127.0.0.1:{}", port_of(&job)))
         },
+        job: mpi_job,
     },
     Starter {
         name: "Slurm",
@@ -202,12 +285,24 @@ const STARTERS: &[Starter] = &[
         world_size: "SLURM_NTASKS",
         rendezvous: |get| {
             let nodes = get("SLURM_STEP_NODELIST").or_else(|_| get("SLURM_JOB_NODELIST")).ok()?;
-            let step = get("SLURM_STEP_ID").unwrap_or_default();
-            let job = get("SLURM_JOB_ID").ok()?;
-            Some(format!("{}:{}", first_host(&nodes), port_of(&format!("{job}.{step}"))))
+            Some(format!("{}:{}", first_host(&nodes), port_of(&slurm_step(get)?)))
+        },
+        // A job that was requeued keeps its number.
+        job: |get| {
+            let restart = get("SLURM_RESTART_COUNT").unwrap_or_default();
+            Some(format!("{}.{restart}", slurm_step(get)?))
         },
     },
 ];
+
+fn mpi_job(get: Lookup<'_>) -> Option<String> {
+    get("PMIX_NAMESPACE").or_else(|_| get("OMPI_MCA_ess_base_jobid")).ok()
+}
+
+fn slurm_step(get: Lookup<'_>) -> Option<String> {
+    let step = get("SLURM_STEP_ID").unwrap_or_default();
+    Some(format!("{}.{step}", get("SLURM_JOB_ID").ok()?))
+}
 
 /// A port that all workers of a job derive alike from its name.
 fn port_of(job: &str) -> u32 {
@@ -244,90 +339,4 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        Config::from_lookup(&|name| {
-            let found = variables.iter().find(|(n, _)| *n == name);
-            found.map(|(_, v)| (*v).to_owned()).ok_or(VarError::NotPresent)
-        })
-    }
-
-    const SECRET: (&str, &str) =
-        ("GLEANER_SECRET", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
-
-    #[test]
-    fn every_starter_is_understood() {
-        let alone = config(&[]).unwrap();
-        assert_eq!((alone.rank, alone.world_size, alone.timeout), (0, 1, TIMEOUT));
-
-        let torchrun =
-            [("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "node1"), ("MASTER_PORT", "29400"), SECRET];
-        let torchrun = config(&torchrun).unwrap();
-        assert_eq!((torchrun.rank, torchrun.rendezvous.as_deref()), (3, Some("node1:29401")));
-
-        let slurm = [
-            ("SLURM_PROCID", "1"),
-            ("SLURM_NTASKS", "2"),
-            ("SLURM_JOB_ID", "77"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_STEP_NODELIST", "gpu[03-05],login1"),
-            ("GLEANER_TIMEOUT", "500ms"),
-            SECRET,
-        ];
-        let slurm = config(&slurm).unwrap();
-        assert!(slurm.rendezvous.unwrap().starts_with("gpu03:2"));
-        assert_eq!(slurm.timeout, Duration::from_millis(500));
-
-        let mut mpi = vec![
-            ("OMPI_COMM_WORLD_RANK", "1"),
-            ("OMPI_COMM_WORLD_SIZE", "2"),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-            ("PMIX_NAMESPACE", "1234"),
-            ("SLURM_PROCID", "0"),
-            SECRET,
-        ];
-        assert!(config(&mpi).unwrap().rendezvous.unwrap().starts_with("127.0.0.1:2"));
-        mpi[2].1 = "1";
-        let error = config(&mpi).unwrap_err().to_string();
-        assert!(error.contains("Open MPI") && error.contains("GLEANER_RENDEZVOUS"), "{error}");
-        mpi.push(("GLEANER_RENDEZVOUS", "10.0.0.1:5000"));
-        assert_eq!(config(&mpi).unwrap().rendezvous.as_deref(), Some("10.0.0.1:5000"));
-    }
-
-    #[test]
-    fn variables_that_anybody_may_export_start_nothing() {
-        assert_eq!(config(&[("MASTER_ADDR", "localhost")]).unwrap().world_size, 1);
-        assert_eq!(config(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap().world_size, 1);
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let sentence = |variables: &[(&str, &str)]| config(variables).unwrap_err().to_string();
-        let missing = sentence(&[("GLEANER_RANK", "0")]);
-        assert!(missing.contains("GLEANER_WORLD_SIZE"), "{missing}");
-        let outside = sentence(&[("GLEANER_RANK", "4"), ("GLEANER_WORLD_SIZE", "4")]);
-        assert!(outside.contains("is 4") && outside.contains("0 to world size - 1"), "{outside}");
-        let rank = sentence(&[("GLEANER_RANK", "two"), ("GLEANER_WORLD_SIZE", "4")]);
-        assert!(rank.contains("'two'"), "{rank}");
-        let job = [("GLEANER_RANK", "0"), ("GLEANER_WORLD_SIZE", "4"), ("GLEANER_RENDEZVOUS", "a:1")];
-        let secret = sentence(&job);
-        assert!(secret.contains("GLEANER_SECRET_FILE"), "{secret}");
-        let timeout = sentence(&[("GLEANER_TIMEOUT", "soon")]);
-        assert!(timeout.contains("'soon'"), "{timeout}");
-    }
-
-    #[test]
-    fn the_first_host_of_a_node_list() {
-        for (list, host) in [
-            ("n1", "n1"),
-            ("n1,n2", "n1"),
-            ("gpu[03-05,9],x", "gpu03"),
-            ("a[1]-ib,b", "a1-ib"),
-            ("r[7,9]", "r7"),
-        ] {
-            assert_eq!(first_host(list), host, "{list}");
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::fmt;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::residual::VersionError;
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
+use gleaner_transport::tcp::JoinError;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointError;
@@ -59,8 +60,8 @@ pub struct Cancelled {
     pub reducer: String,
 }
 
-/// What a session's calls report.
-#[derive(Debug, thiserror::Error)]
+/// What a session's calls report. `Debug` prints the sentence too, since a `main` that returns an error shows it by that.
+#[derive(thiserror::Error)]
 pub enum Error {
     /// Rank, world size, rendezvous or secret are missing or contradict each other.
     #[error(transparent)]
@@ -99,4 +100,23 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who is to blame that the workers did not come together, as far as this one knows.
+pub(crate) fn culprit(error: &JoinError, this: u32) -> Option<u32> {
+    match error {
+        JoinError::Missing { is_alone: true, .. } => Some(0),
+        JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
+        JoinError::Left { peer, .. } | JoinError::Slow { peer, .. } => Some(peer.0),
+        JoinError::Unreachable { .. } | JoinError::Lost { .. } | JoinError::NoOutcome { .. } => Some(0),
+        // Rank 0 knows who.
+        JoinError::Failed { .. } => None,
+        _ => Some(this),
+    }
 }

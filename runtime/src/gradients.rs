@@ -2,26 +2,28 @@
 
 mod regrouping;
 mod saving;
+mod times;
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::residual::{OnNonFinite, norm};
-use gleaner_algorithms::{Method, Partition, Reduction, Sparsity};
-use tokio::sync::oneshot;
+use gleaner_algorithms::{Method, Reduction, Sparsity};
 
-use crate::algorithm::{Done, Run, Stopped};
-use crate::auto::{Auto, Chosen};
+use crate::algorithm::Outcome;
+use crate::auto::{Auto, AutoChoice};
+use crate::exchange::Exchange;
 use crate::failure::{Error, Failure};
 use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
-use crate::session::Inner;
-use crate::steps::Cause;
-use crate::tag::StepId;
+use crate::session::{Inner, block_on};
 use crate::update::{Skipped, Update};
+
+pub use times::StepTimes;
 
 /// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
 ///
@@ -29,30 +31,35 @@ use crate::update::{Skipped, Update};
 /// become ready in different orders on different ranks.
 pub struct Gradients {
     session: Arc<Inner>,
-    channel: u8,
+    /// Tells this exchange apart from others of the session.
+    channel: u64,
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
     /// Chooses the groups' methods, if the method is a choice.
     auto: Option<Auto>,
-    groups: Vec<Gathering>,
+    exchange: Exchange<f32>,
+    gathering: Vec<Gathering>,
+    /// Whether to keep what is selected from, and what was kept of it.
+    keeps: bool,
+    kept: Vec<(usize, Arc<Vec<f32>>)>,
     /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
     held: Vec<Vec<f32>>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
-    step: u64,
     times: StepTimes,
     lost: f64,
     /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
     refused: Option<String>,
     skipped: u64,
+    run: String,
     failed: Option<Failure>,
 }
 
 /// A group whose parameters become ready one by one.
+#[derive(Default)]
 struct Gathering {
-    group: Group,
     /// Parameters that are not ready yet in this step.
     missing: usize,
     parameters: usize,
@@ -60,42 +67,29 @@ struct Gathering {
     accumulating: Duration,
     /// When its exchange began.
     began: Option<Instant>,
-    running: Option<Done>,
-}
-
-/// Where this worker's time in a step went, summed over its groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepTimes {
-    /// Accumulating gradients, choosing entries and preparing messages.
-    pub select: Duration,
-    /// Waiting for messages.
-    pub exchange: Duration,
-    /// Taking received entries in, putting the update together, and committing residuals.
-    pub merge: Duration,
-    /// How long `wait` kept the trainer waiting.
-    pub waiting: Duration,
+    /// Whether its step has begun, or was given up.
+    is_under_way: bool,
 }
 
 impl Gradients {
     pub(crate) fn new(
         session: Arc<Inner>,
-        channel: u8,
+        channel: u64,
         layout: &Layout,
         method: Method,
     ) -> Result<Self, Error> {
         let lines = describe(layout, &method);
-        let agree = || session.agree(Purpose::Gradients, &lines);
         if method.is_auto() {
             // Before anything is measured for it.
-            agree()?;
+            session.agree(Purpose::Gradients, &lines)?;
         }
-        let gradients = Self::make(session.clone(), channel, layout, method)?;
-        agree()?;
+        let mut gradients = Self::make(session.clone(), channel, layout, method)?;
+        gradients.run = session.agree_and_draw(Purpose::Gradients, &lines)?;
         Ok(gradients)
     }
 
     /// Before the first step. The caller lets all ranks come together before they send anything.
-    fn make(session: Arc<Inner>, channel: u8, layout: &Layout, method: Method) -> Result<Self, Error> {
+    fn make(session: Arc<Inner>, channel: u64, layout: &Layout, method: Method) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
         let mut methods = Vec::new();
         let mut before = 0;
@@ -123,40 +117,34 @@ impl Gradients {
         if method.is_auto() {
             auto = Some(Auto::new(&session, &methods)?);
         }
-        let mut groups = Vec::new();
+        let (mut groups, mut gathering) = (Vec::new(), Vec::new());
         for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
-            let group =
-                Group::new(&session, method, layout.layers(number), stream(channel, number), Reduction::Sum)?;
+            let (membership, layers) = (session.membership(), layout.layers(number));
+            groups.push(Group::new(membership, method, layers, stream(channel, number), Reduction::Sum)?);
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
-            groups.push(Gathering {
-                group,
-                missing: parameters,
-                parameters,
-                accumulating: Duration::ZERO,
-                began: None,
-                running: None,
-            });
+            gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
         }
         let ready = vec![false; layout.parameters.len()];
-        let layout = Arc::new(layout.clone());
-        let times = StepTimes::default();
         Ok(Self {
+            exchange: Exchange::new(session.clone(), groups, 0, false)?,
             session,
             channel,
-            layout,
+            layout: Arc::new(layout.clone()),
             by_name,
             method,
             auto,
-            groups,
+            gathering,
+            keeps: false,
+            kept: Vec::new(),
             held: vec![Vec::new(); ready.len()],
             ready,
             given: 0,
-            step: 0,
-            times,
+            times: StepTimes::default(),
             lost: 0.0,
             refused: None,
             skipped: 0,
+            run: String::new(),
             failed: None,
         })
     }
@@ -182,6 +170,8 @@ impl Gradients {
         }
         if self.given == 0 {
             self.times = StepTimes::default();
+            // The update was dropped before it was there: nothing waited for it.
+            self.exchange.rest();
         }
         self.ready[position] = true;
         self.given += 1;
@@ -201,7 +191,7 @@ impl Gradients {
         let clock = Instant::now();
         // Of all parameters together: the norm of their norms.
         let norms: Vec<f64> = self.held.iter().map(|values| norm(values)).collect();
-        let factor = self.method.correction().shortening(norm(&norms), self.session.post.workers);
+        let factor = self.method.correction().shortening(norm(&norms), self.session.workers);
         if let Some(factor) = factor {
             self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
         }
@@ -215,50 +205,58 @@ impl Gradients {
     /// Adds a parameter's gradient to its residual, and begins its group's exchange with the last.
     fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
-        let p = &self.layout.parameters[position];
-        let gathering = &mut self.groups[p.group];
-        let id = StepId::new(gathering.group.epoch(), self.channel, p.group as u16, self.step);
-        if let Err(reason) = gathering.group.accumulate(&p.name, p.offset, gradient) {
+        let (number, offset) =
+            (self.layout.parameters[position].group, self.layout.parameters[position].offset);
+        let name = &self.layout.parameters[position].name;
+        let accumulated = self.exchange.group(number).accumulate(name, offset, gradient);
+        self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
+        if let Err(reason) = accumulated {
             if self.method.nonfinite() == OnNonFinite::Skip {
                 // A group that waits for the others to leave it out does not begin.
-                gathering.running.get_or_insert_with(|| self.session.leave_out(id, self.step));
+                if !std::mem::replace(&mut self.gathering[number].is_under_way, true) {
+                    self.exchange.leave_out(number);
+                }
                 self.refused.get_or_insert(reason);
                 self.count(position, clock.elapsed());
                 return Ok(());
             }
-            let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
+            let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
             return Err(self.fail(failure));
         }
-        let last = gathering.missing == 1 && gathering.running.is_none();
-        if last {
-            let (program, execution) = gathering.group.begin()?;
-            let (done, running) = oneshot::channel();
-            gathering.running = Some(running);
-            let group = p.group;
-            // The clock stops first: the exchange may take the processor at once.
-            self.count(position, clock.elapsed());
-            self.groups[group].began = Some(Instant::now());
-            self.session.run(Run { id, step: self.step, program, execution, done });
-        } else {
-            self.count(position, clock.elapsed());
+        // The clock stops first: the exchange may take the processor at once.
+        self.count(position, clock.elapsed());
+        let gathering = &mut self.gathering[number];
+        if gathering.missing == 0 && !std::mem::replace(&mut gathering.is_under_way, true) {
+            gathering.began = Some(Instant::now());
+            let begun = self.exchange.begin(number, self.keeps)?;
+            self.times.blocked += begun.blocked;
+            self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
         }
         Ok(())
     }
 
     /// A parameter's gradient was taken in, which took so long.
     fn count(&mut self, position: usize, took: Duration) {
-        let gathering = &mut self.groups[self.layout.parameters[position].group];
+        let gathering = &mut self.gathering[self.layout.parameters[position].group];
         gathering.missing -= 1;
         gathering.accumulating += took;
         self.times.select += took;
     }
 
-    /// What this worker selects from in the present step: its gradient and its residual, in the order of the layout. Nothing
-    /// before the gradients of all parameters are ready, after [`wait`](Self::wait), or if one of them was not finite.
+    /// Whether to keep what this worker selects from until [`wait`](Self::wait), for [`accumulated`](Self::accumulated). It
+    /// costs a copy in each step.
+    pub fn keep_accumulated(&mut self, keeps: bool) {
+        self.keeps = keeps;
+    }
+
+    /// What this worker selects from in the present step, if it is [kept](Self::keep_accumulated): its gradient and its
+    /// residual, in the order of the layout. Nothing before the gradients of all parameters are ready, after
+    /// [`wait`](Self::wait), or if one of them was not finite.
     pub fn accumulated(&self) -> Option<Vec<f32>> {
         let mut entries = Vec::with_capacity(self.layout.entries());
         for p in &self.layout.parameters {
-            entries.extend_from_slice(self.groups[p.group].group.accumulated(p.offset..p.offset + p.len)?);
+            let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
+            entries.extend_from_slice(&kept.1[p.offset..p.offset + p.len]);
         }
         Some(entries)
     }
@@ -268,91 +266,80 @@ impl Gradients {
     /// # Errors
     /// Parameters whose gradients are missing, or a job that has failed.
     pub fn wait(&mut self) -> Result<Update, Error> {
+        let _blocked = self.session.mailbox.block();
+        block_on(self.updated())
+    }
+
+    /// [`wait`](Self::wait) for tasks of an async runtime, whichever it is. Dropped before it is ready, the step is
+    /// committed nevertheless, and its update is lost.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub async fn updated(&mut self) -> Result<Update, Error> {
         self.alive()?;
-        let missing: Vec<String> = (self.layout.parameters.iter().zip(&self.ready))
-            .filter(|(_, ready)| !**ready)
-            .map(|(p, _)| format!("'{}'", p.name))
-            .collect();
-        if !missing.is_empty() {
-            return Err(LayoutError::Missing(missing.join(", ")).into());
+        if self.given < self.ready.len() {
+            return Err(LayoutError::Missing(self.missing()).into());
         }
         let clock = Instant::now();
-        let mut finished = Vec::with_capacity(self.groups.len());
-        let mut skipped = None;
-        let running: Vec<Option<Done>> = self.groups.iter_mut().map(|g| g.running.take()).collect();
-        for done in running.into_iter().flatten() {
-            match self.session.block_on(done) {
-                Ok(Ok(result)) => finished.push(result),
-                Ok(Err(Stopped::Failed(failure))) => return Err(self.fail(failure)),
-                // All ranks come to the same for each group, so all name the same rank.
-                Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
-                    skipped.get_or_insert(by);
-                }
-                // No handle of these steps is given out, so nobody can cancel them.
-                Ok(Err(Stopped::Cancelled { cause: Cause::Wish, .. })) | Err(_) => {
-                    let reason = "its worker's actors ended unexpectedly".into();
-                    let failure = Failure { rank: self.session.post.rank.0, step: Some(self.step), reason };
-                    return Err(self.fail(failure));
-                }
-            }
-        }
-        self.times.waiting = clock.elapsed();
-        self.lost = 0.0;
-        if let Some(rank) = skipped {
-            return self.leave_out(rank);
-        }
-        let clock = Instant::now();
-        let mut updates = Vec::with_capacity(finished.len());
-        // Whoever was kept waiting until the end also waited for being woken.
-        let awaited = self.times.waiting > AWAITED;
-        for (number, (gathering, (finished, times))) in self.groups.iter_mut().zip(finished).enumerate() {
-            let committing = Instant::now();
-            let delivered = gathering.group.commit(&self.session.post, finished)?;
-            self.lost += delivered.lost;
-            updates.push(delivered.sums);
-            gathering.missing = gathering.parameters;
-            let accumulating = std::mem::take(&mut gathering.accumulating);
-            let since = gathering.began.take().filter(|_| awaited);
-            let rest = since.map_or(times.total + committing.elapsed(), |began| began.elapsed());
-            if let Some(auto) = &mut self.auto {
-                auto.record(number, accumulating + rest);
-            }
-            self.times.select += times.select;
-            self.times.merge += times.merge;
-            self.times.exchange += times.total.saturating_sub(times.select + times.merge);
-        }
-        self.times.merge += clock.elapsed();
-        let update = self.end_step(updates, None);
-        self.revise()?;
-        Ok(update)
-    }
-
-    /// Ends a step that all ranks left out, as `rank` has asked: no group keeps anything of it.
-    fn leave_out(&mut self, rank: u32) -> Result<Update, Error> {
-        let mut nothing = Vec::with_capacity(self.groups.len());
-        for gathering in &mut self.groups {
-            nothing.push(gathering.group.leave_out()?);
-            gathering.missing = gathering.parameters;
-            (gathering.accumulating, gathering.began) = (Duration::ZERO, None);
-        }
-        self.skipped += 1;
+        let step = self.exchange.step;
         let own = self.refused.take();
-        Ok(self.end_step(nothing, Some(Skipped { rank, own })))
+        let gathered = self.end_step();
+        let outcome = match self.exchange.outcome() {
+            Some(outcome) => outcome.await.unwrap_or_else(|_| Err(self.session.ended(Some(step)).into())),
+            // A layout without parameters.
+            None => Ok(Outcome::Delivered { sums: Vec::new(), lost: 0.0, times: Vec::new() }),
+        };
+        let outcome = outcome.inspect_err(|error| {
+            if let Error::Failed(failure) = error {
+                self.failed = Some(failure.clone());
+            }
+        })?;
+        self.times.waiting = clock.elapsed();
+        self.session.recorder.program(step, "wait", clock..Instant::now());
+        self.lost = 0.0;
+        let (groups, skipped) = match outcome {
+            Outcome::Delivered { sums, lost, times } => {
+                self.record(&gathered, &times);
+                self.lost = lost;
+                (sums, None)
+            }
+            // All groups, as rank `by` has asked: no group keeps anything of the step.
+            Outcome::LeftOut { by, sums } => {
+                self.skipped += 1;
+                (sums, Some(Skipped { rank: by, own }))
+            }
+            // No handle of these steps is given out, so nobody can cancel them.
+            Outcome::Cancelled { by } => {
+                let reason = "it cancelled a step that cannot be cancelled".into();
+                return Err(self.fail(Failure { rank: by, step: Some(step), reason }));
+            }
+        };
+        if skipped.is_none() {
+            self.revise()?;
+        }
+        let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
+        let (workers, reduction) = (self.session.workers, Reduction::Sum);
+        Ok(Update { layout, by_name, groups, workers, step, reduction, skipped })
     }
 
-    fn end_step(&mut self, groups: Vec<(Partition, Vec<Bag>)>, skipped: Option<Skipped>) -> Update {
+    /// The parameters that are not ready in this step.
+    fn missing(&self) -> String {
+        let missing = self.layout.parameters.iter().zip(&self.ready).filter(|(_, ready)| !**ready);
+        missing.map(|(p, _)| format!("'{}'", p.name)).collect::<Vec<String>>().join(", ")
+    }
+
+    /// Makes room for the gradients of the next step. Gives what was gathered for this one.
+    fn end_step(&mut self) -> Vec<Gathering> {
         self.ready.fill(false);
         self.given = 0;
-        self.step += 1;
-        Update {
-            layout: self.layout.clone(),
-            by_name: self.by_name.clone(),
-            groups,
-            workers: self.session.post.workers,
-            step: self.step - 1,
-            reduction: Reduction::Sum,
-            skipped,
-        }
+        self.kept.clear();
+        let next = |Gathering { parameters, .. }: &Gathering| Gathering {
+            missing: *parameters,
+            parameters: *parameters,
+            ..Gathering::default()
+        };
+        let next = self.gathering.iter().map(next).collect();
+        std::mem::replace(&mut self.gathering, next)
     }
 
     /// Whether no gradient of a step was given yet. What concerns all steps has to wait otherwise, and for ever if the job has
@@ -364,27 +351,22 @@ impl Gradients {
 
     /// The methods of the groups: those that were chosen, if the method was a choice.
     pub fn methods(&self) -> Vec<Method> {
-        self.groups.iter().map(|g| g.group.routine.method().clone()).collect()
+        self.exchange.groups().map(|group| group.routine.method().clone()).collect()
     }
 
     /// What the method `auto` has come to for each group; nothing where the method was named.
-    pub fn chosen(&self) -> Vec<Chosen> {
+    pub fn chosen(&self) -> Vec<AutoChoice> {
         self.auto.as_ref().map(Auto::chosen).unwrap_or_default()
     }
 
     /// The number of the present step, from 0.
     pub fn step(&self) -> u64 {
-        self.step
+        self.exchange.step
     }
 
     /// How many steps were [skipped](Update::skipped), those before a checkpoint included.
     pub fn skipped(&self) -> u64 {
         self.skipped
-    }
-
-    /// Where the time of the last step went.
-    pub fn times(&self) -> StepTimes {
-        self.times
     }
 
     /// The sum of the magnitudes of what this worker dropped in the last step and did not collect: 0 under
@@ -395,19 +377,26 @@ impl Gradients {
 
     /// Latency rounds of one step: those of the longest group, since groups overlap.
     pub fn rounds(&self) -> u64 {
-        self.groups.iter().map(|g| g.group.rounds()).max().unwrap_or(0)
+        self.exchange.groups().map(|group| group.rounds()).max().unwrap_or(0)
     }
 
     /// Bytes that this worker received so far, headers of messages included.
     pub fn bytes_received(&self) -> u64 {
-        self.session.post.traffic().bytes_received
+        self.session.counters.read().bytes_received
     }
 
     fn alive(&self) -> Result<(), Error> {
-        match self.failed.clone().or_else(|| self.session.post.failure()) {
+        match self.failed.clone().or_else(|| self.session.failure()) {
             Some(failure) => Err(failure.into()),
             None => Ok(()),
         }
+    }
+
+    /// Ends the job on all ranks because this program cannot go on: their next calls fail with this rank's name and the
+    /// reason. Returns why the job failed: if it had failed before, that counts.
+    pub fn abort(&mut self, reason: &dyn Display) -> Error {
+        let (rank, step) = (self.session.rank.0, Some(self.exchange.step));
+        self.fail(Failure { rank, step, reason: reason.to_string() })
     }
 
     fn fail(&mut self, failure: Failure) -> Error {
@@ -420,12 +409,23 @@ impl Gradients {
     }
 }
 
-/// A trainer that waits longer than this is taken to wait for the exchange.
-const AWAITED: Duration = Duration::from_micros(100);
+/// A step that cannot be completed any more ends the job at once: its groups that are in flight would keep all ranks waiting.
+impl Drop for Gradients {
+    fn drop(&mut self) {
+        let is_midway = self.given > 0 && self.given < self.ready.len();
+        // A panic is told with what it says.
+        if is_midway && !thread::panicking() && self.alive().is_ok() {
+            let missing = self.missing();
+            self.abort(&format_args!(
+                "its program gave a step up before the gradients of {missing} were ready"
+            ));
+        }
+    }
+}
 
 /// Tells gradients apart that are exchanged side by side.
-fn stream(channel: u8, group: usize) -> u64 {
-    u64::from(channel) << 16 | group as u64
+fn stream(channel: u64, group: usize) -> u64 {
+    channel << 16 | group as u64
 }
 
 /// What all ranks must agree on, a line each.

@@ -64,14 +64,11 @@ pub enum LayoutError {
         "wait() was called before the gradients of {0} were ready; every parameter needs one in every step"
     )]
     Missing(String),
-    /// More gradient exchanges than the wire can number.
-    #[error("gradients() was called 256 times in one session; call it once, before the training loop")]
-    TooManyGradients,
-    /// More reducers than the wire can number.
+    /// More gradients than the wire can number.
     #[error(
-        "reducer() was called 65537 times in one session; make each reducer once, before the training loop"
+        "a session numbers 268435455 groups of gradients and reducers, and these are more; make each once, before the training loop"
     )]
-    TooManyReducers,
+    TooManyGradients,
     /// More groups than the wire can number.
     #[error("the layout has {0} groups; at most 65535 are possible")]
     TooManyGroups(usize),

@@ -1,24 +1,33 @@
 //! The actor system of one worker, the session that a trainer holds, and the launcher.
 //!
-//! A [`Session`] is a worker's membership in a job. Behind its blocking calls runs a tokio runtime with a small actor
-//! system (ractor): a `Worker` that supervises one `Link` for each peer and an `Algorithm`. Actors own lifecycle
-//! and control; payload never passes through a mailbox, it goes as `Bytes` between socket and merge in tasks.
+//! A [`Session`] is a worker's membership in a job. Behind its calls runs one I/O thread, which owns the links and the actors
+//! that answer to messages, and a few compute threads, which choose entries, merge and commit. A bag goes from the socket into
+//! the execution that waits for it, and what comes out of that goes to the socket, without a hand-off in between.
 //! The runtime names no method: it runs any schedule that the checker accepts.
 
 mod algorithm;
 mod auto;
 mod checkpoint;
+pub mod checksum;
+mod compute;
+mod engine;
 mod environment;
+mod exchange;
 mod failure;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gradients;
 mod group;
 mod inbox;
+mod inherited;
+mod io;
 pub mod launcher;
 mod layout;
 mod link;
+mod mailbox;
 mod memory;
 mod notes;
-mod post;
+mod positions;
 mod probe;
 mod reducer;
 pub mod report;
@@ -27,10 +36,11 @@ mod silence;
 pub mod staged;
 mod steps;
 mod tag;
+mod timeline;
 mod update;
 mod worker;
 
-pub use auto::{Chosen, Tried};
+pub use auto::{AutoChoice, Tried};
 pub use checkpoint::CheckpointError;
 pub use environment::{Config, ConfigError};
 pub use failure::{Cancelled, Error, Failure};
@@ -40,4 +50,5 @@ pub use memory::keep_freed_memory;
 pub use probe::Probed;
 pub use reducer::{Handle, Reducer};
 pub use session::Session;
+pub use timeline::Timeline;
 pub use update::{Skipped, Update};

@@ -1,235 +1,397 @@
-//! One open link: an actor for its life, two tasks for its bytes.
+//! What goes over one link: what waits to be sent, in which order, and how much either side may send.
+//!
+//! Control data goes first. Bags wait in lanes, one for each tag, and the lane of the lowest tag goes first: the group that
+//! comes first in the layout, which the next step needs first. Little is given to the transport at a time, so that the choice
+//! is made again often.
+//!
+//! **Credit.** A receiver says for each gradient how many bytes its peer may have sent of it since the beginning. A sender
+//! keeps what goes beyond that, so a peer that is several steps ahead, or whose groups are ready in another order, waits
+//! with its own memory and not with this worker's. Credit is given for what was taken in or thrown away, and leaves room for
+//! more than half of a window at any time; since a window is at least two steps, the next message of any step always fits
+//! once what came before it was taken in.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::Bytes;
-use gleaner_transport::{Link, LinkError, Message, Peer, Receiver, Sender};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::JoinHandle;
+use gleaner_transport::{Message, Moved, Tag};
 
-use crate::failure::Failure;
-use crate::inbox::Overdrawn;
-use crate::post::Post;
-use crate::silence::Silence;
-use crate::steps::Word;
-use crate::tag::Topic;
-use crate::worker::WorkerMessage;
+use crate::positions;
+use crate::tag::{PROBE, StepId, Topic};
 
-/// Messages that are written at once, at most.
-const BATCH: usize = 64;
+/// What an empty message costs of a credit, so that those are bounded too.
+pub(crate) const OVERHEAD: u64 = 64;
 
-/// Bytes that are written at once, rounded up to whole messages: behind them, news of a failure has to wait.
-const PORTION: usize = 1 << 20;
+/// Bytes that are given to the transport before what is urgent is chosen again.
+const PORTION: usize = 64 << 10;
 
-/// Supervised by the worker. It ends with an error when the link breaks.
-pub(crate) struct LinkActor;
+/// Control messages that may wait for a peer while it goes on sending: so many follow from its own only if it does not read.
+const UNREAD: usize = 1 << 14;
 
-pub(crate) struct LinkArguments {
-    pub(crate) link: Link,
-    pub(crate) outbox: UnboundedReceiver<Message>,
-    pub(crate) post: Arc<Post>,
-    pub(crate) worker: ActorRef<WorkerMessage>,
+/// Bytes per second below which a link counts as silent, unless whole messages come.
+const LEAST_RATE: f64 = 1024.0;
+
+/// What a payload takes of a credit, in bytes.
+pub(crate) fn cost(payload: &Bytes) -> u64 {
+    payload.len() as u64 + OVERHEAD
 }
 
-/// What its own tasks tell it.
-#[derive(Debug)]
-pub(crate) enum LinkMessage {
-    /// All is written that will be, or writing failed.
-    Written(Result<(), LinkError>),
-    /// Reading ended: the peer is gone, or was asked to go.
-    Read(Gone),
+/// See the module.
+pub(crate) struct Link {
+    transport: Option<Box<dyn gleaner_transport::Link>>,
+    waker: Waker,
+    control: VecDeque<Message>,
+    lanes: Lanes,
+    /// Messages that the transport has, by length, and their bytes.
+    submitted: VecDeque<usize>,
+    in_flight: usize,
+    flows: HashMap<u32, Flow>,
+    /// When something was last written.
+    wrote: Instant,
+    end: End,
+    is_written: bool,
+    /// What had moved when that was last looked at, and when that was.
+    moved: (Moved, Instant),
+    /// Whether what comes is still read.
+    reads: bool,
+    /// Bytes of bags and measurements that have come, and how many there are in all, once the peer has said goodbye.
+    came: u64,
+    last: Option<u64>,
 }
 
-/// How reading ended.
-#[derive(Debug)]
-pub(crate) enum Gone {
-    /// After a goodbye or an abort.
-    Said,
-    /// Without a word.
-    Broken(LinkError),
-    /// Not a sign of life for the whole time-out.
-    Silent,
-    /// It sent what no worker sends.
-    Rules(&'static str),
+/// The bytes of one gradient that go over a link, since it was made.
+#[derive(Debug, Default)]
+struct Flow {
+    sent: u64,
+    /// How many the peer lets this worker have sent.
+    allowed: u64,
+    received: u64,
+    /// Taken in or thrown away.
+    consumed: u64,
+    /// How many this worker lets the peer have sent.
+    granted: u64,
+    /// How many may wait here.
+    window: u64,
 }
 
-pub(crate) struct LinkState {
-    peer: Peer,
-    worker: ActorRef<WorkerMessage>,
-    reader: JoinHandle<()>,
-    writer: JoinHandle<()>,
-    ended: (bool, bool),
+impl Flow {
+    /// What to grant now, if it is worth a message.
+    fn due(&mut self) -> Option<u64> {
+        let grant = self.consumed + self.window;
+        let is_due = grant > self.granted && grant - self.granted > self.window / 2;
+        is_due.then(|| {
+            self.granted = grant;
+            grant
+        })
+    }
 }
 
-impl Actor for LinkActor {
-    type Msg = LinkMessage;
-    type State = LinkState;
-    type Arguments = LinkArguments;
+/// How a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Not yet.
+    Open,
+    /// With a goodbye behind the last bag. Control data still goes before it.
+    Parting,
+    /// With a goodbye that is on its way.
+    Parted,
+    /// With what it has.
+    Closing,
+}
 
-    async fn pre_start(
-        &self,
-        myself: ActorRef<LinkMessage>,
-        LinkArguments { link, outbox, post, worker }: LinkArguments,
-    ) -> Result<LinkState, ActorProcessingErr> {
-        let Link { peer, sender, receiver } = link;
-        let to_writer = myself.clone();
-        let posts = post.clone();
-        let writer = tokio::spawn(async move {
-            let _ = to_writer.cast(LinkMessage::Written(write(sender, outbox, &posts).await));
-        });
-        let to_worker = worker.clone();
-        let reader = tokio::spawn(async move {
-            let _ = myself.cast(LinkMessage::Read(read(peer, receiver, &post, &to_worker).await));
-        });
-        Ok(LinkState { peer, worker, reader, writer, ended: (false, false) })
+/// A peer broke the rules, in these words.
+pub(crate) type Broken = &'static str;
+
+impl Link {
+    /// A link that is not up yet. The waker is woken when the transport has something to do.
+    pub(crate) fn new(waker: Waker, now: Instant) -> Self {
+        Self {
+            transport: None,
+            waker,
+            control: VecDeque::new(),
+            lanes: Lanes::default(),
+            submitted: VecDeque::new(),
+            in_flight: 0,
+            flows: HashMap::new(),
+            wrote: now,
+            end: End::Open,
+            is_written: false,
+            moved: (Moved::default(), now),
+            reads: true,
+            came: 0,
+            last: None,
+        }
     }
 
-    async fn handle(
-        &self,
-        myself: ActorRef<LinkMessage>,
-        message: LinkMessage,
-        state: &mut LinkState,
-    ) -> Result<(), ActorProcessingErr> {
-        let reason = match message {
-            LinkMessage::Written(Ok(())) => {
-                state.ended.0 = true;
-                let _ = state.worker.cast(WorkerMessage::Flushed(state.peer));
-                None
-            }
-            // Reading tells more of how a link broke; it ends too.
-            LinkMessage::Written(Err(_)) => {
-                state.ended.0 = true;
-                let _ = state.worker.cast(WorkerMessage::Flushed(state.peer));
-                None
-            }
-            LinkMessage::Read(gone) => {
-                state.ended.1 = true;
-                match gone {
-                    Gone::Said => None,
-                    Gone::Broken(LinkError::Closed { .. }) => {
-                        Some("its connection closed without a goodbye: it died or was killed".to_owned())
-                    }
-                    Gone::Broken(error) => Some(format!("its connection broke: {error}")),
-                    // Not its fault alone, perhaps. Last words may still reach it.
-                    Gone::Silent => {
-                        let _ = state.worker.cast(WorkerMessage::Silent(state.peer));
-                        None
-                    }
-                    Gone::Rules(what) => Some(format!("it broke the rules: {what}")),
-                }
-            }
-        };
-        if let Some(reason) = reason {
-            return Err(reason.into());
+    pub(crate) fn connect(&mut self, transport: Box<dyn gleaner_transport::Link>) {
+        self.transport = Some(transport);
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.transport.is_some()
+    }
+
+    /// Takes a message that is to be sent. What comes after the end has nowhere to go.
+    pub(crate) fn send(&mut self, message: Message) {
+        match self.end {
+            End::Open | End::Parting if message.tag.is_control() => self.control.push_back(message),
+            End::Open => self.lanes.push(message),
+            End::Parting | End::Parted | End::Closing => {}
         }
-        if state.ended == (true, true) {
-            myself.stop(None);
+    }
+
+    /// Throws away what waits here with this tag.
+    pub(crate) fn discard(&mut self, tag: Tag) {
+        self.lanes.discard(tag);
+    }
+
+    /// Bags that still wait make room for the news of why the job failed.
+    pub(crate) fn give_up(&mut self) {
+        self.lanes = Lanes::default();
+        self.control.clear();
+    }
+
+    /// Says goodbye behind the last bag, with the number of bytes of all bags: control data may overtake them.
+    pub(crate) fn part(&mut self) {
+        if self.end == End::Open {
+            self.end = End::Parting;
         }
+    }
+
+    /// Sends what the peer waits for, whether this worker has parted or not.
+    fn answer(&mut self, topic: Topic, payload: Vec<u8>) {
+        if self.end != End::Closing {
+            self.control.push_back(Message { tag: topic.tag(), payload: payload.into() });
+            self.is_written = false;
+        }
+    }
+
+    /// The peer says goodbye.
+    pub(crate) fn parted(&mut self, payload: &[u8]) -> Result<(), Broken> {
+        let last = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its goodbye makes no sense")?;
+        self.last = Some(last);
         Ok(())
     }
 
-    async fn post_stop(
-        &self,
-        _: ActorRef<LinkMessage>,
-        state: &mut LinkState,
-    ) -> Result<(), ActorProcessingErr> {
-        state.reader.abort();
-        state.writer.abort();
+    /// Whether the peer has said goodbye and all its bags have come; once, and it is told.
+    pub(crate) fn has_left(&mut self) -> bool {
+        let has_left = self.last.take_if(|last| *last <= self.came).is_some();
+        if has_left {
+            self.answer(Topic::AllCame, Vec::new());
+        }
+        has_left
+    }
+
+    /// Takes no more messages. What is here is still written.
+    pub(crate) fn close(&mut self) {
+        self.end = End::Closing;
+    }
+
+    /// Reads no more.
+    pub(crate) fn ignore(&mut self) {
+        self.reads = false;
+    }
+
+    /// Gives a sign of life if nothing was written since then, and tells in which steps and calls this rank is. Says so.
+    pub(crate) fn live(&mut self, since: Instant, calls: (u32, bool), steps: &[(StepId, bool)]) -> bool {
+        let quiet = self.is_up() && self.wrote <= since && self.submitted.is_empty();
+        if quiet {
+            let sent = self.flows.values().map(|flow| flow.sent).sum::<u64>() + self.lanes.waiting();
+            self.answer(Topic::Alive, positions::encode(sent, calls, steps));
+        }
+        quiet
+    }
+
+    /// Bytes of bags and measurements that have come.
+    pub(crate) fn came(&self) -> u64 {
+        self.came
+    }
+
+    /// Whether bytes have moved out, and in, since this was last asked, at the least rate at which that counts: those of a
+    /// long message are a sign of life before it is whole.
+    pub(crate) fn moves(&mut self, now: Instant) -> (bool, bool) {
+        let (before, since) = self.moved;
+        let moved = self.transport.as_ref().map_or(before, |transport| transport.moved());
+        self.moved = (moved, now);
+        let least = (now.duration_since(since).as_secs_f64() * LEAST_RATE).max(1.0);
+        let moves = |now: u64, before: u64| now.saturating_sub(before) as f64 >= least;
+        (moves(moved.sent, before.sent), moves(moved.received, before.received))
+    }
+
+    /// Lets the peer have so many bytes of a gradient waiting here, at least.
+    pub(crate) fn widen(&mut self, gradient: u32, window: u64) {
+        let flow = self.flows.entry(gradient).or_default();
+        flow.window = flow.window.max(window);
+        flow.granted = flow.granted.max(flow.consumed);
+        self.grant(gradient);
+    }
+
+    /// A gradient's bytes were taken in or thrown away. Says whether the peer is to be told.
+    pub(crate) fn consume(&mut self, gradient: u32, bytes: u64) -> bool {
+        if let Some(flow) = self.flows.get_mut(&gradient) {
+            flow.consumed += bytes;
+        }
+        self.grant(gradient)
+    }
+
+    fn grant(&mut self, gradient: u32) -> bool {
+        let grant = self.flows.get_mut(&gradient).and_then(Flow::due);
+        grant.is_some_and(|grant| {
+            let payload = Bytes::copy_from_slice(&grant.to_le_bytes());
+            self.send(Message { tag: Topic::Credit { gradient }.tag(), payload });
+            true
+        })
+    }
+
+    /// The peer says how much it lets this worker have sent.
+    pub(crate) fn allow(&mut self, gradient: u32, payload: &[u8]) -> Result<(), Broken> {
+        let allowed = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its credit makes no sense")?;
+        let flow = self.flows.entry(gradient).or_default();
+        flow.allowed = flow.allowed.max(allowed);
         Ok(())
     }
-}
 
-/// Writes what is handed in; when there is nothing, says now and then that this worker is alive. Ends when nothing
-/// more can be handed in. Once the job is given up, bags that still wait make room for the news of it.
-async fn write(
-    mut sender: Box<dyn Sender>,
-    mut outbox: UnboundedReceiver<Message>,
-    post: &Post,
-) -> Result<(), LinkError> {
-    let every = post.timeout / 6;
-    let mut batch = Vec::with_capacity(BATCH);
-    loop {
-        match tokio::time::timeout(every, outbox.recv_many(&mut batch, BATCH)).await {
-            Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(_) => batch.push(Message { tag: Topic::Alive.tag(), payload: Bytes::new() }),
+    /// Whether a peer that goes on sending does not read what follows from it.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.control.len() > UNREAD
+    }
+
+    /// Counts what has come of a gradient.
+    pub(crate) fn charge(&mut self, gradient: u32, payload: &Bytes) -> Result<(), Broken> {
+        let flow = self.flows.entry(gradient).or_default();
+        flow.received += cost(payload);
+        self.came += cost(payload);
+        if flow.received > flow.granted { Err("it sent more than its schedules allow") } else { Ok(()) }
+    }
+
+    /// The next message, if one is to be read.
+    pub(crate) fn poll_received(&mut self) -> Poll<Result<Message, gleaner_transport::LinkError>> {
+        match &mut self.transport {
+            Some(transport) if self.reads => transport.poll_received(&mut Context::from_waker(&self.waker)),
+            _ => Poll::Pending,
         }
-        let mut rest = batch.as_slice();
-        while !rest.is_empty() {
-            if post.has_given_up() {
-                let news: Vec<Message> =
-                    rest.iter().filter(|m| m.tag == Topic::Abort.tag()).cloned().collect();
-                sender.send(&news).await?;
-                break;
+    }
+
+    /// Writes what can be written now. Says whether all is written that will be; once.
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
+        let Some(transport) = &mut self.transport else { return false };
+        let mut context = Context::from_waker(&self.waker);
+        while !self.is_written {
+            while self.in_flight < PORTION {
+                let next = self.control.pop_front().or_else(|| self.lanes.pop(&mut self.flows));
+                let is_last = next.is_none() && self.end == End::Parting && self.lanes.is_empty();
+                let Some(message) = next.or_else(|| is_last.then(|| goodbye(&self.flows))) else { break };
+                if is_last {
+                    self.end = End::Parted;
+                }
+                let bytes = message.payload.len();
+                self.in_flight += bytes;
+                self.submitted.push_back(bytes);
+                transport.submit(message);
             }
-            let (portion, later) = rest.split_at(portion(rest));
-            sender.send(portion).await?;
-            rest = later;
+            if self.submitted.is_empty() {
+                // What waits for credit is still to be written.
+                self.is_written = matches!(self.end, End::Parted | End::Closing) && self.lanes.is_empty();
+                return self.is_written;
+            }
+            match transport.poll_sent(&mut context) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(sent)) => {
+                    self.in_flight -= self.submitted.drain(..sent).sum::<usize>();
+                    self.wrote = now;
+                }
+                // Reading tells more of how a link broke; it ends too.
+                Poll::Ready(Err(_)) => {
+                    self.is_written = true;
+                    return true;
+                }
+            }
         }
-        batch.clear();
+        false
+    }
+
+    /// Drops the connection if both directions have ended. Says so.
+    pub(crate) fn end(&mut self) -> bool {
+        let has_ended = self.is_up() && self.is_written && !self.reads;
+        has_ended && self.transport.take().is_some()
+    }
+
+    /// Drops a connection that has ended.
+    pub(crate) fn disconnect(&mut self) {
+        self.transport = None;
     }
 }
 
-/// How many of the messages are written at once.
-fn portion(messages: &[Message]) -> usize {
-    let mut bytes = 0;
-    let enough = messages.iter().position(|message| {
-        bytes += message.payload.len();
-        bytes >= PORTION
-    });
-    enough.map_or(messages.len(), |last| last + 1)
+/// See [`Link::part`].
+fn goodbye(flows: &HashMap<u32, Flow>) -> Message {
+    let last: u64 = flows.values().map(|flow| flow.sent).sum();
+    Message { tag: Topic::Bye.tag(), payload: Bytes::copy_from_slice(&last.to_le_bytes()) }
 }
 
-/// Reads until the link ends.
-async fn read(
-    peer: Peer,
-    mut receiver: Box<dyn Receiver>,
-    post: &Post,
-    worker: &ActorRef<WorkerMessage>,
-) -> Gone {
-    post.hear(peer);
-    loop {
-        let message = match tokio::time::timeout(post.timeout, receiver.receive()).await {
-            Err(_) => return Gone::Silent,
-            Ok(Err(_)) if post.inbox.has_left(peer) => return Gone::Said,
-            Ok(Err(error)) => return Gone::Broken(error),
-            Ok(Ok(message)) => message,
+/// Bags that wait, by tag.
+#[derive(Debug, Default)]
+struct Lanes {
+    /// In the order of their tags. None is empty.
+    lanes: Vec<(Tag, VecDeque<Message>)>,
+    /// Memory for more.
+    spare: Vec<VecDeque<Message>>,
+}
+
+impl Lanes {
+    fn push(&mut self, message: Message) {
+        let at = match self.lanes.binary_search_by_key(&message.tag, |(tag, _)| *tag) {
+            Ok(at) => at,
+            Err(at) => {
+                self.lanes.insert(at, (message.tag, self.spare.pop().unwrap_or_default()));
+                at
+            }
         };
-        post.hear(peer);
-        match Topic::of(message.tag) {
-            Some(Topic::Alive) => {}
-            Some(Topic::Bye) => {
-                post.inbox.left(peer);
-                post.about_steps(|steps| steps.left(peer.0));
-                let _ = worker.cast(WorkerMessage::Left(peer));
+        self.lanes[at].1.push_back(message);
+    }
+
+    /// The first message that its flow has credit for.
+    fn pop(&mut self, flows: &mut HashMap<u32, Flow>) -> Option<Message> {
+        for at in 0..self.lanes.len() {
+            let (tag, queue) = &mut self.lanes[at];
+            let gradient = match Topic::of(*tag) {
+                Some(Topic::Bags(id)) => id.gradient,
+                _ => PROBE,
+            };
+            let flow = flows.entry(gradient).or_default();
+            let fits = |next: &Message| flow.sent + cost(&next.payload) <= flow.allowed;
+            let Some(message) = queue.front().is_some_and(fits).then(|| queue.pop_front()).flatten() else {
+                continue;
+            };
+            flow.sent += cost(&message.payload);
+            if queue.is_empty() {
+                self.retire(at);
             }
-            Some(Topic::Abort) => {
-                let failure = serde_json::from_slice::<Failure>(&message.payload);
-                let Ok(failure) = failure else { return Gone::Rules("its last words make no sense") };
-                let _ = worker.cast(WorkerMessage::Fail(failure));
-                return Gone::Said;
-            }
-            Some(Topic::Note { .. } | Topic::Bags(_) | Topic::Probe { .. }) => {
-                if post.inbox.put(peer, message.tag, message.payload) == Err(Overdrawn) {
-                    return Gone::Rules("it sent more than its schedules allow");
-                }
-            }
-            Some(Topic::Cancel(id)) => {
-                let Some(word) = Word::decode(&message.payload) else {
-                    return Gone::Rules("its words about cancelling make no sense");
-                };
-                if let Err(what) = post.about_steps(|steps| steps.heard(peer.0, id, word)) {
-                    return Gone::Rules(what);
-                }
-            }
-            Some(Topic::Silence) => {
-                let Some(silence) = Silence::decode(&message.payload, post.workers) else {
-                    return Gone::Rules("what it says about silence makes no sense");
-                };
-                let _ = worker.cast(WorkerMessage::Told(silence));
-            }
-            None => return Gone::Rules("it sent a message of an unknown kind"),
+            return Some(message);
         }
+        None
+    }
+
+    fn discard(&mut self, tag: Tag) {
+        if let Ok(at) = self.lanes.binary_search_by_key(&tag, |(tag, _)| *tag) {
+            self.lanes[at].1.clear();
+            self.retire(at);
+        }
+    }
+
+    fn retire(&mut self, at: usize) {
+        let (_, queue) = self.lanes.remove(at);
+        if self.spare.len() < 8 {
+            self.spare.push(queue);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// What all of it takes of credits, in bytes.
+    fn waiting(&self) -> u64 {
+        self.lanes.iter().flat_map(|(_, queue)| queue).map(|message| cost(&message.payload)).sum()
     }
 }

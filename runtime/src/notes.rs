@@ -1,11 +1,34 @@
-//! Small control data through rank 0: agreeing, gathering, waiting for each other.
+//! Small control data that all ranks exchange together: agreeing, gathering, waiting for each other.
+//!
+//! The ranks form a tree under the coordinator, in which each has up to 16 children. What a rank and all below it have to say
+//! goes up as one text, and the answer comes down, both in pieces. So the coordinator sends as many messages as it has
+//! children, however many ranks there are. Whether all ranks say the same is found from digests.
 
-use bytes::Bytes;
-use gleaner_transport::{MAX_PAYLOAD, Message, Peer};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use bytes::{Buf, BufMut, Bytes};
+use gleaner_transport::{MAX_PAYLOAD, Peer};
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use crate::algorithm::left;
 use crate::failure::Failure;
-use crate::post::Post;
+use crate::io::Io;
+use crate::link::Broken;
 use crate::tag::Topic;
+
+/// Children that a rank has at most.
+const CHILDREN: u32 = 16;
+
+/// The longest note.
+pub(crate) const LONGEST: usize = MAX_PAYLOAD - 1;
+
+/// Differing heads that are passed on: those of the lowest ranks.
+const HEADS: usize = 8;
+
+/// Bytes of a digest.
+const DIGEST: usize = 32;
 
 /// What a note is for, so that ranks whose calls differ are told instead of confused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,93 +41,329 @@ pub(crate) enum Purpose {
     Revise = 6,
     Regroup = 7,
     Load = 8,
+    Timeline = 9,
 }
 
 impl Purpose {
-    fn named(byte: Option<&u8>) -> &'static str {
+    fn named(byte: u8) -> &'static str {
         match byte {
-            Some(1) => "all_gather()",
-            Some(2) => "barrier()",
-            Some(3) => "gradients()",
-            Some(4) => "reducer()",
-            Some(5) => "gradients() or reducer() with the method auto",
-            Some(6) => "wait() with the method auto",
-            Some(7) => "regroup()",
-            Some(8) => "load_from()",
+            1 => "all_gather()",
+            2 => "barrier()",
+            3 => "gradients()",
+            4 => "reducer()",
+            5 => "gradients() or reducer() with the method auto",
+            6 => "wait() with the method auto",
+            7 => "regroup()",
+            8 => "load() or load_from()",
+            9 => "timeline() or gather() of a timeline",
             _ => "an unknown call",
         }
     }
 }
 
-/// Gives every rank the notes of all ranks, in the order of the ranks. Two latencies; rank 0 is the hub.
-pub(crate) async fn all_gather(
-    post: &Post,
-    call: u32,
-    purpose: Purpose,
-    note: &[u8],
-) -> Result<Vec<Bytes>, Failure> {
-    if note.len() >= MAX_PAYLOAD {
-        let reason = format!("a note of {} bytes; at most {} are possible", note.len(), MAX_PAYLOAD - 1);
-        return Err(Failure { rank: post.rank.0, step: None, reason });
-    }
-    let tag = Topic::Note { epoch: post.epoch, call }.tag();
-    let mut own = vec![purpose as u8];
-    own.extend(note);
-    let own = Bytes::from(own);
-    if post.rank.0 > 0 {
-        let mut reading = post.inbox.open(Peer(0), tag);
-        post.send(Peer(0), Message { tag, payload: own });
-        let mut notes = Vec::with_capacity(post.workers as usize);
-        for _ in 0..post.workers {
-            notes.push(open(0, purpose, reading.next().await?)?);
-        }
-        return Ok(notes);
-    }
-    let mut notes = vec![own];
-    for rank in 1..post.workers {
-        notes.push(post.inbox.open(Peer(rank), tag).next().await?);
-    }
-    // Rank 0 alone judges, before anything is passed on, so that all hear of the same rank.
-    let opened: Result<Vec<Bytes>, Failure> =
-        notes.iter().enumerate().map(|(rank, note)| open(rank as u32, purpose, note.clone())).collect();
-    let opened = opened?;
-    for rank in 1..post.workers {
-        for note in &notes {
-            post.send(Peer(rank), Message { tag, payload: note.clone() });
-        }
-    }
-    Ok(opened)
+/// A call of this rank that all ranks make.
+pub(crate) struct Call {
+    pub(crate) purpose: Purpose,
+    pub(crate) says: Says,
+    pub(crate) answer: oneshot::Sender<Answer>,
 }
 
-fn open(rank: u32, purpose: Purpose, note: Bytes) -> Result<Bytes, Failure> {
-    if note.first() == Some(&(purpose as u8)) {
-        return Ok(note.slice(1..));
-    }
-    let (here, there) = (Purpose::named(Some(&(purpose as u8))), Purpose::named(note.first()));
-    let reason = format!(
-        "it called {there} where this rank called {here}; all ranks must make the same calls in the same order"
-    );
-    Err(Failure { rank, step: None, reason })
+/// What a rank says in a call.
+pub(crate) enum Says {
+    /// This, which all ranks get.
+    Note(Bytes),
+    /// Lines that must be the same on all ranks, and a note that all ranks get unless it is empty.
+    Lines(Arc<str>, Bytes),
 }
 
-/// Fails unless all ranks wrote the same lines; names the first line that differs.
-pub(crate) fn agree(notes: &[Bytes]) -> Result<(), Failure> {
-    for (rank, note) in notes.iter().enumerate() {
-        if note != &notes[0] {
-            let (ours, theirs) = (String::from_utf8_lossy(&notes[0]), String::from_utf8_lossy(note));
-            let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
-            let difference = loop {
-                match (ours.next(), theirs.next()) {
-                    (Some(a), Some(b)) if a == b => {}
-                    (a, b) => break (a.unwrap_or("nothing"), b.unwrap_or("nothing")),
+/// What comes of a call.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The notes of all ranks that gave one, in their order.
+    pub(crate) notes: Vec<Bytes>,
+    /// Whether all ranks have the same lines.
+    pub(crate) all_same: bool,
+}
+
+/// What a rank's call is, and the lowest rank that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    rank: u32,
+    purpose: u8,
+    digest: [u8; DIGEST],
+}
+
+/// The actor of these calls.
+pub(crate) struct Notes {
+    rank: u32,
+    workers: u32,
+    coordinator: u32,
+    /// Calls that are over.
+    over: u32,
+    /// Calls of this rank, the present one first.
+    calls: VecDeque<Call>,
+    /// What the children have sent for the present call.
+    texts: BTreeMap<Peer, Text>,
+    /// Whether this rank's part of it has gone up.
+    is_told: bool,
+    answer: Text,
+}
+
+/// A text that comes in pieces.
+#[derive(Default)]
+struct Text {
+    bytes: Vec<u8>,
+    is_whole: bool,
+}
+
+impl Text {
+    /// Takes a piece in, whose first byte says whether it is the last.
+    fn take(&mut self, piece: &[u8], most: usize) -> Result<(), Broken> {
+        let (last, bytes) = piece.split_first().ok_or("its note makes no sense")?;
+        if self.is_whole || self.bytes.len() + bytes.len() > most {
+            return Err("its notes are longer than they may be");
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.is_whole = *last == 1;
+        Ok(())
+    }
+}
+
+impl Notes {
+    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32) -> Self {
+        Self {
+            rank,
+            workers,
+            coordinator,
+            over: 0,
+            calls: VecDeque::new(),
+            texts: BTreeMap::new(),
+            is_told: false,
+            answer: Text::default(),
+        }
+    }
+
+    /// This rank's place in the tree, counted from the coordinator.
+    fn place(&self) -> u32 {
+        (self.rank + self.workers - self.coordinator) % self.workers
+    }
+
+    fn at(&self, place: u32) -> Peer {
+        Peer((place + self.coordinator) % self.workers)
+    }
+
+    fn parent(&self) -> Option<Peer> {
+        self.place().checked_sub(1).map(|place| self.at(place / CHILDREN))
+    }
+
+    fn children(&self) -> impl Iterator<Item = Peer> + use<'_> {
+        let first = u64::from(self.place()) * u64::from(CHILDREN) + 1;
+        let places = first..(first + u64::from(CHILDREN)).min(u64::from(self.workers));
+        places.map(|place| self.at(place as u32))
+    }
+
+    /// All notes together.
+    fn most(&self) -> usize {
+        self.workers as usize * (LONGEST + 8) + 1 + HEADS * (5 + DIGEST)
+    }
+
+    /// How many calls are over here, and whether this rank waits in the next.
+    pub(crate) fn position(&self) -> (u32, bool) {
+        (self.over, !self.calls.is_empty())
+    }
+
+    /// This rank makes a call.
+    pub(crate) fn call(&mut self, call: Call, io: &mut Io) {
+        self.calls.push_back(call);
+        self.go_on(io);
+    }
+
+    /// A neighbour in the tree sent a piece.
+    pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
+        let most = self.most();
+        if call != self.over {
+            return Err("it took part in a call that is not the present one");
+        }
+        if Some(from) == self.parent() {
+            if !self.is_told {
+                return Err("it answered before it was asked");
+            }
+            self.answer.take(piece, most)?;
+            let topic = self.topic(io);
+            for child in self.children().collect::<Vec<_>>() {
+                io.tell(child, topic, piece.to_vec());
+            }
+            if self.answer.is_whole {
+                self.answered();
+                self.go_on(io);
+            }
+        } else if self.children().any(|child| child == from) {
+            self.texts.entry(from).or_default().take(piece, most)?;
+            self.go_on(io);
+        } else {
+            return Err("it took part in a call out of its place");
+        }
+        Ok(())
+    }
+
+    /// A rank has left.
+    pub(crate) fn left(&self, peer: Peer, io: &mut Io) {
+        let missing = self.parent() == Some(peer)
+            || (self.children().any(|child| child == peer)
+                && !self.texts.get(&peer).is_some_and(|t| t.is_whole));
+        if missing && !self.calls.is_empty() {
+            io.fail(left(peer.0));
+        }
+    }
+
+    /// The job has failed.
+    pub(crate) fn fail(&mut self) {
+        self.calls.clear();
+    }
+
+    fn topic(&self, io: &Io) -> Topic {
+        Topic::Note { epoch: io.epoch, call: self.over }
+    }
+
+    /// Passes on what this rank and all below it say, once all is there.
+    fn go_on(&mut self, io: &mut Io) {
+        loop {
+            let Some(Call { purpose, says, .. }) = self.calls.front() else { return };
+            let purpose = *purpose as u8;
+            if self.is_told {
+                return;
+            }
+            let gone = |peer: &Peer| io.worker.has_left(*peer) && !self.texts.contains_key(peer);
+            if let Some(peer) = self.children().chain(self.parent()).find(gone) {
+                return io.fail(left(peer.0));
+            }
+            if !self.children().all(|child| self.texts.get(&child).is_some_and(|text| text.is_whole)) {
+                return;
+            }
+            let (digest, note) = match says {
+                Says::Note(note) => ([0; DIGEST], Some(note)),
+                Says::Lines(lines, note) => {
+                    (Sha256::digest(lines.as_bytes()).into(), Some(note).filter(|note| !note.is_empty()))
                 }
             };
-            let reason = format!(
-                "its gradients differ from rank 0's: it has {}, rank 0 has {}; start all ranks with the same model and options",
-                difference.1, difference.0
-            );
-            return Err(Failure { rank: rank as u32, step: None, reason });
+            let mut heads = vec![Head { rank: self.rank, purpose, digest }];
+            let mut notes = Vec::new();
+            if let Some(note) = note {
+                write_note(&mut notes, self.rank, note);
+            }
+            for (peer, text) in &self.texts {
+                let Some((theirs, rest)) = read_heads(&text.bytes) else {
+                    let reason = "it broke the rules: its note makes no sense".into();
+                    return io.fail(Failure { rank: peer.0, step: None, reason });
+                };
+                heads.extend(theirs);
+                notes.extend_from_slice(rest);
+            }
+            self.texts.clear();
+            heads.sort_by_key(|head| head.rank);
+            let mut differing: Vec<Head> = Vec::new();
+            for head in heads {
+                if !differing.iter().any(|d| (d.purpose, d.digest) == (head.purpose, head.digest)) {
+                    differing.push(head);
+                }
+            }
+            differing.truncate(HEADS);
+            self.is_told = true;
+            let topic = self.topic(io);
+            if let Some(parent) = self.parent() {
+                let mut text = vec![differing.len() as u8];
+                for Head { rank, purpose, digest } in differing {
+                    text.put_u32_le(rank);
+                    text.put_u8(purpose);
+                    text.put_slice(&digest);
+                }
+                text.extend(notes);
+                pieces(&text, |piece| io.tell(parent, topic, piece));
+                return;
+            }
+            // The coordinator alone judges, before anything is passed on, so that all hear of the same rank.
+            if let Some(other) = differing.iter().find(|head| head.purpose != purpose) {
+                let (here, there) = (Purpose::named(purpose), Purpose::named(other.purpose));
+                let reason = format!(
+                    "it called {there} where this rank called {here}; all ranks must make the same calls in the same order"
+                );
+                return io.fail(Failure { rank: other.rank, step: None, reason });
+            }
+            let mut text = vec![u8::from(differing.len() == 1)];
+            text.extend(notes);
+            for child in self.children().collect::<Vec<_>>() {
+                pieces(&text, |piece| io.tell(child, topic, piece));
+            }
+            self.answer = Text { bytes: text, is_whole: true };
+            self.answered();
         }
     }
-    Ok(())
+
+    /// The present call is over.
+    fn answered(&mut self) {
+        let text = std::mem::take(&mut self.answer);
+        self.over += 1;
+        self.is_told = false;
+        if let Some(call) = self.calls.pop_front() {
+            // The caller has perhaps given up.
+            let _ = call.answer.send(read_answer(text.bytes.into()));
+        }
+    }
+}
+
+/// Sends a text piece by piece. The first byte of each says whether it is the last.
+fn pieces(text: &[u8], mut send: impl FnMut(Vec<u8>)) {
+    let mut chunks = text.chunks(MAX_PAYLOAD - 1).peekable();
+    while let Some(chunk) = chunks.next() {
+        send([&[u8::from(chunks.peek().is_none())], chunk].concat());
+    }
+}
+
+fn write_note(text: &mut Vec<u8>, rank: u32, note: &[u8]) {
+    text.put_u32_le(rank);
+    text.put_u32_le(note.len() as u32);
+    text.put_slice(note);
+}
+
+/// The heads of a text, and the notes behind them.
+pub(crate) fn read_heads(mut text: &[u8]) -> Option<(Vec<Head>, &[u8])> {
+    let count = text.try_get_u8().ok()?;
+    let mut heads = Vec::new();
+    for _ in 0..count {
+        let (rank, purpose) = (text.try_get_u32_le().ok()?, text.try_get_u8().ok()?);
+        let mut digest = [0; DIGEST];
+        text.try_copy_to_slice(&mut digest).ok()?;
+        heads.push(Head { rank, purpose, digest });
+    }
+    Some((heads, text))
+}
+
+/// What the coordinator answered. Notes that make no sense are left out, which the caller notices by their number.
+pub(crate) fn read_answer(mut text: Bytes) -> Answer {
+    let all_same = text.try_get_u8() == Ok(1);
+    let mut notes = BTreeMap::new();
+    while let (Ok(rank), Ok(length)) = (text.try_get_u32_le(), text.try_get_u32_le()) {
+        if length as usize > text.len() {
+            break;
+        }
+        notes.insert(rank, text.split_to(length as usize));
+    }
+    Answer { notes: notes.into_values().collect(), all_same }
+}
+
+/// Which rank's lines differ from those of rank 0, and where; names the first line that differs.
+pub(crate) fn difference(notes: &[Bytes]) -> Option<Failure> {
+    let (rank, note) = notes.iter().enumerate().find(|(_, note)| *note != &notes[0])?;
+    let (ours, theirs) = (String::from_utf8_lossy(&notes[0]), String::from_utf8_lossy(note));
+    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
+    let (here, there) = loop {
+        match (ours.next(), theirs.next()) {
+            (Some(a), Some(b)) if a == b => {}
+            (a, b) => break (a.unwrap_or("nothing"), b.unwrap_or("nothing")),
+        }
+    };
+    let reason = format!(
+        "its gradients differ from rank 0's: it has {there}, rank 0 has {here}; start all ranks with the same model and options"
+    );
+    Some(Failure { rank: rank as u32, step: None, reason })
 }

@@ -5,6 +5,7 @@
 //! the machine and shows its true rate only when the bucket is empty. So the rate is that of the second half of a burst,
 //! and bursts grow twofold until two in succession agree.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,12 +15,16 @@ use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{Execution, Outgoing};
 use gleaner_algorithms::{Membership, Method, Rank};
 use gleaner_transport::{Message, Peer};
+use tokio::sync::oneshot;
 
+use crate::algorithm::left;
 use crate::failure::{Error, Failure};
+use crate::io::Io;
+use crate::link::OVERHEAD;
+use crate::mailbox::Command;
 use crate::notes::Purpose;
-use crate::post::Post;
 use crate::session::Inner;
-use crate::tag::Topic;
+use crate::tag::{PROBE, Topic};
 
 /// What was measured: the same on every rank but for the time that it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,9 +78,9 @@ pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
     let started = Instant::now();
     let mut prober = Prober { session, round: 0 };
     let (latency, rate, message) = prober.network()?;
-    session.gather(Purpose::Probe, &[])?;
+    session.agree(Purpose::Probe, "")?;
     let own = kernels(n.clamp(ENTRIES.0, ENTRIES.1)).map_err(|error| {
-        let rank = session.post.rank.0;
+        let rank = session.rank.0;
         session.fail(Failure { rank, step: None, reason: format!("measuring its speed failed: {error}") })
     })?;
     let rows = numbers(&session.gather(Purpose::Probe, &bytes(&own))?, own.len());
@@ -94,7 +99,7 @@ struct Prober<'a> {
 impl Prober<'_> {
     /// The latency of a round and the work of a message in seconds, and the bytes per second.
     fn network(&mut self) -> Result<(f64, f64, f64), Error> {
-        let workers = self.session.post.workers;
+        let workers = self.session.workers;
         let distances: Vec<u32> =
             (0..).map(|i| 1 << i).take_while(|&d: &u32| u64::from(d) < u64::from(workers)).collect();
         if distances.is_empty() {
@@ -155,17 +160,20 @@ impl Prober<'_> {
         piece: usize,
         in_turns: bool,
     ) -> Result<(Duration, Duration), Error> {
-        let Inner { post, .. } = self.session;
-        let workers = post.workers;
-        let from = Peer((post.rank.0 + workers - distance) % workers);
-        let to = Peer((post.rank.0 + distance) % workers);
-        // Messages may come faster than they are read. Nobody sends before all have granted.
-        post.inbox.grant(from, 2 * (bytes + bytes / piece * 64) as u64);
-        self.session.gather(Purpose::Probe, &[])?;
-        let tag = Topic::Probe { epoch: post.epoch, round: self.round }.tag();
+        let session = self.session;
+        let workers = session.workers;
+        let from = Peer((session.rank.0 + workers - distance) % workers);
+        let to = Peer((session.rank.0 + distance) % workers);
+        let pieces = bytes / piece;
+        // All of it may come before it is looked at.
+        let window = 2 * (pieces * (piece + OVERHEAD as usize)) as u64;
+        session.mailbox.send(Command::Widen(vec![(from, PROBE, window)]));
+        session.agree(Purpose::Probe, "")?;
+        let (done, measured) = oneshot::channel();
+        let (round, piece) = (self.round, Bytes::from(vec![0; piece]));
         self.round += 1;
-        let measured = self.session.block_on(exchange(post, (from, to), tag, bytes, piece, in_turns));
-        measured.map_err(|failure| self.session.fail(failure))
+        session.mailbox.send(Command::Volley(Volley { from, to, round, pieces, piece, in_turns, done }));
+        session.answer(measured)
     }
 
     /// The medians over the ranks.
@@ -175,34 +183,90 @@ impl Prober<'_> {
     }
 }
 
-/// How long it takes until all is received, and how long the later half of it.
-async fn exchange(
-    post: &Post,
-    (from, to): (Peer, Peer),
-    tag: gleaner_transport::Tag,
-    bytes: usize,
-    piece: usize,
+/// Payloads that go to one peer while as many come from another.
+pub(crate) struct Volley {
+    from: Peer,
+    to: Peer,
+    round: u32,
+    pieces: usize,
+    piece: Bytes,
+    /// Each is sent after the one before has come.
     in_turns: bool,
-) -> Result<(Duration, Duration), Failure> {
-    let payload = Bytes::from(vec![0; piece]);
-    let send = || post.send(to, Message { tag, payload: payload.clone() });
-    let mut reading = post.inbox.open(from, tag);
-    let pieces = bytes / piece;
-    let started = Instant::now();
-    let mut middle = started;
-    if !in_turns {
-        (0..pieces).for_each(|_| send());
-    }
-    for i in 0..pieces {
-        if in_turns {
-            send();
+    /// How long it takes until all is received, and how long the later half of it.
+    done: oneshot::Sender<(Duration, Duration)>,
+}
+
+/// Rounds whose payloads are counted at a time. Ranks measure together, so two are enough.
+const ROUNDS_AHEAD: usize = 8;
+
+/// The actor of volleys: one at a time.
+#[derive(Default)]
+pub(crate) struct Volleys {
+    /// Payloads that have come, by round. Other ranks may begin before this one.
+    came: HashMap<u32, usize>,
+    present: Option<(Volley, Instant, Instant)>,
+}
+
+impl Volleys {
+    /// Sends the first payload, or all.
+    pub(crate) fn begin(&mut self, volley: Volley, io: &mut Io) {
+        let at_once = if volley.in_turns { 1 } else { volley.pieces };
+        (0..at_once).for_each(|_| volley.send(io));
+        let (early, now) = (self.came.remove(&volley.round).unwrap_or(0), Instant::now());
+        let (from, round) = (volley.from, volley.round);
+        if io.worker.has_left(from) {
+            io.fail(left(from.0));
         }
-        reading.next().await?;
-        if i + 1 == pieces / 2 {
-            middle = Instant::now();
+        self.present = Some((volley, now, now));
+        (0..early).for_each(|_| self.arrived(from, round, io));
+    }
+
+    /// A payload has come.
+    pub(crate) fn arrived(&mut self, peer: Peer, round: u32, io: &mut Io) {
+        if self.came.len() >= ROUNDS_AHEAD && !self.came.contains_key(&round) {
+            return;
+        }
+        let came = self.came.entry(round).or_default();
+        *came += 1;
+        let Some((volley, started, middle)) = &mut self.present else { return };
+        if (volley.from, volley.round) != (peer, round) {
+            return;
+        }
+        if *came == volley.pieces / 2 {
+            *middle = Instant::now();
+        }
+        if *came < volley.pieces {
+            if volley.in_turns {
+                volley.send(io);
+            }
+            return;
+        }
+        let times = (started.elapsed(), middle.elapsed());
+        self.came.remove(&round);
+        if let Some((volley, ..)) = self.present.take() {
+            // The caller has perhaps given up.
+            let _ = volley.done.send(times);
         }
     }
-    Ok((started.elapsed(), middle.elapsed()))
+
+    /// Nothing more comes from this peer.
+    pub(crate) fn left(&self, peer: Peer, io: &mut Io) {
+        if self.present.as_ref().is_some_and(|(volley, ..)| volley.from == peer) {
+            io.fail(left(peer.0));
+        }
+    }
+
+    /// The job has failed.
+    pub(crate) fn fail(&mut self) {
+        self.present = None;
+    }
+}
+
+impl Volley {
+    fn send(&self, io: &mut Io) {
+        let tag = Topic::Probe { epoch: io.epoch, round: self.round }.tag();
+        io.send(self.to, Message { tag, payload: self.piece.clone() });
+    }
 }
 
 /// Why kernels could not be measured.

@@ -4,25 +4,24 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::residual::{OnNonFinite, norm};
 use gleaner_algorithms::{Element, Method, Reduction};
-use tokio::sync::oneshot;
 
-use crate::algorithm::{Run, Stopped, at_length};
+use crate::algorithm::Outcome;
 use crate::auto;
+use crate::exchange::{Exchange, Outcomes};
 use crate::failure::{Cancelled, Error, Failure};
 use crate::group::Group;
 use crate::layout::{Layout, LayoutError};
+use crate::mailbox::Command;
 use crate::notes::Purpose;
-use crate::post::Post;
-use crate::session::Inner;
+use crate::session::{Inner, Job, block_on};
 use crate::steps::Cause;
-use crate::tag::{REDUCERS, StepId};
+use crate::tag::StepId;
 use crate::update::{Skipped, Update};
 
 /// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
@@ -44,20 +43,17 @@ use crate::update::{Skipped, Update};
 /// ```
 pub struct Reducer<T: Element = f32> {
     session: Arc<Inner>,
-    number: u16,
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
-    step: u64,
     method: Method,
-    /// Where the group comes back to when the step that it is in has been committed.
-    idle: mpsc::Receiver<Group<T>>,
+    exchange: Exchange<T>,
     reduction: Reduction<T>,
 }
 
 impl<T: Element> Reducer<T> {
     pub(crate) fn new(
         session: Arc<Inner>,
-        number: u16,
+        stream: u64,
         name: &str,
         n: usize,
         method: Method,
@@ -65,7 +61,6 @@ impl<T: Element> Reducer<T> {
     ) -> Result<Self, Error> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
-        let stream = u64::from(REDUCERS) << 16 | u64::from(number);
         // Whichever method a choice comes to.
         if T::NAME != f32::NAME && method.values() != Coding::Exact {
             return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());
@@ -74,7 +69,7 @@ impl<T: Element> Reducer<T> {
         let nonfinite = format!("on values that are not finite: {}", method.nonfinite().name());
         let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n{nonfinite}\n");
         let agree = || session.agree(Purpose::Reducer, &lines);
-        let group = |method| Group::new(&session, method, n.into(), stream, reduction);
+        let group = |method| Group::new(session.membership(), method, n.into(), stream, reduction);
         let group = if method.is_auto() {
             // Before anything is measured for it.
             agree()?;
@@ -82,17 +77,10 @@ impl<T: Element> Reducer<T> {
         } else {
             group(method)?
         };
+        let method = group.routine.method().clone();
+        let exchange = Exchange::new(session.clone(), vec![group], 0, true)?;
         agree()?;
-        Ok(Self {
-            session,
-            number,
-            layout: Arc::new(layout),
-            by_name,
-            step: 0,
-            method: group.routine.method().clone(),
-            idle: resting(group),
-            reduction,
-        })
+        Ok(Self { session, layout: Arc::new(layout), by_name, method, exchange, reduction })
     }
 
     /// Adds the values to the residual, so that they are free when this returns, and starts the all-reduce of what is there.
@@ -105,79 +93,42 @@ impl<T: Element> Reducer<T> {
     /// Another number of values, NaN or infinite values (the job then fails on all ranks, unless the method
     /// [skips](Method::on_nonfinite) such steps), or a job that has failed.
     pub fn start(&mut self, values: &[T]) -> Result<Handle<T>, Error> {
-        let parameter = &self.layout.parameters[0];
+        let layout = self.layout.clone();
+        let parameter = &layout.parameters[0];
         if values.len() != parameter.len {
             let (name, expected, found) = (parameter.name.clone(), parameter.len, values.len());
             return Err(LayoutError::Length { name, expected, found }.into());
         }
-        let mut group = self.wait_idle()?;
-        let (rank, step) = (self.session.post.rank.0, self.step);
+        self.rest()?;
+        let (rank, step) = (self.session.rank.0, self.exchange.step);
         let correction = self.method.correction();
         let clipped: Option<Vec<T>> = correction.clip.and_then(|_| {
-            let factor = T::from_f64(correction.shortening(norm(values), self.session.post.workers)?);
+            let factor = T::from_f64(correction.shortening(norm(values), self.session.workers)?);
             Some(values.iter().map(|&value| factor * value).collect())
         });
         let values = clipped.as_deref().unwrap_or(values);
-        let own = group.accumulate(&parameter.name, 0, values).err();
-        let id = StepId::new(group.epoch(), REDUCERS, self.number, step);
-        let running = match &own {
+        let own = self.exchange.group(0).accumulate(&parameter.name, 0, values).err();
+        match &own {
             None => {
-                let (program, execution) = group.begin()?;
-                let (done, running) = oneshot::channel();
-                self.session.run(Run { id, step, program, execution, done });
-                running
+                self.exchange.begin(0, false)?;
             }
-            Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.session.leave_out(id, step),
+            Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.exchange.leave_out(0),
             Some(reason) => {
                 let reason = reason.clone();
                 return Err(self.session.fail(Failure { rank, step: Some(step), reason }));
             }
-        };
-        self.step += 1;
-        let (result, handle) = oneshot::channel();
-        let (back, idle) = mpsc::sync_channel(1);
-        self.idle = idle;
-        let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
-        let post = self.session.post.clone();
-        let (workers, desk) = (post.workers, post.clone());
-        let reducer = parameter.name.clone();
-        let reduction = self.reduction;
-        self.session.spawn(async move {
-            let outcome = match running.await {
-                Ok(Ok((finished, _))) => {
-                    let committed = at_length(layout.entries(), || group.commit(&post, finished));
-                    // Before the result, so that whoever has the result can start the next step at once.
-                    let _ = back.send(group);
-                    committed.map(|delivered| {
-                        let groups = vec![delivered.sums];
-                        Update { layout, by_name, groups, workers, step, reduction, skipped: None }
-                    })
-                }
-                Ok(Err(Stopped::Cancelled { by, cause: Cause::NonFinite })) => {
-                    let left_out = group.leave_out();
-                    let _ = back.send(group);
-                    let skipped = Some(Skipped { rank: by, own });
-                    left_out.map_err(Error::from).map(|nothing| {
-                        let groups = vec![nothing];
-                        Update { layout, by_name, groups, workers, step, reduction, skipped }
-                    })
-                }
-                Ok(Err(Stopped::Cancelled { by, cause: Cause::Wish })) => {
-                    let ended = match own {
-                        None => group.give_back(),
-                        // Values that are not finite cannot wait for the next step.
-                        Some(_) => group.leave_out().map(drop),
-                    };
-                    let _ = back.send(group);
-                    Err(ended.map_or_else(Error::from, |()| Cancelled { rank: by, step, reducer }.into()))
-                }
-                Ok(Err(Stopped::Failed(failure))) => Err(Error::Failed(post.first_failure(failure).await)),
-                Err(_) => Err(Error::Failed(post.first_failure(ended(rank, step)).await)),
-            };
-            // Whoever dropped the handle does not want to know.
-            let _ = result.send(outcome);
-        });
-        Ok(Handle { result: handle, post: desk, id, step })
+        }
+        let id = self.exchange.id(0);
+        Ok(Handle {
+            job: self.session.job.clone(),
+            outcome: self.exchange.outcome(),
+            layout: self.layout.clone(),
+            by_name: self.by_name.clone(),
+            reduction: self.reduction,
+            own,
+            id,
+            step,
+        })
     }
 
     /// The method that it runs: the one that was chosen, if the method was a choice.
@@ -187,7 +138,7 @@ impl<T: Element> Reducer<T> {
 
     /// The number of the next step, from 0.
     pub fn step(&self) -> u64 {
-        self.step
+        self.exchange.step
     }
 
     /// What waits here for a later step, entry by entry, once the step under way is committed. Whoever goes on in another
@@ -196,33 +147,15 @@ impl<T: Element> Reducer<T> {
     /// # Errors
     /// A job that has failed.
     pub fn residual(&mut self) -> Result<Vec<T>, Error> {
-        let group = self.wait_idle()?;
-        let residual = group.residual.read(0..self.layout.entries());
-        self.idle = resting(group);
-        Ok(residual)
+        self.rest()?;
+        Ok(self.exchange.group(0).residual.read(0..self.layout.entries()))
     }
 
-    fn wait_idle(&self) -> Result<Group<T>, Error> {
-        if let Some(failure) = self.session.post.failure() {
-            return Err(failure.into());
-        }
-        self.idle.recv().map_err(|_| {
-            let failure = ended(self.session.post.rank.0, self.step);
-            self.session.post.failure().unwrap_or(failure).into()
-        })
+    /// Waits until the step under way is over.
+    fn rest(&mut self) -> Result<(), Error> {
+        self.exchange.rest();
+        self.session.failure().map_or(Ok(()), |failure| Err(failure.into()))
     }
-}
-
-/// A channel that holds the group.
-fn resting<T: Element>(group: Group<T>) -> mpsc::Receiver<Group<T>> {
-    let (back, idle) = mpsc::sync_channel(1);
-    let _ = back.send(group);
-    idle
-}
-
-fn ended(rank: u32, step: u64) -> Failure {
-    let reason = "its session ended before the step did".into();
-    Failure { rank, step: Some(step), reason }
 }
 
 /// One step of a [`Reducer`]: a future of its update, for any executor, or [`wait`](Self::wait).
@@ -230,8 +163,13 @@ fn ended(rank: u32, step: u64) -> Failure {
 /// Dropping it, at any time, abandons the result only: the step is completed and committed here as on all other ranks.
 #[must_use = "dropping the handle abandons the update, which the other ranks may apply"]
 pub struct Handle<T: Element = f32> {
-    result: oneshot::Receiver<Result<Update<T>, Error>>,
-    post: Arc<Post>,
+    job: Job,
+    outcome: Option<Outcomes<T>>,
+    layout: Arc<Layout>,
+    by_name: Arc<HashMap<String, usize>>,
+    reduction: Reduction<T>,
+    /// What was not finite in this rank's values.
+    own: Option<String>,
     id: StepId,
     step: u64,
 }
@@ -252,28 +190,43 @@ impl<T: Element> Handle<T> {
     ///
     /// A rank that has not started this step yet learns of it from the handle that it gets when it does.
     pub fn cancel(&self) {
-        self.post.about_steps(|steps| steps.ask(self.id, Cause::Wish));
+        self.job.mailbox.send(Command::Ask(self.id, Cause::Wish));
     }
 
     /// Waits for the update: the same on every rank.
     ///
     /// # Errors
     /// A step that was cancelled, or a job that has failed.
-    ///
-    /// # Panics
-    /// Within a task of a tokio runtime, whose thread must not be blocked. Await the handle there.
     pub fn wait(self) -> Result<Update<T>, Error> {
-        let Self { result, post, step, .. } = self;
-        result.blocking_recv().unwrap_or_else(|_| Err(ended(post.rank.0, step).into()))
+        let _blocked = self.job.mailbox.block();
+        block_on(self)
     }
 }
+
+// It is moved about freely: nothing in it points into it.
+impl<T: Element> Unpin for Handle<T> {}
 
 impl<T: Element> Future for Handle<T> {
     type Output = Result<Update<T>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = Pin::new(&mut self.result).poll(context);
-        result.map(|result| result.unwrap_or_else(|_| Err(ended(self.post.rank.0, self.step).into())))
+        let ended = Error::Failed(self.job.ended(Some(self.step)));
+        let Some(outcome) = &mut self.outcome else { return Poll::Ready(Err(ended)) };
+        let outcome = match ready!(Pin::new(outcome).poll(context)) {
+            Ok(outcome) => outcome?,
+            Err(_) => return Poll::Ready(Err(ended)),
+        };
+        let (groups, skipped) = match outcome {
+            Outcome::Delivered { sums, .. } => (sums, None),
+            Outcome::LeftOut { by, sums } => (sums, Some(Skipped { rank: by, own: self.own.take() })),
+            Outcome::Cancelled { by } => {
+                let reducer = self.layout.parameters[0].name.clone();
+                return Poll::Ready(Err(Cancelled { rank: by, step: self.step, reducer }.into()));
+            }
+        };
+        let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
+        let (workers, step, reduction) = (self.job.workers, self.step, self.reduction);
+        Poll::Ready(Ok(Update { layout, by_name, groups, workers, step, reduction, skipped }))
     }
 }
 

@@ -1,11 +1,22 @@
-//! What a worker tells the launcher that started it: lines on standard error that begin with a record separator.
+//! What is said on standard error: sentences for people, and events for the launcher that started this worker.
 //!
-//! A line is `\x1egleaner {"kind":KIND,"body":BODY}\n`. The launcher takes such lines out of the worker's standard
-//! error and never shows them. Without a launcher nothing is written, so that nobody sees them by accident.
+//! One thread writes. A caller that has something to say hands over a line, and waits a moment for it to be written; a standard
+//! error that nobody reads, or that cannot be written to, holds nobody up and is no reason to fail.
+//!
+//! An event is a line that begins with a record separator, `\x1egleaner {"kind":KIND,"body":BODY}\n`. The launcher takes such
+//! lines out of the worker's standard error and never shows them. Without a launcher nothing is written, so that nobody sees
+//! them by accident.
 
-use std::io::Write;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::{fmt, io, panic, thread};
 
 use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+mod writer;
+
+use writer::Writer;
 
 /// Set in the environment of every worker that a launcher started, and therefore listens to.
 pub const LAUNCHER: &str = "GLEANER_LAUNCHER";
@@ -22,28 +33,66 @@ struct Line<'a, Body> {
     body: &'a Body,
 }
 
-/// The body of a [`failed`] event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Failed {
-    pub culprit: u32,
-    pub step: Option<u64>,
-    pub reason: String,
-}
+/// The one that writes to this process's standard error.
+static STDERR: Writer = Writer::new();
 
-/// Tells the launcher something. Returns whether it was written, that is, whether a launcher listens;
-/// otherwise the caller may print what it has to say. Kinds that begin with `launcher.` are the launcher's own.
+/// Tells the launcher something. Returns whether there is one that listens; otherwise the caller may print what it has to
+/// say. Kinds that begin with `launcher.` are the launcher's own.
 pub fn event(kind: &str, body: &impl Serialize) -> bool {
     if std::env::var_os(LAUNCHER).is_none() {
         return false;
     }
-    // One write, under the lock: neither another thread nor a short line of a child gets in between.
-    line(kind, body).is_some_and(|line| std::io::stderr().lock().write_all(&line).is_ok())
+    let line = line(kind, body);
+    let is_said = line.is_some();
+    line.into_iter().for_each(hand);
+    is_said
+}
+
+/// Says a sentence on standard error: at once, or behind the caller's back where that takes longer than a tenth of a second, or
+/// not at all. Neither blocks nor panics. What is lost is counted, and the count is said when standard error takes something again.
+pub fn say(sentence: impl fmt::Display) {
+    hand(format!("{sentence}\n").into_bytes());
+}
+
+/// Lets panics be said as [`say`] does, in place of the hook that is set: the standard one waits for as long as nobody reads.
+pub fn say_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => say(format_args!("thread '{name}' {panic}\n{backtrace}")),
+            _ => say(format_args!("thread '{name}' {panic}")),
+        }
+    }));
+}
+
+/// Waits until all is said that was to be said, or nobody reads: a second at most. For the end of a program.
+pub fn finish() {
+    STDERR.finish();
+}
+
+fn hand(line: Vec<u8>) {
+    STDERR.start(io::stderr);
+    STDERR.hand(line);
+}
+
+/// Hands a line over without waiting. It comes back when there is no room for it; once nothing was written for a second, it
+/// is lost instead.
+pub(crate) fn offer(line: Vec<u8>) -> Result<(), Vec<u8>> {
+    STDERR.start(io::stderr);
+    STDERR.offer(line)
+}
+
+/// Whether all is written, or nobody has read for a second.
+pub(crate) fn is_done() -> bool {
+    STDERR.is_done()
 }
 
 /// Tells the launcher that the job cannot go on: which rank is to blame, in which step, and why.
 /// Every worker that notices reports it; the launcher's last line names the rank that most of them blame.
-pub fn failed(culprit_rank: u32, step: Option<u64>, reason: &str) -> bool {
-    event(FAILED, &Failed { culprit: culprit_rank, step, reason: reason.to_owned() })
+pub fn failed(failure: &Failure) -> bool {
+    event(FAILED, failure)
 }
 
 /// An event as bytes; none when the body is not representable as JSON.
@@ -66,23 +115,65 @@ pub(crate) fn parse(text: &[u8]) -> Option<(String, serde_json::Value)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
     fn a_line_is_one_line_and_reads_back() {
         let reason = "two\nlines and a \x1e mark";
-        let line = line(FAILED, &Failed { culprit: 3, step: Some(17), reason: reason.to_owned() }).unwrap();
+        let failure = Failure { rank: 3, step: Some(17), reason: reason.to_owned() };
+        let line = line(FAILED, &failure).unwrap();
         assert!(line.starts_with(MARK) && line.ends_with(b"\n"));
         assert_eq!(line.iter().filter(|&&byte| byte == b'\n' || byte == 0x1e).count(), 2);
         let (kind, body) = parse(&line[MARK.len()..]).unwrap();
         assert_eq!(kind, "failed");
-        let failed: Failed = serde_json::from_value(body).unwrap();
-        assert_eq!((failed.culprit, failed.step, failed.reason.as_str()), (3, Some(17), reason));
+        assert_eq!(serde_json::from_value::<Failure>(body).unwrap(), failure);
     }
 
     #[test]
     fn what_is_no_event_is_not_parsed() {
         assert_eq!(parse(b"{\"kind\":\"a\"}"), None);
         assert_eq!(parse(b"hello"), None);
+    }
+
+    const PANICS: &str = "REPORT_TEST_PANICS";
+
+    /// Not a test of its own: as a process of its own, it panics.
+    #[test]
+    fn panicking_process() {
+        if std::env::var_os(PANICS).is_some() {
+            say_panics();
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_said_and_not_held_up_by_a_pipe_that_nobody_reads() {
+        let panicking = |err: io::PipeWriter| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "report::tests::panicking_process", "--nocapture"]);
+            command.env(PANICS, "1").env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(err);
+            command.spawn().unwrap()
+        };
+        let (mut read, write) = io::pipe().unwrap();
+        assert!(!panicking(write).wait().unwrap().success());
+        let mut said = String::new();
+        read.read_to_string(&mut said).unwrap();
+        assert!(said.contains("thread 'report::tests::panicking_process' panicked at "), "{said}");
+        assert!(said.contains("on purpose\n"), "{said}");
+
+        let (_unread, mut write) = io::pipe().unwrap();
+        write.write_all(&[b'x'; 1 << 16]).unwrap();
+        let (mut child, start) = (panicking(write), Instant::now());
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > Duration::from_secs(20) {
+                child.kill().unwrap();
+                panic!("it is held up");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 }

@@ -1,29 +1,37 @@
 //! A worker's membership in a job.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::panic;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, mpsc};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-use gleaner_algorithms::{Element, Method, Reduction};
+use bytes::Bytes;
+use gleaner_algorithms::{Element, Membership, Method, Rank, Reduction};
 use gleaner_transport::tcp::JoinError;
-use gleaner_transport::{LinkEvent, Network, Traffic, memory, tcp};
-use ractor::{Actor, ActorRef};
-use tokio::runtime::Runtime;
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{oneshot, watch};
+use gleaner_transport::{Counters, Network, Traffic, memory, tcp};
+use tokio::sync::oneshot;
 
-use crate::algorithm::{self, Algorithm, AlgorithmArguments, Done, Job, Run};
+use crate::compute::{self, Compute};
+use crate::engine::Engine;
 use crate::environment::Config;
-use crate::failure::{Error, Failure};
+use crate::failure::{Error, Failure, culprit};
 use crate::gradients::Gradients;
-use crate::layout::{Layout, LayoutError};
-use crate::notes::{self, Purpose};
-use crate::post::{Post, UnderWay};
+use crate::io::Io;
+use crate::layout::Layout;
+use crate::mailbox::{Command, Mailbox, mailbox};
+use crate::notes::{self, Answer, Call, Purpose, Says};
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
 use crate::report;
-use crate::tag::{REDUCERS, StepId};
-use crate::worker::{Worker, WorkerArguments, WorkerMessage};
+use crate::tag::GRADIENTS;
+use crate::timeline::{Recorder, Timeline};
+use crate::worker::Worker;
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
 ///
@@ -45,19 +53,35 @@ use crate::worker::{Worker, WorkerArguments, WorkerMessage};
 /// ```
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
-    channels: AtomicU32,
-    reducers: AtomicU32,
+    /// How many gradient exchanges and reducers were made.
+    channels: AtomicU64,
+    reducers: AtomicU64,
+}
+
+/// A worker's place in a job, and whom to ask there.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) rank: Rank,
+    pub(crate) workers: u32,
+    /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
+    pub(crate) epoch: u16,
+    pub(crate) mailbox: Mailbox,
+    failure: Arc<OnceLock<Failure>>,
 }
 
 pub(crate) struct Inner {
-    /// Taken when the session ends.
-    runtime: Option<Runtime>,
-    pub(crate) post: Arc<Post>,
-    worker: ActorRef<WorkerMessage>,
-    algorithm: ActorRef<Job>,
-    calls: AtomicU32,
+    pub(crate) job: Job,
+    pub(crate) compute: Compute,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) recorder: Arc<Recorder>,
+    /// Numbers that were given to groups.
+    numbers: AtomicU32,
     /// What the network and the workers are like, once it was measured.
     pub(crate) probed: OnceLock<Probed>,
+    /// Which run this is, once rank 0 has said it.
+    run: OnceLock<String>,
+    /// The I/O thread, until the session ends.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Session {
@@ -75,82 +99,93 @@ impl Session {
     /// # Errors
     /// As [`join`](Self::join).
     pub fn join_as(config: Config) -> Result<Self, Error> {
-        let runtime = runtime()?;
-        let timeout = config.timeout;
-        let (network, events): (Arc<dyn Network>, _) = match config.tcp() {
-            None => {
-                let Some((network, events)) = memory::networks(1).pop() else {
-                    unreachable!("a network of one worker has one end")
-                };
-                (Arc::new(network), events)
-            }
-            Some(tcp) => {
-                let (network, events) = runtime.block_on(tcp::join(tcp)).inspect_err(|error| {
-                    if let Some(culprit) = culprit(error, config.rank) {
-                        report::failed(culprit, None, &error.to_string());
-                    }
-                })?;
-                (Arc::new(network), events)
-            }
+        let (rank, timeout) = (config.rank, config.timeout);
+        let Some(tcp) = config.tcp() else {
+            let alone = memory::networks(1).into_iter().next();
+            let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
+            return Self::over(async { Ok(alone) }, timeout);
         };
-        Self::start(runtime, network, events, timeout)
+        if tcp.is_plain && rank == 0 {
+            report::say(
+                "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",
+            );
+        }
+        Self::over(tcp::join(tcp), timeout).inspect_err(|error| {
+            if let Error::Join(error) = error
+                && let Some(culprit) = culprit(error, rank)
+            {
+                report::failed(&Failure { rank: culprit, step: None, reason: error.to_string() });
+            }
+        })
     }
 
-    /// Joins over a network that exists already: one of ours in memory, or one of your own.
+    /// Joins over a network of your own, or one of ours. It is made on the session's I/O thread, within a tokio runtime.
     ///
     /// # Errors
-    /// A system that refuses threads.
-    pub fn over(
-        network: Arc<dyn Network>,
-        events: UnboundedReceiver<LinkEvent>,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        Self::start(runtime()?, network, events, timeout)
-    }
-
-    fn start(
-        runtime: Runtime,
-        network: Arc<dyn Network>,
-        mut events: UnboundedReceiver<LinkEvent>,
+    /// A network that does not come about, or a system that refuses threads.
+    pub fn over<N: Network + 'static>(
+        network: impl Future<Output = Result<N, JoinError>> + Send + 'static,
         timeout: Duration,
     ) -> Result<Self, Error> {
         keep_memory();
-        let (failed, failure) = watch::channel(None);
-        let post = Arc::new(Post::new(network, timeout, failure));
-        let (worker, algorithm) = runtime
-            .block_on(async {
-                let arguments = WorkerArguments { post: post.clone(), failure: failed };
-                let (worker, _) = Worker::spawn(None, Worker, arguments).await?;
-                let arguments = AlgorithmArguments { post: post.clone(), worker: worker.clone() };
-                let (algorithm, _) =
-                    Algorithm::spawn_linked(None, Algorithm, arguments, worker.get_cell()).await?;
-                let to_worker = worker.clone();
-                tokio::spawn(async move {
-                    while let Some(event) = events.recv().await {
-                        let _ = to_worker.cast(WorkerMessage::Network(event));
-                    }
-                });
-                Ok::<_, ractor::SpawnErr>((worker, algorithm))
-            })
-            .map_err(|e| Error::System("the worker's actors did not start", std::io::Error::other(e)))?;
-        let (calls, probed) = (AtomicU32::new(0), OnceLock::new());
-        let inner = Inner { runtime: Some(runtime), post, worker, algorithm, calls, probed };
-        Ok(Self { inner: Arc::new(inner), channels: AtomicU32::new(0), reducers: AtomicU32::new(0) })
+        note_panics();
+        let (mailbox, commands, bell) = mailbox();
+        let refused = |error| Error::System("the worker's threads did not start", error);
+        let compute = Compute::new(mailbox.clone());
+        let failure: Arc<OnceLock<Failure>> = Arc::default();
+        let recorder: Arc<Recorder> = Arc::default();
+        let (joined, joins) = mpsc::channel();
+        let (shared, computes, failed) = (mailbox.clone(), compute.clone(), Arc::clone(&failure));
+        let records = Arc::clone(&recorder);
+        let io = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(joined.send(Err(refused(error)))),
+            };
+            runtime.block_on(async {
+                let network = match network.await {
+                    Ok(network) => network,
+                    Err(error) => return drop(joined.send(Err(error.into()))),
+                };
+                let place = (Rank(network.peer().0), network.workers(), network.counters());
+                let worker = Worker::new(place.0.0, place.1, 0, timeout);
+                let io = Io::new(Box::new(network), worker, (shared, Arc::clone(&bell)), computes, records);
+                let engine = Engine::new(io, commands, bell, failed, timeout);
+                let _ = joined.send(Ok(place));
+                // A task of its own: it is woken on this thread without a system call.
+                let _ = tokio::spawn(engine.run()).await;
+            });
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("gleaner-io".into()).spawn(io).map_err(refused)?;
+        let ended = || Error::System("the worker's I/O thread ended", std::io::ErrorKind::BrokenPipe.into());
+        let (rank, workers, counters) = joins.recv().map_err(|_| ended())??;
+        let inner = Inner {
+            job: Job { rank, workers, epoch: 0, mailbox, failure },
+            compute,
+            counters,
+            recorder,
+            numbers: AtomicU32::new(0),
+            probed: OnceLock::new(),
+            run: OnceLock::new(),
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { inner: Arc::new(inner), channels: AtomicU64::new(0), reducers: AtomicU64::new(0) })
     }
 
     /// This worker's number, from 0 to world size − 1.
     pub fn rank(&self) -> usize {
-        self.inner.post.rank.index()
+        self.inner.rank.index()
     }
 
     /// The number of workers, P.
     pub fn world_size(&self) -> usize {
-        self.inner.post.workers as usize
+        self.inner.workers as usize
     }
 
     /// Bytes and messages that this worker sent and received, and links that it opened.
     pub fn traffic(&self) -> Traffic {
-        self.inner.post.traffic()
+        self.inner.counters.read()
     }
 
     /// Agrees with all ranks on a layout and a method, and starts to synchronise gradients by them.
@@ -158,8 +193,7 @@ impl Session {
     /// # Errors
     /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
-        let channel = u8::try_from(self.channels.fetch_add(1, Ordering::Relaxed)).ok();
-        let channel = channel.filter(|&channel| channel != REDUCERS).ok_or(LayoutError::TooManyGradients)?;
+        let channel = self.channels.fetch_add(1, Ordering::Relaxed);
         Gradients::new(self.inner.clone(), channel, layout, method)
     }
 
@@ -186,9 +220,8 @@ impl Session {
         method: Method,
         reduction: Reduction<T>,
     ) -> Result<Reducer<T>, Error> {
-        let number = u16::try_from(self.reducers.fetch_add(1, Ordering::Relaxed));
-        let number = number.map_err(|_| LayoutError::TooManyReducers)?;
-        Reducer::new(self.inner.clone(), number, name, n, method, reduction)
+        let stream = REDUCERS + self.reducers.fetch_add(1, Ordering::Relaxed);
+        Reducer::new(self.inner.clone(), stream, name, n, method, reduction)
     }
 
     /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks
@@ -200,12 +233,37 @@ impl Session {
         probe::probe(&self.inner, n)
     }
 
+    /// Begins to record what each rank does when; all ranks call it together. The one before ends, if there is one.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn timeline(&self) -> Result<Timeline, Error> {
+        Timeline::start(Arc::clone(&self.inner))
+    }
+
+    /// What this program did in a step, for the [timeline](Self::timeline); without one, nothing happens.
+    pub fn record(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
+        self.inner.recorder.program(step, what, during);
+    }
+
+    /// Ends the job on all ranks because this program cannot go on, and leaves. Every rank's calls and steps fail with this
+    /// rank's name and the reason. A session that is dropped by a panic does the same with the panic's message.
+    ///
+    /// Returns why the job failed: if it had failed before, that counts.
+    pub fn abort(self, reason: &dyn std::fmt::Display) -> Error {
+        self.inner.fail(Failure {
+            rank: self.inner.rank.0,
+            step: None,
+            reason: format!("its program failed: {reason}"),
+        })
+    }
+
     /// Waits until all ranks are here.
     ///
     /// # Errors
     /// The job has failed.
     pub fn barrier(&self) -> Result<(), Error> {
-        self.inner.gather(Purpose::Barrier, &[]).map(drop)
+        self.inner.agree(Purpose::Barrier, "")
     }
 
     /// Gives every rank the notes of all ranks, in the order of the ranks. For small control data: a note has
@@ -218,71 +276,159 @@ impl Session {
     }
 }
 
-impl Inner {
-    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let Some(runtime) = &self.runtime else {
-            unreachable!("the runtime is taken only when the session ends")
-        };
-        runtime.block_on(future)
+/// Where the streams of reducers begin; those of gradients are below.
+const REDUCERS: u64 = 255 << 16;
+
+impl std::ops::Deref for Inner {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        &self.job
+    }
+}
+
+impl Job {
+    /// This worker's place in the present membership.
+    pub(crate) fn membership(&self) -> Membership {
+        Membership { epoch: self.epoch, rank: self.rank, workers: self.workers }
     }
 
-    pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<bytes::Bytes>, Error> {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        self.block_on(notes::all_gather(&self.post, call, purpose, note))
-            .map_err(|failure| self.fail(failure))
+    /// Why the job failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.failure.get().cloned()
+    }
+
+    /// Why something has no answer.
+    pub(crate) fn ended(&self, step: Option<u64>) -> Failure {
+        let reason = "its session ended before the call or the step did".into();
+        self.failure().unwrap_or(Failure { rank: self.rank.0, step, reason })
+    }
+}
+
+impl Inner {
+    /// Numbers for so many groups, from this one on; all ranks ask in the same order.
+    pub(crate) fn number(&self, count: u32) -> Option<u32> {
+        let next = |first: u32| first.checked_add(count).filter(|next| *next <= GRADIENTS);
+        self.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
+    }
+
+    /// Waits for an answer of the I/O thread.
+    pub(crate) fn answer<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Error> {
+        block_on(answer).map_err(|_| self.ended(None).into())
+    }
+
+    fn call(&self, purpose: Purpose, says: Says) -> Result<Answer, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.mailbox.send(Command::Call(Call { purpose, says, answer }));
+        self.answer(answered)
+    }
+
+    pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<Bytes>, Error> {
+        if note.len() > notes::LONGEST {
+            let reason = format!("a note of {} bytes; at most {} are possible", note.len(), notes::LONGEST);
+            return Err(self.fail(Failure { rank: self.rank.0, step: None, reason }));
+        }
+        let notes = self.call(purpose, Says::Note(Bytes::copy_from_slice(note)))?.notes;
+        if notes.len() == self.workers as usize {
+            return Ok(notes);
+        }
+        let reason = format!("it passed on {} notes of {} ranks", notes.len(), self.workers);
+        Err(self.fail(Failure { rank: 0, step: None, reason }))
     }
 
     /// Fails unless all ranks wrote the same lines.
     pub(crate) fn agree(&self, purpose: Purpose, lines: &str) -> Result<(), Error> {
+        self.agree_and_tell(purpose, lines, Bytes::new()).map(drop)
+    }
+
+    /// The same, and tells all ranks what a rank has to tell, if any does.
+    fn agree_and_tell(&self, purpose: Purpose, lines: &str, note: Bytes) -> Result<Vec<Bytes>, Error> {
+        let Answer { all_same, notes } = self.call(purpose, Says::Lines(lines.into(), note))?;
+        if all_same {
+            return Ok(notes);
+        }
+        // Only now does anybody need to see them.
         let notes = self.gather(purpose, lines.as_bytes())?;
-        notes::agree(&notes).map_err(|failure| self.fail(failure))
+        notes::difference(&notes).map_or(Ok(Vec::new()), |failure| Err(self.fail(failure)))
+    }
+
+    /// Agrees on these lines, and on which run this is: rank 0 draws it.
+    pub(crate) fn agree_and_draw(&self, purpose: Purpose, lines: &str) -> Result<String, Error> {
+        let mut drawn = Bytes::new();
+        if self.rank.0 == 0 && self.run.get().is_none() {
+            let mut bytes = [0; 16];
+            let refused = |error| Error::System("there are no random numbers", std::io::Error::other(error));
+            getrandom::fill(&mut bytes).map_err(refused)?;
+            drawn = Bytes::copy_from_slice(&bytes);
+        }
+        let notes = self.agree_and_tell(purpose, lines, drawn)?;
+        if let Some(run) = self.run.get() {
+            return Ok(run.clone());
+        }
+        let drawn = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
+        let Some(drawn) = drawn else {
+            let reason = "it broke the rules: the run that it has drawn makes no sense".into();
+            return Err(self.fail(Failure { rank: 0, step: None, reason }));
+        };
+        Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(drawn))).clone())
     }
 
     /// Ends the job for all ranks, and says why once they know: the first failure counts.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        let _ = self.worker.cast(WorkerMessage::Fail(failure.clone()));
-        Error::Failed(self.block_on(self.post.first_failure(failure)))
-    }
-
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(task);
-        }
-    }
-
-    pub(crate) fn run<T: Element>(&self, run: Run<T>) {
-        let under_way = UnderWay::new(self.post.clone(), run.id);
-        let _ = self.worker.cast(WorkerMessage::Step(run.step));
-        let _ = self.algorithm.cast(run.job(under_way));
-    }
-
-    /// Begins a step in which this rank takes no part, so that all leave it out.
-    pub(crate) fn leave_out<T: Element>(&self, id: StepId, step: u64) -> Done<T> {
-        let under_way = UnderWay::new(self.post.clone(), id);
-        let _ = self.worker.cast(WorkerMessage::Step(step));
-        let (done, running) = oneshot::channel();
-        let post = self.post.clone();
-        self.spawn(async move {
-            let stopped = algorithm::leave_out(&post, under_way).await;
-            // Nobody waits any more when the trainer gave up.
-            let _ = done.send(Err(stopped));
-        });
-        running
+        let (answer, first) = oneshot::channel();
+        self.mailbox.send(Command::Fail(failure.clone(), answer));
+        Error::Failed(block_on(first).unwrap_or(failure))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        if !std::thread::panicking() {
-            // Whoever dropped a handle and leaves has still promised its part of the step to the others.
-            runtime.block_on(self.post.settled());
+        if thread::panicking() {
+            let said = PANIC.with_borrow(Clone::clone);
+            let reason = format!("its program panicked: {}", said.as_deref().unwrap_or("no message"));
+            self.fail(Failure { rank: self.rank.0, step: None, reason });
         }
-        let (done, left) = oneshot::channel();
-        if self.worker.cast(WorkerMessage::Leave(done)).is_ok() {
-            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(3), left).await });
+        let (left, leaves) = oneshot::channel();
+        // A worker that dropped a handle and leaves has still promised its part of the step to the others.
+        self.mailbox.send(Command::Leave(left));
+        let _ = block_on(leaves);
+        let io = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        io.into_iter().for_each(|io| drop(io.join()));
+    }
+}
+
+thread_local! {
+    /// What the last panic of this thread said.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Has panics noted, besides what is done with them otherwise, so that a session that is dropped by one can say why.
+fn note_panics() {
+    static NOTED: Once = Once::new();
+    NOTED.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANIC.with_borrow_mut(|noted| *noted = Some(compute::said(info.payload()).to_owned()));
+            hook(info);
+        }));
+    });
+}
+
+/// Waits for a future on this thread, within a task of an async runtime too.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
         }
-        runtime.shutdown_timeout(Duration::from_millis(200));
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 
@@ -292,25 +438,4 @@ impl Drop for Inner {
 fn keep_memory() {
     const LARGEST: usize = 31 << 20;
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGEST)));
-}
-
-/// Who is to blame that the workers did not come together, as far as this one knows.
-fn culprit(error: &JoinError, this: u32) -> Option<u32> {
-    match error {
-        JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
-        JoinError::Left { peer, .. } => Some(peer.0),
-        JoinError::Lost { .. } | JoinError::NoOutcome { .. } => Some(0),
-        // Rank 0 knows who.
-        JoinError::Failed { .. } => None,
-        _ => Some(this),
-    }
-}
-
-fn runtime() -> Result<Runtime, Error> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("gleaner")
-        .enable_all()
-        .build()
-        .map_err(|e| Error::System("the worker's threads did not start", e))
 }

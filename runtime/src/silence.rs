@@ -7,7 +7,7 @@
 //! - of the two ends of a silent link, the one that the judge does not hear has failed;
 //! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
 //!
-//! Rank 0 judges. Who does not hear rank 0 tells others, who tell rank 0. Where no verdict comes, the end that noticed judges
+//! The coordinator judges. Who does not hear it tells others, who tell it. Where no verdict comes, the end that noticed judges
 //! for itself.
 
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub(crate) struct Silence {
 impl Silence {
     /// Whom rank `this` tells, when it has noticed or was told: the judge, or if it does not hear that one, a few others. They
     /// tell the judge, and when they know the verdict, whoever told them.
-    pub(crate) fn confidants(self, this: u32, workers: u32) -> Vec<u32> {
-        match (this, self) {
-            (0, _) => Vec::new(),
-            (_, Self { at, from: 0 }) if at == this => {
-                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != 0).take(3).collect()
+    pub(crate) fn confidants(self, this: u32, workers: u32, judge: u32) -> Vec<u32> {
+        match self {
+            _ if this == judge => Vec::new(),
+            Self { at, from } if at == this && from == judge => {
+                (1..workers).map(|i| (at + i) % workers).filter(|&rank| rank != judge).take(3).collect()
             }
-            _ => vec![0],
+            _ => vec![judge],
         }
     }
 
@@ -96,7 +96,7 @@ mod tests {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
                 // Where the judge does not hear of it, the end that noticed judges.
-                let told = silence.confidants(at, WORKERS);
+                let told = silence.confidants(at, WORKERS, 0);
                 let passed_on =
                     told.into_iter().any(|rank| passes(at, rank) && (rank == 0 || passes(rank, 0)));
                 let judge = if passed_on { 0 } else { at };
@@ -128,14 +128,14 @@ mod tests {
         for workers in 2..9 {
             for at in 1..workers {
                 let silence = Silence { at, from: 0 };
-                let told = silence.confidants(at, workers);
+                let told = silence.confidants(at, workers, 0);
                 assert_eq!(told.len(), (workers as usize - 2).min(3));
                 assert!(told.iter().all(|&rank| rank != 0 && rank != at && rank < workers));
-                assert!(told.iter().all(|&rank| silence.confidants(rank, workers) == [0]));
+                assert!(told.iter().all(|&rank| silence.confidants(rank, workers, 0) == [0]));
             }
         }
-        assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4), [0]);
-        assert!(Silence { at: 0, from: 2 }.confidants(0, 4).is_empty());
+        assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4, 0), [0]);
+        assert!(Silence { at: 0, from: 2 }.confidants(0, 4, 0).is_empty());
     }
 
     #[test]

@@ -16,9 +16,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokio::sync::watch;
+use crate::tag::StepId;
 
-use crate::tag::{REDUCERS, StepId};
+/// How many steps of a gradient may be frozen or cancelled here before they are begun, so that what is remembered of them is
+/// bounded. A rank that is late does not keep the others from cancelling.
+const EARLY: u32 = 4096;
 
 /// Why a step is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +99,10 @@ pub(crate) enum Stand {
 pub(crate) enum Deed {
     /// Tell this rank.
     Tell(u32, StepId, Word),
+    /// A step that was begun here stands so now.
+    Stand(StepId, Stand),
     /// Throw away what waits for this step, and what still comes for it.
     Discard(StepId),
-    /// All that was sent for this cancelled step has come.
-    Forget(StepId),
 }
 
 /// See the module.
@@ -108,22 +110,32 @@ pub(crate) enum Deed {
 pub(crate) struct Steps {
     rank: u32,
     workers: u32,
+    /// The rank that decides.
+    coordinator: u32,
     /// Steps that are not over here, if they were begun, frozen or cancelled.
     open: HashMap<StepId, Open>,
-    /// The first step that is not over here, by gradient.
-    next: HashMap<(u16, u8, u16), StepId>,
-    /// Cancelled steps since the last that finished, by gradient: messages may still come for them.
-    cancelled: HashMap<(u16, u8, u16), Vec<StepId>>,
-    /// At rank 0: what it is asking about.
+    gradients: HashMap<u32, Known>,
+    /// At the coordinator: what it is asking about.
     inquiries: HashMap<StepId, Inquiry>,
-    /// At rank 0: whether anybody has left, and so had finished all its steps.
+    /// At the coordinator: whether anybody has left, and so had finished all its steps.
     parting: bool,
     deeds: Vec<Deed>,
 }
 
+/// What is known of a gradient.
+#[derive(Debug)]
+struct Known {
+    /// Whether the program may cancel its steps.
+    is_cancellable: bool,
+    /// The first step that is not over here.
+    next: StepId,
+    /// How many steps that are not begun are remembered.
+    early: u32,
+}
+
 #[derive(Debug)]
 struct Open {
-    stand: watch::Sender<Stand>,
+    stand: Stand,
     begun: bool,
 }
 
@@ -135,13 +147,13 @@ struct Inquiry {
 }
 
 impl Steps {
-    pub(crate) fn new(rank: u32, workers: u32) -> Self {
+    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32) -> Self {
         Self {
             rank,
             workers,
+            coordinator,
             open: HashMap::new(),
-            next: HashMap::new(),
-            cancelled: HashMap::new(),
+            gradients: HashMap::new(),
             inquiries: HashMap::new(),
             parting: false,
             deeds: Vec::new(),
@@ -153,13 +165,36 @@ impl Steps {
         std::mem::take(&mut self.deeds)
     }
 
-    /// A step begins here; the one before it is over.
-    pub(crate) fn begin(&mut self, id: StepId) -> watch::Receiver<Stand> {
-        self.next.insert(id.gradient(), id);
-        let open = self.open.entry(id).or_insert_with(|| Open::new(Stand::Free));
+    /// A gradient whose next step is this one. All ranks add it before any of them begins a step of it.
+    pub(crate) fn add(&mut self, next: StepId, is_cancellable: bool) {
+        self.gradients.insert(next.gradient, Known { is_cancellable, next, early: 0 });
+    }
+
+    /// By gradient, the first step that is not over here, and whether it has begun.
+    pub(crate) fn positions(&self) -> Vec<(StepId, bool)> {
+        let has_begun = |id| self.open.get(&id).is_some_and(|open| open.begun);
+        let next = self.gradients.values().map(|known| (known.next, has_begun(known.next)));
+        let mut next: Vec<_> = next.collect();
+        next.sort_unstable_by_key(|(id, _)| id.gradient);
+        next
+    }
+
+    /// No more steps of it will be.
+    pub(crate) fn remove(&mut self, gradient: u32) {
+        self.gradients.remove(&gradient);
+        self.open.retain(|id, _| id.gradient != gradient);
+    }
+
+    /// A step begins here; the one before it is over. Says where it stands.
+    pub(crate) fn begin(&mut self, id: StepId) -> Stand {
+        self.next(id, id);
+        let open = self.open.entry(id).or_insert(Open { stand: Stand::Free, begun: true });
+        if let Some(known) = self.gradients.get_mut(&id.gradient) {
+            known.early -= u32::from(!open.begun);
+        }
         open.begun = true;
-        let stand = open.stand.subscribe();
-        if matches!(*stand.borrow(), Stand::Cancelled { .. }) {
+        let stand = open.stand;
+        if matches!(stand, Stand::Cancelled { .. }) {
             self.end(id);
         }
         stand
@@ -167,44 +202,46 @@ impl Steps {
 
     /// All messages of a step have come. Says whether it has finished now; otherwise it waits for the verdict.
     pub(crate) fn finish(&mut self, id: StepId) -> bool {
-        let free = self.open.get(&id).is_some_and(|open| *open.stand.borrow() == Stand::Free);
-        if free {
+        let is_free = self.open.get(&id).is_some_and(|open| open.stand == Stand::Free);
+        if is_free {
             self.end(id);
-            // Every peer that sends in a step of this gradient has sent in this one.
-            let past = self.cancelled.remove(&id.gradient());
-            self.deeds.extend(past.into_iter().flatten().map(Deed::Forget));
         }
-        free
+        is_free
     }
 
     /// A step is over here, whatever its end.
     pub(crate) fn end(&mut self, id: StepId) {
         if self.open.remove(&id).is_some() {
-            self.next.insert(id.gradient(), id.following());
+            self.next(id, id.following());
         }
     }
 
     /// This rank wants a step given up. Nothing happens if it is over.
     pub(crate) fn ask(&mut self, id: StepId, cause: Cause) {
-        match self.rank {
-            0 => self.inquire(id, 0, cause),
-            _ if self.is_over(id) => {}
-            _ => self.deeds.push(Deed::Tell(0, id, Word::Ask(cause))),
+        if self.rank == self.coordinator {
+            self.inquire(id, self.rank, cause);
+        } else if !self.is_over(id) {
+            self.deeds.push(Deed::Tell(self.coordinator, id, Word::Ask(cause)));
         }
     }
 
     /// A rank said something. What breaks the rules is an error.
     pub(crate) fn heard(&mut self, from: u32, id: StepId, word: Word) -> Result<(), &'static str> {
-        let cause = match word {
-            Word::Ask(cause) | Word::Cancelled { cause, .. } => cause,
-            _ => Cause::NonFinite,
+        let Some(known) = self.gradients.get(&id.gradient) else {
+            // What is said about the last step of a gradient may come when this rank is done with it.
+            return Ok(());
         };
-        if id.channel != REDUCERS && cause == Cause::Wish {
+        let wishes = matches!(word, Word::Ask(Cause::Wish) | Word::Cancelled { cause: Cause::Wish, .. });
+        if wishes && !known.is_cancellable {
             return Err("it wants to cancel what cannot be cancelled");
         }
-        match (self.rank, from, word) {
-            (0, _, Word::Ask(cause)) => self.inquire(id, from, cause),
-            (0, _, Word::Unfinished) => {
+        if known.early >= EARLY {
+            return Err("it spoke about cancelling thousands of steps that are not begun");
+        }
+        let (decides, from_coordinator) = (self.rank == self.coordinator, from == self.coordinator);
+        match word {
+            Word::Ask(cause) if decides => self.inquire(id, from, cause),
+            Word::Unfinished if decides => {
                 if let Some(inquiry) = self.inquiries.get_mut(&id) {
                     inquiry.unheard.remove(&from);
                     let (by, cause) = (inquiry.by, inquiry.cause);
@@ -213,16 +250,16 @@ impl Steps {
                     }
                 }
             }
-            (0, _, Word::Finished) => {
+            Word::Finished if decides => {
                 if self.inquiries.contains_key(&id) {
                     self.conclude(id, Word::TooLate)?;
                 }
             }
-            (_, 0, Word::Freeze) => {
+            Word::Freeze if from_coordinator => {
                 let answer = if self.is_over(id) { Word::Finished } else { self.freeze(id) };
-                self.deeds.push(Deed::Tell(0, id, answer));
+                self.deeds.push(Deed::Tell(self.coordinator, id, answer));
             }
-            (_, 0, Word::TooLate | Word::Cancelled { .. }) => self.settle(id, word)?,
+            Word::TooLate | Word::Cancelled { .. } if from_coordinator => self.follow(id, word)?,
             _ => return Err("it spoke about cancelling out of turn"),
         }
         Ok(())
@@ -230,36 +267,60 @@ impl Steps {
 
     /// A rank has left, and so had finished all its steps.
     pub(crate) fn left(&mut self, rank: u32) {
-        if self.rank == 0 {
+        if self.rank == self.coordinator {
             self.parting = true;
             let asked: Vec<StepId> = self.inquiries.keys().copied().collect();
             for id in asked {
-                // Rank 0 has frozen what it asks about, so this breaks no rules.
+                // The coordinator has frozen what it asks about, so this breaks no rules.
                 let _ = self.conclude(id, Word::TooLate);
             }
-        } else if rank == 0 {
+        } else if rank == self.coordinator {
             // There will be no verdict.
-            let frozen = self.open.iter().filter(|(_, open)| *open.stand.borrow() == Stand::Frozen);
+            let frozen = self.open.iter().filter(|(_, open)| open.stand == Stand::Frozen);
             for id in frozen.map(|(id, _)| *id).collect::<Vec<_>>() {
-                let _ = self.settle(id, Word::TooLate);
+                let _ = self.follow(id, Word::TooLate);
             }
         }
     }
 
+    /// Whether bags of a step are of any use: it is neither over nor cancelled.
+    pub(crate) fn expects(&self, id: StepId) -> bool {
+        !self.is_over(id) && !matches!(self.stand(id), Some(Stand::Cancelled { .. }))
+    }
+
+    /// Where a step stands that is not over here.
+    pub(crate) fn stand(&self, id: StepId) -> Option<Stand> {
+        self.open.get(&id).map(|open| open.stand)
+    }
+
+    fn next(&mut self, id: StepId, next: StepId) {
+        if let Some(known) = self.gradients.get_mut(&id.gradient) {
+            known.next = next;
+        }
+    }
+
     fn is_over(&self, id: StepId) -> bool {
-        self.next.get(&id.gradient()).is_some_and(|next| id.is_before(*next))
+        self.gradients.get(&id.gradient).is_none_or(|known| id.ahead(known.next) > 0)
     }
 
     fn freeze(&mut self, id: StepId) -> Word {
-        let open = self.open.entry(id).or_insert_with(|| Open::new(Stand::Free));
-        open.stand.send_replace(Stand::Frozen);
+        let known = self.gradients.get_mut(&id.gradient);
+        let open = self.open.entry(id).or_insert_with(|| {
+            known.into_iter().for_each(|known| known.early += 1);
+            Open { stand: Stand::Free, begun: false }
+        });
+        open.stand = Stand::Frozen;
         Word::Unfinished
     }
 
-    /// At rank 0: asks everybody, unless the answer is known.
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let rank = self.rank;
+        (0..self.workers).filter(move |&other| other != rank)
+    }
+
+    /// At the coordinator: asks everybody, unless the answer is known.
     fn inquire(&mut self, id: StepId, by: u32, cause: Cause) {
-        let cancelled = |open: &Open| matches!(*open.stand.borrow(), Stand::Cancelled { .. });
-        let decided = self.is_over(id) || self.open.get(&id).is_some_and(cancelled);
+        let decided = matches!(self.stand(id), Some(Stand::Cancelled { .. })) || self.is_over(id);
         if decided || self.parting {
             return;
         }
@@ -270,47 +331,43 @@ impl Steps {
             return;
         }
         self.freeze(id);
-        self.inquiries.insert(id, Inquiry { by, cause, unheard: (1..self.workers).collect() });
-        self.deeds.extend((1..self.workers).map(|rank| Deed::Tell(rank, id, Word::Freeze)));
+        self.inquiries.insert(id, Inquiry { by, cause, unheard: self.others().collect() });
+        self.deeds.extend(self.others().map(|rank| Deed::Tell(rank, id, Word::Freeze)));
         if self.workers == 1 {
             // Frozen just now, so this breaks no rules.
             let _ = self.conclude(id, Word::Cancelled { by, cause });
         }
     }
 
-    /// At rank 0: tells everybody the verdict.
+    /// At the coordinator: tells everybody the verdict.
     fn conclude(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
         self.inquiries.remove(&id);
-        self.deeds.extend((1..self.workers).map(|rank| Deed::Tell(rank, id, verdict)));
-        self.settle(id, verdict)
+        self.deeds.extend(self.others().map(|rank| Deed::Tell(rank, id, verdict)));
+        self.follow(id, verdict)
     }
 
-    /// Follows the verdict.
-    fn settle(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
-        let Some(open) = self.open.get(&id) else {
+    /// Does what the verdict says.
+    fn follow(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
+        let Some(open) = self.open.get_mut(&id) else {
             let late = verdict == Word::TooLate && self.is_over(id);
             return if late { Ok(()) } else { Err("it gave a verdict on a step that nobody froze") };
         };
         let begun = open.begun;
         if let Word::Cancelled { by, cause } = verdict {
-            open.stand.send_replace(Stand::Cancelled { by, cause });
-            self.cancelled.entry(id.gradient()).or_default().push(id);
+            open.stand = Stand::Cancelled { by, cause };
             self.deeds.push(Deed::Discard(id));
             if begun {
+                self.deeds.push(Deed::Stand(id, Stand::Cancelled { by, cause }));
                 self.end(id);
             }
         } else if begun {
-            open.stand.send_replace(Stand::Free);
+            open.stand = Stand::Free;
+            self.deeds.push(Deed::Stand(id, Stand::Free));
         } else {
             self.open.remove(&id);
+            self.gradients.get_mut(&id.gradient).into_iter().for_each(|known| known.early -= 1);
         }
         Ok(())
-    }
-}
-
-impl Open {
-    fn new(stand: Stand) -> Self {
-        Self { stand: watch::Sender::new(stand), begun: false }
     }
 }
 

@@ -53,9 +53,10 @@ impl<T: Element> Update<T> {
     pub fn values(&self, parameter: &str) -> Result<Vec<T>, LayoutError> {
         let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
         let p = &self.layout.parameters[*position];
-        let absent = self.reduction.neutral();
-        let mut values = vec![absent; p.len];
-        let mean = |sum: T| if self.reduction.has_residual() { sum.divide(self.workers) } else { sum };
+        let is_sum = self.reduction.has_residual();
+        let mut values = vec![if is_sum { T::ZERO } else { self.reduction.neutral() }; p.len];
+        // Adding zero leaves one zero, also of the −0 that stands in a dense bag where there is no entry.
+        let mean = |sum: T| if is_sum { sum.divide(self.workers) + T::ZERO } else { sum };
         self.visit(p, |i, value| values[i] = mean(value));
         Ok(values)
     }

@@ -1,306 +1,400 @@
-//! The worker's supervisor: it takes links in, and makes one failure out of whatever breaks.
+//! One worker's life in a job: whom it is linked to, who has failed, and how it ends.
+//!
+//! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
+//! the first failure that a worker knows is the only one. It tells all its peers, and when the news is written, its own steps.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use gleaner_transport::{Link, LinkEvent, Message, Peer};
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::{oneshot, watch};
+use gleaner_transport::Peer;
 
 use crate::failure::Failure;
-use crate::link::{LinkActor, LinkArguments};
-use crate::post::Post;
-use crate::report;
 use crate::silence::Silence;
 use crate::tag::Topic;
 
-/// Top of the supervision tree: one `Link` for each peer below it.
-pub(crate) struct Worker;
-
-pub(crate) struct WorkerArguments {
-    pub(crate) post: Arc<Post>,
-    pub(crate) failure: watch::Sender<Option<Failure>>,
-}
-
-pub(crate) enum WorkerMessage {
-    /// Something happened on the network.
-    Network(LinkEvent),
-    /// The job cannot go on. The first failure counts.
-    Fail(Failure),
-    /// Nobody told of another failure while a suspicion waited for it.
-    Convict,
-    /// The link to this peer has given no sign of life for the whole time-out.
-    Silent(Peer),
-    /// Another rank said so of one of its links.
-    Told(Silence),
-    /// Time to say who is to blame for a silence.
-    Judge,
-    /// The link to this peer has written all it had.
-    Flushed(Peer),
-    /// This peer said goodbye.
+/// What happened.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// There is a link to this peer, or there will be.
+    Reached(Peer),
+    /// The link is up.
+    Up(Peer),
+    /// No link came about, or it broke.
+    Broken(Peer, String),
+    /// All is written that will be.
+    Written(Peer),
+    /// Both directions of a link have ended in peace.
+    Ended(Peer),
+    /// This peer said goodbye, and all that it sent has come.
     Left(Peer),
-    /// Last words were given enough time.
-    Resign,
-    /// This worker leaves; answered when all links have written what they had.
-    Leave(oneshot::Sender<()>),
-    /// The step that this worker is in, for whoever asks what failed when.
-    Step(u64),
+    /// All that was sent to this peer has come there, the goodbye too.
+    AllCame(Peer),
+    /// This peer says why the job cannot go on.
+    News(Peer, Failure),
+    /// Another rank said that one of its links is silent.
+    Told(Silence),
+    /// The job cannot go on. The first failure counts.
+    Failed(Failure),
+    /// This worker leaves.
+    Leave,
 }
 
-pub(crate) struct WorkerState {
-    post: Arc<Post>,
-    failure: watch::Sender<Option<Failure>>,
-    /// Whose end was seen but not explained. It may be the cause, or follow from a failure that others know of.
-    suspected: Option<Failure>,
-    /// The first link that fell silent, as far as this worker knows.
-    silence: Option<Silence>,
-    /// A failure whose news is still being written to the peers.
-    failing: Option<Failure>,
-    links: HashMap<ActorId, Peer>,
-    flushed: HashSet<Peer>,
-    left: HashSet<Peer>,
-    leaving: Option<oneshot::Sender<()>>,
-    step: Option<u64>,
-    /// Callers that were turned away.
-    strangers: u64,
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Send this.
+    Send(Peer, Topic, Vec<u8>),
+    /// Let no link write anything but why the job failed.
+    GiveUp,
+    /// Let the link write what it has, and end.
+    Close(Peer),
+    /// The same, with a goodbye behind it.
+    Part(Peer),
+    /// Read no more from this peer.
+    Ignore(Peer),
+    /// Say why the job cannot go on.
+    Report(Failure),
+    /// All peers know: let this worker's own steps and calls fail.
+    Fail(Failure),
+    /// This worker has left.
+    Leave,
 }
 
-impl Actor for Worker {
-    type Msg = WorkerMessage;
-    type State = WorkerState;
-    type Arguments = WorkerArguments;
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    rank: u32,
+    workers: u32,
+    coordinator: u32,
+    /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
+    timeout: Duration,
+    /// The step that this worker is in, for messages about what failed when.
+    pub(crate) step: Option<u64>,
+    ties: BTreeMap<Peer, Tie>,
+    /// Whose end was seen but not explained, and until when somebody may know better. It may be the cause, or follow from a
+    /// failure that others know of.
+    suspected: Option<(Failure, Instant)>,
+    /// The first link that fell silent, as far as this worker knows, and when to say who is to blame.
+    silence: Option<(Silence, Instant)>,
+    /// A failure that is not known to all peers yet.
+    failing: Option<Failing>,
+    failed: Option<Failure>,
+    /// Until when to wait for peers that not all has reached.
+    leaving: Option<Instant>,
+    has_left: bool,
+    actions: Vec<Action>,
+}
 
-    async fn pre_start(
-        &self,
-        _: ActorRef<WorkerMessage>,
-        WorkerArguments { post, failure }: WorkerArguments,
-    ) -> Result<WorkerState, ActorProcessingErr> {
-        Ok(WorkerState {
-            post,
-            failure,
+/// See [`Worker::fail`].
+#[derive(Debug)]
+struct Failing {
+    failure: Failure,
+    /// Until when to wait for the rank that is to blame: it may be unable to answer.
+    excused: Instant,
+    /// Whether that is past.
+    is_excused: bool,
+    /// Until when to wait for the others.
+    until: Instant,
+}
+
+/// What is known of a peer.
+#[derive(Debug, Default)]
+struct Tie {
+    /// When it last gave a sign of life, if it ever did.
+    heard: Option<Instant>,
+    is_up: bool,
+    is_silent: bool,
+    is_written: bool,
+    has_left: bool,
+    /// Whether all that was sent has reached it.
+    has_all: bool,
+    /// Whether it knows that the job has failed.
+    knows: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32, timeout: Duration) -> Self {
+        Self {
+            rank,
+            workers,
+            coordinator,
+            timeout,
+            step: None,
+            ties: BTreeMap::new(),
             suspected: None,
             silence: None,
             failing: None,
-            links: HashMap::new(),
-            flushed: HashSet::new(),
-            left: HashSet::new(),
+            failed: None,
             leaving: None,
-            step: None,
-            strangers: 0,
-        })
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<WorkerMessage>,
-        message: WorkerMessage,
-        state: &mut WorkerState,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            WorkerMessage::Network(LinkEvent::Up(link)) => state.connect(&myself, link).await?,
-            WorkerMessage::Network(LinkEvent::Failed { peer, error }) => {
-                state.suspect(&myself, peer, error.to_string());
-            }
-            WorkerMessage::Network(LinkEvent::Refused { address, reason }) => {
-                state.strangers += 1;
-                // Whoever calls all the time fills no log.
-                if state.strangers <= 5 || state.strangers.is_power_of_two() {
-                    let (rank, callers) = (state.post.rank.0, state.strangers);
-                    eprintln!(
-                        "gleaner: rank {rank} turned {address} away: {reason} (strangers so far: {callers})"
-                    );
-                }
-            }
-            WorkerMessage::Fail(failure) => state.fail(&myself, failure),
-            WorkerMessage::Convict => {
-                if let Some(failure) = state.suspected.take() {
-                    state.fail(&myself, failure);
-                }
-            }
-            WorkerMessage::Silent(peer) => {
-                // Nobody waits until it has read what is written to it.
-                state.flushed.insert(peer);
-                state.left.insert(peer);
-                state.fall_silent(&myself, peer);
-                state.settle(false);
-            }
-            WorkerMessage::Told(silence) => state.told(&myself, silence),
-            WorkerMessage::Judge => {
-                if let Some(silence) = state.silence.take() {
-                    let peers: Vec<u32> = state.post.peers().into_iter().map(|peer| peer.0).collect();
-                    let post = &state.post;
-                    let (rank, reason) =
-                        silence.judge(post.rank.0, &peers, |rank| post.hears(rank), post.timeout);
-                    state.fail(&myself, Failure { rank, step: state.step, reason });
-                }
-            }
-            WorkerMessage::Flushed(peer) => {
-                state.flushed.insert(peer);
-                state.settle(false);
-            }
-            WorkerMessage::Left(peer) => {
-                state.left.insert(peer);
-                state.settle(false);
-            }
-            WorkerMessage::Resign => state.settle(true),
-            WorkerMessage::Step(step) => state.step = Some(step),
-            WorkerMessage::Leave(done) => {
-                state.leaving = Some(done);
-                for peer in state.post.peers() {
-                    state.post.send(peer, Message { tag: Topic::Bye.tag(), payload: Default::default() });
-                }
-                state.post.close();
-                myself.send_after(state.patience(), || WorkerMessage::Resign);
-                state.settle(false);
-            }
+            has_left: false,
+            actions: Vec::new(),
         }
-        Ok(())
     }
 
-    async fn handle_supervisor_evt(
-        &self,
-        myself: ActorRef<WorkerMessage>,
-        event: SupervisionEvent,
-        state: &mut WorkerState,
-    ) -> Result<(), ActorProcessingErr> {
+    /// What is to be done now, in order.
+    pub(crate) fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Why the job has failed, once all peers know.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failed.as_ref()
+    }
+
+    /// Whether a peer said goodbye.
+    pub(crate) fn has_left(&self, peer: Peer) -> bool {
+        self.ties.get(&peer).is_some_and(|tie| tie.has_left)
+    }
+
+    /// A peer gave a sign of life.
+    pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
+        if let Some(tie) = self.ties.get_mut(&peer) {
+            tie.heard = Some(now);
+        }
+    }
+
+    /// The links that have been silent for too long, if nothing has come on them that was not read yet.
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<Peer> {
+        let late = |tie: &Tie| tie.heard.is_some_and(|heard| now.duration_since(heard) >= self.timeout);
+        // Of one that has left nothing more is expected.
+        let may_be = |tie: &Tie| tie.is_up && !tie.is_silent && (!tie.has_left || self.is_ending());
+        let ties = self.ties.iter().filter(|(_, tie)| may_be(tie) && late(tie));
+        ties.map(|(peer, _)| *peer).collect()
+    }
+
+    /// When to look at the clock next, but for silent links.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let suspected = self.suspected.as_ref().map(|(_, until)| *until);
+        let silence = self.silence.map(|(_, until)| until);
+        // What is past has had its effect.
+        let failing = self.failing.as_ref();
+        let excused = failing.filter(|failing| !failing.is_excused).map(|failing| failing.excused);
+        let until = failing.map(|failing| failing.until);
+        [suspected, silence, excused, until, self.leaving].into_iter().flatten().min()
+    }
+
+    pub(crate) fn handle(&mut self, event: Event, now: Instant) {
         match event {
-            SupervisionEvent::ActorFailed(actor, reason) => {
-                if let Some(peer) = state.links.remove(&actor.get_id()) {
-                    state.flushed.insert(peer);
-                    state.left.insert(peer);
-                    state.suspect(&myself, peer, reason.to_string());
+            Event::Reached(peer) => {
+                self.ties.entry(peer).or_default();
+            }
+            Event::Up(peer) => {
+                let was = self.ties.insert(peer, Tie { heard: Some(now), is_up: true, ..Tie::default() });
+                // All that were known before have been told.
+                if was.is_none() {
+                    self.greet(peer);
                 }
-                state.settle(false);
             }
-            SupervisionEvent::ActorTerminated(actor, ..) => {
-                state.links.remove(&actor.get_id());
-                state.settle(false);
+            Event::Broken(peer, reason) => {
+                match self.ties.get_mut(&peer) {
+                    Some(tie) if tie.heard.is_some() => tie.is_up = false,
+                    // It was never linked: that it says nothing means nothing.
+                    _ => drop(self.ties.remove(&peer)),
+                }
+                self.suspect(peer, reason, now);
             }
-            _ => {}
+            Event::Written(peer) => {
+                if let Some(tie) = self.ties.get_mut(&peer) {
+                    tie.is_written = true;
+                }
+            }
+            Event::Ended(peer) => {
+                if let Some(tie) = self.ties.get_mut(&peer) {
+                    tie.is_up = false;
+                }
+            }
+            Event::Left(peer) => {
+                self.ties.entry(peer).or_default().has_left = true;
+            }
+            Event::AllCame(peer) => {
+                if let Some(tie) = self.ties.get_mut(&peer) {
+                    tie.has_all = true;
+                }
+            }
+            Event::News(peer, failure) => {
+                self.ties.entry(peer).or_default().knows = true;
+                self.fail(failure, now);
+            }
+            Event::Told(silence) => self.told(silence, now),
+            Event::Failed(failure) => self.fail(failure, now),
+            Event::Leave => {
+                self.leaving = Some(now + self.timeout);
+                let parts = self.peers().into_iter().map(Action::Part);
+                self.actions.extend(parts);
+            }
         }
-        Ok(())
+        self.end(now);
     }
-}
 
-impl WorkerState {
-    /// How long last words may take.
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        for peer in self.overdue(now) {
+            if let Some(tie) = self.ties.get_mut(&peer) {
+                // Nobody waits until it has read what is written to it. Last words may still reach it.
+                (tie.is_silent, tie.has_left) = (true, true);
+            }
+            self.actions.push(Action::Ignore(peer));
+            self.fall_silent(peer, now);
+        }
+        if let Some((failure, _)) = self.suspected.take_if(|(_, until)| *until <= now) {
+            self.fail(failure, now);
+        }
+        if let Some((silence, _)) = self.silence.take_if(|(_, until)| *until <= now) {
+            // Who left in peace says nothing any more, and that means nothing.
+            let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
+            let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
+            let (rank, reason) = silence.judge(self.rank, &peers, |rank| self.hears(rank, now), self.timeout);
+            self.fail(Failure { rank, step: self.step, reason }, now);
+        }
+        self.end(now);
+    }
+
+    /// How long the rank that is to blame may take to answer.
     fn patience(&self) -> Duration {
-        (self.post.timeout / 4).min(Duration::from_secs(1))
+        (self.timeout / 4).min(Duration::from_secs(1))
     }
 
     /// How long a suspicion waits for someone who knows better.
     fn hearing(&self) -> Duration {
-        (self.post.timeout / 10).min(Duration::from_millis(200))
+        (self.timeout / 10).min(Duration::from_millis(200))
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        self.ties.keys().copied().collect()
+    }
+
+    /// Whether a rank gave a sign of life lately: in half the time-out, a peer that lives gives three.
+    fn hears(&self, rank: u32, now: Instant) -> bool {
+        let heard = self.ties.get(&Peer(rank)).and_then(|tie| tie.heard);
+        rank == self.rank || heard.is_some_and(|heard| now.duration_since(heard) < self.timeout / 2)
     }
 
     fn has_failed(&self) -> bool {
-        self.failing.is_some() || self.post.failure().is_some()
+        self.failing.is_some() || self.failed.is_some()
     }
 
     /// Whether this worker pays no more heed to how others are.
     fn is_ending(&self) -> bool {
-        self.leaving.is_some() || self.has_failed()
+        self.leaving.is_some() || self.has_left || self.has_failed()
     }
 
-    async fn connect(
-        &mut self,
-        myself: &ActorRef<WorkerMessage>,
-        link: Link,
-    ) -> Result<(), ActorProcessingErr> {
-        let peer = link.peer;
-        let Some(outbox) = self.post.connect(peer) else { return Ok(()) };
-        let arguments = LinkArguments { link, outbox, post: self.post.clone(), worker: myself.clone() };
-        let (actor, _) = LinkActor::spawn_linked(None, LinkActor, arguments, myself.get_cell()).await?;
-        self.links.insert(actor.get_id(), peer);
-        if let Some(failure) = self.failing.clone().or_else(|| self.post.failure()) {
+    /// Tells a peer that was not known before how this worker ends, if it does.
+    fn greet(&mut self, peer: Peer) {
+        let failing = self.failing.as_ref().map(|failing| &failing.failure);
+        let failure = failing.or(self.failed.as_ref());
+        if let Some(failure) = failure.cloned() {
             self.tell(peer, &failure);
+            self.actions.push(Action::Close(peer));
+        } else if self.leaving.is_some() {
+            self.actions.push(Action::Part(peer));
         }
-        Ok(())
     }
 
     /// A peer is gone and did not say why. Whoever hears of a failure tells all its peers before it ends, but the
     /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
     /// else must not be blamed for it, so the news gets a moment to arrive.
-    fn suspect(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer, reason: String) {
-        if self.is_ending() || self.suspected.is_some() {
-            return;
+    fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
+        // Of a silent link the verdict is on its way, and who was only to be told of it may have left.
+        if !self.is_ending() && self.suspected.is_none() && self.silence.is_none() {
+            let failure = Failure { rank: peer.0, step: self.step, reason };
+            self.suspected = Some((failure, now + self.hearing()));
         }
-        self.suspected = Some(Failure { rank: peer.0, step: self.step, reason });
-        myself.send_after(self.hearing(), || WorkerMessage::Convict);
     }
 
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
     /// this one, so one rank judges for all.
-    fn fall_silent(&mut self, myself: &ActorRef<WorkerMessage>, peer: Peer) {
-        let this = self.post.rank.0;
+    fn fall_silent(&mut self, peer: Peer, now: Instant) {
         if self.is_ending() || self.silence.is_some() {
             return;
         }
-        let silence = Silence { at: this, from: peer.0 };
+        let silence = Silence { at: self.rank, from: peer.0 };
         self.tell_of(silence);
-        self.silence = Some(silence);
         // Whoever is not the judge gives the verdict time to come.
-        let pause = if this == 0 { self.hearing() } else { 3 * self.hearing() };
-        myself.send_after(pause, || WorkerMessage::Judge);
+        let pause = if self.rank == self.coordinator { self.hearing() } else { 3 * self.hearing() };
+        self.silence = Some((silence, now + pause));
     }
 
     /// A link of another rank has fallen silent.
-    fn told(&mut self, myself: &ActorRef<WorkerMessage>, silence: Silence) {
+    fn told(&mut self, silence: Silence, now: Instant) {
         if self.is_ending() {
             return;
         }
         self.tell_of(silence);
-        if self.post.rank.0 == 0 && self.silence.is_none() {
-            self.silence = Some(silence);
-            myself.send_after(self.hearing(), || WorkerMessage::Judge);
+        if self.rank == self.coordinator && self.silence.is_none() {
+            self.silence = Some((silence, now + self.hearing()));
         }
     }
 
-    fn tell_of(&self, silence: Silence) {
-        for rank in silence.confidants(self.post.rank.0, self.post.workers) {
-            let message = Message { tag: Topic::Silence.tag(), payload: silence.encode().into() };
-            self.post.send(Peer(rank), message);
+    fn tell_of(&mut self, silence: Silence) {
+        for rank in silence.confidants(self.rank, self.workers, self.coordinator) {
+            self.actions.push(Action::Send(Peer(rank), Topic::Silence, silence.encode()));
         }
     }
 
-    /// Tells all peers, and when they have it, this worker's own tasks: whoever hears of the failure may end the
-    /// process, and nobody shall then take this worker for the culprit.
-    fn fail(&mut self, myself: &ActorRef<WorkerMessage>, mut failure: Failure) {
+    /// Tells all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
+    /// process, and nobody shall then take this worker for the culprit. Each peer that hears of it says so to all its own.
+    fn fail(&mut self, mut failure: Failure, now: Instant) {
         if self.has_failed() {
             return;
         }
         failure.step = failure.step.or(self.step);
-        report::failed(failure.rank, failure.step, &failure.reason);
-        self.post.give_up();
-        for peer in self.post.peers() {
+        self.actions.push(Action::GiveUp);
+        for peer in self.peers() {
             self.tell(peer, &failure);
+            self.actions.push(Action::Close(peer));
         }
-        self.failing = Some(failure);
-        self.post.close();
-        myself.send_after(self.patience(), || WorkerMessage::Resign);
-        self.settle(false);
+        // Last, for it may take a while.
+        self.actions.push(Action::Report(failure.clone()));
+        let (excused, until) = (now + self.patience(), now + self.timeout);
+        self.failing = Some(Failing { failure, excused, is_excused: false, until });
     }
 
-    fn tell(&self, peer: Peer, failure: &Failure) {
-        let payload = serde_json::to_vec(failure).unwrap_or_default().into();
-        self.post.send(peer, Message { tag: Topic::Abort.tag(), payload });
+    /// Whether this worker ends and the peer does not have all of it yet.
+    fn waits_for(&self, peer: Peer) -> bool {
+        let tie = self.ties.get(&peer).filter(|tie| tie.is_up && !tie.is_silent);
+        tie.is_some_and(|tie| match &self.failing {
+            Some(Failing { failure, is_excused, .. }) => {
+                // One that has said goodbye waits for nobody, and may not read any more.
+                !(tie.has_left || tie.knows && tie.is_written || *is_excused && failure.rank == peer.0)
+            }
+            None => self.leaving.is_some() && self.failed.is_none() && !(tie.has_all && tie.is_written),
+        })
     }
 
-    /// Finishes failing or leaving once everything is written, or enough time was given.
-    fn settle(&mut self, at_once: bool) {
-        let written = self.links.values().all(|peer| self.flushed.contains(peer));
-        // A peer that still reads must not find the connection reset: its own goodbye is waited for.
-        let parted = self.links.values().all(|peer| self.flushed.contains(peer) && self.left.contains(peer));
-        if (at_once || written)
-            && let Some(failure) = self.failing.take()
-        {
-            self.failure.send_replace(Some(failure));
+    /// What is still to be sent to a peer has moved: if this worker waits until it has come, it goes on waiting.
+    pub(crate) fn extend(&mut self, peer: Peer, now: Instant) {
+        if !self.waits_for(peer) {
+            return;
         }
-        if (at_once || parted)
-            && let Some(done) = self.leaving.take()
-        {
-            let _ = done.send(());
+        let until = now + self.timeout;
+        if let Some(failing) = &mut self.failing {
+            failing.until = until;
+        } else if let Some(leaving) = &mut self.leaving {
+            *leaving = until;
+        }
+    }
+
+    fn tell(&mut self, peer: Peer, failure: &Failure) {
+        let news = serde_json::to_vec(failure).unwrap_or_default();
+        self.actions.push(Action::Send(peer, Topic::Abort, news));
+    }
+
+    /// Ends failing or leaving once all is known to all, or enough time was given.
+    fn end(&mut self, now: Instant) {
+        if let Some(failing) = &mut self.failing {
+            failing.is_excused |= failing.excused <= now;
+        }
+        let waits = self.ties.keys().any(|peer| self.waits_for(*peer));
+        if let Some(failing) = self.failing.take_if(|failing| !waits || failing.until <= now) {
+            self.failed = Some(failing.failure.clone());
+            self.actions.push(Action::Fail(failing.failure));
+        }
+        if self.leaving.take_if(|until| !waits || *until <= now).is_some() {
+            self.has_left = true;
+            self.actions.push(Action::Leave);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use gleaner_runtime::{launcher, report};
+use gleaner_runtime::{Failure, launcher, report};
 
 #[path = "launch/ending.rs"]
 mod ending;
@@ -52,6 +52,6 @@ fn worker_process() {
         std::thread::sleep(std::time::Duration::from_millis(500));
         process::kill("KILL", std::process::id());
     }
-    report::failed(2, Some(17), "rank 2 is gone");
+    report::failed(&Failure { rank: 2, step: Some(17), reason: "rank 2 is gone".into() });
     std::process::exit(1);
 }

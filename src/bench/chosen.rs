@@ -6,7 +6,7 @@ use crate::choice::Teams;
 
 /// The method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
-pub struct Chosen {
+pub struct AutoReport {
     settled: bool,
     #[serde(flatten)]
     taken: Tried,
@@ -23,8 +23,8 @@ struct Tried {
     seconds_measured: Option<f64>,
 }
 
-impl From<&gleaner_runtime::Chosen> for Chosen {
-    fn from(chosen: &gleaner_runtime::Chosen) -> Self {
+impl From<&gleaner_runtime::AutoChoice> for AutoReport {
+    fn from(chosen: &gleaner_runtime::AutoChoice) -> Self {
         let tried = chosen.tried.iter().map(Tried::from).collect();
         Self { settled: chosen.settled, taken: Tried::from(&chosen.taken), tried }
     }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use gleaner_runtime::{Config, Error, Gradients, Layout, Session, Update};
+use gleaner_runtime::{Config, Error, Failure, Gradients, Layout, Session, Update, report};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::chosen::Chosen;
+use super::chosen::AutoReport;
 use super::floor::Floor;
 use super::gradient::Gradient;
 use super::lineup::{Entrant, Lineup, enlist};
@@ -33,13 +33,24 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
     let mut config = Config::from_environment()?;
     config.timeout = bench.timeout.unwrap_or(config.timeout);
     let session = Session::join_as(config)?;
+    run(&session, bench).inspect_err(|error| match error {
+        // All ranks see it together, and name the same one.
+        BenchError::Options { rank, .. } => {
+            report::failed(&Failure { rank: *rank as u32, step: None, reason: error.to_string() });
+        }
+        // All ranks are to know why; where the job had failed before, they do.
+        _ => drop(session.abort(error)),
+    })
+}
+
+fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
     let (rank, workers, n) = (session.rank(), session.world_size(), bench.params);
-    same_options(&session, bench)?;
+    same_options(session, bench)?;
     let Lineup { entrants, refused } = enlist(&bench.choice, bench.residual, workers as u32, n)?;
     if let Some(path) = bench.svg.as_deref().filter(|_| rank == 0) {
         picture::probe(path)?;
     }
-    let mut runners = start(&session, entrants, n)?;
+    let mut runners = start(session, entrants, n)?;
 
     let mut gradient = vec![0.0; n];
     let mut mass = (rank == 0).then(|| Mass::new(bench.seed, workers, n));
@@ -53,13 +64,13 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
             mass.begin(u64::from(round));
         }
         if let Some(floor) = floor.as_mut().filter(|_| is_measured) {
-            floor.passes(&session, &gradient)?;
+            floor.passes(session, &gradient)?;
         }
         for turn in 0..turns {
             // Nobody always comes first, or after the same one as the first.
             let runner = &mut runners[(round as usize + turn) % turns];
-            let (sample, update) = runner.step(&session, &gradient)?;
-            let samples = gather(&session, &sample)?;
+            let (sample, update) = runner.step(session, &gradient)?;
+            let samples = gather(session, &sample)?;
             if is_measured {
                 let share = mass.as_mut().map(|mass| mass.share(&update)).transpose()?;
                 runner.records.push(Record::of(&samples, update.entries(), share.unwrap_or_default()));
@@ -73,7 +84,7 @@ pub fn measure(bench: &Bench) -> Result<Option<Report>, BenchError> {
             }
         }
     }
-    let mut methods = finish(&session, bench, runners, floor.as_ref())?;
+    let mut methods = finish(session, bench, runners, floor.as_ref())?;
     if bench.choice.is_all() {
         methods.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     }
@@ -107,6 +118,8 @@ impl Runner {
             merge: times.merge.as_secs_f64(),
             bytes: (session.traffic().bytes_received - received) as f64,
         };
+        // The digest would take processors from ranks on the same machine whose step is not over.
+        session.barrier()?;
         update.digest(|bytes| self.digest.update(bytes));
         Ok((sample, update))
     }
@@ -132,7 +145,7 @@ fn finish(
         let lost = all.iter().map(|(_, lost)| lost).sum::<f64>() / f64::from(bench.steps);
         let (params, rounds, digest) = (bench.params, gradients.rounds(), ours.clone());
         // There is one parameter, so there is one group.
-        let auto = gradients.chosen().first().map(Chosen::from);
+        let auto = gradients.chosen().first().map(AutoReport::from);
         let facts = Facts { workers, params, rounds, lost, digest, auto };
         let mut summary = Summary::of(&entrant, &records, facts);
         let least = floor.map(|floor| floor.seconds(summary.bytes_received as f64));

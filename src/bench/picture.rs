@@ -1,6 +1,5 @@
 //! The report as a picture: a bar for each method, as long as its step takes.
 
-use std::io::Write;
 use std::path::Path;
 
 use gleaner_runtime::staged::{Staged, StagedError};
@@ -36,16 +35,6 @@ const BAR: i32 = 24;
 pub fn probe(path: &Path) -> Result<(), StagedError> {
     // What is staged vanishes unless it is published.
     Staged::default().write(path, |_| Ok(()))
-}
-
-/// Writes a picture that was drawn.
-///
-/// # Errors
-/// As [`probe`], and a full disk.
-pub fn save(path: &Path, picture: &str) -> Result<(), StagedError> {
-    let mut staged = Staged::default();
-    staged.write(path, |file| file.write_all(picture.as_bytes()))?;
-    staged.publish()
 }
 
 /// The picture as SVG text.

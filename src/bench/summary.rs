@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::chosen::Chosen;
+use super::chosen::AutoReport;
 use super::lineup::{Entrant, Refusal};
 
 /// What one rank measured in one step.
@@ -72,7 +72,7 @@ pub struct Summary {
     pub digest: String,
     /// Of the method `auto` only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub auto: Option<Chosen>,
+    pub auto: Option<AutoReport>,
 }
 
 /// The report on several methods.
@@ -91,7 +91,7 @@ pub struct Facts {
     pub lost: f64,
     pub digest: String,
     /// What the method `auto` came to.
-    pub auto: Option<Chosen>,
+    pub auto: Option<AutoReport>,
 }
 
 impl Record {

@@ -6,9 +6,10 @@ use gleaner_testbed::simulation::measured::{self, Measured};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Op, Steps, Trace, Work};
 use serde::Serialize;
 
-use super::table::{bar, columns, ms};
-use super::{Simulate, Way, bench_gradient, save, times};
+use super::table::bar;
+use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
+use crate::report::{columns, ms, save};
 
 /// Predictions are meant to be that near.
 const NEAR: f64 = 0.15;
@@ -77,7 +78,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         machine = calibrated(&prepared, machine);
         // Numbers and words always serialise.
         let text = serde_json::to_string_pretty(&machine).unwrap_or_default() + "\n";
-        save(path, &text)?;
+        save(path, &text).map_err(|error| error.to_string())?;
     }
     let rows: Vec<Row> = prepared.iter().map(|case| row(case, &machine)).collect();
     let off = |row: &Row| (row.ratio - 1.0).abs();

@@ -4,9 +4,9 @@ use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::Overlap;
 
 use super::Simulate;
-use super::table::columns;
 use crate::reduce::npy::NpyError;
 use crate::reduce::open_gradients;
+use crate::report::columns;
 
 /// Fits, and shows how near the model comes.
 pub fn run(simulate: &Simulate) -> Result<String, String> {

@@ -1,12 +1,12 @@
 //! A simulated step as a picture: ranks as rows, time to the right, what each is busy with.
 
 use gleaner_testbed::simulation::{Busy, Network, Part, Replayed};
-use plotters::element::{PathElement, Rectangle};
+use plotters::element::Rectangle;
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor, WHITE};
 
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
 
 /// The most workers that a picture has.
 pub const MOST_WORKERS: u32 = 64;
@@ -44,7 +44,7 @@ pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<Strin
         // Some begin after others.
         let spans = replayed.workers.iter().flat_map(|worker| &worker.spans);
         let end = spans.map(|span| span.end).fold(0.0, f64::max);
-        axis(&area, end, TOP + row * workers)?;
+        milliseconds(&area, (LEFT, WIDTH), (TOP, TOP + row * workers), end)?;
         for (rank, worker) in (0..).zip(&replayed.workers) {
             let y = TOP + row * rank;
             if row >= 12 || rank % 4 == 0 {
@@ -84,21 +84,6 @@ fn legend(area: &Area<'_>) -> Result<(), DrawError> {
         left += 200;
     }
     write(area, "rank", (LEFT - 8, TOP - 14), 12, HPos::Right, INK)
-}
-
-/// Ticks at whole steps of 1, 2 or 5 times a power of ten.
-fn axis(area: &Area<'_>, seconds: f64, bottom: i32) -> Result<(), DrawError> {
-    let least = (seconds / 8.0).max(1e-12);
-    let power = 10f64.powf(least.log10().floor());
-    let tick = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|t| *t >= least).unwrap_or(least);
-    for i in 0..=(seconds / tick).floor() as i32 {
-        let at = f64::from(i) * tick;
-        let x = x(at, seconds);
-        area.draw(&PathElement::new(vec![(x, TOP - 4), (x, bottom + 6)], GREY.stroke_width(1)))?;
-        let decimals = (-(tick * 1e3).log10().floor()).max(0.0) as usize;
-        write(area, &format!("{:.decimals$}", at * 1e3), (x, bottom + 18), 13, HPos::Center, INK)?;
-    }
-    write(area, "ms", (LEFT + WIDTH / 2, bottom + 42), 14, HPos::Center, INK)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Simulate;
+use crate::report::{columns, ms};
 
 /// The predicted step of one method. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -88,31 +89,6 @@ impl Row {
     }
 }
 
-/// Columns of which the first is left-aligned.
-pub fn columns(cells: &[Vec<String>]) -> String {
-    let count = cells.first().map_or(0, Vec::len);
-    let width = |c: usize| cells.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let mut text = String::new();
-    for row in cells {
-        let mut line = String::new();
-        for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match c {
-                0 => write!(line, "{cell:<width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Milliseconds.
-pub fn ms(seconds: f64) -> String {
-    format!("{:.2}", seconds * 1e3)
-}
-
 impl Prediction {
     /// As one JSON object.
     pub fn json(&self) -> String {
@@ -138,17 +114,10 @@ impl Prediction {
                 row.bags.clone(),
             ]);
         }
-        let cores = match simulate.shared {
-            true => format!("{} cores for all", simulate.cores),
-            false => format!("{} cores each", simulate.cores),
-        };
-        let links = match &simulate.topology {
-            Some(path) => format!("links of {}", path.display()),
-            None => format!("links of {} and {:?}", simulate.rate, simulate.latency),
-        };
         let mut text = format!(
-            "{} workers with {cores}, {links}, n = {}; predicted ms\n\n{}",
+            "{} workers with {}, n = {}; predicted ms\n\n{}",
             self.workers,
+            simulate.links(),
             grouped(self.params as u64),
             columns(&cells)
         );

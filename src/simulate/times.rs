@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gleaner_testbed::simulation::Trace;
 use serde::{Deserialize, Serialize};
 
-use super::save;
+use crate::report::save;
 
 /// A file.
 #[derive(Serialize, Deserialize)]
@@ -44,7 +44,8 @@ pub fn kept(
                 .map_err(|error| format!("the folder {} cannot be made: {error}", folder.display()))?;
             let kept = Kept { case, steps: time()? };
             // Numbers and words always serialise.
-            save(&path, &serde_json::to_string(&kept).unwrap_or_default())?;
+            save(&path, &serde_json::to_string(&kept).unwrap_or_default())
+                .map_err(|error| error.to_string())?;
             Ok(kept.steps)
         }
         Err(error) => Err(format!("{} cannot be read: {error}", path.display())),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use gleaner_runtime::report::say;
 use gleaner_testbed::network::{NAME, Network};
 
 /// Remove what `up` made
@@ -30,7 +31,7 @@ pub fn run(down: &Down) -> Result<ExitCode, String> {
     let mut refused = Vec::new();
     for name in names {
         match Network::remove(&name) {
-            Ok(()) => eprintln!("removed the network {name}"),
+            Ok(()) => say(format_args!("removed the network {name}")),
             Err(error) => refused.push(error.to_string()),
         }
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Options, Store};
 use gleaner_testbed::peers::{Kit, Missing, Request, Row, rows};
 use gleaner_testbed::quantity;
@@ -85,7 +86,7 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
     request.check().map_err(|e| e.to_string())?;
     let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
     for Missing { name, reason } in kit.missing() {
-        eprintln!("gleaner testbed: {name} is not measured: {reason}");
+        say(format_args!("gleaner testbed: {name} is not measured: {reason}"));
     }
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;

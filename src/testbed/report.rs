@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use gleaner_runtime::report::say;
 use gleaner_runtime::staged::Staged;
 use gleaner_testbed::report::{figures, gallery, page, read, summary};
 
@@ -56,7 +57,7 @@ pub fn run(report: &Report) -> Result<ExitCode, String> {
     staged.publish().map_err(|e| e.to_string())?;
     if let Some(out) = out.filter(|_| !report.json) {
         for note in runs.iter().flat_map(|run| run.notes.iter().map(move |note| (run, note))) {
-            eprintln!("gleaner: {}: {}", note.0.name, note.1);
+            say(format_args!("gleaner: {}: {}", note.0.name, note.1));
         }
         crate::report::print(&format!("{}\n", out.display())).map_err(|e| e.to_string())?;
     }

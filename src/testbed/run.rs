@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
+use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -121,22 +122,22 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
 fn tell(tally: &Tally, options: &Options) {
     let out = options.out.display();
     if tally.torn {
-        eprintln!("gleaner testbed: the last line of an earlier run was torn; it is measured again");
+        say("gleaner testbed: the last line of an earlier run was torn; it is measured again");
     }
     let before =
         if tally.before > 0 { format!(" ({} were there before)", tally.before) } else { String::new() };
-    eprintln!("gleaner testbed: {} measurements written to {out}{before}", tally.measured);
+    say(format_args!("gleaner testbed: {} measurements written to {out}{before}", tally.measured));
     if tally.ended_on_purpose > 0 {
-        eprintln!(
+        say(format_args!(
             "gleaner testbed: {} of them failed as the chaos of the file asked for",
             tally.ended_on_purpose
-        );
+        ));
     }
     for reason in &tally.failed {
-        eprintln!("gleaner testbed: failed: {reason}");
+        say(format_args!("gleaner testbed: failed: {reason}"));
     }
     if tally.interrupted.is_some() {
-        eprintln!("gleaner testbed: interrupted; --resume goes on");
+        say("gleaner testbed: interrupted; --resume goes on");
     }
 }
 

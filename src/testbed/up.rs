@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_runtime::report::say;
 use gleaner_testbed::network::{NAME, Network, NetworkError, Node};
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
@@ -83,7 +84,7 @@ pub fn run(up: &Up) -> Result<ExitCode, String> {
     let topology = up.topology()?;
     let interrupted = interrupts().map_err(|error| format!("signals cannot be listened to: {error}"))?;
     let given_up = |code| {
-        eprintln!("gleaner: interrupted; the network {} is removed again", up.name);
+        say(format_args!("gleaner: interrupted; the network {} is removed again", up.name));
         Ok(ExitCode::from(code))
     };
     let network = match Network::up(&topology, &up.name, up.replace) {

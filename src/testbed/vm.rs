@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use gleaner_runtime::report::say;
 use gleaner_testbed::machine::{self, Machine, MachineError};
 use gleaner_testbed::quantity;
 use indicatif::ProgressBar;
@@ -81,7 +82,7 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
     let reason = ended.as_ref().err().map(ToString::to_string);
     // A reader that has seen enough, such as `head`, is no error to speak of.
     if let Some(reason) = reason.as_ref().filter(|_| exit_code != 141) {
-        eprintln!("gleaner testbed vm: {reason}");
+        say(format_args!("gleaner testbed vm: {reason}"));
     }
     if vm.json {
         let ended = ended.ok();

@@ -16,6 +16,19 @@ pub fn expect_agreement(
     compare(values, &notes, advice)
 }
 
+/// Goes on only if all workers can: where one has been refused something, the others are told why.
+pub fn all_can<T>(session: &Session, own: Result<T, TrainError>) -> Result<T, TrainError> {
+    let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let notes = session.all_gather(reason.as_bytes())?;
+    let own = own?;
+    match (0..).zip(&notes).find(|(_, note)| !note.is_empty()) {
+        Some((rank, note)) => {
+            Err(TrainError::Refused { rank, reason: String::from_utf8_lossy(note).into_owned() })
+        }
+        None => Ok(own),
+    }
+}
+
 fn compare(
     values: &[(&'static str, String)],
     notes: &[Vec<u8>],
@@ -40,7 +53,10 @@ fn compare(
             ranks.entry(&of_rank[number]).or_default().push(rank);
         }
         if ranks.len() > 1 {
-            return Err(TrainError::WorkersDiffer { what, found: describe(&ranks), advice });
+            // Of as many, those without rank 0.
+            let fewest = ranks.values().min_by_key(|ranks| (ranks.len(), ranks[0] == 0));
+            let rank = fewest.map_or(0, |ranks| ranks[0] as u32);
+            return Err(TrainError::WorkersDiffer { rank, what, found: describe(&ranks), advice });
         }
     }
     Ok(())
@@ -65,7 +81,9 @@ mod tests {
         let notes =
             |last: &str| vec![b"1\nabc".to_vec(), format!("1\n{last}").into_bytes(), b"1\nabc".to_vec()];
         compare(&values, &notes("abc"), "").unwrap();
-        let refusal = compare(&values, &notes("abd"), "do this").unwrap_err().to_string();
+        let refusal = compare(&values, &notes("abd"), "do this").unwrap_err();
+        assert_eq!(refusal.of_another().unwrap().rank, 1);
+        let refusal = refusal.to_string();
         assert_eq!(
             refusal,
             "expected the same parameters on every worker, found abc on ranks 0, 2 and abd on rank 1; do this"

@@ -1,10 +1,12 @@
 //! The options of `gleaner train`, and the settings that follow from them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use gleaner_algorithms::Method;
+use gleaner_algorithms::merging::{self, Strategy};
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 
 use super::data::Source;
@@ -40,6 +42,10 @@ pub struct TrainArgs {
     /// Which dropped entries are collected: global, partial or local
     #[arg(long, default_value = "global", value_name = "WHICH")]
     pub residual: Collection,
+    /// Which layers are selected from and exchanged together while the backward pass goes on: optimal, layer-wise, single,
+    /// threshold/ENTRIES, mg-wfbp, omgs or omgs-printed [default: optimal, or single with --clip and --clip-local]
+    #[arg(long, value_name = "STRATEGY")]
+    pub merge: Option<String>,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
@@ -101,6 +107,10 @@ pub struct TrainArgs {
     /// Write what each worker selects from in the last step, its gradient and its residual, to gradient-RANK.npy
     #[arg(long, value_name = "DIRECTORY")]
     pub record: Option<PathBuf>,
+    /// Write what each worker did when, as a trace that https://ui.perfetto.dev and chrome://tracing open, or, if the name ends with
+    /// .svg, draw a step of it
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
@@ -115,6 +125,10 @@ pub struct Settings {
     pub model: ModelKind,
     /// How gradients are exchanged, and how many of their entries.
     pub method: Method,
+    /// Which layers travel together.
+    pub merge: Arc<dyn Strategy>,
+    /// The option that needs the norm of the whole gradient, so that nothing can be exchanged before.
+    pub needs_all: Option<&'static str>,
     /// Steps of the whole run.
     pub steps: u64,
     /// Examples per worker and step.
@@ -139,6 +153,8 @@ pub struct Settings {
     pub resume: bool,
     /// Where the gradients of the last step are written to.
     pub record: Option<PathBuf>,
+    /// Where rank 0 writes the timeline to.
+    pub timeline: Option<PathBuf>,
 }
 
 impl TrainArgs {
@@ -165,10 +181,25 @@ impl TrainArgs {
             });
         }
         let method = self.choice.method()?.residual(self.residual);
+        let needs_all = match self.clip_local {
+            Some(_) => Some("--clip-local"),
+            None => (clip > 0.0).then_some("--clip"),
+        };
+        let merge = self.merge.as_deref().unwrap_or(if needs_all.is_some() { "single" } else { "optimal" });
+        if needs_all.is_some() && merge != "single" {
+            return Err(TrainError::Setting {
+                option: "--merge",
+                expected: "single, or nothing, beside --clip and --clip-local, which need the norm of the whole gradient before \
+                           any of it is exchanged",
+                found: merge.into(),
+            });
+        }
         let settings = Settings {
             source,
             model,
             method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
+            merge: merging::named(merge)?.into(),
+            needs_all,
             steps,
             batch: self.batch.unwrap_or(16),
             lr: self.lr.unwrap_or(default_learning_rate(model)),
@@ -181,6 +212,7 @@ impl TrainArgs {
             checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
             resume: self.resume,
             record: self.record.clone(),
+            timeline: self.timeline.clone(),
         };
         self.check(&settings)?;
         Ok(settings)
@@ -287,6 +319,27 @@ mod tests {
         ] {
             let refusal = settings(options).unwrap_err().to_string();
             assert!(refusal.contains(named), "{options:?}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
+        let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
+        assert_eq!(merge(&[]).unwrap(), "optimal");
+        assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
+        for clip in ["--clip", "--clip-local"] {
+            assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
+            assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
+            let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
+            assert!(
+                refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
+                "{refusal}"
+            );
+        }
+        assert_eq!(merge(&["--clip", "0"]).unwrap(), "optimal");
+        for (wrong, named) in [("best", "choose one of layer-wise"), ("threshold/0", "threshold/8192")] {
+            let refusal = merge(&["--merge", wrong]).unwrap_err().to_string();
+            assert!(refusal.starts_with("--merge: ") && refusal.contains(named), "{refusal}");
         }
     }
 

@@ -2,27 +2,29 @@
 //! averages, and `rank-R.step-S.residual.safetensors` with what the exchange of gradients keeps.
 //!
 //! A file is written under another name, synced and renamed, the residuals first: a step whose first file is there is
-//! complete. The newest two steps are kept, because workers may be one checkpoint apart when they are interrupted.
+//! complete. The newest two steps are kept, because workers may be one checkpoint apart when they are interrupted. What an
+//! interrupted run left otherwise is removed with the next whole checkpoint, and named.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-
+use super::agreement::{all_can, expect_agreement};
 use super::error::TrainError;
+use super::model_file::{self, Identity, Model, Refusal};
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
-use gleaner_runtime::staged::Staged;
-use gleaner_runtime::{Gradients, Session};
+use gleaner_runtime::staged::{self, Staged};
+use gleaner_runtime::{Gradients, Session, report};
 
 const KEPT: usize = 2;
 const DAMAGED: &str =
     "the file is damaged or of another version; remove it, so that an earlier step is taken";
-
-/// What must be equal for a run to go on from a checkpoint: names and values, for the header and for messages.
-pub type Identity = Vec<(&'static str, String)>;
+const MOVED: &str = "it was copied or renamed; bring back the file that this rank wrote at this step, or remove it, so that an earlier step is taken";
+const OTHERWISE: &str =
+    "resume with the options of the interrupted run, or start anew in another --checkpoint directory";
 
 /// Everything of a worker that a checkpoint holds.
 pub struct State<'a> {
@@ -31,7 +33,7 @@ pub struct State<'a> {
     /// The velocities.
     pub optimizer: &'a mut Optimizer,
     /// Residuals and the method's own state.
-    pub gradients: &'a mut Gradients,
+    pub gradients: MutexGuard<'a, Gradients>,
     /// Step and held-out loss of the evaluations so far.
     pub loss_curve: &'a mut Vec<(u64, f64)>,
 }
@@ -59,24 +61,38 @@ impl Checkpoints {
         self.directory.join(format!("rank-{}.step-{step}.residual.safetensors", self.rank))
     }
 
-    /// The steps of which this worker has a complete checkpoint.
-    fn steps(&self) -> Result<BTreeSet<u64>, TrainError> {
+    /// Of which step a file of this worker is, and whether it holds residuals; None for any other name.
+    fn parse(&self, name: &str) -> Option<(u64, bool)> {
+        let rest =
+            name.strip_prefix("rank-")?.strip_prefix(&self.rank.to_string())?.strip_prefix(".step-")?;
+        let rest = rest.strip_suffix(".safetensors")?;
+        let (digits, residual) =
+            rest.strip_suffix(".residual").map_or((rest, false), |digits| (digits, true));
+        let step: u64 = digits.parse().ok()?;
+        (step.to_string() == digits).then_some((step, residual))
+    }
+
+    /// The steps of which this worker has a complete checkpoint, and those of which it has only one of the two files.
+    fn steps_and_halves(&self) -> Result<(BTreeSet<u64>, BTreeSet<u64>), TrainError> {
         let refuse = |error: io::Error| TrainError::Checkpoint {
             path: self.directory.clone(),
             expected: "a directory that can be read".into(),
             found: format!("an error: {error}"),
             advice: "check --checkpoint and the permissions",
         };
-        let prefix = format!("rank-{}.step-", self.rank);
-        let mut steps = BTreeSet::new();
+        let (mut models, mut residuals) = (BTreeSet::new(), BTreeSet::new());
         for entry in fs::read_dir(&self.directory).map_err(refuse)? {
-            let name = entry.map_err(refuse)?.file_name();
-            let step = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(".safetensors")?.parse().ok());
-            steps.extend(step.filter(|&step| self.residual_file(step).is_file()));
+            let entry = entry.map_err(refuse)?;
+            let parsed = entry.file_name().to_str().and_then(|name| self.parse(name));
+            if let Some((step, residual)) = parsed.filter(|_| entry.path().is_file()) {
+                if residual { &mut residuals } else { &mut models }.insert(step);
+            }
         }
-        Ok(steps)
+        Ok((&models & &residuals, &models ^ &residuals))
+    }
+
+    fn steps(&self) -> Result<BTreeSet<u64>, TrainError> {
+        Ok(self.steps_and_halves()?.0)
     }
 
     /// Refuses to begin a new run among the checkpoints of another: their steps would be taken for its own.
@@ -113,21 +129,30 @@ impl Checkpoints {
         })
     }
 
-    /// Writes a step and removes all but the newest two.
+    /// Writes a step and removes all but the newest two, and what an interrupted run has left.
     pub fn save(&self, step: u64, state: &State) -> Result<(), TrainError> {
         state.gradients.save(&self.residual_file(step))?;
         let path = self.file(step);
-        let content = self
-            .serialize(step, state)
-            .map_err(|error| TrainError::Write { path: path.clone(), source: io::Error::other(error) })?;
-        let mut staged = Staged::default();
+        let refuse = |error| TrainError::Write { path: path.clone(), source: io::Error::other(error) };
+        let content = self.serialize(step, state).map_err(refuse)?;
+        let mut staged = Staged::private();
         staged.write(&path, |file| file.write_all(&content))?;
         staged.publish()?;
 
-        let steps = self.steps()?;
+        let (steps, halves) = self.steps_and_halves()?;
         for &old in steps.iter().rev().skip(KEPT) {
             self.remove(old)?;
         }
+        for &half in halves.iter().take_while(|&&half| half < step) {
+            for path in [self.file(half), self.residual_file(half)].into_iter().filter(|path| path.is_file())
+            {
+                fs::remove_file(&path).map_err(|source| TrainError::Write { path: path.clone(), source })?;
+                removed(&path, "half of a checkpoint");
+            }
+        }
+        // What cannot be removed does no harm.
+        let left = staged::sweep(&self.directory, |name| self.parse(name).is_some()).unwrap_or_default();
+        left.iter().for_each(|path| removed(path, "what was written of a checkpoint"));
         Ok(())
     }
 
@@ -138,97 +163,102 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// What this worker's file of a step says of itself.
+    fn identity_of(&self, step: u64) -> Identity {
+        let own = [("rank", self.rank.to_string()), ("step", step.to_string())];
+        self.identity.iter().cloned().chain(own).collect()
+    }
+
     fn serialize(
         &self,
         step: u64,
         state: &State,
     ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-        let mut tensors: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut tensors: Vec<(String, Vec<f32>)> = Vec::new();
         for (parameter, velocities) in state.parameters.list.iter().zip(&state.optimizer.velocities) {
-            tensors.push((format!("parameter/{}", parameter.name), bytes(parameter.values())));
-            tensors.push((format!("velocity/{}", parameter.name), bytes(velocities)));
+            tensors.push((format!("parameter/{}", parameter.name), parameter.values().to_vec()));
+            tensors.push((format!("velocity/{}", parameter.name), velocities.clone()));
         }
         for buffer in &state.parameters.buffers {
-            tensors.push((format!("buffer/{}", buffer.name), bytes(&buffer.values.borrow())));
+            tensors.push((format!("buffer/{}", buffer.name), buffer.values.borrow().clone()));
         }
-        let views = tensors
-            .iter()
-            .map(|(name, bytes)| Ok((name, TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)));
-        let views = views.collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
-        let mut header: HashMap<String, String> =
-            self.identity.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-        header.insert("step".into(), step.to_string());
-        header.insert("rank".into(), self.rank.to_string());
-        header.insert("loss_curve".into(), write_curve(state.loss_curve));
-        Ok(safetensors::serialize(views, Some(header))?)
+        model_file::write(&self.identity_of(step), state.gradients.run(), state.loss_curve, &tensors)
     }
 
-    /// Brings back a step, after checking that it belongs to this run; removes newer steps, which others lack.
-    pub fn load(&self, step: u64, state: &mut State) -> Result<(), TrainError> {
-        let path = self.file(step);
-        let refuse = |expected: String, found: String, advice| TrainError::Checkpoint {
-            path: path.clone(),
-            expected,
-            found,
-            advice,
-        };
-        let damaged = |found: String| refuse("a checkpoint of gleaner train".into(), found, DAMAGED);
-        let content = fs::read(&path).map_err(|error| damaged(format!("an error: {error}")))?;
-        let tensors = SafeTensors::deserialize(&content).map_err(|error| damaged(format!("{error}")))?;
-        let (_, metadata) =
-            SafeTensors::read_metadata(&content).map_err(|error| damaged(format!("{error}")))?;
-        let header = metadata.metadata().clone().unwrap_or_default();
-        for (name, value) in &self.identity {
-            if header.get(*name) != Some(value) {
-                let found = header.get(*name).map_or("nothing".into(), |found| format!("{name} {found}"));
-                let advice = "resume with the options of the interrupted run, or start anew in another --checkpoint directory";
-                return Err(refuse(format!("{name} {value}"), found, advice));
-            }
+    /// Brings back a step, after all ranks have made sure that it belongs to this run; removes newer steps, which others lack.
+    pub fn load(&self, session: &Session, step: u64, state: &mut State) -> Result<(), TrainError> {
+        let saved = all_can(session, self.read(step, state))?;
+        expect_agreement(session, &[("run", saved.run.clone())], MOVED)?;
+        let residuals = self.residual_file(step);
+        state.gradients.load(&residuals)?;
+        // From here on all ranks find the same.
+        let found = (state.gradients.step(), state.gradients.run());
+        if found != (step, saved.run.as_str()) {
+            return Err(TrainError::Checkpoint {
+                path: residuals,
+                expected: format!("step {step} of run {}", saved.run),
+                found: format!("step {} of run {}", found.0, found.1),
+                advice: MOVED,
+            });
         }
-        let curve = header.get("loss_curve").and_then(|curve| read_curve(curve));
-        *state.loss_curve = curve.ok_or_else(|| damaged("no loss curve".into()))?;
-
-        let read = |name: String, into: &mut [f32]| -> Result<(), TrainError> {
-            let tensor = tensors.tensor(&name).map_err(|error| damaged(format!("{error}")))?;
-            let (words, _) = tensor.data().as_chunks::<4>();
-            if tensor.dtype() != Dtype::F32 || words.len() != into.len() {
-                return Err(damaged(format!("{} numbers for {name} instead of {}", words.len(), into.len())));
-            }
-            into.iter_mut().zip(words).for_each(|(value, &word)| *value = f32::from_le_bytes(word));
-            Ok(())
-        };
-        for (parameter, velocities) in state.parameters.list.iter_mut().zip(&mut state.optimizer.velocities) {
-            read(format!("velocity/{}", parameter.name), velocities)?;
-            let (name, mut outcome) = (format!("parameter/{}", parameter.name), Ok(()));
-            parameter.update(|values| outcome = read(name, values))?;
-            outcome?;
+        *state.loss_curve = saved.loss_curve;
+        state.optimizer.velocities = saved.velocities;
+        for (parameter, values) in state.parameters.list.iter_mut().zip(&saved.parameters) {
+            parameter.update(|into| into.copy_from_slice(values))?;
         }
-        for buffer in &state.parameters.buffers {
-            read(format!("buffer/{}", buffer.name), &mut buffer.values.borrow_mut())?;
+        for (buffer, values) in state.parameters.buffers.iter().zip(&saved.buffers) {
+            buffer.values.borrow_mut().copy_from_slice(values);
         }
-        state.gradients.load(&self.residual_file(step))?;
         for newer in self.steps()?.split_off(&(step + 1)) {
             self.remove(newer)?;
         }
         Ok(())
     }
+
+    /// What this worker's file of a step holds, for parameters like these.
+    fn read(&self, step: u64, state: &State) -> Result<Saved, TrainError> {
+        let path = self.file(step);
+        let refuse = |refusal| {
+            let (expected, found, advice) = match refusal {
+                Refusal::Damaged(found) => ("a checkpoint of gleaner train".to_owned(), found, DAMAGED),
+                Refusal::Other { name, expected, found } => {
+                    let found = found.map_or("nothing".into(), |found| format!("{name} {found}"));
+                    let advice = if matches!(name, "rank" | "step") { MOVED } else { OTHERWISE };
+                    (format!("{name} {expected}"), found, advice)
+                }
+            };
+            TrainError::Checkpoint { path: path.clone(), expected, found, advice }
+        };
+        let unreadable = |error: io::Error| refuse(Refusal::Damaged(format!("an error: {error}")));
+        let content = fs::read(&path).map_err(unreadable)?;
+        let Model { run, loss_curve, tensors } =
+            Model::read(&content, &self.identity_of(step)).map_err(refuse)?;
+        let values =
+            |kind: &str, name: &str, len| tensors.values(&format!("{kind}/{name}"), len).map_err(refuse);
+        let of_parameters = |kind: &str| -> Result<Vec<Vec<f32>>, TrainError> {
+            state.parameters.list.iter().map(|p| values(kind, &p.name, p.values().len())).collect()
+        };
+        let buffers = state.parameters.buffers.iter();
+        let buffers = buffers.map(|buffer| values("buffer", &buffer.name, buffer.values.borrow().len()));
+        Ok(Saved {
+            run,
+            loss_curve,
+            parameters: of_parameters("parameter")?,
+            velocities: of_parameters("velocity")?,
+            buffers: buffers.collect::<Result<_, _>>()?,
+        })
+    }
 }
 
-/// Steps and losses as words; unlike JSON's, Rust's own decimals come back as the same bits.
-fn write_curve(curve: &[(u64, f64)]) -> String {
-    let words: Vec<String> = curve.iter().map(|(step, loss)| format!("{step} {loss}")).collect();
-    words.join(" ")
+/// What a file of a model holds, in the order of the parameters and buffers.
+struct Saved {
+    run: String,
+    loss_curve: Vec<(u64, f64)>,
+    parameters: Vec<Vec<f32>>,
+    velocities: Vec<Vec<f32>>,
+    buffers: Vec<Vec<f32>>,
 }
 
-fn read_curve(text: &str) -> Option<Vec<(u64, f64)>> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let pairs = words.chunks(2).map(|pair| match pair {
-        [step, loss] => Some((step.parse().ok()?, loss.parse().ok()?)),
-        _ => None,
-    });
-    pairs.collect()
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+fn removed(path: &Path, what: &str) {
+    report::say(format_args!("gleaner: removed {}, {what} that an interrupted run has left", path.display()));
 }

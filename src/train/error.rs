@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::data::Input;
 use super::models::ModelKind;
+use gleaner_runtime::{CheckpointError, Error, Failure};
 
 /// Why a worker stopped; each says what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,8 @@ pub enum TrainError {
     /// Workers that must agree do not.
     #[error("expected the same {what} on every worker, found {found}; {advice}")]
     WorkersDiffer {
+        /// The first of those that fewest agree with.
+        rank: u32,
         /// What must agree.
         what: &'static str,
         /// Which ranks have what.
@@ -117,6 +120,14 @@ pub enum TrainError {
         /// The steps each rank has.
         found: String,
     },
+    /// Another worker has been refused its checkpoint.
+    #[error("rank {rank} cannot begin: {reason}")]
+    Refused {
+        /// Which one.
+        rank: u32,
+        /// What it says.
+        reason: String,
+    },
     /// Gradients of another run lie where those of this one belong.
     #[error(
         "--record: expected a directory without recorded gradients, found {}; remove what was recorded there, or choose another \
@@ -149,6 +160,12 @@ pub enum TrainError {
     /// The exchange with the other workers failed.
     #[error(transparent)]
     Runtime(#[from] gleaner_runtime::Error),
+    /// Gradients that cannot be handed over while the backward pass goes on.
+    #[error(transparent)]
+    Overlap(#[from] gleaner_candle::OverlapError),
+    /// No such merging strategy.
+    #[error("--merge: {0}")]
+    Merging(#[from] gleaner_algorithms::merging::MergingError),
     /// The layout and what is asked of an update differ.
     #[error(transparent)]
     Layout(#[from] gleaner_runtime::LayoutError),
@@ -161,10 +178,31 @@ pub enum TrainError {
     /// A checkpoint that cannot be written.
     #[error(transparent)]
     Staged(#[from] gleaner_runtime::staged::StagedError),
+    /// A picture that cannot be drawn.
+    #[error(transparent)]
+    Draw(#[from] gleaner_testbed::drawing::DrawError),
     /// Workers that cannot be started.
     #[error(transparent)]
     Launch(#[from] gleaner_runtime::launcher::LaunchError),
     /// No output.
     #[error("the summary cannot be printed: {0}")]
     Print(#[from] io::Error),
+}
+
+impl TrainError {
+    /// The failure that all ranks have been told of together, so that this one need not tell them.
+    pub fn of_another(&self) -> Option<Failure> {
+        let (rank, reason) = match self {
+            TrainError::Refused { rank, reason }
+            | TrainError::Runtime(Error::Checkpoint(CheckpointError::Refused { rank, reason })) => {
+                (*rank, reason.clone())
+            }
+            TrainError::Runtime(Error::Checkpoint(CheckpointError::Apart { other, .. })) => {
+                (other.0, self.to_string())
+            }
+            TrainError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
+            _ => return None,
+        };
+        Some(Failure { rank, step: None, reason })
+    }
 }

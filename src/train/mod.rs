@@ -10,17 +10,18 @@ mod data;
 mod error;
 mod evaluation;
 mod layers;
+mod model_file;
 mod models;
 mod optimizer;
 mod parameters;
+mod picture;
 mod random;
 mod record;
 mod summary;
 mod worker;
 
 use std::fmt::Write;
-
-use gleaner_runtime::Error;
+use std::path::Path;
 
 use crate::crew::{self, Display, Role};
 use crate::report;
@@ -38,18 +39,28 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
         return Ok(code);
     }
     let display = Display::new();
-    let trained = worker::worker(args, |progress| display.show(&shown(&progress)));
-    let summary = trained.inspect_err(|error| match error {
-        TrainError::Runtime(Error::Failed(_) | Error::Join(_)) => {}
-        TrainError::Diverged { step, .. } => crew::confess(Some(*step), error),
-        _ => crew::confess(None, error),
-    })?;
+    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
+        // Of a run whose timeline cannot be written, the rest is not lost.
+        let written = args.timeline.as_deref().map(|file| write_timeline(file, &summary)).transpose();
         report::print(&text)?;
+        written?;
     }
     Ok(0)
+}
+
+/// The trace, or where the file is to be a picture, a step of it.
+fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+    let Some(trace) = &summary.timeline else { return Ok(()) };
+    if file.extension().is_none_or(|extension| extension != "svg") {
+        return Ok(report::save(file, trace)?);
+    }
+    let heading =
+        format!("{}, {} groups by {}, {}", summary.model, summary.groups, summary.merge, summary.method);
+    let picture = picture::svg(&heading, trace)?;
+    Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
 }
 
 fn shown(progress: &Progress) -> crew::Progress {
@@ -82,6 +93,17 @@ fn table(s: &Summary) -> String {
                 skipped(s.steps_skipped),
             ),
         ),
+        ("iteration", iteration(s)),
+        (
+            "groups",
+            format!(
+                "{} by {}, {:.0}% of selection and exchange hidden{}",
+                s.groups,
+                s.merge,
+                s.hidden_share * 100.0,
+                blocked(s.blocked_seconds),
+            ),
+        ),
         (
             "held-out loss",
             format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
@@ -101,6 +123,22 @@ fn table(s: &Summary) -> String {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
+}
+
+fn iteration(s: &Summary) -> String {
+    let expected = s.expected_iteration_seconds.zip(s.expected_hidden_share);
+    let expected = expected.map_or(String::new(), |(seconds, hidden)| {
+        format!("; the plan expects {:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden)
+    });
+    format!("{:.1} ms{expected}", 1e3 * s.iteration_seconds)
+}
+
+fn blocked(seconds: f64) -> String {
+    if seconds == 0.0 {
+        String::new()
+    } else {
+        format!("; {seconds:.2} s blocked while handing gradients over")
+    }
 }
 
 fn skipped(steps: u64) -> String {

@@ -4,17 +4,37 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use candle_core::backprop::GradStore;
 use candle_core::{Device, Result, Tensor, Var};
+use gleaner_candle::{Overlap, OverlapError, with_values};
 use sha2::{Digest, Sha256};
 
 use super::random::Generator;
-use gleaner_runtime::Layout;
+
+/// A parameter as layers use it: as it is watched in a step of training, and itself otherwise.
+#[derive(Clone)]
+pub struct Weight(Rc<RefCell<Tensor>>);
+
+impl Weight {
+    /// The tensor that the present forward pass uses.
+    pub fn tensor(&self) -> Tensor {
+        self.0.borrow().clone()
+    }
+}
+
+impl From<Tensor> for Weight {
+    fn from(tensor: Tensor) -> Self {
+        Weight(Rc::new(RefCell::new(tensor)))
+    }
+}
 
 /// One tensor that training changes.
 pub struct Parameter {
     /// Its name, such as `stage2.block1.convolution1.weight`.
     pub name: String,
     variable: Var,
+    /// What the layer that uses it has.
+    weight: Weight,
     /// The same values in main memory, where the optimizer works.
     values: Vec<f32>,
 }
@@ -59,11 +79,43 @@ impl Parameters {
         self.list.iter().map(|parameter| parameter.values.len()).sum()
     }
 
-    /// Names and lengths, for the exchange of gradients.
-    pub fn layout(&self) -> Layout {
-        let add =
-            |layout: Layout, parameter: &Parameter| layout.parameter(&parameter.name, parameter.values.len());
-        self.list.iter().fold(Layout::new(), add)
+    /// Names and variables, for the exchange of gradients.
+    pub fn variables(&self) -> impl Iterator<Item = (String, Var)> {
+        self.list.iter().map(|parameter| (parameter.name.clone(), parameter.variable().clone()))
+    }
+
+    /// Lets the layers use every parameter as it is watched, until [`Parameters::unwatch`].
+    pub fn watch(&self, overlap: &mut Overlap) -> std::result::Result<(), OverlapError> {
+        for parameter in &self.list {
+            *parameter.weight.0.borrow_mut() = overlap.watch(&parameter.name)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the layers use the parameters themselves.
+    pub fn unwatch(&self) {
+        for parameter in &self.list {
+            *parameter.weight.0.borrow_mut() = parameter.variable.as_tensor().clone();
+        }
+    }
+
+    /// Shortens a gradient whose norm, over all parameters, is larger than this.
+    pub fn clip(&self, gradient: &mut GradStore, largest: f32) -> Result<()> {
+        let mut sum = 0.0;
+        for gradient in self.list.iter().filter_map(|parameter| gradient.get(parameter.variable())) {
+            sum += with_values(gradient, |values| {
+                values.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>()
+            })?;
+        }
+        let factor = f64::from(largest) / sum.sqrt();
+        if factor < 1.0 {
+            for variable in self.list.iter().map(Parameter::variable) {
+                if let Some(own) = gradient.remove(variable) {
+                    gradient.insert(variable, (own * factor)?);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// SHA-256 over the names and the little-endian values, in order: equal on two workers if every bit is equal.
@@ -121,28 +173,29 @@ impl Builder {
     }
 
     /// A parameter with uniform values in ±`bound`.
-    pub fn uniform(&mut self, name: &str, shape: &[usize], bound: f32) -> Result<Tensor> {
+    pub fn uniform(&mut self, name: &str, shape: &[usize], bound: f32) -> Result<Weight> {
         let count = shape.iter().product();
         let values = (0..count).map(|_| bound * self.generator.symmetric()).collect();
         self.declare(name, shape, values)
     }
 
     /// Weights before a rectifier, (inputs, outputs): uniform with variance 2/inputs (He et al., ICCV 2015).
-    pub fn rectifier_weights(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Tensor> {
+    pub fn rectifier_weights(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Weight> {
         self.uniform(name, &[inputs, outputs], (6.0 / inputs as f32).sqrt())
     }
 
     /// A parameter whose values are all the same.
-    pub fn constant(&mut self, name: &str, shape: &[usize], value: f32) -> Result<Tensor> {
+    pub fn constant(&mut self, name: &str, shape: &[usize], value: f32) -> Result<Weight> {
         self.declare(name, shape, vec![value; shape.iter().product()])
     }
 
     /// A parameter with the values given.
-    pub fn declare(&mut self, name: &str, shape: &[usize], values: Vec<f32>) -> Result<Tensor> {
+    pub fn declare(&mut self, name: &str, shape: &[usize], values: Vec<f32>) -> Result<Weight> {
         let variable = Var::from_slice(&values, shape, &Device::Cpu)?;
-        let tensor = variable.as_tensor().clone();
-        self.parameters.list.push(Parameter { name: name.to_string(), variable, values });
-        Ok(tensor)
+        let weight = Weight::from(variable.as_tensor().clone());
+        let (name, used) = (name.to_string(), weight.clone());
+        self.parameters.list.push(Parameter { name, variable, weight, values });
+        Ok(used)
     }
 
     /// A buffer, shared with its layer.
@@ -177,9 +230,9 @@ mod tests {
     #[test]
     fn an_update_reaches_the_model() {
         let mut builder = Builder::new(1);
-        let tensor = builder.constant("a", &[2], 1.0).unwrap();
+        let weight = builder.constant("a", &[2], 1.0).unwrap();
         let mut parameters = builder.finish();
         parameters.list[0].update(|values| values[1] = 5.0).unwrap();
-        assert_eq!(tensor.to_vec1::<f32>().unwrap(), [1.0, 5.0]);
+        assert_eq!(weight.tensor().to_vec1::<f32>().unwrap(), [1.0, 5.0]);
     }
 }

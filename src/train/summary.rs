@@ -36,6 +36,10 @@ pub struct Summary {
     pub workers: usize,
     /// How gradients were exchanged.
     pub method: String,
+    /// The strategy that decides which layers travel together.
+    pub merge: String,
+    /// In how many groups they travelled in the last step.
+    pub groups: usize,
     /// The share of a gradient's entries asked for in a step.
     pub density: f64,
     /// Steps of the whole run.
@@ -56,8 +60,21 @@ pub struct Summary {
     pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
     pub seconds: f64,
+    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median of the second half of
+    /// the steps, on the worker where it was longest.
+    pub iteration_seconds: f64,
+    /// The same by the plan of the merging strategy, if it needed one.
+    pub expected_iteration_seconds: Option<f64>,
+    /// `hidden_share` by that plan.
+    pub expected_hidden_share: Option<f64>,
     /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
     pub waiting_share: f64,
+    /// The share of selection and exchange that passed while the trainer computed, on the worker where it was smallest: 1 − the time
+    /// that the trainer waited for updates / the time in which at least one group was under way.
+    pub hidden_share: f64,
+    /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
+    /// in seconds.
+    pub blocked_seconds: f64,
     /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
     pub entries_per_step: f64,
     /// What the worker that received most received for gradients since this process's first step.
@@ -68,6 +85,9 @@ pub struct Summary {
     pub dense_bytes_per_step: f64,
     /// SHA-256 of the final parameters, the same on every worker.
     pub parameters_digest: String,
+    /// At rank 0, what each worker did when, if it was recorded: a trace in the trace-event format.
+    #[serde(skip)]
+    pub timeline: Option<String>,
 }
 
 /// An evaluation on held-out data.

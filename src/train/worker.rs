@@ -1,33 +1,48 @@
 //! One worker of a training run: what every rank executes.
 
+mod clock;
+
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candle_core::backprop::GradStore;
+use candle_core::Tensor;
+use gleaner_candle::Overlap;
 
-use super::agreement::expect_agreement;
+use super::agreement::{all_can, expect_agreement};
 use super::arguments::{Settings, TrainArgs};
-use super::checkpoint::{Checkpoints, Identity, State};
+use super::checkpoint::{Checkpoints, State};
 use super::data::{Dataset, Order};
 use super::error::TrainError;
 use super::evaluation::{self, Evaluation};
-use super::layers::{Mode, cross_entropy, with_values};
+use super::layers::{Mode, cross_entropy};
+use super::model_file::Identity;
 use super::models::Model;
 use super::optimizer::Optimizer;
 use super::parameters::Parameters;
 use super::record::Record;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use clock::{Clock, Reporter};
+use gleaner_algorithms::merging::Grouping;
 use gleaner_algorithms::residual::OnNonFinite;
-use gleaner_runtime::{Gradients, Session};
-
-/// The shortest time between two reports of progress.
-const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+use gleaner_runtime::report::say;
+use gleaner_runtime::staged::Staged;
+use gleaner_runtime::{Session, Timeline, report};
 
 /// Joins the other workers and trains; worker 0 is told of the progress, and returns what came of it.
 pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
     let settings = args.settings()?;
     let session = Session::join()?;
-    let summary = train(&session, &settings, progress)?;
-    Ok((session.rank() == 0).then_some(summary))
+    match train(&session, &settings, progress) {
+        Ok(summary) => Ok((session.rank() == 0).then_some(summary)),
+        Err(error) => {
+            // All ranks are to know why; where the job had failed before, or another rank tells it, they do.
+            match error.of_another() {
+                Some(failure) => drop(report::failed(&failure)),
+                None => drop(session.abort(&error)),
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Trains as one worker of a session that is already joined.
@@ -37,12 +52,15 @@ pub fn train(
     progress: impl FnMut(Progress),
 ) -> Result<Summary, TrainError> {
     let mut run = Run::prepare(session, settings)?;
-    let checkpoints = run.open_checkpoints()?;
+    let checkpoints = all_can(session, run.open_checkpoints())?;
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.resume) {
         run.first_step = checkpoints.newest_common_step(session)?;
-        checkpoints.load(run.first_step, &mut run.state())?;
+        checkpoints.load(session, run.first_step, &mut run.state())?;
     }
-    let summary = run.all_steps(checkpoints.as_ref(), progress)?;
+    let mut summary = run.all_steps(checkpoints.as_ref(), progress)?;
+    if let Some(timeline) = run.timeline {
+        summary.timeline = timeline.gather()?;
+    }
     session.barrier()?;
     Ok(summary)
 }
@@ -56,9 +74,10 @@ struct Run<'a> {
     model: Box<dyn Model>,
     parameters: Parameters,
     optimizer: Optimizer,
-    gradients: Gradients,
+    overlap: Overlap<'a>,
     identity: Identity,
     record: Option<Record>,
+    timeline: Option<Timeline>,
     first_step: u64,
     loss_curve: Vec<(u64, f64)>,
     evaluations: Vec<Evaluated>,
@@ -73,7 +92,7 @@ impl<'a> Run<'a> {
         let (model, parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
-            "steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}",
+            "steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}",
             settings.steps,
             settings.lr,
             settings.lr_drops,
@@ -82,13 +101,29 @@ impl<'a> Run<'a> {
             settings.clip,
             settings.evaluate_every,
             settings.resume,
+            settings.merge,
+            settings.timeline.is_some(),
         );
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
-        let gradients = session.gradients(&parameters.layout(), settings.method.clone())?;
+        let (method, merge) = (settings.method.clone(), settings.merge.clone());
+        let mut overlap = Overlap::new(session, parameters.variables(), method, merge)?;
+        // Now, and not with the first step: a run that is resumed loads its residuals into the groups that they come from.
+        parameters.watch(&mut overlap)?;
+        let example = dataset.train.batch(&[0], 0)?;
+        let logits = model.forward(&example.input, Mode::Evaluation)?;
+        overlap.arrange(&cross_entropy(&logits, &example.targets)?)?;
+        parameters.unwatch();
+        if let Some(option) = settings.needs_all.filter(|_| rank == 0) {
+            say(format_args!(
+                "gleaner: {option} needs the norm of the whole gradient, so all layers are exchanged together after the backward \
+                 pass (--merge single)"
+            ));
+        }
         let optimizer = Optimizer::new(&parameters, settings.momentum, settings.weight_decay);
         let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
+        let timeline = settings.timeline.as_deref().map(|file| begin_timeline(session, file)).transpose()?;
         let loss_curve = Vec::new();
         let first_step = 0;
         Ok(Run {
@@ -99,9 +134,10 @@ impl<'a> Run<'a> {
             model,
             parameters,
             optimizer,
-            gradients,
+            overlap,
             identity,
             record,
+            timeline,
             first_step,
             loss_curve,
             evaluations: Vec::new(),
@@ -121,7 +157,7 @@ impl<'a> Run<'a> {
         State {
             parameters: &mut self.parameters,
             optimizer: &mut self.optimizer,
-            gradients: &mut self.gradients,
+            gradients: self.overlap.gradients(),
             loss_curve: &mut self.loss_curve,
         }
     }
@@ -133,7 +169,7 @@ impl<'a> Run<'a> {
         progress: impl FnMut(Progress),
     ) -> Result<Summary, TrainError> {
         let started = Instant::now();
-        let mut clock = Clock::new(self.gradients.bytes_received());
+        let mut clock = Clock::new(self.overlap.gradients().bytes_received());
         let mut reporter = Reporter::new(self, progress);
         if self.loss_curve.is_empty() {
             self.evaluate(self.first_step, &clock)?;
@@ -141,7 +177,7 @@ impl<'a> Run<'a> {
         for step in self.first_step..self.settings.steps {
             let loss = self.step(step, &mut clock)?;
             let done = step + 1;
-            reporter.report(done, loss, &clock, &self.gradients);
+            reporter.report(done, loss, &clock, &self.overlap.gradients());
             if done % self.settings.evaluate_every == 0 && done < self.settings.steps {
                 self.evaluate(done, &clock)?;
             }
@@ -168,32 +204,41 @@ impl<'a> Run<'a> {
         let skips = self.settings.method.nonfinite() == OnNonFinite::Skip;
         // What the layers learn in a step that is skipped goes with it.
         let buffers = skips.then(|| self.parameters.buffer_values());
+        let began = Instant::now();
+        if self.settings.clip.is_none() {
+            self.parameters.watch(&mut self.overlap)?;
+        }
         let logits = self.model.forward(&batch.input, Mode::Training)?;
+        // The loss keeps what its backward pass needs.
+        self.parameters.unwatch();
         let loss = cross_entropy(&logits, &batch.targets)?;
         let value = loss.to_scalar::<f32>()?;
         if !value.is_finite() && !skips {
             return Err(TrainError::Diverged { step, loss: value });
         }
-        self.hand_over(&loss.backward()?)?;
-        if let Some(record) = self.record.as_mut().filter(|_| step + 1 == self.settings.steps) {
-            record.entries = self.gradients.accumulated();
+        let is_last = step + 1 == self.settings.steps;
+        self.overlap.gradients().keep_accumulated(is_last && self.record.is_some());
+        self.backward(&loss)?;
+        if let Some(record) = self.record.as_mut().filter(|_| is_last) {
+            record.entries = self.overlap.gradients().accumulated();
         }
 
-        let waiting = Instant::now();
-        let update = self.gradients.wait()?;
-        clock.waited += waiting.elapsed();
+        let update = self.overlap.wait()?;
+        clock.iterations.push(began.elapsed());
+        clock.count(self.overlap.gradients().times());
         clock.entries += update.entries() as u64;
         match update.skipped() {
             None => {
-                let rate = self.settings.learning_rate(step);
+                let (rate, began) = (self.settings.learning_rate(step), Instant::now());
                 self.optimizer.apply(&update, &mut self.parameters, rate)?;
+                self.session.record(step, "apply", began..Instant::now());
             }
             Some(skipped) => {
                 if let Some(own) = &skipped.own {
-                    eprintln!(
+                    say(format_args!(
                         "gleaner: rank {} lets all workers skip step {step}: {own}",
                         self.session.rank()
-                    );
+                    ));
                 }
                 if let Some(record) = &mut self.record {
                     record.entries = None;
@@ -205,39 +250,17 @@ impl<'a> Run<'a> {
         Ok(value)
     }
 
-    /// Declares every parameter's gradient ready, the last layer's first: the order in which backpropagation ends.
-    ///
-    /// candle gives all gradients at once when its backward pass is over, so the exchange does not overlap with it yet.
-    /// Hooks that fire while the pass is running, one per layer or group of merged layers, come with layer merging; and
-    /// clipping, which needs the norm of the whole gradient first, keeps a worker from using them.
-    fn hand_over(&mut self, store: &GradStore) -> Result<(), TrainError> {
-        let scale = self.clipping(store)?;
-        let mut clipped = Vec::new();
-        for parameter in self.parameters.list.iter().rev() {
-            let Some(gradient) = store.get(parameter.variable()) else { continue };
-            with_values(gradient, |gradient| {
-                if scale < 1.0 {
-                    clipped.clear();
-                    clipped.extend(gradient.iter().map(|value| value * scale));
-                    self.gradients.ready(&parameter.name, &clipped)
-                } else {
-                    self.gradients.ready(&parameter.name, gradient)
-                }
-            })??;
+    /// Hands over each gradient as soon as the backward pass has finished it, or all after it where their norm is needed first.
+    fn backward(&mut self, loss: &Tensor) -> Result<(), TrainError> {
+        match self.settings.clip {
+            None => self.overlap.backward(loss)?,
+            Some(largest) => {
+                let mut gradient = loss.backward()?;
+                self.parameters.clip(&mut gradient, largest)?;
+                self.overlap.hand_over(&gradient)?;
+            }
         }
         Ok(())
-    }
-
-    /// The factor, at most one, that shortens the gradient to the norm allowed.
-    fn clipping(&self, store: &GradStore) -> Result<f32, TrainError> {
-        let Some(largest) = self.settings.clip else { return Ok(1.0) };
-        let mut sum = 0.0;
-        for gradient in self.parameters.list.iter().filter_map(|parameter| store.get(parameter.variable())) {
-            sum += with_values(gradient, |values| {
-                values.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>()
-            })?;
-        }
-        Ok((f64::from(largest) / sum.sqrt()).min(1.0) as f32)
     }
 
     fn evaluate(&mut self, step: u64, clock: &Clock) -> Result<Evaluation, TrainError> {
@@ -269,7 +292,7 @@ impl<'a> Run<'a> {
         let digest = self.parameters.digest();
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
-        let (bytes_received, waiting_share) = self.worst_of_all_workers(clock)?;
+        let worst = self.worst_of_all_workers(clock)?;
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
             data: settings.source.to_string(),
@@ -277,9 +300,11 @@ impl<'a> Run<'a> {
             parameters: self.parameters.count(),
             workers,
             method: settings.method.to_string(),
+            merge: settings.merge.name().into(),
+            groups: self.overlap.grouping().map_or(1, Grouping::groups),
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,
-            steps_skipped: self.gradients.skipped(),
+            steps_skipped: self.overlap.gradients().skipped(),
             first_step: self.first_step,
             held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
             held_out_loss: evaluation.loss,
@@ -287,33 +312,65 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            waiting_share,
+            iteration_seconds: worst.iteration,
+            expected_iteration_seconds: self.overlap.expected().map(|expected| expected.iteration),
+            expected_hidden_share: self.overlap.expected().map(|expected| expected.hidden_share),
+            waiting_share: worst.waiting_share,
+            hidden_share: worst.hidden_share,
+            blocked_seconds: worst.blocked_seconds,
             entries_per_step: clock.entries as f64 / steps_here as f64,
-            bytes_received,
-            bytes_per_step: bytes_received as f64 / steps_here as f64,
+            bytes_received: worst.bytes,
+            bytes_per_step: worst.bytes as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
             parameters_digest: digest,
+            timeline: None,
         })
     }
 
-    /// The most bytes and the largest waiting share of any worker.
-    fn worst_of_all_workers(&self, clock: &Clock) -> Result<(u64, f64), TrainError> {
-        let bytes = self.gradients.bytes_received() - clock.bytes_at_start;
-        let note = [bytes.to_le_bytes(), clock.waiting_share().to_le_bytes()].concat();
-        let (mut most, mut longest) = (0, 0.0_f64);
+    /// What counts of each worker, where it was worst.
+    fn worst_of_all_workers(&self, clock: &Clock) -> Result<Worst, TrainError> {
+        let bytes = self.overlap.gradients().bytes_received() - clock.bytes_at_start;
+        let shares =
+            [clock.waiting_share(), clock.hidden_share(), clock.blocked.as_secs_f64(), clock.iteration()];
+        let note: Vec<u8> =
+            bytes.to_le_bytes().into_iter().chain(shares.into_iter().flat_map(f64::to_le_bytes)).collect();
+        let mut worst =
+            Worst { bytes: 0, waiting_share: 0.0, hidden_share: 1.0, blocked_seconds: 0.0, iteration: 0.0 };
         for (rank, note) in self.session.all_gather(&note)?.iter().enumerate() {
-            let ([bytes, share], []) = note.as_chunks::<8>() else {
+            let ([bytes, waiting, hidden, blocked, iteration], []) = note.as_chunks::<8>() else {
                 return Err(TrainError::Note {
                     rank,
-                    expected: "bytes and waiting share",
+                    expected: "bytes and shares of time",
                     found: note.len(),
                 });
             };
-            most = most.max(u64::from_le_bytes(*bytes));
-            longest = longest.max(f64::from_le_bytes(*share));
+            worst.bytes = worst.bytes.max(u64::from_le_bytes(*bytes));
+            worst.waiting_share = worst.waiting_share.max(f64::from_le_bytes(*waiting));
+            worst.hidden_share = worst.hidden_share.min(f64::from_le_bytes(*hidden));
+            worst.blocked_seconds = worst.blocked_seconds.max(f64::from_le_bytes(*blocked));
+            worst.iteration = worst.iteration.max(f64::from_le_bytes(*iteration));
         }
-        Ok((most, longest))
+        Ok(worst)
     }
+}
+
+/// The most bytes, the largest waiting share, the smallest hidden share, the longest blocking and the longest iteration of any worker.
+struct Worst {
+    bytes: u64,
+    waiting_share: f64,
+    hidden_share: f64,
+    blocked_seconds: f64,
+    iteration: f64,
+}
+
+/// Begins to record, once rank 0 has seen that the file can be written.
+fn begin_timeline(session: &Session, file: &Path) -> Result<Timeline, TrainError> {
+    let can_be_written = match session.rank() {
+        0 => Staged::default().write(file, |_| Ok(())).map_err(TrainError::from),
+        _ => Ok(()),
+    };
+    all_can(session, can_be_written)?;
+    Ok(session.timeline()?)
 }
 
 /// What must stay the same over workers, and over the interruptions of a run.
@@ -330,80 +387,6 @@ fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity 
         ("seed", settings.seed.to_string()),
         ("batch", settings.batch.to_string()),
     ]
-}
-
-/// Where the time of the steps went.
-struct Clock {
-    worked: Duration,
-    waited: Duration,
-    /// The updates' entries.
-    entries: u64,
-    bytes_at_start: u64,
-}
-
-impl Clock {
-    fn new(bytes_at_start: u64) -> Self {
-        Clock { worked: Duration::ZERO, waited: Duration::ZERO, entries: 0, bytes_at_start }
-    }
-
-    fn waiting_share(&self) -> f64 {
-        share(self.waited, self.worked)
-    }
-}
-
-fn share(part: Duration, whole: Duration) -> f64 {
-    if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
-}
-
-/// Tells the caller of worker 0 how far the run is.
-struct Reporter<F> {
-    progress: Option<F>,
-    steps: u64,
-    dense_bytes_per_step: f64,
-    last: Instant,
-    last_step: u64,
-    last_bytes: u64,
-    last_worked: Duration,
-    last_waited: Duration,
-}
-
-impl<F: FnMut(Progress)> Reporter<F> {
-    fn new(run: &Run, progress: F) -> Self {
-        Reporter {
-            progress: (run.session.rank() == 0).then_some(progress),
-            steps: run.settings.steps,
-            dense_bytes_per_step: dense_bytes_per_step(run.session.world_size(), run.parameters.count()),
-            last: Instant::now(),
-            last_step: run.first_step,
-            last_bytes: run.gradients.bytes_received(),
-            last_worked: Duration::ZERO,
-            last_waited: Duration::ZERO,
-        }
-    }
-
-    fn report(&mut self, done: u64, loss: f32, clock: &Clock, gradients: &Gradients) {
-        let Some(progress) = &mut self.progress else { return };
-        if self.last.elapsed() < REPORT_INTERVAL && done < self.steps {
-            return;
-        }
-        let (worked, waited) = (clock.worked - self.last_worked, clock.waited - self.last_waited);
-        let steps = (done - self.last_step) as f64;
-        let bytes = gradients.bytes_received();
-        progress(Progress {
-            step: done,
-            steps: self.steps,
-            loss,
-            steps_per_second: steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
-            waiting_share: share(waited, worked),
-            bytes_per_step: (bytes - self.last_bytes) as f64 / steps,
-            dense_bytes_per_step: self.dense_bytes_per_step,
-        });
-        self.last = Instant::now();
-        self.last_step = done;
-        self.last_bytes = bytes;
-        self.last_worked = clock.worked;
-        self.last_waited = clock.waited;
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The testbed: networks that are emulated by namespaces and by a machine, networks that are simulated, experiments from
 //! files, and reports to look at.
 
+pub mod campaign;
 pub mod drawing;
 mod ending;
 pub mod experiment;

@@ -113,3 +113,31 @@ fn a_worker_that_is_killed_before_it_joins_is_named_too() {
     ended.failed_with(&["rank 1 failed", "killed by signal 9"]);
     assert_eq!(ended.code, 128 + 9, "{ended:?}");
 }
+
+#[test]
+fn a_rank_0_that_dies_before_it_listens_is_named_with_how_it_ended() {
+    for timeout in ["500ms", "1s", "2s", "5s"] {
+        let mut command = gleaner();
+        command.args(["launch", "--workers", "4", "--timeout", timeout, "--", "sh", "-c"]);
+        let bench = "exec \"$0\" bench --json --params 100 --method ring";
+        command.arg(format!("[ $GLEANER_RANK != 0 ] || kill -s KILL $$; {bench}"));
+        command.arg(env!("CARGO_BIN_EXE_gleaner"));
+        let ended = start(command).end(Duration::from_secs(10));
+        ended.failed_with(&["rank 0 failed", "killed by signal 9"]);
+        assert_eq!(ended.code, 128 + 9, "{timeout}: {ended:?}");
+    }
+}
+
+/// All ranks see who differs, and the launcher names that one, whichever ends first.
+#[test]
+fn a_rank_with_other_options_is_named() {
+    for odd in ["1", "2", "2"] {
+        let mut command = gleaner();
+        command.args(["launch", "--workers", "3", "--", "sh", "-c"]);
+        let bench = "exec \"$0\" bench --json --params 100 --method ring --steps $steps";
+        command.arg(format!("steps=9; [ $GLEANER_RANK != {odd} ] || steps=5; {bench}"));
+        command.arg(env!("CARGO_BIN_EXE_gleaner"));
+        let ended = start(command).end(Duration::from_secs(10));
+        ended.failed_with(&[&format!("rank {odd} failed: rank {odd} runs with --steps 5"), "exit code 1"]);
+    }
+}

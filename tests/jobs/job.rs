@@ -1,11 +1,23 @@
 //! A job whose ranks are started by hand, each with its own arguments and environment.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::process::{Ended, Process, eventually, free_port, gleaner, start};
 
 /// 64 hexadecimal digits.
 pub const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// The path of a file of that name with a secret, which only this user may read.
+pub fn secret_file(name: &str, secret: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.secret", std::process::id()));
+    // Renamed into place, since another test may be reading it.
+    let new = tempfile::Builder::new().tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(new.path(), secret).unwrap();
+    new.persist(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
 
 /// What the ranks of a job have in common.
 #[derive(Clone, Debug)]
@@ -35,13 +47,19 @@ impl Job {
 
     /// Starts one rank with more arguments, and variables besides or instead of the job's (without them, if empty).
     pub fn rank_with(&self, rank: u32, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
+        start(self.command(rank, arguments, variables))
+    }
+
+    /// What starts one rank.
+    pub fn command(&self, rank: u32, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
         let mut command = gleaner();
         command.args(&self.arguments).args(arguments);
         command.envs([
             ("GLEANER_RANK", rank.to_string()),
             ("GLEANER_WORLD_SIZE", self.workers.to_string()),
             ("GLEANER_RENDEZVOUS", format!("127.0.0.1:{}", self.port)),
-            ("GLEANER_SECRET", SECRET.to_owned()),
+            ("GLEANER_SECRET_FILE", secret_file("job", SECRET)),
+            ("GLEANER_JOB", self.port.to_string()),
             ("GLEANER_TIMEOUT", format!("{}ms", self.timeout.as_millis())),
             ("GLEANER_LAUNCHER", "1".to_owned()),
         ]);
@@ -51,7 +69,7 @@ impl Job {
                 value => command.env(name, value),
             };
         }
-        start(command)
+        command
     }
 
     /// Starts all ranks.

@@ -5,9 +5,13 @@
 mod contests;
 mod deaths;
 mod job;
+mod lacks;
+mod listeners;
 mod misfits;
 mod process;
 mod refusals;
 mod reports;
+mod secrets;
 mod starters;
-mod strangers;
+mod unauthenticated;
+mod unread;

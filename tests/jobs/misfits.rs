@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::job::{Job, end};
+use crate::job::{Job, end, secret_file};
 use crate::process::{Process, eventually};
 
 fn small(workers: u32) -> Job {
@@ -91,11 +91,11 @@ fn a_rank_that_does_not_come_is_named_by_all_others() {
 #[test]
 fn another_secret_is_told_from_a_missing_rank() {
     let job = Job { timeout: Duration::from_secs(3), ..small(2) };
-    let other = "f".repeat(64);
-    let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_SECRET", &other)])];
+    let other = secret_file("other", &"f".repeat(64));
+    let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_SECRET_FILE", &other)])];
     let ended = end(&mut ranks);
     ended[0].failed_with(&[" 1 did not come", "turned away", "another secret"]);
-    ended[1].failed_with(&["secrets probably differ"]);
+    ended[1].failed_with(&["the secrets or the jobs' ids probably differ"]);
     assert!(ended.iter().all(|ended| !ended.err.contains("ffff")), "secrets are not shown: {ended:?}");
 }
 

@@ -44,6 +44,7 @@ pub struct Process {
     err: Stream,
 }
 
+#[derive(Default)]
 struct Stream {
     text: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -59,12 +60,18 @@ pub struct Ended {
     pub err: String,
 }
 
-pub fn start(mut command: Command) -> Process {
+pub fn start(command: Command) -> Process {
+    start_with(command, Stdio::piped())
+}
+
+/// Starts it with a standard error that the test does not read, unless it is piped.
+pub fn start_with(mut command: Command, err: Stdio) -> Process {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    command.env(MARK, &mark).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env(MARK, &mark).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(err);
     let mut child = command.spawn().unwrap();
-    let (out, err) = (stream(child.stdout.take().unwrap()), stream(child.stderr.take().unwrap()));
+    let out = stream(child.stdout.take().unwrap());
+    let err = child.stderr.take().map_or_else(Stream::default, stream);
     Process { child, mark, out, err }
 }
 
@@ -201,21 +208,27 @@ fn having(variable: &str) -> Vec<u32> {
 
 /// The ports at which a process listens.
 pub fn ports(id: u32) -> Vec<u16> {
+    listening(id).into_iter().map(|(_, port)| port).collect()
+}
+
+/// Where a process listens: addresses as the kernel's table has them, and ports.
+pub fn listening(id: u32) -> Vec<(String, u16)> {
     let descriptors = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
     let sockets: Vec<String> = descriptors
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
         .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
     let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{id}/net/{table}")));
-    let mut ports = Vec::new();
+    let mut places = Vec::new();
     for line in tables.iter().flatten().flat_map(|table| table.lines()) {
         let fields: Vec<&str> = line.split_whitespace().collect();
         // Local address, remote address, state (0A listens), …, inode.
         if fields.len() > 9 && fields[3] == "0A" && sockets.iter().any(|inode| inode == fields[9]) {
-            ports.push(u16::from_str_radix(fields[1].rsplit(':').next().unwrap(), 16).unwrap());
+            let (address, port) = fields[1].rsplit_once(':').unwrap();
+            places.push((address.to_owned(), u16::from_str_radix(port, 16).unwrap()));
         }
     }
-    ports
+    places
 }
 
 /// The processor time that a process has used.

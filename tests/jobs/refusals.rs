@@ -66,15 +66,17 @@ fn a_secret_must_be_there_and_be_secret() {
     let job = Job::new(2, &["--params", "100", "--method", "ring"]);
     for (path, words) in cases {
         for rank in 0..2 {
-            let variables = [("GLEANER_SECRET", ""), ("GLEANER_SECRET_FILE", &*path)];
-            let ended = job.rank_with(rank, &[], &variables).end(job.timeout);
+            let ended = job.rank_with(rank, &[], &[("GLEANER_SECRET_FILE", &*path)]).end(job.timeout);
             ended.failed_with(&words);
             assert!(!ended.err.contains("0011"), "secrets are not shown: {ended:?}");
         }
     }
-    job.rank_with(0, &[], &[("GLEANER_SECRET", "12")])
-        .end(job.timeout)
-        .failed_with(&["64 hexadecimal digits"]);
+    let in_environment = [("GLEANER_SECRET_FILE", ""), ("GLEANER_SECRET", SECRET)];
+    job.rank_with(0, &[], &in_environment).end(job.timeout).failed_with(&[
+        "GLEANER_SECRET is not read",
+        "every child",
+        "GLEANER_SECRET_FILE",
+    ]);
 }
 
 #[test]

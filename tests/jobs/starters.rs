@@ -77,6 +77,8 @@ fn torchrun() {
             command.args(BENCH).env("GLEANER_SECRET_FILE", &secret);
             command.envs([("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2")]);
             command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)]);
+            // As torchrun sets it without --rdzv-id.
+            command.env("TORCHELASTIC_RUN_ID", "none");
             start(command)
         })
         .into();

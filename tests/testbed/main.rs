@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
+mod jobs;
 mod transfers;
 
 use std::fs;

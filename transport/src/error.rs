@@ -25,22 +25,15 @@ pub enum LinkError {
         /// The payload's length in bytes.
         length: u64,
     },
-    /// What came is not a message: the stream lost its place, or was tampered with.
+    /// What came is not what the peer sent.
     #[error(
-        "expected a message header from {peer} and found the check word {found:#010x}: the stream is \
-         damaged; give the link up and open it again"
+        "what came from {peer} is damaged: {what}; something between the two hosts, or the memory of one, changes data"
     )]
-    Garbled {
+    Damaged {
         /// Who is at the other end.
         peer: Peer,
-        /// The word that stood where every header has the same one.
-        found: u32,
-    },
-    /// An earlier `send` was dropped before it finished, so the peer may hold half a message.
-    #[error("an earlier send to {peer} was abandoned halfway: give the link up and open it again")]
-    Abandoned {
-        /// Who is at the other end.
-        peer: Peer,
+        /// What was expected, and what was found.
+        what: String,
     },
     /// The network failed in another way.
     #[error("the link to {peer} failed: {source}; check the network between the two hosts")]
@@ -55,11 +48,14 @@ pub enum LinkError {
 impl LinkError {
     /// Tells the end of a link, which every worker meets, from the failures that need a reader.
     pub(crate) fn from_io(peer: Peer, source: io::Error) -> Self {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof, WriteZero};
+        use io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof, WriteZero,
+        };
         match source.kind() {
             BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof | WriteZero => {
                 LinkError::Closed { peer }
             }
+            InvalidData => LinkError::Damaged { peer, what: source.to_string() },
             _ => LinkError::Io { peer, source },
         }
     }
@@ -88,12 +84,38 @@ pub enum OpenError {
         /// The peer that was asked for.
         peer: Peer,
     },
+    /// Rank 0 did not tell how to reach the peer.
+    #[error(
+        "rank 0 at {address} did not tell where {peer} listens: {reason}; check that rank 0 still runs, its own log \
+         says more"
+    )]
+    NoCard {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where rank 0 was asked.
+        address: String,
+        /// What the last attempt met.
+        reason: String,
+    },
     /// No connection could be made.
     #[error(
         "could not connect to {peer} at {address}: {source}; check that it still runs and that no firewall \
          stands between the two hosts"
     )]
     Unreachable {
+        /// The peer that was asked for.
+        peer: Peer,
+        /// Where it was sought.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// This worker's own host could not make a connection.
+    #[error(
+        "its host could not open a connection to {peer} at {address}: {source}; raise the limit on open files \
+         (`ulimit -n`), or free ports and memory"
+    )]
+    Local {
         /// The peer that was asked for.
         peer: Peer,
         /// Where it was sought.

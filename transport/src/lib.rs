@@ -1,25 +1,27 @@
 //! Bytes from worker to worker. This room knows nothing of gradients, schedules or steps.
 //!
-//! A [`Network`] opens [`Link`]s to peers on demand; a link carries ordered, reliable, tagged
-//! [`Message`]s in both directions at once. Nothing here assumes sockets: a network may lend its own
-//! (registered, pinned) memory as [`Bytes`], and takes payloads as `Bytes` without copying them.
+//! A [`Network`] opens [`Link`]s to peers on demand; a link carries tagged [`Message`]s in both directions at once. Nothing
+//! here assumes sockets: a link owns what was submitted until it says that it is sent, lends memory of its own (registered,
+//! pinned) as [`Bytes`], and promises an order within a lane only, so that streams may be independent.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+pub mod adverse;
+pub mod conformance;
 mod error;
 pub mod memory;
 mod network;
+pub mod seal;
 mod secret;
 pub mod tcp;
 
 pub use error::{LinkError, OpenError};
-pub use network::{LinkEvent, Network, Traffic};
+pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
@@ -34,9 +36,23 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Says which conversation a message belongs to; the network carries it and never reads it.
+/// Says which conversation a message belongs to. The network carries it and reads one bit of it: the highest says whether
+/// the message is control data.
+///
+/// Messages of one tag arrive in the order in which they were submitted; so do all control messages of a link, whatever
+/// their tags. Nothing else is promised: a message may overtake those of other tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u64);
+
+impl Tag {
+    /// The bit that marks control data.
+    pub const CONTROL: u64 = 1 << 63;
+
+    /// Whether it travels in the one ordered lane for control data. All others have a lane of their own.
+    pub fn is_control(self) -> bool {
+        self.0 & Self::CONTROL != 0
+    }
+}
 
 /// The largest payload of one message, in bytes. Whoever has more to say sends several messages:
 /// a length from the wire is refused above this bound before anything is allocated.
@@ -51,38 +67,60 @@ pub struct Message {
     pub payload: Bytes,
 }
 
-/// A boxed future, so that networks can be chosen at run time.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// The sending half of a link.
-pub trait Sender: Send {
-    /// Hands the messages to the network in order. Returns when their payloads are no longer needed;
-    /// that they arrived is not promised. Several messages a call let a network write them at once.
-    fn send<'a>(&'a mut self, messages: &'a [Message]) -> BoxFuture<'a, Result<(), LinkError>>;
+/// Bytes that went over one link so far, those of messages that are under way included. They show that a link is alive
+/// while one long message takes its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes that the network has taken.
+    pub sent: u64,
+    /// Bytes that have come.
+    pub received: u64,
 }
 
-/// The receiving half of a link.
-pub trait Receiver: Send {
-    /// Waits for the next message. Dropping the returned future loses the link's place in the stream,
-    /// so whoever races it against a clock must give the link up when the clock wins.
-    fn receive(&mut self) -> BoxFuture<'_, Result<Message, LinkError>>;
-}
-
-/// An open, authenticated connection to one peer.
+/// An open, authenticated connection to one peer. One owner drives it by polling, as futures are: `Pending` means that the
+/// context's waker is woken when there is more to do, `Ready` that it is to be polled again.
 ///
-/// Dropping it closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
-/// That is no goodbye, what was still under way may be lost; whoever must be heard waits for an answer first.
-pub struct Link {
+/// The two directions are independent: one that ended, or that nobody polls, holds the other up no more than a full buffer
+/// does. Dropping the link closes it: the other side reads [`LinkError::Closed`] after the messages that reached it.
+/// That is no goodbye, what was still under way may be lost: who must be heard waits for an answer first.
+pub trait Link: Send {
     /// Who is at the other end.
-    pub peer: Peer,
-    /// Sends to the peer.
-    pub sender: Box<dyn Sender>,
-    /// Receives from the peer.
-    pub receiver: Box<dyn Receiver>,
+    fn peer(&self) -> Peer;
+
+    /// Whether what it carries is encrypted and authenticated message by message.
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
+    /// How many bytes have moved. A network that moves messages whole need not count them: zero for ever.
+    fn moved(&self) -> Moved {
+        Moved::default()
+    }
+
+    /// Takes a message. It neither waits nor wakes: the owner polls [`poll_sent`](Self::poll_sent) afterwards, and bounds
+    /// what is submitted and not sent yet. A message that is longer than [`MAX_PAYLOAD`] ends the sending: it is let go at
+    /// once, with all that is not sent, and `poll_sent` returns [`LinkError::TooLong`] from then on.
+    fn submit(&mut self, message: Message);
+
+    /// Goes on sending what was submitted, and says how many more messages, in the order of submission, have been handed to
+    /// the network whole: their payloads are no longer needed. That they arrived is not promised. Pending if there are none.
+    /// While the peer does not receive, the network takes a bounded amount and no more.
+    ///
+    /// # Errors
+    /// A link that can carry no more.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>>;
+
+    /// The next message. It begins at a multiple of four bytes in memory if it did where it was submitted, so that numbers
+    /// can be seen in place. Its payload may lie in memory of the network, which is given back when the last [`Bytes`] of
+    /// it is dropped; a network whose memory runs short copies, so a payload that is kept blocks nothing.
+    ///
+    /// # Errors
+    /// A link that brings no more.
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>>;
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for dyn Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link({})", self.peer)
+        write!(f, "Link({})", self.peer())
     }
 }

@@ -1,15 +1,12 @@
 //! A network within one process: channels instead of wires, for tests and for many workers on one host.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use crate::network::Counters;
-use crate::{
-    BoxFuture, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer, Receiver, Sender,
-    Traffic,
-};
+use crate::{Counters, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer};
 
 /// Messages that wait in one direction of a link before its sender does.
 const WAITING: usize = 64;
@@ -19,10 +16,11 @@ const WAITING: usize = 64;
 pub struct MemoryNetwork {
     peer: Peer,
     hub: Arc<Hub>,
+    events: UnboundedReceiver<LinkEvent>,
 }
 
-/// Makes the networks of `workers` peers that can all reach each other, each with its stream of events.
-pub fn networks(workers: u32) -> Vec<(MemoryNetwork, UnboundedReceiver<LinkEvent>)> {
+/// Makes the networks of `workers` peers that can all reach each other.
+pub fn networks(workers: u32) -> Vec<MemoryNetwork> {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers)
         .map(|_| mpsc::unbounded_channel())
         .map(|(sender, receiver)| (Some(sender), receiver))
@@ -30,8 +28,8 @@ pub fn networks(workers: u32) -> Vec<(MemoryNetwork, UnboundedReceiver<LinkEvent
     let state = State { events: senders, pairs: HashMap::new() };
     let counters = (0..workers).map(|_| Arc::default()).collect();
     let hub = Arc::new(Hub { state: Mutex::new(state), counters });
-    let places = (0..workers).map(|number| MemoryNetwork { peer: Peer(number), hub: Arc::clone(&hub) });
-    places.zip(receivers).collect()
+    let place = |(number, events)| MemoryNetwork { peer: Peer(number), hub: Arc::clone(&hub), events };
+    (0..workers).zip(receivers).map(place).collect()
 }
 
 impl Network for MemoryNetwork {
@@ -43,7 +41,7 @@ impl Network for MemoryNetwork {
         self.hub.counters.len() as u32
     }
 
-    fn open(&self, peer: Peer) {
+    fn open(&mut self, peer: Peer) {
         let error = if peer.0 >= self.workers() {
             Some(OpenError::Unknown { peer, workers: self.workers() })
         } else if peer == self.peer {
@@ -56,13 +54,12 @@ impl Network for MemoryNetwork {
         }
     }
 
-    fn traffic(&self) -> Traffic {
-        self.hub.counters[self.peer.0 as usize].read()
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        self.events.poll_recv(context)
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.hub.leave(self.peer);
-        Box::pin(std::future::ready(()))
+    fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.hub.counters[self.peer.0 as usize])
     }
 }
 
@@ -112,17 +109,15 @@ impl Hub {
         let key = (from.min(to), from.max(to));
         {
             let mut state = self.state();
-            if state.events[from.0 as usize].is_none() {
-                return Ok(());
-            }
-            if state.events[to.0 as usize].is_none() {
-                return Err(OpenError::Gone { peer: to });
-            }
+            let is_gone = state.events[to.0 as usize].is_none();
             let pair = state.pairs.entry(key).or_default();
             let (ours, theirs) =
                 if from < to { (pair.lower, pair.higher) } else { (pair.higher, pair.lower) };
             if ours {
                 return Ok(());
+            }
+            if is_gone {
+                return Err(OpenError::Gone { peer: to });
             }
             if theirs {
                 pair.wanted = true;
@@ -136,44 +131,54 @@ impl Hub {
 
     /// Makes the link of a pair that was marked as held on both sides.
     fn connect(self: &Arc<Self>, key: (Peer, Peer)) {
-        let (upward, from_lower) = mpsc::channel(WAITING);
-        let (downward, from_higher) = mpsc::channel(WAITING);
-        for (peer, other, sender, receiver) in
-            [(key.0, key.1, upward, from_higher), (key.1, key.0, downward, from_lower)]
-        {
+        let pipes = [Arc::new(Pipe::default()), Arc::new(Pipe::default())];
+        for (side, (peer, other)) in [(key.0, key.1), (key.1, key.0)].into_iter().enumerate() {
             let counters = Arc::clone(&self.counters[peer.0 as usize]);
             counters.linked();
-            let hold = Arc::new(Hold { hub: Arc::clone(self), key, peer });
-            let link = Link {
-                peer: other,
-                sender: Box::new(MemorySender {
+            self.tell(
+                peer,
+                LinkEvent::Up(Box::new(MemoryLink {
                     peer: other,
-                    channel: sender,
-                    counters: Arc::clone(&counters),
-                    _hold: Arc::clone(&hold),
-                }),
-                receiver: Box::new(MemoryReceiver { peer: other, channel: receiver, counters, _hold: hold }),
-            };
-            self.tell(peer, LinkEvent::Up(link));
+                    submitted: VecDeque::new(),
+                    refused: None,
+                    to: Arc::clone(&pipes[side]),
+                    from: Arc::clone(&pipes[1 - side]),
+                    counters,
+                    hold: (Arc::clone(self), key, peer),
+                })),
+            );
         }
     }
 
+    /// A peer accepts and opens no more. Those that wait for a link to it are told.
     fn leave(&self, peer: Peer) {
-        self.state().events[peer.0 as usize] = None;
+        let mut waiting = Vec::new();
+        {
+            let mut state = self.state();
+            state.events[peer.0 as usize] = None;
+            for (&(lower, higher), pair) in &mut state.pairs {
+                if pair.wanted && (lower == peer || higher == peer) {
+                    pair.wanted = false;
+                    waiting.push(if pair.lower { higher } else { lower });
+                }
+            }
+        }
+        for other in waiting.into_iter().filter(|other| *other != peer) {
+            self.tell(other, LinkEvent::Failed { peer, error: OpenError::Gone { peer } });
+        }
     }
 
     /// Notes that a side has dropped its link, and makes the next if that was asked for.
     fn release(self: &Arc<Self>, key: (Peer, Peer), peer: Peer) {
         {
             let mut state = self.state();
-            let listening = [key.0, key.1].iter().all(|peer| state.events[peer.0 as usize].is_some());
             let pair = state.pairs.entry(key).or_default();
             if peer == key.0 {
                 pair.lower = false;
             } else {
                 pair.higher = false;
             }
-            if pair.lower || pair.higher || !pair.wanted || !listening {
+            if pair.lower || pair.higher || !pair.wanted {
                 return;
             }
             *pair = Pair { lower: true, higher: true, wanted: false };
@@ -182,55 +187,114 @@ impl Hub {
     }
 }
 
-/// Held by both halves of one side of a link.
-struct Hold {
-    hub: Arc<Hub>,
-    key: (Peer, Peer),
-    peer: Peer,
+/// One direction of a link.
+#[derive(Debug, Default)]
+struct Pipe(Mutex<Flow>);
+
+#[derive(Debug, Default)]
+struct Flow {
+    messages: VecDeque<Message>,
+    /// One of its ends was dropped.
+    is_closed: bool,
+    /// Who waits for room, and who for a message.
+    writer: Option<Waker>,
+    reader: Option<Waker>,
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.hub.release(self.key, self.peer);
+impl Pipe {
+    fn flow(&self) -> MutexGuard<'_, Flow> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let wakers = {
+            let mut flow = self.flow();
+            flow.is_closed = true;
+            [flow.writer.take(), flow.reader.take()]
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
-struct MemorySender {
+/// One side of a link.
+struct MemoryLink {
     peer: Peer,
-    channel: mpsc::Sender<Message>,
+    submitted: VecDeque<Message>,
+    /// The length of a message that is too long. It ended the sending.
+    refused: Option<u64>,
+    to: Arc<Pipe>,
+    from: Arc<Pipe>,
     counters: Arc<Counters>,
-    _hold: Arc<Hold>,
+    hold: (Arc<Hub>, (Peer, Peer), Peer),
 }
 
-impl Sender for MemorySender {
-    fn send<'a>(&'a mut self, messages: &'a [Message]) -> BoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(async move {
-            let peer = self.peer;
-            if let Some(long) = messages.iter().find(|message| message.payload.len() > MAX_PAYLOAD) {
-                return Err(LinkError::TooLong { peer, length: long.payload.len() as u64 });
+impl Link for MemoryLink {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn submit(&mut self, message: Message) {
+        if self.refused.is_none() && message.payload.len() > MAX_PAYLOAD {
+            self.refused = Some(message.payload.len() as u64);
+            self.submitted.clear();
+        } else if self.refused.is_none() {
+            self.submitted.push_back(message);
+        }
+    }
+
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
+        let peer = self.peer;
+        if let Some(length) = self.refused {
+            return Poll::Ready(Err(LinkError::TooLong { peer, length }));
+        }
+        let (sent, reader) = {
+            let mut flow = self.to.flow();
+            if flow.is_closed {
+                return Poll::Ready(Err(LinkError::Closed { peer }));
             }
-            for message in messages {
-                self.channel.send(message.clone()).await.map_err(|_| LinkError::Closed { peer })?;
+            let mut sent = 0;
+            while flow.messages.len() < WAITING
+                && let Some(message) = self.submitted.pop_front()
+            {
                 self.counters.sent(message.payload.len(), 1);
+                flow.messages.push_back(message);
+                sent += 1;
             }
-            Ok(())
-        })
+            if sent == 0 {
+                if !self.submitted.is_empty() {
+                    flow.writer = Some(context.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            (sent, flow.reader.take())
+        };
+        reader.into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(sent))
+    }
+
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
+        let (message, writer) = {
+            let mut flow = self.from.flow();
+            match flow.messages.pop_front() {
+                Some(message) => (message, flow.writer.take()),
+                None if flow.is_closed => return Poll::Ready(Err(LinkError::Closed { peer: self.peer })),
+                None => {
+                    flow.reader = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        };
+        writer.into_iter().for_each(Waker::wake);
+        self.counters.received(message.payload.len(), 1);
+        Poll::Ready(Ok(message))
     }
 }
 
-struct MemoryReceiver {
-    peer: Peer,
-    channel: mpsc::Receiver<Message>,
-    counters: Arc<Counters>,
-    _hold: Arc<Hold>,
-}
-
-impl Receiver for MemoryReceiver {
-    fn receive(&mut self) -> BoxFuture<'_, Result<Message, LinkError>> {
-        Box::pin(async move {
-            let message = self.channel.recv().await.ok_or(LinkError::Closed { peer: self.peer })?;
-            self.counters.received(message.payload.len(), 1);
-            Ok(message)
-        })
+impl Drop for MemoryLink {
+    fn drop(&mut self) {
+        self.to.close();
+        self.from.close();
+        let (hub, key, peer) = &self.hold;
+        hub.release(*key, *peer);
     }
 }

@@ -1,17 +1,19 @@
 //! What every network offers, whatever carries the bytes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
-use crate::{BoxFuture, Link, OpenError, Peer};
+use crate::{Link, OpenError, Peer};
 
-/// One worker's place in a network of peers.
+/// One worker's place in a network of peers. One owner drives it by polling.
 ///
-/// Links are opened lazily, by whichever side needs one first, and come out of the stream of [`LinkEvent`]s
-/// that was handed out with the network: the side that asked and the side that was called each see one
-/// [`LinkEvent::Up`] for the same link. Between two peers there is at most one link at a time; after a link
-/// was dropped on both sides another may be opened. Keeping links alive and noticing silence is left to
-/// whoever holds them.
-pub trait Network: Send + Sync {
+/// Links are opened lazily, by whichever side needs one first, and come out of [`poll_event`](Self::poll_event): the side
+/// that asked and the side that was called each see one [`LinkEvent::Up`] for the same link. Between two peers there is at
+/// most one link at a time; after a link was dropped on both sides another may be opened. Keeping links alive and noticing
+/// silence is left to whoever holds them. Dropping the network accepts and opens no more links; those that are up belong to
+/// their holders and stay.
+pub trait Network: Send {
     /// Who we are.
     fn peer(&self) -> Peer;
 
@@ -19,22 +21,21 @@ pub trait Network: Send + Sync {
     fn workers(&self) -> u32;
 
     /// Makes sure that there is, or soon will be, a link to that peer. Returns at once and may be repeated;
-    /// what comes of it is told by the event stream: `Up` unless there is a link already, or `Failed`.
-    fn open(&self, peer: Peer);
+    /// what comes of it is told by an event: `Up` unless there is a link already, or `Failed`.
+    fn open(&mut self, peer: Peer);
 
-    /// What went over this worker's links so far.
-    fn traffic(&self) -> Traffic;
+    /// What happens next. None when nothing will any more.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>>;
 
-    /// Accepts and opens no more links, ends the tasks in the background, and ends the event stream.
-    /// Links that are up belong to their holders and stay. Dropping the network does the same.
-    fn close(&self) -> BoxFuture<'_, ()>;
+    /// What went over this worker's links so far, to be read at any time from anywhere.
+    fn counters(&self) -> Arc<Counters>;
 }
 
 /// What happens in a network without being asked.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// A link came about, whoever opened it.
-    Up(Link),
+    Up(Box<dyn Link>),
     /// A link that [`Network::open`] asked for did not come about.
     Failed {
         /// Who was asked for.
@@ -52,7 +53,7 @@ pub enum LinkEvent {
 }
 
 /// How much went over the links of one worker, since the network was joined and over all links together. What
-/// a rendezvous and the opening of links cost is not counted; headers are, where the network has any.
+/// a rendezvous and the opening of links cost is not counted, nor what sealing adds; headers are, where the network has any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes handed to the network, headers included.
@@ -69,7 +70,7 @@ pub struct Traffic {
 
 /// The running totals behind [`Traffic`], shared by all links of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     bytes_sent: AtomicU64,
     bytes_received: AtomicU64,
     messages_sent: AtomicU64,
@@ -78,21 +79,25 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn sent(&self, bytes: usize, messages: usize) {
+    /// So many bytes were handed to the network, and so many messages whole.
+    pub fn sent(&self, bytes: usize, messages: usize) {
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_sent.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn received(&self, bytes: usize, messages: usize) {
+    /// So many bytes came, and so many messages whole.
+    pub fn received(&self, bytes: usize, messages: usize) {
         self.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages_received.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn linked(&self) {
+    /// A link came about.
+    pub fn linked(&self) {
         self.links.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Traffic {
+    /// The totals so far.
+    pub fn read(&self) -> Traffic {
         Traffic {
             bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
             bytes_received: self.bytes_received.load(Ordering::Relaxed),

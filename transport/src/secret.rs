@@ -5,12 +5,18 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ring::hmac;
+use zeroize::{Zeroize, Zeroizing};
+
 /// Bytes in a secret.
 const LENGTH: usize = 32;
 
-/// The 32 bytes that every worker of a job holds and nobody else does.
+/// More than anything that is a secret.
+const LONG: u64 = 1024;
+
+/// The 32 bytes that every worker of a job holds and nobody else does. They lie in one place, from which they are wiped.
 #[derive(Clone)]
-pub struct Secret([u8; LENGTH]);
+pub struct Secret(Box<[u8; LENGTH]>);
 
 /// A secret could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,19 @@ pub enum SecretError {
     NotAFile {
         /// What was named.
         path: PathBuf,
+    },
+    /// The file belongs to somebody else, who may read it and put another secret into it.
+    #[error(
+        "the secret file {} belongs to the user with number {owner}, and this process runs as user {user}: make a file of \
+         your own", path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who this process runs as.
+        user: u32,
     },
     /// Others than its owner may use the file.
     #[error(
@@ -51,6 +70,9 @@ pub enum SecretError {
         /// What was found, without its content.
         found: String,
     },
+    /// The secret's descriptor could not be read.
+    #[error("the descriptor with the secret could not be read: {0}")]
+    Lost(io::Error),
     /// The text is no secret.
     #[error("a secret is 64 hexadecimal digits, and {found} were given")]
     NotHex {
@@ -65,21 +87,27 @@ pub enum SecretError {
 impl Secret {
     /// A fresh secret from the operating system's random numbers.
     pub fn random() -> Result<Self, SecretError> {
-        random_bytes().map(Secret).map_err(SecretError::NoRandomness)
+        let mut secret = Secret(Box::new([0; LENGTH]));
+        getrandom::fill(&mut *secret.0).map_err(SecretError::NoRandomness)?;
+        Ok(secret)
     }
 
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Result<Self, SecretError> {
-        decode_hex(text.as_bytes()).map(Secret).map_err(|found| SecretError::NotHex { found })
+        Self::parse(text.as_bytes()).map_err(|found| SecretError::NotHex { found })
     }
 
     /// Writes 64 hexadecimal digits, for handing the secret to another worker of the job.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        let mut hex = String::with_capacity(2 * LENGTH);
+        for byte in *self.0 {
+            hex.extend([byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')));
+        }
+        hex
     }
 
-    /// Reads a file that its owner alone may use, holding 64 hexadecimal digits (a line end may follow) or
-    /// exactly 32 raw bytes.
+    /// Reads a file that nobody but this user, or root, owns and may use, holding 64 hexadecimal digits (a line end may
+    /// follow) or exactly 32 raw bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
         let path = path.as_ref();
         let unreadable = |source| SecretError::Unreadable { path: path.to_owned(), source };
@@ -87,21 +115,80 @@ impl Secret {
         check_file(path, &fs::metadata(path).map_err(unreadable)?)?;
         let file = File::open(path).map_err(unreadable)?;
         check_file(path, &file.metadata().map_err(unreadable)?)?;
-        let mut content = Vec::new();
-        file.take(1024).read_to_end(&mut content).map_err(unreadable)?;
-        if let Ok(raw) = <[u8; LENGTH]>::try_from(content.as_slice()) {
-            return Ok(Secret(raw));
+        let content = content(file).map_err(unreadable)?;
+        if content.len() == LENGTH {
+            let mut secret = Secret(Box::new([0; LENGTH]));
+            secret.0.copy_from_slice(&content);
+            return Ok(secret);
         }
-        let digits = content.strip_suffix(b"\n").unwrap_or(&content);
-        let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
-        decode_hex(digits)
-            .map(Secret)
+        Self::parse(line(&content))
             .map_err(|_| SecretError::Malformed { path: path.to_owned(), found: describe(&content) })
     }
 
+    /// Reads 64 hexadecimal digits (a line end may follow) to the end of what a launcher wrote.
+    pub fn from_pipe(pipe: impl Read) -> Result<Self, SecretError> {
+        let content = content(pipe).map_err(SecretError::Lost)?;
+        Self::parse(line(&content)).map_err(|found| SecretError::NotHex { found })
+    }
+
+    fn parse(digits: &[u8]) -> Result<Self, String> {
+        if digits.len() != 2 * LENGTH {
+            return Err(describe(digits));
+        }
+        let mut secret = Secret(Box::new([0; LENGTH]));
+        for (byte, pair) in secret.0.iter_mut().zip(digits.chunks_exact(2)) {
+            let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+            match (value(pair[0]), value(pair[1])) {
+                (Some(high), Some(low)) => *byte = high << 4 | low,
+                _ => return Err(describe(digits)),
+            }
+        }
+        Ok(secret)
+    }
+
+    /// Forgets the bytes: they are zeros from now on.
+    pub(crate) fn wipe(&mut self) {
+        self.0.zeroize();
+    }
+
+    /// What the workers of one job know: the secret may serve for several, which know each other apart by their ids.
+    pub(crate) fn key_of(&self, job: &str) -> JobKey {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &*self.0);
+        let mut context = hmac::Context::with_key(&key);
+        context.update(b"gleaner job\0");
+        context.update(job.as_bytes());
+        let mut bytes = Box::new([0; LENGTH]);
+        bytes.copy_from_slice(context.sign().as_ref());
+        JobKey(bytes)
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+/// The key of one job, made of its secret and its id.
+#[derive(Clone)]
+pub(crate) struct JobKey(Box<[u8; LENGTH]>);
+
+impl Drop for JobKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl JobKey {
     /// The bytes, for keying.
     pub(crate) fn bytes(&self) -> &[u8; LENGTH] {
         &self.0
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobKey(..)")
     }
 }
 
@@ -111,21 +198,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// 32 bytes from the operating system's random numbers.
-pub(crate) fn random_bytes() -> Result<[u8; LENGTH], getrandom::Error> {
-    let mut bytes = [0; LENGTH];
-    getrandom::fill(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn check_file(path: &Path, metadata: &fs::Metadata) -> Result<(), SecretError> {
     if !metadata.is_file() {
         return Err(SecretError::NotAFile { path: path.to_owned() });
     }
     #[cfg(unix)]
     {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = metadata.permissions().mode() & 0o7777;
+        use std::os::unix::fs::MetadataExt;
+        let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+        if owner != user && owner != 0 {
+            return Err(SecretError::Foreign { path: path.to_owned(), owner, user });
+        }
+        let mode = metadata.mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(SecretError::Exposed { path: path.to_owned(), mode });
         }
@@ -133,19 +217,18 @@ fn check_file(path: &Path, metadata: &fs::Metadata) -> Result<(), SecretError> {
     Ok(())
 }
 
-fn decode_hex(digits: &[u8]) -> Result<[u8; LENGTH], String> {
-    let mut bytes = [0; LENGTH];
-    if digits.len() != 2 * LENGTH {
-        return Err(describe(digits));
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
-        match (value(pair[0]), value(pair[1])) {
-            (Some(high), Some(low)) => *byte = high << 4 | low,
-            _ => return Err(format!("{} characters that are not all hexadecimal", digits.len())),
-        }
-    }
-    Ok(bytes)
+/// The first bytes of it, wiped when they are dropped. They have room from the beginning, so that none are left behind
+/// elsewhere.
+fn content(from: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut content = Zeroizing::new(Vec::with_capacity(2 * LONG as usize));
+    from.take(LONG).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// What stands before the line end.
+fn line(content: &[u8]) -> &[u8] {
+    let line = content.strip_suffix(b"\n").unwrap_or(content);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Says what was found without showing any of it.
@@ -154,5 +237,20 @@ fn describe(content: &[u8]) -> String {
         1024.. => "1024 bytes or more".to_owned(),
         length if length == 2 * LENGTH => format!("{length} characters that are not all hexadecimal"),
         length => format!("{length} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wiped_is_zero_and_the_key_is_not() {
+        let mut secret = Secret::from_hex(&"5a".repeat(LENGTH)).unwrap();
+        let key = secret.key_of("job");
+        secret.wipe();
+        assert_eq!(*secret.0, [0; LENGTH]);
+        assert_eq!(key.bytes(), Secret::from_hex(&"5a".repeat(LENGTH)).unwrap().key_of("job").bytes());
+        assert_ne!(key.bytes(), secret.key_of("job").bytes());
     }
 }

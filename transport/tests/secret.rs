@@ -52,6 +52,32 @@ fn a_file_that_others_may_use_is_refused() {
 }
 
 #[test]
+fn a_file_of_another_user_is_refused() {
+    let (_folder, path) = file(&[0xab; 32], 0o600);
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+        eprintln!("skipped: only root gives files away");
+        return;
+    }
+    let error = Secret::from_file(&path).unwrap_err();
+    assert!(matches!(error, SecretError::Foreign { owner: 12345, .. }));
+    let error = error.to_string();
+    assert!(
+        error.contains("belongs to the user with number 12345") && error.contains("runs as user"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_pipe_is_read_to_its_end() {
+    let hex = "0123456789abcdef".repeat(4);
+    assert_eq!(Secret::from_pipe(format!("{hex}\n").as_bytes()).unwrap().to_hex(), hex);
+    for wrong in [String::new(), "\n".to_owned(), format!("{hex}0\n"), "x".repeat(64), "1".repeat(5000)] {
+        let error = Secret::from_pipe(wrong.as_bytes()).unwrap_err();
+        assert!(matches!(error, SecretError::NotHex { .. }), "{error}");
+    }
+}
+
+#[test]
 fn what_is_no_secret_is_refused_without_being_shown() {
     let almost = format!("{}g", "0".repeat(63));
     for (content, found) in [

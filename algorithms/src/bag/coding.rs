@@ -83,8 +83,8 @@ impl Coding {
         matches!(self, Coding::Qsgd2 | Coding::Qsgd4 | Coding::Qsgd8)
     }
 
-    /// Rounds the finite entries of a block of `len` positions: gives the entries that are not zero after it, and
-    /// the errors, original − rounded, where they are not zero.
+    /// Rounds the finite entries of a block of `len` positions: gives all but those that it made zero, and the errors,
+    /// original − rounded, where they are not zero.
     ///
     /// Rounded and error add up to the original, within 2⁻²⁴ of the error, which has 24 significant bits itself.
     ///
@@ -94,10 +94,8 @@ impl Coding {
         let mut values = entries.values.clone();
         let mut errors = vec![0.0; values.len()];
         let rounded = self.round_at(&entries.indices, &mut values, &mut errors, len, seed);
-        let nonzero = |values: Vec<f32>| -> Entries {
-            entries.indices.iter().copied().zip(values).filter(|(_, v)| *v != 0.0).collect()
-        };
-        (rounded, nonzero(values), nonzero(errors))
+        let errors = entries.indices.iter().copied().zip(errors).filter(|(_, error)| *error != 0.0);
+        (rounded, survivors(entries, values), errors.collect())
     }
 
     /// Rounds the values at ascending indices of a block of `len` positions, finite ones, in place, and sets `errors`, as
@@ -143,6 +141,20 @@ impl Coding {
         rounded
     }
 
+    /// [`round`](Self::round) for all values of a block, with −0 where there is no entry: as [`round_dense`](Self::round_dense).
+    pub(crate) fn round_among_all(
+        self,
+        entries: &Entries,
+        len: usize,
+        seed: u64,
+    ) -> (Rounded, Entries, Entries) {
+        let mut values = entries.to_dense_with(len, -0.0);
+        let mut errors = vec![0.0; len];
+        let rounded = self.round_dense(&mut values, &mut errors, seed);
+        let there = entries.indices.iter().map(|&index| values[index as usize]);
+        (rounded, survivors(entries, there), Entries::from_dense(&errors))
+    }
+
     /// The codings that round each value by itself.
     fn round_each(self, values: &mut [f32], errors: &mut [f32]) {
         let nearest = match self {
@@ -156,6 +168,12 @@ impl Coding {
             *value = rounded;
         }
     }
+}
+
+/// The rounded entries but for those that rounding made zero: a sum that was zero before is one still.
+fn survivors(entries: &Entries, rounded: impl IntoIterator<Item = f32>) -> Entries {
+    let pairs = entries.iter().zip(rounded).filter(|((_, exact), rounded)| *rounded != 0.0 || *exact == 0.0);
+    pairs.map(|((index, _), rounded)| (index, rounded)).collect()
 }
 
 /// The nearest finite bfloat16.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::is_entry;
 use crate::element::{self, Element};
 
 /// The values of a whole block as consecutive pieces of little-endian bytes: lent by a vector, or as they came from the
@@ -64,6 +65,11 @@ impl<T: Element> Dense<T> {
     /// The values, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.pieces.iter().flat_map(|piece| element::values(piece))
+    }
+
+    /// Those that are entries, with their indices, ascending.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, T)> + '_ {
+        (0..).zip(self.iter()).filter(|&(_, value)| is_entry(value))
     }
 
     /// The consecutive stretches of bytes that hold the values in a range.

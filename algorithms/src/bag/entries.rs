@@ -1,6 +1,6 @@
 //! Sorted indices and the values at them.
 
-use super::merge::{Run, Zeros, merge, reduce};
+use super::merge::{Run, merge, reduce};
 use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
@@ -68,7 +68,7 @@ impl<T: Element> Entries<T> {
         dense
     }
 
-    /// The sum of two vectors; sums that are zero disappear.
+    /// The sum of two vectors; sums that are zero are entries like others.
     pub fn merge(&self, other: &Self) -> Self {
         self.merge_with(other, &Reduction::Sum)
     }
@@ -82,14 +82,7 @@ impl<T: Element> Entries<T> {
 
     /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
     pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
-        merge(Run::of(self), Run::of(other), reduction, Zeros::Drop, out);
-    }
-
-    /// [`merge_with`](Self::merge_with) that keeps sums that are zero.
-    pub(crate) fn merge_keeping_zeros(&self, other: &Self, reduction: &Reduction<T>) -> Self {
-        let mut both = Self::default();
-        merge(Run::of(self), Run::of(other), reduction, Zeros::Keep, &mut both);
-        both
+        merge(Run::of(self), Run::of(other), reduction, out);
     }
 
     /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …
@@ -174,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_cancel_disappear() {
+    fn sums_that_cancel_are_entries() {
         let a = Entries { indices: vec![1, 4], values: vec![1.0, 2.0] };
         let b = Entries { indices: vec![1, 5], values: vec![-1.0, 3.0] };
-        assert_eq!(a.merge(&b), Entries { indices: vec![4, 5], values: vec![2.0, 3.0] });
+        assert_eq!(a.merge(&b), Entries { indices: vec![1, 4, 5], values: vec![0.0, 2.0, 3.0] });
     }
 }

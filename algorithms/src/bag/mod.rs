@@ -17,6 +17,12 @@ use std::borrow::Cow;
 
 use crate::{Element, Reduction};
 
+/// Whether a value of a dense block is an entry. Where a sum has none stands −0: it adds nothing to any value, and no values
+/// that cancel leave it.
+pub(crate) fn is_entry<T: Element>(value: T) -> bool {
+    value.bits() != (-T::ZERO).bits()
+}
+
 /// The values of one block on their way: sparse, or dense once that is smaller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bag<T: Element = f32> {
@@ -32,36 +38,35 @@ impl<T: Element> Bag<T> {
         Bag::Sparse(Entries::default())
     }
 
-    /// The number of entries: of dense values, those that are not zero.
+    /// The number of values that are not zero.
     pub fn nonzeros(&self) -> usize {
-        match self {
-            Bag::Sparse(entries) => entries.len(),
-            Bag::Dense(values) => values.iter().filter(|v| *v != T::ZERO).count(),
-        }
+        self.magnitudes().count()
     }
 
-    /// The non-zero entries as (index in the block, value), ascending.
+    /// The entries as (index in the block, value), ascending: of dense values all but −0, which stands where a sum has none.
     pub fn iter(&self) -> Box<dyn Iterator<Item = (u32, T)> + '_> {
         match self {
             Bag::Sparse(entries) => Box::new(entries.iter()),
-            Bag::Dense(values) => Box::new((0..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO)),
+            Bag::Dense(values) => Box::new(values.entries()),
         }
     }
 
-    /// The indices of the non-zero entries, ascending.
+    /// The indices of the entries, ascending.
     pub(crate) fn indices(&self) -> Cow<'_, [u32]> {
         match self {
             Bag::Sparse(entries) => Cow::Borrowed(&entries.indices),
-            Bag::Dense(_) => self.iter().map(|(index, _)| index).collect(),
+            Bag::Dense(values) => values.entries().map(|(index, _)| index).collect(),
         }
     }
 
-    /// The smallest magnitude of a non-zero entry.
-    pub(crate) fn smallest(&self) -> Option<T::Magnitude> {
-        match self {
-            Bag::Sparse(entries) => entries.values.iter().map(|value| value.magnitude()).min(),
-            Bag::Dense(_) => self.iter().map(|(_, value)| value.magnitude()).min(),
-        }
+    /// The magnitudes that are not zero's.
+    pub(crate) fn magnitudes(&self) -> impl Iterator<Item = T::Magnitude> + '_ {
+        let (sparse, dense) = match self {
+            Bag::Sparse(entries) => (Some(entries.values.iter().copied()), None),
+            Bag::Dense(values) => (None, Some(values.iter())),
+        };
+        let values = sparse.into_iter().flatten().chain(dense.into_iter().flatten());
+        values.map(Element::magnitude).filter(|magnitude| *magnitude != T::Magnitude::default())
     }
 
     /// The index of the first value that is NaN or infinite.
@@ -77,11 +82,11 @@ impl<T: Element> Bag<T> {
         }
     }
 
-    /// The non-zero entries by themselves.
+    /// The [entries](Self::iter) by themselves.
     pub fn into_entries(self) -> Entries<T> {
         match self {
             Bag::Sparse(entries) => entries,
-            Bag::Dense(_) => self.iter().collect(),
+            Bag::Dense(values) => values.entries().collect(),
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) fn round(
         let exact = (value.abs() / scale) * s;
         let below = exact as i32 as f32;
         let level = below + f32::from(u8::from(uniform(key, index) < exact - below));
-        // Adding zero turns −0 into 0, which is the only zero that decoding gives.
+        // Adding zero turns −0 into 0, the only zero that an entry has.
         let rounded = (scale * (level / s)).copysign(*value) + 0.0;
         *error = *value - rounded;
         *value = rounded;

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
-use crate::reduction::tests::{all, bits, finite};
+use crate::reduction::tests::{all, finite};
 
 /// A vector in which about half of the entries are absent, of whatever type.
 fn vector(len: usize) -> impl Strategy<Value = Vec<Option<u64>>> {
@@ -15,9 +15,7 @@ fn vector(len: usize) -> impl Strategy<Value = Vec<Option<u64>>> {
 fn bag<T: Element>(raw: &[Option<u64>], dense: bool, reduction: &Reduction<T>) -> (Bag<T>, Vec<T>) {
     let value = |raw: &Option<u64>| raw.map_or(reduction.neutral(), finite);
     let values: Vec<T> = raw.iter().map(value).collect();
-    let there =
-        |raw: &Option<u64>| raw.is_some_and(|raw| !reduction.has_residual() || finite::<T>(raw) != T::ZERO);
-    let entries = (0..).zip(raw).filter(|(_, raw)| there(raw)).map(|(i, raw)| (i, value(raw))).collect();
+    let entries = (0..).zip(raw).filter(|(_, raw)| raw.is_some()).map(|(i, raw)| (i, value(raw))).collect();
     (if dense { Bag::Dense(values.clone().into()) } else { Bag::Sparse(entries) }, values)
 }
 
@@ -26,26 +24,24 @@ fn in_full<T: Element>(bag: &Bag<T>, len: usize, reduction: &Reduction<T>) -> Ve
         Bag::Sparse(entries) => entries.to_dense_with(len, reduction.neutral()),
         Bag::Dense(values) => values.to_vec(),
     };
-    values.into_iter().map(|value| bits(reduction, value)).collect()
+    values.into_iter().map(T::bits).collect()
 }
 
-/// That it is in the smaller form, and holds no zeros if it is a sum.
-fn check_form<T: Element>(bag: &Bag<T>, len: usize, reduction: &Reduction<T>) {
+/// That it is in the smaller form.
+fn check_form<T: Element>(bag: &Bag<T>, len: usize) {
     if let Bag::Sparse(entries) = bag {
         assert!(entries.indices.is_sorted_by(|a, b| a < b));
         assert!(entries.len() * (4 + T::WIDTH) <= len * T::WIDTH);
-        assert!(!reduction.has_residual() || entries.values.iter().all(|value| *value != T::ZERO));
     }
 }
 
 fn check_pair<T: Element>(a: &[Option<u64>], b: &[Option<u64>], forms: (bool, bool)) {
     for reduction in all::<T>() {
         let ((a, a_values), (b, b_values)) = (bag(a, forms.0, &reduction), bag(b, forms.1, &reduction));
-        let expected =
-            a_values.iter().zip(&b_values).map(|(&a, &b)| bits(&reduction, reduction.combine(a, b)));
+        let expected = a_values.iter().zip(&b_values).map(|(&a, &b)| reduction.combine(a, b).bits());
         let len = a_values.len();
         let both = a.clone().combine(b.clone(), len, &reduction);
-        check_form(&both, len, &reduction);
+        check_form(&both, len);
         assert_eq!(
             in_full(&both, len, &reduction),
             expected.collect::<Vec<_>>(),
@@ -77,7 +73,7 @@ fn check_many<T: Element>(raw: &[Vec<Option<u64>>], forms: u32, len: usize) {
             .map(|(i, raw)| bag(&raw.iter().map(tame).collect::<Vec<_>>(), forms >> i & 1 > 0, &reduction))
             .unzip();
         let column = |i: usize| values.iter().map(|values| values[i]).collect::<Vec<T>>();
-        let expected: Vec<u64> = (0..len).map(|i| bits(&reduction, tree(&column(i), &reduction))).collect();
+        let expected: Vec<u64> = (0..len).map(|i| tree(&column(i), &reduction).bits()).collect();
         let found = Bag::reduce(bags.clone(), len, &reduction);
         assert_eq!(in_full(&found, len, &reduction), expected, "{reduction:?} of {}", T::NAME);
         if let Some(sets) = bags.into_iter().map(sparse).collect::<Option<Vec<_>>>() {
@@ -154,12 +150,35 @@ fn a_bag_turns_dense_where_that_is_smaller() {
 fn what_is_absent_from_a_dense_bag_is_neutral() {
     let entries: Entries = (0..3).map(|i| (i, 5.0)).collect();
     for (reduction, neutral) in [
-        (Reduction::Sum, 0.0),
+        (Reduction::Sum, -0.0),
         (Reduction::Max, f32::MIN),
         (Reduction::Min, f32::MAX),
         (Reduction::Product, 1.0),
     ] {
         let bag = Bag::smaller_with(entries.clone(), 4, &reduction);
-        assert_eq!(bag, Bag::Dense(vec![5.0, 5.0, 5.0, neutral].into()));
+        let Bag::Dense(values) = bag else { panic!("three of four are dense") };
+        assert_eq!(
+            values.iter().map(f32::to_bits).collect::<Vec<_>>(),
+            [5.0, 5.0, 5.0, neutral].map(f32::to_bits)
+        );
+    }
+}
+
+/// Whichever form a bag has, it tells which of its zeros are sums.
+#[test]
+fn sums_that_cancel_are_entries() {
+    let entries = |values: &[(u32, f32)]| values.iter().copied().collect::<Entries>();
+    let (a, b) = (entries(&[(0, 1.0), (2, 3.0), (3, 4.0)]), entries(&[(0, -1.0), (3, 1.0)]));
+    for len in [4, 5, 90] {
+        for forms in 0..4 {
+            let form = |entries: &Entries, bit: u32| match forms & bit {
+                0 => Bag::Sparse(entries.clone()),
+                _ => Bag::Dense(entries.to_dense_with(len, Reduction::Sum.neutral()).into()),
+            };
+            let sum = form(&a, 1).add(form(&b, 2), len);
+            assert_eq!(sum.indices().as_ref(), [0, 2, 3], "{sum:?}");
+            assert_eq!((sum.nonzeros(), sum.magnitudes().count()), (2, 2));
+            assert_eq!(sum.into_entries(), entries(&[(0, 0.0), (2, 3.0), (3, 5.0)]));
+        }
     }
 }

@@ -26,10 +26,6 @@ impl Collective for Auto {
         "whichever of the others is expected to take the least time: a job measures its network and workers first"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
     }

@@ -42,10 +42,6 @@ impl Collective for CltK {
         "ScaleCom's cyclic local top-k: 3⌈log2 P⌉ rounds, k⌈log2 P⌉ + 2k(P−1)/P words"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn suits_auto(&self) -> bool {
         false
     }
@@ -54,34 +50,30 @@ impl Collective for CltK {
         shape.pooled(self.name())
     }
 
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
-    }
-
     fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
         agreed::LANES
     }
 
     fn structure(&self, shape: &Shape, _: u64, turn: &Turn) -> Structure {
         let leader = turn.leader % shape.workers;
-        Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, leader)
+        Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, 0).turned(leader)
     }
 
-    fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
-        let leader = structure.kind;
+    /// Where rank 0 leads.
+    fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
         let proposals = Slots::range(0, shape.workers).in_lane(agreed::PROPOSALS);
         let mut steps = Vec::new();
-        if rank.0 == leader {
+        if rank.0 == 0 {
             let rule = agreed::unless_all(shape, Rule::Jointly(shape.k));
             steps.push(Step::Propose { slots: proposals, rule });
         }
-        steps.extend(broadcast(rank.0, leader, shape.workers, proposals));
+        steps.extend(broadcast(rank.0, shape.workers, proposals));
         steps.extend(agreed::all_reduce(rank, shape));
         steps
     }
 
     fn learn(&self, shape: &Shape, structure: &Structure, turn: &mut Turn, _: &Observed) {
-        turn.leader = (structure.kind + 1) % shape.workers;
+        turn.leader = (structure.turn.unwrap_or(0) + 1) % shape.workers;
     }
 
     fn cost(&self, shape: &Shape) -> Option<CostRange> {
@@ -97,20 +89,17 @@ impl Collective for CltK {
     }
 }
 
-/// From one worker to all, down a binomial tree. Counted from the root, the parent of w lacks its lowest set bit.
-fn broadcast(w: u32, root: u32, workers: u32, slots: Slots) -> Vec<Step> {
-    let from_root = (w + workers - root) % workers;
-    let rank = |number: u32| Rank((number + root) % workers);
-    let below = if from_root == 0 { ceil_log2(workers) } else { from_root.trailing_zeros() };
-    let children = (0..below).rev().map(|t| from_root + (1 << t)).filter(|&child| child < workers);
+/// From rank 0 to all, down a binomial tree: the parent of w lacks its lowest set bit.
+fn broadcast(w: u32, workers: u32, slots: Slots) -> Vec<Step> {
+    let below = if w == 0 { ceil_log2(workers) } else { w.trailing_zeros() };
+    let children = (0..below).rev().map(|t| w + (1 << t)).filter(|&child| child < workers);
     let mut steps = Vec::new();
-    if from_root > 0 {
-        let parent = rank(from_root & (from_root - 1));
-        let receives = vec![Receive { from: parent, slots, how: How::Place }];
+    if w > 0 {
+        let receives = vec![Receive { from: Rank(w & (w - 1)), slots, how: How::Place }];
         steps.push(Step::Exchange { sends: vec![], receives });
     }
     steps.extend(children.map(|child| Step::Exchange {
-        sends: vec![Send { to: rank(child), slots, after: After::Retain }],
+        sends: vec![Send { to: Rank(child), slots, after: After::Retain }],
         receives: vec![],
     }));
     steps

@@ -24,16 +24,8 @@ impl Collective for DsarSplitAllGather {
         "SparCML's DSAR_Split_AllGather: 1 + ⌈log2 P⌉ rounds, (2k+n)(P−1)/P words"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
-    }
-
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {

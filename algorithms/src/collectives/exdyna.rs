@@ -115,16 +115,12 @@ impl Collective for ExDyna {
         }
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn suits_auto(&self) -> bool {
         false
     }
 
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
+    fn varies(&self) -> bool {
+        true
     }
 
     fn lanes(&self, _: &Shape, _: &Structure) -> u32 {

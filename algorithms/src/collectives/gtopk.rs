@@ -23,10 +23,6 @@ impl Collective for GTopk {
         "gTopk: 2⌈log2 P⌉ rounds, 4k⌈log2 P⌉ words on the critical path"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
     }

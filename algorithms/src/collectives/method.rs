@@ -26,6 +26,13 @@ pub struct Method {
     nonfinite: OnNonFinite,
 }
 
+impl Method {
+    /// Whether it is a copy of the very same, with the same options.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.collective, &other.collective) && self.to_string() == other.to_string()
+    }
+}
+
 /// Names the method and its options; options at their defaults are left out.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -383,14 +390,18 @@ impl Method {
     }
 
     fn schedule_of(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Schedule {
-        Schedule {
+        let workers = shape.workers;
+        let turn = structure.turn.map_or(0, |turn| turn % workers);
+        let rank = Rank((rank.0 + workers - turn) % workers);
+        let schedule = Schedule {
             rank,
-            workers: shape.workers,
+            workers,
             partition: structure.partition.clone(),
             lanes: self.collective.lanes(shape, structure),
             lane: self.collective.lane(rank, shape),
             steps: self.collective.steps(rank, shape, structure),
-        }
+        };
+        if turn == 0 { schedule } else { schedule.rotated(turn) }
     }
 
     /// What a step costs: by the method's formula, or else what the checker counts for the first step.

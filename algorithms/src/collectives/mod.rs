@@ -1,6 +1,6 @@
 //! The all-reduces, one file each, to be read beside the paper that it names.
 //!
-//! A new method is one new file here and one line in [`COLLECTIVES`]; every law is tested for every method
+//! A new method is one new file here, its `mod` and one line in [`COLLECTIVES`]; every law is tested for every method
 //! that stands in that list.
 
 mod agreed;
@@ -70,6 +70,9 @@ pub struct Structure {
     pub allotment: Allotment,
     /// Which of the method's programs this is, if it has several.
     pub kind: u32,
+    /// Where a method's workers take turns: which rank now does what rank 0 does in [`steps`](Collective::steps), the next one
+    /// what rank 1 does, and so on, with the blocks shifted as far. All turns are proved at once.
+    pub turn: Option<u32>,
 }
 
 /// What a method costs: between the case in which all workers choose the same entries, and the one in which no two
@@ -108,7 +111,9 @@ pub trait Collective: Debug + Send + Sync {
     fn summary(&self) -> &'static str;
 
     /// Whether it selects entries; a dense method delivers all of them, has no residual and takes no coding.
-    fn is_sparse(&self) -> bool;
+    fn is_sparse(&self) -> bool {
+        true
+    }
 
     /// Whether it starts with a selection from all of a worker's gradient, which a selector may make.
     fn takes_selector(&self) -> bool {
@@ -121,7 +126,8 @@ pub trait Collective: Debug + Send + Sync {
         true
     }
 
-    /// Its options with their values. The first may be set by a slash after the name: `spardl/2`.
+    /// Its options with their values: commands have a flag of each name. The first may be set by a slash after the name:
+    /// `spardl/2`.
     fn options(&self) -> Vec<Setting> {
         Vec::new()
     }
@@ -156,8 +162,10 @@ pub trait Collective: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Into how many blocks it cuts the gradient.
-    fn blocks(&self, shape: &Shape) -> u32;
+    /// Into how many blocks it cuts the gradient: mostly one for each worker.
+    fn blocks(&self, shape: &Shape) -> u32 {
+        shape.workers
+    }
 
     /// How many bags of one block it holds side by side.
     fn lanes(&self, _: &Shape, _: &Structure) -> u32 {
@@ -187,6 +195,12 @@ pub trait Collective: Debug + Send + Sync {
 
     /// One worker's steps.
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step>;
+
+    /// Whether the partition or the program changes with what is learnt: a worker that is a step ahead may then send more than
+    /// the present schedules say. Whose turn it is and numbers in registers change neither.
+    fn varies(&self) -> bool {
+        false
+    }
 
     /// Learns from a finished step. The agreed numbers of the state follow only from the update and its notes, which
     /// are the same on all workers.
@@ -292,11 +306,17 @@ impl Shape {
 }
 
 impl Structure {
-    /// A partition with k shared out to its blocks.
+    /// A partition with k shared out to its blocks. Where the partition has fewer than k entries there is no such allotment, and
+    /// the checker refuses every rule that would need it.
     pub fn of(partition: Partition, k: usize, kind: u32) -> Self {
-        // k is at most n: a shape has seen to that.
-        let allotment = Allotment::of(&partition, k.min(partition.entries())).unwrap_or_default();
-        Self { partition, allotment, kind }
+        let allotment = Allotment::of(&partition, k).unwrap_or_default();
+        Self { partition, allotment, kind, turn: None }
+    }
+
+    /// The same where this rank does what rank 0 does in the steps.
+    #[must_use]
+    pub fn turned(self, turn: u32) -> Self {
+        Self { turn: Some(turn), ..self }
     }
 }
 

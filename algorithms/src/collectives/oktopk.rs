@@ -1,18 +1,18 @@
 //! Ok-Topk: thresholds instead of exact selections, regions of equal counts instead of equal lengths (Li and Hoefler:
 //! Near-Optimal Sparse Allreduce for Distributed Deep Learning, PPoPP 2022, Algorithms 1 and 2; a baseline of SparDL).
 //!
-//! 1. Each worker selects what reaches its own threshold, which is found exactly every 32 steps and nudged in between when
-//!    the count leaves [2k/3, 4k/3].
+//! 1. Each worker selects what reaches its own threshold, which is found exactly every 32 steps, and after a step that
+//!    delivered fewer than k/4 entries, and nudged in between when the count leaves [2k/3, 4k/3].
 //! 2. Split and reduce: region j of every selection goes to worker j, in rotated order, a few destinations at a time. The
 //!    regions are cut so that the counts are equal: each cut is the mean over the workers of their own, renewed every 64
 //!    steps. Where region j would begin goes to worker j with its bag, and the sum of that to all with the sum's.
-//! 3. The owner selects what reaches a threshold that all agree on, found exactly every 32 steps and nudged likewise.
+//! 3. The owner selects what reaches a threshold that all agree on, found exactly in the same steps and nudged likewise.
 //! 4. Balance and all-gather: where a region was more than four times as full as the mean in the step before, each
 //!    owner spreads its entries evenly over all workers first.
 //!
 //! P − 1 + ⌈log2 P⌉ messages, P − 1 more where the regions are balanced, and with exact thresholds 4k(P − 1)/P words,
 //! 2k(P − 1)/P² more where they are balanced: within the published 2(P + log2 P) and [2k(P − 1)/P, 6k(P − 1)/P]. Bags tell their own lengths, and cuts travel with the bags,
-//! a number each, so neither takes rounds of its own. A step of exact thresholds gathers all sums: more words, once in 32
+//! a number of two words each, so neither takes rounds of its own: 4(P − 1) words more in a step of new cuts. A step of exact thresholds gathers all sums: more words, once in 32
 //! steps. No selection of one worker keeps more than 2k entries, so a threshold that has become too low cannot flood the network.
 
 use super::{
@@ -34,6 +34,8 @@ const CUT_EVERY: u64 = 64;
 const FULL: f64 = 4.0;
 /// By what a threshold is nudged.
 const NUDGE: f64 = 1.05;
+/// Where only one in so many of k entries is delivered, thresholds are found exactly in the next step.
+const FEW: usize = 4;
 /// Destinations that are served in a round.
 const WINDOW: u32 = 4;
 
@@ -102,16 +104,12 @@ impl Collective for OkTopk {
         "Ok-Topk: P−1 + ⌈log2 P⌉ messages, 4k(P−1)/P words; P−1 and 2k(P−1)/P² more where it balances"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn accepts(&self, shape: &Shape) -> Result<(), MethodError> {
         shape.pooled(self.name())
     }
 
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
+    fn varies(&self) -> bool {
+        true
     }
 
     fn lanes(&self, shape: &Shape, structure: &Structure) -> u32 {
@@ -123,7 +121,7 @@ impl Collective for OkTopk {
     }
 
     fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
-        // A threshold of 0, of a step in which all sums were zero, says nothing about the next and cannot be nudged.
+        // A threshold of 0 says nothing about the next step and cannot be nudged.
         let exact = step.is_multiple_of(EXACT_EVERY) || learnt.global == 0.0;
         let cut = step.is_multiple_of(CUT_EVERY) && shape.workers > 1;
         let balance = !cut && !exact && learnt.balance;
@@ -168,8 +166,12 @@ impl Collective for OkTopk {
             _ => threshold,
         };
         let own = &observed.own;
-        learnt.global =
-            if kind.exact { observed.smallest } else { nudged(learnt.global, total, observed.smallest) };
+        learnt.global = match kind.exact {
+            true => observed.smallest,
+            // So high that nudging it down would take long.
+            false if FEW * total < shape.k => 0.0,
+            false => nudged(learnt.global, total, observed.smallest),
+        };
         learnt.local =
             if kind.exact { own.smallest } else { nudged(learnt.local, own.entries, own.smallest) };
         let mean = total as f64 / f64::from(shape.workers);
@@ -190,11 +192,12 @@ impl Collective for OkTopk {
         (2 * k / 3, (2 * k).min(shape.n as u64))
     }
 
-    /// A threshold that has become too high lets nothing through until it is found again.
+    /// Each step delivers at least one in [`FEW`] of k entries, or the next one is exact and delivers k.
     fn drains_within(&self, shape: &Shape) -> Option<u64> {
-        Some(shape.passes()?.saturating_mul(EXACT_EVERY))
+        Some(shape.passes()?.saturating_mul(FEW as u64))
     }
 
+    /// Of steps that neither find thresholds nor renew cuts, which is all but one in 32.
     fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let others = u64::from(shape.workers - 1);
         let l = u64::from(ceil_log2(shape.workers));
@@ -245,6 +248,18 @@ mod tests {
             notes,
             own: OwnChoice { entries: 12, smallest: own },
             ..Observed::default()
+        }
+    }
+
+    /// A threshold that lets fewer than a quarter through is found exactly in the next step, and not nudged for long.
+    #[test]
+    fn a_threshold_that_is_far_too_high_is_found_again() {
+        let shape = Method::of(OkTopk).k(16).shape(4, 1000).unwrap();
+        for (counts, exact) in [(vec![1, 1, 1, 0], true), (vec![1; 4], false), (vec![4; 4], false)] {
+            let mut learnt = Learnt { global: 2.0, local: 1.0, ..OkTopk.start(&shape) };
+            let structure = OkTopk.structure(&shape, 3, &learnt);
+            OkTopk.learn(&shape, &structure, &mut learnt, &Observed { counts, ..observed(0.5, 0) });
+            assert_eq!(Kind::of(&OkTopk.structure(&shape, 4, &learnt)).exact, exact);
         }
     }
 

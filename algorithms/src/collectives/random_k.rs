@@ -24,16 +24,8 @@ impl Collective for RandomK {
         "indices drawn alike by all workers: 2⌈log2 P⌉ rounds, 2k(P−1)/P words"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn suits_auto(&self) -> bool {
         false
-    }
-
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
     }
 
     fn lanes(&self, _: &Shape, _: &Structure) -> u32 {

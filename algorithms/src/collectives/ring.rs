@@ -25,10 +25,6 @@ impl Collective for Ring {
         false
     }
 
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
-    }
-
     fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {
         let workers = shape.workers;
         let (w, p) = (rank.0, workers);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Method, MethodError, Shape, Structure};
 use crate::residual::VersionError;
 use crate::schedule::{
-    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, check,
+    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, check,
 };
 use crate::{Element, Layers, Membership, Rank};
 
@@ -58,6 +58,8 @@ struct Programs {
     rank: Option<Rank>,
     /// The last one was asked for last.
     known: Vec<(Shape, Structure, Vec<Prepared>)>,
+    /// What was proved last for workers that take turns: the first turn, rotated since.
+    turning: Option<(Shape, Structure, Proof)>,
 }
 
 /// Structures that are remembered besides one for each worker: a method may take turns among the workers, or among a few
@@ -88,18 +90,61 @@ impl Programs {
     }
 
     fn prove(
-        &self,
+        &mut self,
         method: &Method,
         shape: &Shape,
         structure: &Structure,
         epoch: u16,
     ) -> Result<Vec<Prepared>, RoutineError> {
-        let proof = check(method.schedules_of(shape, structure))?;
+        let Some(turn) = structure.turn else {
+            return Ok(self.programs(&*shared(method, shape, structure)?, epoch));
+        };
+        let first = structure.clone().turned(0);
+        let proof = match self.turning.take() {
+            Some((known, of, proof)) if known == *shape && of == first => proof,
+            _ => check(method.schedules_of(shape, &first))?,
+        };
+        let proof = proof.turned(turn)?;
+        let programs = self.programs(&proof, epoch);
+        self.turning = Some((shape.clone(), first, proof));
+        Ok(programs)
+    }
+
+    fn programs(&self, proof: &Proof, epoch: u16) -> Vec<Prepared> {
         let wanted = |rank: &Rank| self.rank.is_none_or(|this| *rank == this);
         let prepared =
             |rank| Prepared { program: Arc::new(proof.program(rank).of_epoch(epoch)), cost: proof.cost };
-        Ok((0..proof.workers()).map(Rank).filter(wanted).map(prepared).collect())
+        (0..proof.workers()).map(Rank).filter(wanted).map(prepared).collect()
     }
+}
+
+/// A proof that many workers of one process may use, and what it is of.
+type Shared = (Method, Shape, Structure, Arc<Proof>);
+
+/// Jobs of fewer workers prove their schedules faster than it would be worth to wait for each other.
+const MANY: u32 = 64;
+
+/// Proves schedules, once for all workers of this process that have the very same method: in tests and simulations there may
+/// be thousands. Only proofs of rotations are kept, which are small.
+fn shared(method: &Method, shape: &Shape, structure: &Structure) -> Result<Arc<Proof>, RoutineError> {
+    static PROOFS: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+    let prove = || Ok::<_, RoutineError>(Arc::new(check(method.schedules_of(shape, structure))?));
+    if shape.workers < MANY {
+        return prove();
+    }
+    let mut proofs = PROOFS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_same = |(of, s, known, _): &Shared| of.is_same(method) && s == shape && known == structure;
+    if let Some((.., proof)) = proofs.iter().find(|known| is_same(known)) {
+        return Ok(Arc::clone(proof));
+    }
+    let proof = prove()?;
+    if proof.rotates() {
+        if proofs.len() == REMEMBERED {
+            proofs.remove(0);
+        }
+        proofs.push((method.clone(), shape.clone(), structure.clone(), Arc::clone(&proof)));
+    }
+    Ok(proof)
 }
 
 /// A method at work on one gradient, on one worker: its schedules, step after step, and what it has learnt.
@@ -131,7 +176,7 @@ impl Routine {
         layers: impl Into<Layers>,
         stream: u64,
     ) -> Result<Self, RoutineError> {
-        let programs = Programs { rank: Some(membership.rank), known: Vec::new() };
+        let programs = Programs { rank: Some(membership.rank), ..Programs::default() };
         Self::with(method, membership, layers.into(), stream, Arc::new(Mutex::new(programs)))
     }
 
@@ -221,16 +266,21 @@ impl Routine {
         self.go_on(self.shape_in(memory.steps)?, memory)
     }
 
-    /// Goes on from what was learnt among another number of workers, as far as it can be carried over. Says whether the schedule
-    /// is another one now.
+    /// Goes on from what was learnt of another gradient or among another number of workers, as far as it can be carried over.
+    /// Says whether the schedule is another one now.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore), and a number of workers that this method cannot have had.
-    pub fn adopt(&mut self, memory: Memory, workers: u32) -> Result<bool, RoutineError> {
-        let method = self.method.in_step(memory.steps, self.layers.entries())?;
-        let before = method.shape(workers, self.layers.clone())?;
+    /// As [`restore`](Self::restore), and a gradient or a number of workers that this method cannot have had.
+    pub fn adopt(
+        &mut self,
+        memory: Memory,
+        workers: u32,
+        layers: impl Into<Layers>,
+    ) -> Result<bool, RoutineError> {
+        let layers = layers.into();
+        let before = self.method.in_step(memory.steps, layers.entries())?.shape(workers, layers)?;
         let present = self.shape_in(memory.steps)?;
-        self.restore(self.method.migrate(&before, &present, &memory))
+        self.restore(if before == present { memory } else { self.method.migrate(&before, &present, &memory) })
     }
 
     /// The shape of a step, at its density.

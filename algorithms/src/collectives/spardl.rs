@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | one team (equation 3) | 2l | 4k(P − 1)/P |
 //! | R-SAG (equation 5) | 2l + log2 d | 4k(P − d)/P + 2L log2 d |
-//! | B-SAG (equation 7, corrected) | 2l + ⌈log2 d⌉ | 2k(P − d)/P + 2h(d − 1) + 2N(P − d)/d, with h from k/P to L and N, what the last selection leaves, too |
+//! | B-SAG (equation 7, corrected) | 2l + ⌈log2 d⌉ | 2k(P − d)/P + 2h(d − 1) + 2N(P − d)/d + 2(m − 1), with h from k/P to L and N, what the last selection leaves, too; the last term is that of notes |
 
 use std::collections::BTreeSet;
 
@@ -96,10 +96,6 @@ impl Collective for SparDl {
 
     fn summary(&self) -> &'static str {
         "SparDL: 2⌈log2 P⌉ rounds, 4k(P−1)/P words; with d teams 2⌈log2 P/d⌉ + ⌈log2 d⌉ rounds"
-    }
-
-    fn is_sparse(&self) -> bool {
-        true
     }
 
     fn options(&self) -> Vec<Setting> {
@@ -206,8 +202,10 @@ impl Collective for SparDl {
         let block = |k: u64| (2 * k).min(len);
         let full = (shape.k as u64).div_ceil(m);
         let rounds = 2 * l + levels;
+        // B-SAG's N, with each block of the last all-gather.
+        let note = if Bridge::of(self) == Bridge::Bruck { 2 } else { 0 };
         let cost = |between: u64, gathered: u64| {
-            let words = (m - 1) * block(full) + between + (m - 1) * block(gathered);
+            let words = (m - 1) * block(full) + between + (m - 1) * (block(gathered) + note);
             Cost { rounds, messages: rounds, words_received: words, words_critical: words }
         };
         Some(match Bridge::of(self) {

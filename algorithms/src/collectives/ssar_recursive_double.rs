@@ -25,10 +25,6 @@ impl Collective for SsarRecursiveDouble {
         "SparCML's SSAR_Recursive_Double: log2 P rounds, 2k log2 P to 2k(P−1) words for powers of two"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
     }

@@ -24,16 +24,8 @@ impl Collective for SsarSplitAllGather {
         "SparCML's SSAR_Split_AllGather: 1 + ⌈log2 P⌉ rounds, P−1 + ⌈log2 P⌉ messages"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
-    }
-
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {

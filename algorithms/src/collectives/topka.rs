@@ -23,10 +23,6 @@ impl Collective for TopkA {
         "sparse all-gather: ⌈log2 P⌉ rounds, 2k(P−1) words"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
     }

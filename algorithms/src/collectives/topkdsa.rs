@@ -24,16 +24,8 @@ impl Collective for TopkDsa {
         "pairwise reduce-scatter and all-gather: P−1 + ⌈log2 P⌉ rounds, 4k(P−1)/P to (2k+n)(P−1)/P words"
     }
 
-    fn is_sparse(&self) -> bool {
-        true
-    }
-
     fn takes_selector(&self) -> bool {
         true
-    }
-
-    fn blocks(&self, shape: &Shape) -> u32 {
-        shape.workers
     }
 
     fn steps(&self, rank: Rank, shape: &Shape, _: &Structure) -> Vec<Step> {

@@ -1,6 +1,5 @@
 //! Steps of a residual: lent, and taken back in order.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::commit::{Selected, commit_selected, commit_sent, mask};
@@ -129,12 +128,11 @@ impl<T: Element> Residual<T> {
         collection: Collection,
     ) -> Result<Committed<T>, VersionError> {
         let partition = self.end(version)?;
-        let Finished { update, mut accumulator, fates, drops, candidates, whole, ends, proposed, .. } =
-            finished;
+        let Finished { update, mut accumulator, fates, drops, candidates, whole, ends, .. } = finished;
         // What a worker has sent to others alone is theirs.
         let collection = |b: usize| if ends[b] { collection } else { Collection::Local };
-        // What all have agreed on is delivered, sums that are zero too: else they would be chosen again for ever.
-        let delivered = |b: usize| proposed[b].as_deref().map_or_else(|| update[b].indices(), Cow::Borrowed);
+        // Sums that are zero are delivered too: else they would be chosen again for ever.
+        let delivered = |b: usize| update[b].indices();
         let zero = whole.iter().all(|&whole| whole);
         // Predictions of other blocks are of no use, and those that candidates were collected by must stay.
         if !self.given && partition == self.partition {

@@ -92,9 +92,9 @@ fn run(
     let mut machines = Vec::with_capacity(schedules.len());
     for schedule in &schedules {
         let mut held = Store::new(blocks, lanes);
+        let own = Value::own(symbols.expressions.intern(Node::Leaf(schedule.rank)));
         for block in (0..blocks as u32).map(Block).filter(|&block| goal.brings.has(schedule.rank, block)) {
-            let term = symbols.expressions.leaf(schedule.rank, block);
-            *held.at(Place { block, lane: schedule.lane }) = Some(Value::own(term));
+            *held.at(Place { block, lane: schedule.lane }) = Some(own);
         }
         machines.push(Machine::<Symbols>::new(held));
     }
@@ -139,20 +139,20 @@ fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<boo
         let value = bag(rank, Place { block, lane: 0 })?;
         Some((value.term, value.note, symbols.agreed[rank][block.index()]))
     };
-    let mut whole = Vec::with_capacity(blocks as usize);
-    for block in (0..blocks).map(Block) {
-        let mut sum = None;
-        for rank in 0..held.len() {
-            let mut others = (1..schedule.lanes).map(|lane| Place { block, lane });
-            let here = ends(rank, block);
-            let same = match goal.ends.has(Rank(rank as u32), block) {
-                true => here.is_some() && *sum.get_or_insert(here) == here,
-                false => here.is_none(),
-            };
-            if !same || others.any(|place| bag(rank, place).is_some()) {
-                return Err(CheckError::Differs { rank: Rank(rank as u32), block });
-            }
+    let mut sums: Vec<Option<Ends>> = vec![None; blocks as usize];
+    for (rank, block) in (0..held.len()).flat_map(|rank| (0..blocks).map(move |block| (rank, Block(block)))) {
+        let mut others = (1..schedule.lanes).map(|lane| Place { block, lane });
+        let here = ends(rank, block);
+        let same = match goal.ends.has(Rank(rank as u32), block) {
+            true => here.is_some() && *sums[block.index()].get_or_insert(here) == here,
+            false => here.is_none(),
+        };
+        if !same || others.any(|place| bag(rank, place).is_some()) {
+            return Err(CheckError::Differs { rank: Rank(rank as u32), block });
         }
+    }
+    let mut whole = Vec::with_capacity(blocks as usize);
+    for (block, sum) in (0..).map(Block).zip(sums.iter().map(|sum| sum.flatten())) {
         if rotates && goal.ends == Ranks::All {
             // What rank 0 ends with in block 0, its rotations end with in theirs.
             let by = if blocks == 1 { 1 } else { block.0 };
@@ -160,11 +160,11 @@ fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<boo
             let there = ends(0, Block(0)).map(|(term, note, agreed)| {
                 (of(term), note.map(|(note, says)| (note, of(says))), agreed.map(of))
             });
-            if ends(0, block) != there {
+            if sum != there {
                 return Err(CheckError::Differs { rank: Rank(by), block });
             }
         }
-        whole.push(match sum.flatten() {
+        whole.push(match sum {
             Some((sum, ..)) if !rotates || block == Block(0) => count(symbols, goal, sum, block)?,
             _ => whole.first().copied().unwrap_or(true),
         });
@@ -179,11 +179,9 @@ fn count(symbols: &Symbols, goal: &Goal, sum: Term, block: Block) -> Result<bool
     let (mut wrong, mut whole) = (None, true);
     symbols.expressions.visit(sum, |node| {
         match node {
-            Node::Leaf(rank, of) => {
+            Node::Leaf(rank) => {
                 times[rank.index()] += 1;
-                if *of != block || times[rank.index()] > 1 {
-                    wrong = Some(*rank);
-                }
+                wrong = (times[rank.index()] > 1).then_some(*rank);
             }
             Node::Kept(_) => whole = false,
             Node::Add(..) => {}
@@ -204,7 +202,7 @@ fn count(symbols: &Symbols, goal: &Goal, sum: Term, block: Block) -> Result<bool
 mod tests {
     use super::super::{After, How, Lanes, Receive, Send, Slots, Step};
     use super::*;
-    use crate::Method;
+    use crate::{Method, Partition};
 
     /// Checks every rank by itself, though they be rotations.
     fn one_by_one(schedules: Vec<Schedule>) -> Proof {
@@ -212,6 +210,60 @@ mod tests {
         let (symbols, held) = run(all, &Goal::ALL_REDUCE, false).unwrap();
         let whole = sums(&symbols, &Goal::ALL_REDUCE, &held).unwrap();
         Proof::new(Goal::ALL_REDUCE, symbols, whole)
+    }
+
+    /// Two proofs make the same programs.
+    fn assert_same(found: &Proof, expected: &Proof, what: &str) {
+        assert_eq!(found.cost, expected.cost, "{what}");
+        for rank in (0..found.workers()).map(Rank) {
+            let (found, expected) = (found.program(rank), expected.program(rank));
+            assert_eq!(found.schedule(), expected.schedule());
+            assert_eq!(found.facts(), expected.facts(), "{what}, {rank}");
+            assert_eq!((found.whole, found.keeps_all), (expected.whole, expected.keeps_all));
+        }
+    }
+
+    /// A proof that is rotated is the proof of the rotated schedules.
+    #[test]
+    fn a_turn_proves_the_same() {
+        let mut turned = 0;
+        for (method, workers) in Method::all().flat_map(|m| (1..=9).map(move |p| (m.clone(), p))) {
+            for (k, n) in [(7, 40), (40, 40), (5, 12)] {
+                let schedules = method.clone().k(k.min(n)).schedules(workers, n).unwrap();
+                for by in 0..workers {
+                    let of = |rank| schedules[((rank + workers - by) % workers) as usize].rotated(by);
+                    let proof = check(schedules.clone()).unwrap().turned(by).unwrap();
+                    turned += u32::from(!proof.rotates());
+                    let what = format!("{method}, P {workers}, n {n}, turned by {by}");
+                    assert_same(&proof, &one_by_one((0..workers).map(of).collect()), &what);
+                }
+            }
+        }
+        assert!(turned > 300, "{turned} proofs of all ranks were turned");
+    }
+
+    /// What is alike in many blocks, or on many ranks, is one expression: there are no P² of them for P workers.
+    #[test]
+    fn a_thousand_workers_are_few_expressions() {
+        for method in Method::all() {
+            let proof = check(method.schedules(1024, 14_728_266).unwrap()).unwrap();
+            assert!(proof.expressions() < 64 * 1024, "{method}: {} expressions", proof.expressions());
+        }
+    }
+
+    /// Lanes that are relative to blocks, of which there are not as many.
+    #[test]
+    fn lanes_that_do_not_come_round_are_not_turned() {
+        let keep = |rank| Schedule {
+            rank: Rank(rank),
+            workers: 1,
+            partition: Partition::even(9, 3),
+            lanes: 2,
+            lane: 0,
+            steps: vec![Step::Sum { slots: Slots::range(0, 3).in_relative_lanes(0, 1, 2) }],
+        };
+        let proof = check([keep(0)]).unwrap();
+        assert_eq!(proof.turned(1).unwrap_err(), CheckError::Turned { by: 1 });
     }
 
     /// What rank 0 proves in place of all is what all of them prove.
@@ -224,14 +276,7 @@ mod tests {
                 let schedules = method.schedules(workers, n).unwrap();
                 let proof = check(schedules.clone()).unwrap();
                 rotated += u32::from(proof.rotates());
-                let expected = one_by_one(schedules);
-                assert_eq!(proof.cost, expected.cost, "{method}, P {workers}, n {n}");
-                for rank in (0..workers).map(Rank) {
-                    let (found, expected) = (proof.program(rank), expected.program(rank));
-                    assert_eq!(found.schedule(), expected.schedule());
-                    assert_eq!(found.facts(), expected.facts(), "{method}, P {workers}, {rank}");
-                    assert_eq!((found.whole, found.keeps_all), (expected.whole, expected.keeps_all));
-                }
+                assert_same(&proof, &one_by_one(schedules), &format!("{method}, P {workers}, n {n}"));
             }
         }
         assert!(rotated > 700, "most methods are rotations: {rotated}");

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-/// Counts over one step of all workers. A word is 32 bits: an index or a value.
+/// Words of a number that a note tells.
+pub(super) const NOTE: u64 = 2;
+
+/// Counts over one step of all workers. A word is 32 bits: an index or a value, or half of a note's number.
 ///
 /// Lengths are the declared bounds, so for a sparse method the counts are reached where every block has as many
 /// non-zero entries as its allotment.

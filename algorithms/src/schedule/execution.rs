@@ -11,7 +11,7 @@ use super::keep::Candidates;
 use super::machine::{Fault, Machine};
 use super::values::{Done, Fate, Values, Work};
 use super::{Memory, Program, Progress, Tally};
-use crate::bag::wire::DecodeError;
+use crate::bag::wire::{DecodeError, PIECE};
 use crate::bag::{Bag, Entries};
 use crate::{Element, Rank, Reduction};
 
@@ -123,7 +123,7 @@ pub struct Observed {
     pub smallest: f64,
     /// The notes that came with the update, by block.
     pub notes: Vec<Option<Arc<[u64]>>>,
-    /// The indices that were proposed, by block: the entries of the update and those whose values came to zero.
+    /// The indices that were proposed, by block: those of the update, unless something was selected from its sums.
     pub proposed: Vec<Option<Arc<[u32]>>>,
     /// What this worker chose from its own gradient. All else is the same on every worker.
     pub own: OwnChoice,
@@ -137,7 +137,7 @@ impl<T: Element> Finished<T> {
             smallest: self
                 .update
                 .iter()
-                .filter_map(Bag::smallest)
+                .flat_map(Bag::magnitudes)
                 .min()
                 .map_or(0.0, |smallest| T::from_magnitude(smallest).to_f64()),
             notes: self.notes.clone(),
@@ -232,6 +232,22 @@ impl<T: Element> Execution<T> {
                 Progress::Finished => return Ok(None),
             }
         }
+    }
+
+    /// The latency round, from 1 on, that it is in: nothing once all is done.
+    pub fn round(&self) -> Option<u64> {
+        self.values.run.program.facts.get(self.machine.place().0).map(|facts| facts.ended)
+    }
+
+    /// How many entries it may handle to take in this payload: all that the message may have if the payload is its last, and
+    /// none before. Values of dense blocks do not count: they go on as they come.
+    pub fn entries_of(&self, payload: &Bytes) -> usize {
+        let (step, _, received) = self.machine.place();
+        let receipts = self.values.run.program.facts.get(step).map(|facts| &facts.receipts[..]);
+        let expected =
+            receipts.and_then(|receipts| receipts.get(received)).map(|receipt| &receipt.expected[..]);
+        let sparse = expected.unwrap_or_default().iter().filter(|expected| expected.bound < expected.len);
+        if payload.len() == PIECE { 0 } else { sparse.map(|expected| expected.bound as usize).sum() }
     }
 
     /// Takes the next message from a peer in; appends what can be sent right away.

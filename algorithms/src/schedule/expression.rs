@@ -1,15 +1,15 @@
-//! Symbolic contents of slots: whose contributions, selected how, added in which order.
+//! Symbolic contents of slots: whose contributions, selected how, added in which order. The block is where they lie: what
+//! happened alike to many blocks is one expression.
 //!
-//! Equal expressions have equal bits: addition of two floating-point numbers commutes (so the two sides of a sum are stored
+//! Equal expressions of one block have equal bits: addition of two floating-point numbers commutes (so the two sides of a sum are stored
 //! in one order) but does not associate (so its shape is kept), and selection depends on nothing but its input, the rule, what
 //! the rule reads, and where a rounding gets its random numbers from.
 //!
-//! Expressions are stored up to rotation. In a rotation by r, rank w becomes rank w + r and block b block b + r, modulo P. A
+//! Expressions are stored up to rotation. In a rotation by r, rank w becomes rank w + r, modulo P, and blocks move as far. A
 //! [`Term`] is a stored node and the rotation that makes it what is meant. So where all ranks run the same program, rotated,
 //! one rank's expressions are those of all. Where they do not, rotations are modulo 1.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
 use super::Note;
 use crate::{Block, Rank};
@@ -31,8 +31,8 @@ impl Term {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Node {
-    /// The accumulated gradient of one worker in one block.
-    Leaf(Rank, Block),
+    /// The accumulated gradient of one worker.
+    Leaf(Rank),
     /// What one worker has learnt by itself.
     Own(Rank),
     /// The sum of two.
@@ -41,16 +41,18 @@ pub(super) enum Node {
     Kept(Kept),
     /// The indices that were chosen of one.
     Proposed(Kept),
-    /// Indices that are the same on every worker: of a block, by the rule of this number.
-    Drawn(Block, u32),
+    /// Indices that are the same on every worker, by the rule of this number.
+    Drawn(u32),
     /// One of so many pieces of one.
     Piece { of: Term, piece: u32, pieces: u32 },
     /// A note about what this expression was chosen from.
     Seen(Term),
     /// A note of one worker.
     Told(Rank, Note),
-    /// Several together, whatever their order.
+    /// Several of one block together, whatever their order.
     Set(Box<[Term]>),
+    /// Those of several blocks together, from this one on and round the circle; of all, from the first on.
+    Joint(Block, Box<[Term]>),
 }
 
 /// A choice of entries.
@@ -58,9 +60,10 @@ pub(super) enum Node {
 pub(super) struct Kept {
     /// Of which expression.
     pub(super) of: Term,
-    /// What is looked at together with it, a [`Node::Set`], if that matters.
+    /// What is looked at together with it, a [`Node::Joint`], if that matters; or the indices that were agreed on, a
+    /// [`Node::Set`].
     pub(super) among: Option<Term>,
-    /// By the rule of this number; None for the indices that were agreed on, which are `among`.
+    /// By the rule of this number; None for the indices that were agreed on.
     pub(super) rule: Option<u32>,
     /// What the rule reads, if that is one worker's alone.
     pub(super) reads: Option<Term>,
@@ -71,7 +74,7 @@ pub(super) struct Kept {
 pub(super) struct Expressions {
     /// Rotations are modulo this.
     turns: u32,
-    /// Of a rotation, how far blocks move: 1, or 0 where there is one block.
+    /// Blocks move modulo this.
     blocks: u32,
     nodes: Vec<Stored>,
     terms: HashMap<Node, Term>,
@@ -88,22 +91,32 @@ struct Stored {
 impl Expressions {
     /// Up to rotation among so many ranks, 1 for none, in so many blocks.
     pub(super) fn new(turns: u32, blocks: usize) -> Self {
-        Self { turns, blocks: u32::from(blocks > 1), nodes: Vec::new(), terms: HashMap::new() }
-    }
-
-    pub(super) fn leaf(&mut self, rank: Rank, block: Block) -> Term {
-        self.intern(Node::Leaf(rank, block))
+        Self { turns, blocks: blocks as u32, nodes: Vec::new(), terms: HashMap::new() }
     }
 
     pub(super) fn add(&mut self, a: Term, b: Term) -> Term {
         self.intern(ordered(a, b))
     }
 
-    /// Several terms together.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Several terms of one block together.
     pub(super) fn set(&mut self, mut terms: Vec<Term>) -> Term {
         terms.sort_unstable();
         terms.dedup();
         self.intern(Node::Set(terms.into()))
+    }
+
+    /// Terms of blocks together, from one block on.
+    pub(super) fn joint(&mut self, first: Block, mut terms: Vec<Term>) -> Term {
+        let all = terms.len() == self.blocks as usize;
+        if all {
+            terms.rotate_right(first.index());
+        }
+        self.intern(Node::Joint(if all { Block(0) } else { first }, terms.into()))
     }
 
     /// The term of a node.
@@ -154,7 +167,6 @@ impl Expressions {
             return node.clone();
         }
         let rank = |rank: Rank| Rank((rank.0 + by) % self.turns);
-        let block = |block: Block| Block((block.0 + by * self.blocks) % self.turns);
         let term = |term: Term| self.rotated(term, by);
         let kept = |kept: &Kept| Kept {
             of: term(kept.of),
@@ -163,12 +175,12 @@ impl Expressions {
             ..*kept
         };
         match node {
-            Node::Leaf(r, b) => Node::Leaf(rank(*r), block(*b)),
+            Node::Leaf(r) => Node::Leaf(rank(*r)),
             Node::Own(r) => Node::Own(rank(*r)),
             Node::Add(a, b) => ordered(term(*a), term(*b)),
             Node::Kept(of) => Node::Kept(kept(of)),
             Node::Proposed(of) => Node::Proposed(kept(of)),
-            Node::Drawn(b, rule) => Node::Drawn(block(*b), *rule),
+            Node::Drawn(rule) => Node::Drawn(*rule),
             Node::Piece { of, piece, pieces } => {
                 Node::Piece { of: term(*of), piece: *piece, pieces: *pieces }
             }
@@ -179,17 +191,27 @@ impl Expressions {
                 terms.sort_unstable();
                 Node::Set(terms.into())
             }
+            Node::Joint(first, terms) => {
+                let mut terms: Box<[Term]> = terms.iter().map(|&t| term(t)).collect();
+                let all = terms.len() == self.blocks as usize;
+                if all {
+                    terms.rotate_right((by % self.blocks) as usize);
+                }
+                Node::Joint(if all { Block(0) } else { Block((first.0 + by) % self.blocks) }, terms)
+            }
         }
     }
 
     /// The one of a node's rotations that is stored, and the rotation from there to the node.
     fn normal(&self, node: Node) -> (Node, u32) {
         let back = match &node {
-            Node::Leaf(rank, _) | Node::Own(rank) | Node::Told(rank, _) => vec![rank.0 % self.turns],
-            Node::Drawn(block, _) => vec![block.0 * self.blocks % self.turns],
+            _ if self.turns == 1 => return (node, 0),
+            Node::Leaf(rank) | Node::Own(rank) | Node::Told(rank, _) => vec![rank.0],
+            Node::Drawn(_) => return (node, 0),
             Node::Piece { of, .. } | Node::Seen(of) => vec![of.by],
-            Node::Set(_) if self.turned(&node, 1 % self.turns) == node => return (node, 0),
-            _ => self.candidates(&children(&node)),
+            Node::Joint(first, terms) if terms.len() < self.blocks as usize => vec![first.0],
+            Node::Set(_) | Node::Joint(..) if self.turned(&node, 1) == node => return (node, 0),
+            _ => self.candidates(&node),
         };
         let of = |by: u32| (self.turned(&node, (self.turns - by) % self.turns), by);
         let least = |least: (Node, u32), next: (Node, u32)| {
@@ -200,11 +222,14 @@ impl Expressions {
 
     /// Rotations of which one leads back to the stored form: all rotations of a node have the same forms there. They bring one of
     /// the terms whose period is longest, and of these one of the first node, to the rotation 0.
-    fn candidates(&self, terms: &[Term]) -> Vec<u32> {
+    fn candidates(&self, node: &Node) -> Vec<u32> {
+        let terms = children(node);
         let order = |term: &Term| (std::cmp::Reverse(self.period(*term)), term.node);
         let Some(first) = terms.iter().map(order).min() else { return Vec::new() };
         let longest = first.0.0;
-        let alone = terms.iter().all(|&term| longest.is_multiple_of(self.period(term)));
+        // Where no term changes, those of several blocks may still change places.
+        let alone = !matches!(node, Node::Joint(..))
+            && terms.iter().all(|&term| longest.is_multiple_of(self.period(term)));
         let again = if alone { 1 } else { self.turns / longest };
         let of = |term: &Term| {
             let by = term.by;
@@ -224,7 +249,7 @@ impl Expressions {
 
     fn depth_of(&self, node: &Node) -> u32 {
         match node {
-            Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(..) => 0,
+            Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Proposed(_) | Node::Drawn(_) => 0,
             Node::Kept(kept) => {
                 let among = kept.rule.and(kept.among);
                 self.depth(kept.of).max(among.map_or(0, |among| self.depth(among))) + 1
@@ -246,8 +271,8 @@ impl Expressions {
                 Node::Add(a, b) => stack.extend([a, b]),
                 Node::Kept(kept) => stack.push(kept.of),
                 Node::Piece { of, .. } | Node::Seen(of) => stack.push(of),
-                Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Set(_) => {}
-                Node::Proposed(_) | Node::Drawn(..) => {}
+                Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Set(_) | Node::Joint(..) => {}
+                Node::Proposed(_) | Node::Drawn(_) => {}
             }
         }
     }
@@ -262,11 +287,11 @@ fn ordered(a: Term, b: Term) -> Node {
 fn children(node: &Node) -> Vec<Term> {
     match node {
         Node::Add(a, b) => vec![*a, *b],
-        Node::Set(terms) => terms.to_vec(),
+        Node::Set(terms) | Node::Joint(_, terms) => terms.to_vec(),
         Node::Kept(kept) | Node::Proposed(kept) => {
             [Some(kept.of), kept.among, kept.reads].into_iter().flatten().collect()
         }
         Node::Piece { of, .. } | Node::Seen(of) => vec![*of],
-        Node::Leaf(..) | Node::Own(_) | Node::Told(..) | Node::Drawn(..) => Vec::new(),
+        Node::Leaf(_) | Node::Own(_) | Node::Told(..) | Node::Drawn(_) => Vec::new(),
     }
 }

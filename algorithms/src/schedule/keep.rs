@@ -15,9 +15,9 @@ pub struct Candidates<T: Element = f32> {
 /// What a selection from a worker's own block leaves.
 #[derive(Debug)]
 pub(super) struct OwnTop<T: Element> {
-    /// The k largest.
+    /// The k largest; of zeros only those that are sums, where there is room.
     pub(super) kept: Entries<T>,
-    /// The entries that others contributed to and that were not kept, with their whole sums (zeros included).
+    /// The entries that others contributed to and that were not kept, with their whole sums.
     pub(super) settled: Entries<T>,
     /// From which magnitude on to collect candidates in the next step, and memory for them.
     pub(super) next: Candidates<T>,
@@ -43,7 +43,7 @@ pub(super) fn own_top<T: Element>(
     let mut top = Entries::default();
     let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, None);
     let predict = || select::predict_threshold(found.threshold, found.reached, smallest, k);
-    let threshold = (top.len() == k && k > 0).then(predict);
+    let threshold = (top.len() == k && smallest > T::ZERO).then(predict);
     let settled = without(overlay, &top.indices);
     found.entries.clear();
     OwnTop { kept: top, settled, next: Candidates { threshold, entries: found.entries } }
@@ -65,7 +65,7 @@ pub(super) struct Pooled<T: Element> {
     pub(super) kept: Vec<Entries<T>>,
     /// The smallest magnitude kept, 0 if nothing was.
     pub(super) smallest: T,
-    /// How many entries reached the threshold of the pool.
+    /// How many entries reached the threshold of the pool, zeros apart.
     pub(super) reached: usize,
 }
 
@@ -178,16 +178,17 @@ pub(super) fn jointly<T: Element>(sources: &[Searched<'_, T>], k: usize) -> (Poo
     })
 }
 
-/// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more.
+/// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more; sums that are zero
+/// where there is room.
 pub(super) fn above<T: Element>(sources: &[Searched<'_, T>], threshold: T, most: usize) -> Pooled<T> {
-    let pool = Pool { entries: sources.iter().map(|s| s.reaching(threshold)).collect(), threshold };
-    let reached = pool.reached();
-    pool.top(reached.min(most))
+    let passes = |&(_, value): &(u32, T)| value == T::ZERO || reaches(value, threshold);
+    let entries = sources.iter().map(|s| s.reaching(threshold).iter().filter(passes).collect()).collect();
+    Pool { entries, threshold }.top(most)
 }
 
 impl<T: Element> Pool<T> {
     fn reached(&self) -> usize {
-        let reaches = |v: &&T| **v != T::ZERO && reaches(**v, self.threshold);
+        let reaches = |value: &&T| reaches(**value, self.threshold);
         self.entries.iter().map(|e| e.values.iter().filter(reaches).count()).sum()
     }
 
@@ -226,8 +227,8 @@ impl<T: Element> Pool<T> {
     }
 }
 
-/// Candidates with the sums laid over them; zeros are left out.
-fn overlaid<T: Element>(candidates: Entries<T>, overlay: &Entries<T>) -> Entries<T> {
+/// Entries with the sums laid over them.
+pub(super) fn overlaid<T: Element>(candidates: Entries<T>, overlay: &Entries<T>) -> Entries<T> {
     if overlay.is_empty() {
         return candidates;
     }
@@ -247,13 +248,13 @@ pub(super) fn without<T: Element>(entries: &Entries<T>, kept: &[u32]) -> Entries
 struct Enough<T: Element> {
     entries: Entries<T>,
     threshold: T,
-    /// How many of them reach the threshold.
+    /// How many of them reach the threshold, zeros apart.
     reached: usize,
 }
 
-/// Whether a value's magnitude reaches a threshold; nothing reaches NaN.
+/// Whether a value's magnitude reaches a threshold; zeros reach none, and nothing reaches NaN.
 fn reaches<T: Element>(value: T, threshold: T) -> bool {
-    T::from_magnitude(value.magnitude()) >= threshold
+    value != T::ZERO && T::from_magnitude(value.magnitude()) >= threshold
 }
 
 impl<T: Element> Enough<T> {
@@ -281,8 +282,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn oracle(values: &[f32], k: usize) -> Entries {
-        let mut order: Vec<usize> = (0..values.len()).filter(|&i| values[i] != 0.0).collect();
+    /// Zeros count where they are sums.
+    fn oracle(values: &[f32], sums: &[u32], k: usize) -> Entries {
+        let there = |&i: &usize| values[i] != 0.0 || sums.contains(&(i as u32));
+        let mut order: Vec<usize> = (0..values.len()).filter(there).collect();
         order.sort_by(|&a, &b| values[b].abs().total_cmp(&values[a].abs()).then(a.cmp(&b)));
         order.truncate(k);
         order.sort_unstable();
@@ -309,7 +312,7 @@ mod tests {
                 candidates.entries = own.iter().enumerate().filter(|(_, v)| v.abs() >= threshold && **v != 0.0).map(|(i, &v)| (i as u32, v)).collect();
             }
             let top = own_top(&own, &overlay, candidates, k);
-            prop_assert_eq!(&top.kept, &oracle(&whole, k as usize));
+            prop_assert_eq!(&top.kept, &oracle(&whole, &overlay.indices, k as usize));
             let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
             prop_assert_eq!(top.settled, settled);
         }

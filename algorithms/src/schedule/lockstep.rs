@@ -14,7 +14,8 @@ pub struct Run<T: Element = f32> {
     pub finished: Finished<T>,
     /// Bytes of all payloads that this worker received.
     pub bytes_received: u64,
-    /// Words that this worker received: two for a sparse entry, one for a dense value.
+    /// Words that this worker received: two for a sparse entry and for a note's number, one for a
+    /// dense value.
     pub words_received: u64,
 }
 

@@ -28,7 +28,7 @@ pub trait Reader {
     /// As the reader has them; so for all steps.
     fn keep(
         &mut self,
-        held: &mut Held<Self>,
+        held: &mut Slotted<Self>,
         at: usize,
         slots: Slots,
         rule: &Rule,
@@ -36,22 +36,22 @@ pub trait Reader {
     ) -> Works<Self>;
 
     /// Lays down the indices that a rule chooses of the worker's own accumulator.
-    fn propose(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self>;
+    fn propose(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self>;
 
     /// Keeps the worker's own values at the indices that were proposed.
-    fn align(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, coding: Coding) -> Did<Self>;
+    fn align(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, coding: Coding) -> Did<Self>;
 
     /// Adds up all lanes of a block.
-    fn sum(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self>;
+    fn sum(&mut self, held: &mut Slotted<Self>, at: usize, block: Block) -> Did<Self>;
 
     /// Cuts the bag of a block into as many pieces as there are lanes.
-    fn split(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self>;
+    fn split(&mut self, held: &mut Slotted<Self>, at: usize, block: Block) -> Did<Self>;
 
     /// Ties a note to some bags.
-    fn annotate(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, note: Note) -> Did<Self>;
+    fn annotate(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, note: Note) -> Did<Self>;
 
     /// Sends some slots, in a latency round.
-    fn send(&mut self, held: &mut Held<Self>, at: usize, send: &Send, round: u64) -> Did<Self>;
+    fn send(&mut self, held: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self>;
 
     /// Takes in what came for a receive. Says whether that was all of it.
     ///
@@ -59,7 +59,7 @@ pub trait Reader {
     /// As the reader has them.
     fn receive(
         &mut self,
-        held: &mut Held<Self>,
+        held: &mut Slotted<Self>,
         at: Arrival<'_>,
         message: Self::Message,
     ) -> Result<bool, Self::Error>;
@@ -69,7 +69,7 @@ pub trait Reader {
 }
 
 /// The slots of a reader.
-pub type Held<R> = Store<<R as Reader>::Held>;
+pub type Slotted<R> = Store<<R as Reader>::Held>;
 /// What comes of most steps.
 pub type Did<R> = Result<(), <R as Reader>::Error>;
 /// What comes of a choice of entries: work that is not done yet.
@@ -249,8 +249,7 @@ impl<R: Reader> Machine<R> {
                     (self.sent, self.received, self.finished) = (false, 0, self.round);
                 }
             }
-            let exchanged = matches!(step, Step::Exchange { .. });
-            reader.passed(at, began, if exchanged { self.finished } else { began });
+            reader.passed(at, began, step.exchange().map_or(began, |_| self.finished));
             self.step += 1;
         }
     }
@@ -266,8 +265,8 @@ impl<R: Reader> Machine<R> {
         (from, round): (Rank, u64),
         message: R::Message,
     ) -> Result<(), R::Error> {
-        let receives = match schedule.steps.get(self.step) {
-            Some(Step::Exchange { receives, .. }) if self.sent => &receives[self.received..],
+        let receives = match schedule.exchange(self.step) {
+            Some((_, receives)) if self.sent => &receives[self.received..],
             _ => &[],
         };
         let Some((receive, rest)) = receives.split_first().filter(|(receive, _)| receive.from == from) else {
@@ -301,20 +300,6 @@ impl<R: Reader> Machine<R> {
 /// Slots of a step that do not exist, or those of a peer that does not.
 fn wrong_slots<H>(schedule: &Schedule, step: &Step, held: &Store<H>) -> Option<Slots> {
     let peer = |rank: Rank| rank.0 < schedule.workers && rank != schedule.rank;
-    match step {
-        Step::Exchange { sends, receives } => {
-            let sends = sends.iter().map(|send| (send.to, send.slots));
-            let receives = receives.iter().map(|receive| (receive.from, receive.slots));
-            sends
-                .chain(receives)
-                .find(|&(rank, slots)| !peer(rank) || !held.has(slots))
-                .map(|(_, slots)| slots)
-        }
-        Step::Keep { slots, .. }
-        | Step::Propose { slots, .. }
-        | Step::Align { slots, .. }
-        | Step::Sum { slots }
-        | Step::Split { slots }
-        | Step::Annotate { slots, .. } => (!held.has(*slots)).then_some(*slots),
-    }
+    let mut names = step.names();
+    names.find(|&(rank, slots)| !rank.is_none_or(peer) || !held.has(slots)).map(|(_, slots)| slots)
 }

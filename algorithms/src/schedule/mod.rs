@@ -16,6 +16,7 @@ mod memory;
 mod program;
 mod rotation;
 mod rule;
+mod step;
 mod tally;
 mod values;
 
@@ -24,6 +25,7 @@ use std::fmt;
 
 pub use check::{CheckError, Proof, check, check_for};
 pub use cost::Cost;
+use cost::NOTE;
 pub use execution::{Execution, ExecutionError, Finished, Observed, Outgoing, OwnChoice};
 pub use goal::{Goal, Ranks};
 pub use keep::Candidates;
@@ -31,12 +33,12 @@ pub use lockstep::{Happening, Lockstep, Run, lockstep, watched};
 pub use machine::{Arrival, Fault, Machine, Progress, Reader, Store};
 pub use memory::Memory;
 pub use program::{Facts, Holders, Program, Receipt};
-pub use rule::{Note, Register, Rule};
+pub use rule::{Note, Register, Rule, Scope};
+pub use step::{After, How, Receive, Send, Step};
 pub use tally::Tally;
 pub(crate) use values::Fate;
 pub use values::{Done, Work};
 
-use crate::bag::Coding;
 use crate::{Block, Partition, Rank};
 
 /// A cyclic range of lanes: lane `first`, the next `count - 1` ones, and after the last lane the first.
@@ -107,20 +109,26 @@ impl Slots {
 
     /// The blocks of the range, in a partition of `blocks`.
     pub fn blocks(self, blocks: usize) -> impl ExactSizeIterator<Item = Block> + Clone {
-        (0..self.count).map(move |i| Block(((self.first.0 as usize + i as usize) % blocks) as u32))
+        (0..self.count).map(move |i| Block(round(u64::from(self.first.0) + u64::from(i), blocks as u64)))
     }
 
     /// The places of the range, lane by lane, in a partition of `blocks` with `lanes` lanes.
     pub fn places(self, blocks: usize, lanes: u32) -> impl Iterator<Item = Place> + Clone {
         let Lanes { first, count, relative } = self.lanes;
         (0..count).flat_map(move |i| {
+            let lane = round(u64::from(first) + u64::from(i), u64::from(lanes));
             self.blocks(blocks).map(move |block| {
-                let back = if relative { block.0 % lanes } else { 0 };
-                let lane = (u64::from(first) + u64::from(i) + u64::from(lanes - back)) % u64::from(lanes);
-                Place { block, lane: lane as u32 }
+                let back = if relative { round(u64::from(block.0), u64::from(lanes)) } else { 0 };
+                let lane = if lane < back { lane + lanes - back } else { lane - back };
+                Place { block, lane }
             })
         })
     }
+}
+
+/// A number of a circle that may lie beyond its end. Most do not, and a division takes long.
+fn round(number: u64, circle: u64) -> u32 {
+    (if number < circle { number } else { number % circle }) as u32
 }
 
 /// Where one bag or proposal lies.
@@ -147,104 +155,6 @@ impl fmt::Display for Slots {
     }
 }
 
-/// What becomes of a slot that is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// It leaves this worker.
-    Drop,
-    /// This worker keeps a copy.
-    Retain,
-}
-
-/// What becomes of a slot that is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// It is added to what the worker holds there: held + received.
-    Add,
-    /// It takes an empty place.
-    Place,
-}
-
-/// One send of an exchange.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Send {
-    /// The receiver.
-    pub to: Rank,
-    /// What is sent.
-    pub slots: Slots,
-    /// Whether the sender still has it afterwards.
-    pub after: After,
-}
-
-/// One receive of an exchange.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receive {
-    /// The sender.
-    pub from: Rank,
-    /// What is received: the slots that the sender names.
-    pub slots: Slots,
-    /// Where it goes.
-    pub how: How,
-}
-
-/// One step of a schedule.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Keeps the entries that the rule chooses, rounded to what the coding can say; the others, and what was rounded
-    /// away, go to the residuals.
-    Keep {
-        /// The slots to choose from.
-        slots: Slots,
-        /// The choice.
-        rule: Rule,
-        /// How values are told on the wire from here on.
-        coding: Coding,
-    },
-    /// One latency round: all sends leave, then all receives are taken in, in their order here.
-    Exchange {
-        /// What leaves.
-        sends: Vec<Send>,
-        /// What comes.
-        receives: Vec<Receive>,
-    },
-    /// Adds up all lanes of a block, as a balanced tree in the order of the lanes, into lane 0. Lanes that hold nothing
-    /// are passed over; all pieces of a bag that was split are that bag again.
-    Sum {
-        /// The blocks, each by itself; the lanes are not looked at.
-        slots: Slots,
-    },
-    /// Cuts the bag of each block in lane 0 into as many pieces as there are lanes, of equal counts but for one entry, the
-    /// longer ones first: the piece i goes to lane i.
-    Split {
-        /// The blocks; the lanes are not looked at.
-        slots: Slots,
-    },
-    /// Chooses indices of this worker's own accumulator, which stays as it is, and lays them down as a proposal: indices
-    /// without values. A proposal travels like a bag, and stays on a worker until the step ends.
-    Propose {
-        /// Where the proposals go: of each block into one empty lane. The choice is from these blocks together.
-        slots: Slots,
-        /// The choice. By `Every` and `Dense` all indices are proposed, those of zeros too.
-        rule: Rule,
-    },
-    /// Keeps of this worker's own accumulator the value at every index that was proposed for the block, zeros too, rounded
-    /// to what the coding can say. From here on the bag is *aligned*: all workers have the same indices in it, so it travels
-    /// as values alone, and so do sums of such bags.
-    Align {
-        /// The worker's own slots.
-        slots: Slots,
-        /// How values are told on the wire from here on.
-        coding: Coding,
-    },
-    /// Ties a note to a bag, which carries it from here on. It is added to another only where their notes are added too.
-    Annotate {
-        /// The bags.
-        slots: Slots,
-        /// What is told.
-        note: Note,
-    },
-}
-
 /// One worker's program for one step. It starts with its own gradient (plus residual) in every block and
 /// ends with the sum over all workers in every block, in lane 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -269,12 +179,7 @@ impl Schedule {
     pub fn quotas(&self) -> Vec<Option<u32>> {
         let blocks = self.partition.blocks();
         let mut first: Vec<Option<&Rule>> = vec![None; blocks];
-        for step in &self.steps {
-            let (slots, rule) = match step {
-                Step::Keep { slots, rule, .. } => (*slots, rule),
-                Step::Propose { slots, rule } => (slots.in_lane(self.lane), rule),
-                _ => continue,
-            };
+        for (slots, rule) in self.steps.iter().filter_map(|step| step.chooses(self.lane)) {
             for place in slots.places(blocks, self.lanes).filter(|place| place.lane == self.lane) {
                 first[place.block.index()].get_or_insert(rule);
             }
@@ -285,15 +190,12 @@ impl Schedule {
 
     /// The sends and receives of a step, if it is an exchange.
     pub fn exchange(&self, step: usize) -> Option<(&[Send], &[Receive])> {
-        match self.steps.get(step)? {
-            Step::Exchange { sends, receives } => Some((sends, receives)),
-            _ => None,
-        }
+        self.steps.get(step)?.exchange()
     }
 
     /// What is sent and received in each exchange.
     pub fn exchanges(&self) -> impl Iterator<Item = (&[Send], &[Receive])> {
-        (0..self.steps.len()).filter_map(|step| self.exchange(step))
+        self.steps.iter().filter_map(Step::exchange)
     }
 
     /// To whom a dense block goes on piece by piece while it comes in, by the last receive of a step: the next exchange

@@ -34,20 +34,18 @@ impl Schedule {
         let by = other.rank.0;
         let rank = |a: Rank, b: Rank| (a.0 + by) % self.workers == b.0;
         let slots = |a: Slots, b: Slots| a.rotated(by, self) == b;
-        let step = |(a, b): (&Step, &Step)| match (a, b) {
-            (Step::Exchange { sends: a, receives: c }, Step::Exchange { sends: b, receives: d }) => {
-                let send = |(a, b): (&Send, &Send)| {
-                    rank(a.to, b.to) && slots(a.slots, b.slots) && a.after == b.after
-                };
-                let receive = |(a, b): (&Receive, &Receive)| {
-                    rank(a.from, b.from) && slots(a.slots, b.slots) && a.how == b.how
-                };
+        let send = |(a, b): (&Send, &Send)| rank(a.to, b.to) && slots(a.slots, b.slots) && a.after == b.after;
+        let receive =
+            |(a, b): (&Receive, &Receive)| rank(a.from, b.from) && slots(a.slots, b.slots) && a.how == b.how;
+        // There may be millions of exchanges: none is copied.
+        let step = |(a, b): (&Step, &Step)| match (a.exchange(), b.exchange()) {
+            (Some((a, c)), Some((b, d))) => {
                 (a.len(), c.len()) == (b.len(), d.len())
                     && a.iter().zip(b).all(send)
                     && c.iter().zip(d).all(receive)
             }
-            (Step::Exchange { .. }, _) | (_, Step::Exchange { .. }) => false,
-            _ => self.step_rotated(a, by) == *b,
+            (None, None) => self.step_rotated(a, by) == *b,
+            _ => false,
         };
         other.steps.len() == self.steps.len()
             && other.lane == self.lane
@@ -62,53 +60,23 @@ impl Schedule {
     }
 
     fn step_rotated(&self, step: &Step, by: u32) -> Step {
-        let rank = |rank: Rank| Rank((rank.0 + by) % self.workers);
-        let mut step = step.clone();
-        match &mut step {
-            Step::Exchange { sends, receives } => {
-                for send in sends {
-                    (send.to, send.slots) = (rank(send.to), send.slots.rotated(by, self));
-                }
-                for receive in receives {
-                    (receive.from, receive.slots) = (rank(receive.from), receive.slots.rotated(by, self));
-                }
-            }
-            Step::Keep { slots, .. }
-            | Step::Propose { slots, .. }
-            | Step::Align { slots, .. }
-            | Step::Sum { slots }
-            | Step::Split { slots }
-            | Step::Annotate { slots, .. } => *slots = slots.rotated(by, self),
-        }
-        step
+        step.renamed(|rank| Rank((rank.0 + by) % self.workers), |slots| slots.rotated(by, self))
     }
 
-    /// The slots that a step names.
-    fn slots_of(step: &Step) -> Vec<Slots> {
-        match step {
-            Step::Exchange { sends, receives } => sends
-                .iter()
-                .map(|send| send.slots)
-                .chain(receives.iter().map(|receive| receive.slots))
-                .collect(),
-            Step::Keep { slots, .. }
-            | Step::Propose { slots, .. }
-            | Step::Align { slots, .. }
-            | Step::Sum { slots }
-            | Step::Split { slots }
-            | Step::Annotate { slots, .. } => vec![*slots],
-        }
-    }
-
-    /// Whether a rotation of this schedule can be one of another rank: there are as many blocks as ranks, or one. Relative lanes
-    /// stay what they are only if the numbers of blocks and of lanes come round together.
+    /// Whether a rotation of this schedule can be one of another rank: there are as many blocks as ranks, or one.
     pub fn can_rotate(&self) -> bool {
         let blocks = self.partition.blocks() as u32;
-        let come_round = blocks > 1 && blocks.is_multiple_of(self.lanes);
-        let relative = |step: &Step| Self::slots_of(step).iter().any(|slots| slots.lanes.relative);
         self.rank == Rank(0)
             && self.workers > 1
             && (blocks == 1 || blocks == self.workers)
-            && (come_round || !self.steps.iter().any(relative))
+            && self.lanes_come_round()
+    }
+
+    /// Whether relative lanes stay what they are where blocks are rotated: the numbers of blocks and of lanes come round
+    /// together, or there are no such lanes.
+    pub fn lanes_come_round(&self) -> bool {
+        let blocks = self.partition.blocks() as u32;
+        let come_round = blocks > 1 && blocks.is_multiple_of(self.lanes);
+        come_round || !self.steps.iter().flat_map(Step::names).any(|(_, slots)| slots.lanes.relative)
     }
 }

@@ -14,7 +14,8 @@ pub enum Register {
     Own(u8),
 }
 
-/// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot; zeros are never kept.
+/// What a `Keep` keeps. Of equal magnitudes the lower index wins, and the earlier slot. Zeros of a worker's own are never
+/// kept; sums that are zero come last, and are kept where there is room.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Of each slot the k entries that are largest by magnitude, k given for every block of the partition.
@@ -28,8 +29,8 @@ pub enum Rule {
     },
     /// Of all slots together the k largest.
     Jointly(usize),
-    /// Of all slots together the entries of at least the magnitude that the register holds; the largest of them if
-    /// they are more than `most`.
+    /// Of all slots together the entries of at least the magnitude that the register holds, and sums that are zero; the
+    /// largest of them if they are more than `most`.
     Above {
         /// Holds the magnitude.
         register: Register,
@@ -48,12 +49,27 @@ pub enum Rule {
     Dense,
 }
 
+/// What a rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The values of each slot by itself.
+    Slot,
+    /// The values of all its slots together.
+    Slots,
+    /// All of this worker's own gradient.
+    Selector,
+    /// No values: indices are drawn.
+    Drawn,
+    /// Nothing: every entry is kept.
+    Nothing,
+}
+
 /// A number that is told with a bag about how it came to be, for a method that learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Note {
     /// How many entries the last selection chose from.
     Seen,
-    /// With block b, where this worker's own selection would be cut for part b of so many parts of equal counts: the
+    /// With block b, where this worker's own selection would be cut for part b of as many parts of equal counts as blocks: the
     /// position of the part's first entry in the flat gradient. Where bags are added, so are these.
     Cut(u32),
 }
@@ -108,19 +124,57 @@ impl Rule {
         }
     }
 
+    /// What it looks at.
+    pub fn scope(&self) -> Scope {
+        match self {
+            Rule::Top(_) | Rule::TopOf { .. } => Scope::Slot,
+            Rule::Jointly(_) | Rule::Above { .. } => Scope::Slots,
+            Rule::By(_) => Scope::Selector,
+            Rule::Random(_) => Scope::Drawn,
+            Rule::Every | Rule::Dense => Scope::Nothing,
+        }
+    }
+
     /// Whether the slots are looked at together.
     pub fn is_joint(&self) -> bool {
-        match self {
-            Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => true,
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => false,
-        }
+        matches!(self.scope(), Scope::Slots | Scope::Selector)
     }
 
     /// Whether the indices do not depend on any value.
     pub fn is_blind(&self) -> bool {
+        matches!(self.scope(), Scope::Drawn | Scope::Nothing)
+    }
+
+    /// Whether it leaves no entry out.
+    pub fn keeps_all(&self) -> bool {
+        self.scope() == Scope::Nothing
+    }
+
+    /// Whether every index stays where it is, so that what is aligned stays aligned.
+    pub fn keeps_form(&self) -> bool {
         match self {
-            Rule::Random(_) | Rule::Every | Rule::Dense => true,
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => false,
+            Rule::Every => true,
+            Rule::Top(_)
+            | Rule::TopOf { .. }
+            | Rule::Jointly(_)
+            | Rule::Above { .. }
+            | Rule::By(_)
+            | Rule::Random(_)
+            | Rule::Dense => false,
+        }
+    }
+
+    /// Whether there is a value for each entry of the block from here on.
+    pub fn makes_dense(&self) -> bool {
+        match self {
+            Rule::Dense => true,
+            Rule::Top(_)
+            | Rule::TopOf { .. }
+            | Rule::Jointly(_)
+            | Rule::Above { .. }
+            | Rule::By(_)
+            | Rule::Random(_)
+            | Rule::Every => false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Sub};
 
-use super::Rule;
+use super::{Rule, Scope};
 
 /// Entries that were handled so far, by what was done to them. Each kind has a price of its own on each machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -45,14 +45,12 @@ impl Tally {
 
     /// A selection by this rule: entries chosen from a worker's own accumulator, or looked at in a bag.
     pub fn select(&mut self, rule: &Rule, own: bool, entries: f64) {
-        let handled = match rule {
-            Rule::Jointly(_) | Rule::Above { .. } => &mut self.pooled,
+        let handled = match rule.scope() {
+            Scope::Slots => &mut self.pooled,
             // Indices drawn at random need no look at what else there is.
-            Rule::Random(_) => &mut self.sifted,
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::By(_) | Rule::Every | Rule::Dense => match own {
-                true => &mut self.chosen,
-                false => &mut self.sifted,
-            },
+            Scope::Drawn => &mut self.sifted,
+            Scope::Slot | Scope::Selector | Scope::Nothing if own => &mut self.chosen,
+            Scope::Slot | Scope::Selector | Scope::Nothing => &mut self.sifted,
         };
         *handled += entries;
     }

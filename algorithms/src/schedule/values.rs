@@ -7,6 +7,8 @@ mod receive;
 mod send;
 mod work;
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -158,8 +160,19 @@ impl<T: Element> Context<T> {
         self.program.schedule.lane
     }
 
+    /// The worker's own values at some positions of a block. Where somebody selects from what workers bring, their zeros are
+    /// no entries.
+    fn contribution(&self, block: Block, range: Range<usize>) -> Cow<'_, [T]> {
+        let own = &self.own(block)[range];
+        let whole = self.program.whole.get(block.index()).copied().unwrap_or(true);
+        if whole || !self.reduction.has_residual() {
+            return Cow::Borrowed(own);
+        }
+        own.iter().map(|&value| if value == T::ZERO { -T::ZERO } else { value }).collect()
+    }
+
     fn materialise(&self, block: Block, overlay: &Entries<T>) -> Bag<T> {
-        let mut values = self.own(block).to_vec();
+        let mut values = self.contribution(block, 0..self.block_len(block)).into_owned();
         overlay.iter().for_each(|(i, v)| values[i as usize] = v);
         Bag::Dense(values.into())
     }

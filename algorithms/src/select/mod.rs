@@ -8,7 +8,7 @@
 //!
 //! Magnitudes are compared as bits, those of x without its sign ([`Element::magnitude`]), an order in which every finite value stands below
 //! infinity and infinity below every NaN, and which no rounding or flush-to-zero mode changes. Both zeros have
-//! magnitude 0 and are never chosen.
+//! magnitude 0: no scan finds them, and a choice from entries takes them last.
 //!
 //! The passes work for every [`Element`]. Those over f32 run on AVX-512, AVX2 or portable code, whichever is the best that
 //! the processor has; all give the same bits. See [`Simd`] to force one.

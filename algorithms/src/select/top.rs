@@ -11,8 +11,8 @@ use crate::Element;
 use crate::element::Magnitude;
 
 /// Splits entries into the `k` of largest magnitude and the others: appends them to `kept` and to `dropped`, if that is
-/// wanted, each in the order given. Among equal magnitudes the first come first, which is the lower index where indices ascend. Zeros are
-/// never kept, so `kept` may grow by fewer than `k`; NaN is larger than infinity.
+/// wanted, each in the order given. Among equal magnitudes the first come first, which is the lower index where indices ascend. Zeros
+/// come last, and NaN is larger than infinity.
 ///
 /// Returns the smallest magnitude kept, 0 if nothing was. O(entries), whatever they are.
 ///
@@ -169,14 +169,12 @@ pub(super) struct Cut<M> {
 
 /// Where the top `k` of `values` cuts. The processor must have the instructions named.
 fn cut<T: Element>(simd: Simd, values: &[T], k: usize) -> Cut<T::Magnitude> {
-    // Nothing is larger than every magnitude; everything but zero is larger than 0.
-    let nothing = Cut { magnitude: T::Magnitude::MAX, ties: 0 };
-    let non_zero = Cut { magnitude: T::Magnitude::default(), ties: 0 };
     if k == 0 {
-        return nothing;
+        // Nothing is larger than every magnitude.
+        return Cut { magnitude: T::Magnitude::MAX, ties: 0 };
     }
     if k >= values.len() {
-        return non_zero;
+        return Cut { magnitude: T::Magnitude::default(), ties: values.len() };
     }
     let (mut survivors, above) = match simd {
         // SAFETY: the processor has AVX2, or more: asserted by the caller.
@@ -185,9 +183,6 @@ fn cut<T: Element>(simd: Simd, values: &[T], k: usize) -> Cut<T::Magnitude> {
         _ => narrow(values, k),
     };
     let (larger, &mut last, _) = survivors.select_nth_unstable_by(k - above - 1, |a, b| b.cmp(a));
-    if last == non_zero.magnitude {
-        return non_zero;
-    }
     Cut { magnitude: last, ties: k - above - larger.iter().filter(|&&size| size > last).count() }
 }
 
@@ -202,10 +197,11 @@ impl<M: Magnitude> Cut<M> {
 
     /// The smallest magnitude that this cut keeps of `values`, 0 if it keeps none.
     fn smallest_kept<T: Element<Magnitude = M>>(self, values: &[T]) -> T {
-        if self.ties > 0 {
+        if self.ties > 0 && self.magnitude > M::default() {
             return T::from_magnitude(self.magnitude);
         }
-        let kept = values.iter().map(|value| value.magnitude()).filter(|&size| size > self.magnitude);
+        let kept = values.iter().map(|value| value.magnitude());
+        let kept = kept.filter(|&size| size > self.magnitude || self.ties > 0);
         T::from_magnitude(kept.min().unwrap_or_default())
     }
 }

@@ -246,7 +246,8 @@ fn encoded(method: Method, workers: usize, n: usize) -> Vec<f64> {
 }
 
 /// In Bruck's all-gather everybody passes on what came: each worker encodes its own block alone, whatever P is. SparDL
-/// encodes each of the other blocks once before that.
+/// encodes each of the other blocks once before that. So does CLT-k, whose first leader, rank 0, encodes its proposal as well;
+/// a worker that passes that on does not.
 #[test]
 fn what_is_passed_on_is_not_encoded_again() {
     for workers in 2..=17 {
@@ -259,6 +260,10 @@ fn what_is_passed_on_is_not_encoded_again() {
                 "P {workers}"
             );
             assert_eq!(encoded(Method::spardl().coding(coding), workers, n), each, "P {workers}");
+            let mut led = each.clone();
+            led[0] *= 2.0;
+            let clt_k = Method::named("clt-k").unwrap().coding(coding);
+            assert_eq!(encoded(clt_k, workers, n), led, "P {workers}");
         }
     }
 }

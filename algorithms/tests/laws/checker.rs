@@ -1,9 +1,11 @@
 //! Bad schedules, one for every way to be bad, and the checker's reason to refuse each.
 
-use gleaner_algorithms::schedule::{CheckError, Schedule, Step, check};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::{RoutineError, Structure};
+use gleaner_algorithms::schedule::{CheckError, Memory, Note, Rule, Schedule, Step, check};
 use gleaner_algorithms::{Block, Partition, Rank};
 
-use super::by_hand::{add, copy, exchange, give, keep, place, schedules, slots, swap};
+use super::by_hand::{self, add, copy, exchange, give, keep, place, schedules, slots, swap};
 
 /// Why the checker refuses: 8 entries, in so many blocks.
 fn refused(blocks: usize, steps: Vec<Vec<Step>>) -> CheckError {
@@ -186,7 +188,7 @@ fn sums_in_another_order() {
 }
 
 /// What a worker selected cannot vanish: it stays, or it is received, and then it is part of what somebody ends with.
-/// So every attempt fails for another reason before it comes to `KeptInVain`.
+/// So every attempt fails for another reason.
 #[test]
 fn what_is_kept_goes_somewhere() {
     let all = slots(0, 1);
@@ -203,4 +205,45 @@ fn what_is_kept_goes_somewhere() {
         vec![receive(add(0, all)), exchange(vec![copy(0, all)], vec![add(0, all)])],
     ];
     assert!(matches!(refused(1, added), CheckError::Differs { .. }));
+}
+
+#[test]
+fn what_is_refused_has_no_cost() {
+    let all = slots(0, 1);
+    let method = by_hand::method(schedules(8, 1, vec![vec![send(copy(1, all))], vec![]]), Memory::default());
+    let cost = method.cost(&method.shape(2, 8).unwrap());
+    let unreceived = CheckError::Unreceived { from: Rank(0), to: Rank(1), slots: all };
+    assert_eq!(cost, Err(RoutineError::Check(unreceived)));
+}
+
+/// Block b has the cut of part b.
+#[test]
+fn as_many_parts_are_cut_as_there_are_blocks() {
+    let all = slots(0, 2);
+    let with = |parts| {
+        let steps = |peer| {
+            let note = Step::Annotate { slots: all, note: Note::Cut(parts) };
+            vec![keep(all, 2, 2), note, exchange(vec![copy(peer, all)], vec![add(peer, all)])]
+        };
+        check(schedules(8, 2, vec![steps(1), steps(0)]))
+    };
+    assert!(with(2).is_ok());
+    let fault = "cuts into another number of parts than there are blocks, in";
+    for parts in [0, 1, 3, u32::MAX] {
+        let refused = CheckError::Slot { rank: Rank(0), step: 1, block: Block(0), fault };
+        assert_eq!(with(parts).unwrap_err(), refused);
+    }
+}
+
+/// More entries than a partition has are shared out to no blocks, and not to fewer entries in silence.
+#[test]
+fn more_entries_than_there_are_fit_nowhere() {
+    let with = |k| {
+        let rule = Rule::Top(Structure::of(Partition::even(5, 2), k, 0).allotment);
+        let keep = Step::Keep { slots: slots(0, 2), rule, coding: Coding::Exact };
+        check(schedules(5, 2, vec![vec![keep]]))
+    };
+    assert!(with(5).is_ok());
+    let nowhere = CheckError::Nowhere { rank: Rank(0), step: 0, slots: slots(0, 2) };
+    assert_eq!(with(6).unwrap_err(), nowhere);
 }

@@ -37,6 +37,8 @@ pub enum Pattern {
     Cancelling,
     /// Small integers: ties everywhere, and sums that happen to be zero.
     Integers,
+    /// Powers of two that are opposite on two workers and nothing on others, and small integers behind them.
+    Opposite,
     /// From 1e-30 to 1e30 in size.
     Wide,
     /// Zeros of both signs and a few numbers too small to be normal.
@@ -45,12 +47,13 @@ pub enum Pattern {
     Zero,
 }
 
-pub const PATTERNS: [Pattern; 8] = [
+pub const PATTERNS: [Pattern; 9] = [
     Pattern::Full,
     Pattern::Overlapping,
     Pattern::Disjoint,
     Pattern::Cancelling,
     Pattern::Integers,
+    Pattern::Opposite,
     Pattern::Wide,
     Pattern::Tiny,
     Pattern::Zero,
@@ -73,7 +76,19 @@ impl Pattern {
                             let sign = if w % 2 == 0 || random.below(8) == 0 { 1.0 } else { -1.0 };
                             sign * size
                         }
-                        Pattern::Integers => random.below(5) as f32 - 2.0,
+                        Pattern::Opposite if shared[i].is_multiple_of(2) => {
+                            let size = (64 << (shared[i] >> 8 & 3)) as f32;
+                            let first = (shared[i] >> 16) as usize % workers;
+                            let second = (first + 1) % workers;
+                            if w == first {
+                                size
+                            } else if w == second {
+                                -size
+                            } else {
+                                0.0
+                            }
+                        }
+                        Pattern::Integers | Pattern::Opposite => random.below(5) as f32 - 2.0,
                         Pattern::Wide => random.unit() * 10f32.powi(random.below(61) as i32 - 30),
                         Pattern::Tiny => {
                             [0.0, -0.0, f32::from_bits(1), -f32::MIN_POSITIVE, 3e-40, -0.0][random.below(6)]

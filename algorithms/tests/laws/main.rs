@@ -9,6 +9,7 @@ mod agreed;
 mod bounds;
 mod by_hand;
 mod checker;
+mod choices;
 mod complexity;
 mod conservation;
 mod corrections;

@@ -315,3 +315,24 @@ fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag
     }
     runs.into_iter().map(|run| run.finish().update).collect()
 }
+
+/// What a method says of its structures decides how much credit its peers have.
+#[test]
+fn structures_change_where_a_method_says_so_and_nowhere_else() {
+    let bruck = [4, 3].map(|teams| spardl(teams, Sag::Bruck));
+    for method in Method::all().chain(bruck) {
+        let (workers, n) = (12, 600);
+        let mut team = Team::of(method.clone().density(0.05), workers, n);
+        let structure = |team: &Team| {
+            let structure = method.structure(team.ensemble.shape(), &team.ensemble.memories()[0]);
+            (structure.partition, structure.allotment, structure.kind)
+        };
+        let first = structure(&team);
+        let mut changed = false;
+        for step in 0..2 * workers {
+            team.step(&drifting(workers, n, step));
+            changed |= structure(&team) != first;
+        }
+        assert_eq!(changed, method.collective().varies(), "{method}");
+    }
+}

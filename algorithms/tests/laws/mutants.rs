@@ -44,6 +44,11 @@ fn originals() -> Vec<(&'static str, Vec<Original>)> {
     let oktopk = |balance| {
         let learn = move |memory: &mut Memory| {
             (memory.steps, memory.agreed[0], memory.agreed[1], memory.own[0]) = (1, 0.6, balance, 0.4);
+            // Regions of which each is longer than the one before.
+            let p = memory.agreed.len() - 1;
+            for (i, cut) in (1..).zip(&mut memory.agreed[2..]) {
+                *cut = ((5 * p + 3) * i * i / (p * p)) as f64;
+            }
         };
         [2, 3, 5].map(|p| original(named("oktopk"), p, learn)).into()
     };
@@ -69,8 +74,18 @@ fn other_slots(slots: Slots, blocks: u32) -> Vec<Slots> {
     firsts.chain(counts).chain(lanes.map(|lanes| Slots { lanes, ..slots })).collect()
 }
 
-/// Every version of an exchange with a single edge or slot, or what becomes of it, changed.
+/// Every version of an exchange with a single edge or slot, or what becomes of it, changed; and of what chooses nothing with
+/// other slots.
 fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
+    let elsewhere = |slots, with: &dyn Fn(Slots) -> Step| {
+        other_slots(slots, blocks).into_iter().map(with).collect::<Vec<Step>>()
+    };
+    match *step {
+        Step::Sum { slots } => return elsewhere(slots, &|slots| Step::Sum { slots }),
+        Step::Split { slots } => return elsewhere(slots, &|slots| Step::Split { slots }),
+        Step::Annotate { slots, note } => return elsewhere(slots, &|slots| Step::Annotate { slots, note }),
+        _ => {}
+    }
     let Step::Exchange { sends, receives } = step else { return Vec::new() };
     let others = |rank: Rank| (0..=workers).map(Rank).filter(move |&r| r != rank);
     let mut steps = Vec::new();

@@ -74,11 +74,11 @@ pub fn shares(k: usize, n: usize, p: usize, step: usize) -> Vec<usize> {
     share
 }
 
-/// The `k` largest by absolute value; of equals the first. Zeros are nothing to send.
-fn top(gradients: &[f32], start: usize, k: usize) -> Sparse {
-    let mut order: Vec<usize> = (0..gradients.len()).filter(|&i| gradients[i] != 0.0).collect();
-    order.sort_by(|&i, &j| gradients[j].abs().partial_cmp(&gradients[i].abs()).unwrap().then(i.cmp(&j)));
-    order.into_iter().take(k).map(|i| (start + i, gradients[i])).collect()
+/// The `k` largest by absolute value; of equals the first.
+fn top(gradients: &Sparse, k: usize) -> Sparse {
+    let mut order: Vec<usize> = gradients.keys().copied().collect();
+    order.sort_by(|i, j| gradients[j].abs().partial_cmp(&gradients[i].abs()).unwrap().then(i.cmp(j)));
+    order.into_iter().take(k).map(|i| (i, gradients[&i])).collect()
 }
 
 /// What the workers hold while Algorithm 1 runs.
@@ -89,15 +89,20 @@ struct Job {
     discarded: Vec<Vec<f32>>,
     /// What each worker selected of its own contribution.
     selected: Vec<BTreeSet<usize>>,
+    /// Where each worker received something.
+    received: Vec<BTreeSet<usize>>,
     starts: Vec<usize>,
     shares: Vec<usize>,
 }
 
 impl Job {
-    /// Lines 6 to 8, and 10: the share of a block, and the rest to ξ.
+    /// Lines 6 to 8, and 10: the share of a block, and the rest to ξ. A zero is nothing to send, unless it is a sum: to those
+    /// whose gradients cancel it says that they arrived (ours).
     fn sparsify(&mut self, w: usize, block: usize) -> Sparse {
         let range = self.starts[block]..self.starts[block + 1];
-        let kept = top(&self.g[w][range.clone()], range.start, self.shares[block]);
+        let there = |i: &usize| self.g[w][*i] != 0.0 || self.received[w].contains(i);
+        let here = range.clone().filter(there).map(|i| (i, self.g[w][i])).collect();
+        let kept = top(&here, self.shares[block]);
         for i in range {
             self.discarded[w][i] = if kept.contains_key(&i) { 0.0 } else { self.g[w][i] };
         }
@@ -124,6 +129,7 @@ impl Job {
                 let target = first + (w + (1 << (l - step))) % m;
                 for (i, value) in bags.iter().flatten() {
                     self.g[target][*i] += value;
+                    self.received[target].insert(*i);
                 }
             }
         }
@@ -133,8 +139,7 @@ impl Job {
 
     /// The `k` largest of a sum of sparse gradients, of which each of `holders` workers discards the same part.
     fn select(&mut self, sum: &Sparse, k: usize, holders: &[usize]) -> Sparse {
-        let (indices, values): (Vec<usize>, Vec<f32>) = sum.iter().unzip();
-        let kept: Sparse = top(&values, 0, k).into_keys().map(|j| (indices[j], values[j])).collect();
+        let kept = top(sum, k);
         for (&i, &value) in sum.iter().filter(|(i, _)| !kept.contains_key(i)) {
             holders.iter().for_each(|&w| self.discarded[w][i] += value / holders.len() as f32);
         }
@@ -145,7 +150,6 @@ impl Job {
 fn add(a: &Sparse, b: &Sparse) -> Sparse {
     let mut sum = a.clone();
     b.iter().for_each(|(i, value)| *sum.entry(*i).or_insert(0.0) += value);
-    sum.retain(|_, value| *value != 0.0);
     sum
 }
 
@@ -167,6 +171,7 @@ pub fn algorithm_1(
         g: copy.clone(),
         discarded: vec![vec![0.0; n]; p],
         selected: vec![BTreeSet::new(); p],
+        received: vec![BTreeSet::new(); p],
         starts: blocks(n, m),
         shares: shares(k, n, m, step),
     };

@@ -172,32 +172,47 @@ fn oktopk() {
         team.ensemble.restore(memories).unwrap();
         assert_eq!(team.ensemble.cost().messages, 2 * (p - 1) + log, "P {p}");
         assert!(team.ensemble.cost().messages <= 2 * (p + log), "P {p}");
-        let words = team.step(&gradients).words_critical;
+        let outcome = team.step(&gradients);
+        let words = outcome.words_critical;
         assert_eq!(words, 4 * k * (p - 1) / p + 2 * k * (p - 1) / (p * p), "P {p}");
+        assert_eq!(outcome.words_received, vec![words; p as usize], "P {p}");
         assert!((lower..=upper).contains(&words), "P {p}");
     }
 }
 
 /// The step that finds Ok-Topk's thresholds gathers all sums: 2k(P − 1)/P words of the split, and of the all-gather as many
-/// where all choose the same, or P times as many where no two do.
+/// where all choose the same, or P times as many where no two do. The first of these steps renews the cuts, too: a number with
+/// each bag of both, of two words.
 #[test]
 fn oktopk_finding_its_thresholds() {
     for (p, log) in powers() {
         let case = Case::of(p, 2);
-        let split = 2 * case.k * (p - 1) / p;
+        let (split, notes) = (2 * case.k * (p - 1) / p, 2 * 2 * (p - 1));
         for (same, gathered) in [(true, split), (false, p * split)] {
             let cost = case.cost(named("oktopk"), same, 0);
             assert_eq!(
                 (latency(cost), cost.words_critical),
-                (p - 1 + log, split + gathered),
+                (p - 1 + log, split + gathered + notes),
                 "P {p}, same {same}"
             );
         }
-        // Nothing remains where all choose the same, so that the step after 32 is the first one again, and only that.
+        // Nothing remains where all choose the same, so that the step after 32 is the first one again but for its cuts, and
+        // only that.
         let again = |after| case.cost(named("oktopk"), true, after);
         if p <= 8 {
-            assert_eq!(again(32), again(0), "P {p}");
+            let Cost { words_received, words_critical, .. } = again(0);
+            let uncut = (words_received - notes, words_critical - notes);
+            let found = again(32);
+            assert_eq!((found.words_received, found.words_critical), uncut, "P {p}");
+            assert_eq!((found.rounds, found.messages), (again(0).rounds, again(0).messages), "P {p}");
         }
+        // The checker counts the notes as well: all else is what the next exact step has at most.
+        let mut team = Team::of(named("oktopk").k(case.k as usize), p as usize, case.n as usize);
+        let first = team.ensemble.cost();
+        let mut memories = team.ensemble.memories();
+        memories.iter_mut().for_each(|memory| memory.steps = 32);
+        team.ensemble.restore(memories).unwrap();
+        assert_eq!(first.words_critical, team.ensemble.cost().words_critical + notes, "P {p}");
     }
 }
 
@@ -223,7 +238,7 @@ fn spardl_with_recursive_teams() {
 }
 
 /// "SparDL (B-SAG)": (2⌈log P/d⌉ + ⌈log d⌉) α, and from 2k(Pd + P − 2d)/(Pd) (the table's lower end omits the
-/// reduce-scatter) to 2k(d² + 2P − 3d)/P β (equation 7).
+/// reduce-scatter) to 2k(d² + 2P − 3d)/P β (equation 7). N, a number of two words, comes with each block of the last all-gather.
 #[test]
 fn spardl_with_teams_by_bruck() {
     for (p, log) in powers() {
@@ -231,7 +246,9 @@ fn spardl_with_teams_by_bruck() {
             let case = Case::of(p, 2);
             let k = case.k;
             let method = spardl(d as usize, Sag::Bruck);
-            let (lower, upper) = (2 * k * (p * d + p - 2 * d) / (p * d), 2 * k * (d * d + 2 * p - 3 * d) / p);
+            let notes = 2 * (p / d - 1);
+            let lower = 2 * k * (p * d + p - 2 * d) / (p * d) + notes;
+            let upper = 2 * k * (d * d + 2 * p - 3 * d) / p + notes;
             // The lower end: h is least, and where all choose the same, the teams' largest are the same too. The upper one:
             // h is most, and the last selection leaves dk/P.
             for (same, h, words) in
@@ -318,7 +335,8 @@ fn every_formula_is_what_it_costs() {
                     for same in [true, false] {
                         for h in [case.k / p, (case.k / p + block) / 2, block] {
                             let left = if same { h } else { block.min(d * h) };
-                            let expected = 2 * ((p / d - 1) * block + (d - 1) * h + (p / d - 1) * left);
+                            let others = p / d - 1;
+                            let expected = 2 * (others * block + (d - 1) * h + others * (left + 1));
                             let cost = case.cost_with_h(method.clone(), same, h);
                             assert_eq!(
                                 words(cost),

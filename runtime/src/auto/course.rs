@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::forecast::Forecast;
 
-use super::{Chosen, Tried};
+use super::{AutoChoice, Tried};
 use crate::probe::{self, Probed};
 
 /// Steps of a try that do not count: links open, thresholds are learnt.
@@ -174,7 +174,7 @@ impl Course {
     }
 
     /// Where it stands.
-    pub(super) fn chosen(&self) -> Chosen {
+    pub(super) fn chosen(&self) -> AutoChoice {
         let at = |place: usize| Tried {
             forecast: self.ranking[place].clone(),
             // A rank that said nothing took for ever.
@@ -183,7 +183,7 @@ impl Course {
                 .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)),
         };
         let tried = self.tried().into_iter().map(|(place, _)| at(place)).collect();
-        Chosen { taken: at(self.running), settled: self.settled, tried }
+        AutoChoice { taken: at(self.running), settled: self.settled, tried }
     }
 
     /// What is taken, and why.

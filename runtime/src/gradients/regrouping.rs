@@ -1,7 +1,7 @@
 //! Going over to other groups or other methods, between two steps.
 
 use super::{Gradients, describe, stream};
-use crate::failure::{Error, Failure};
+use crate::failure::Error;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 
@@ -10,11 +10,12 @@ impl Gradients {
     /// the same two steps.
     ///
     /// Nothing is lost: residuals and velocities go with their parameters, and steps are counted on. What the method has
-    /// learnt is kept for a group that keeps its parameters and their order; any other group begins as a method does, but in
+    /// learnt is kept for a group that keeps its parameters and their order. Any other group takes over what was learnt of the
+    /// one with most entries in common, converted to its own length; with the method `auto` it begins as a method does, but in
     /// the present step as far as a warm-up is concerned. It is as if the checkpoint of this step were loaded by a job with
     /// that layout.
     ///
-    /// Tags of the old groups are of earlier steps, so their messages are never taken for those of new groups.
+    /// New groups have numbers of their own, so messages of the old ones are never taken for theirs.
     ///
     /// # Errors
     /// A layout that has not the same parameters, or a call in the middle of a step: nothing changes then. Ranks whose step or
@@ -23,16 +24,10 @@ impl Gradients {
         self.between_steps(LayoutError::MidStep)?;
         layout.by_name()?;
         self.layout.is_regrouped_by(layout)?;
-        let lines = format!("regrouped before step {}\n{}", self.step, describe(layout, &self.method));
+        let lines =
+            format!("regrouped before step {}\n{}", self.exchange.step, describe(layout, &self.method));
         self.session.agree(Purpose::Regroup, &lines)?;
-        // The others go on now, so a rank that cannot ends the job.
-        self.regroup_as_agreed(layout).map_err(|error| match error {
-            Error::Failed(_) => error,
-            error => {
-                let (rank, step) = (self.session.post.rank.0, Some(self.step));
-                self.fail(Failure { rank, step, reason: error.to_string() })
-            }
-        })
+        self.regroup_as_agreed(layout).map_err(|error| self.cannot_follow(error))
     }
 
     fn regroup_as_agreed(&mut self, layout: &Layout) -> Result<(), Error> {
@@ -40,17 +35,15 @@ impl Gradients {
         let state = self.state();
         regrouped.resume(&state)?;
         if let (Some(auto), Some(before)) = (&mut regrouped.auto, &mut self.auto) {
-            for number in 0..regrouped.groups.len() {
+            for number in 0..regrouped.gathering.len() {
                 if let Some(was) = state.carried_over(&layout.names(number)) {
                     auto.keep(number, before, was);
                 }
             }
         }
         regrouped.go_on_from(state)?;
-        // Nobody sends before all have granted, nor then to groups that are gone.
-        self.session.gather(Purpose::Regroup, &[])?;
-        self.groups.iter().for_each(|gathering| gathering.group.revoke(&self.session.post));
-        (regrouped.times, regrouped.lost) = (self.times, self.lost);
+        (regrouped.times, regrouped.lost, regrouped.keeps) = (self.times, self.lost, self.keeps);
+        regrouped.run = std::mem::take(&mut self.run);
         *self = regrouped;
         Ok(())
     }
@@ -66,12 +59,11 @@ impl Gradients {
     pub(super) fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
         let Some(auto) = &self.auto else { return Ok(()) };
         for &number in groups {
-            let stream = stream(self.channel, number);
-            self.groups[number].group.take_up(&self.session, auto.method(number), stream)?;
+            let (membership, stream) = (self.session.membership(), stream(self.channel, number));
+            self.exchange.group(number).take_up(membership, auto.method(number), stream)?;
         }
         if !groups.is_empty() {
-            // Nobody sends before all have granted.
-            self.session.gather(Purpose::Revise, &[])?;
+            self.exchange.widen();
         }
         Ok(())
     }

@@ -1,13 +1,15 @@
 //! Checkpoints of what gradients have not delivered yet.
 
+use std::fmt;
 use std::path::Path;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::schedule::Memory;
+use serde::{Deserialize, Serialize};
 
-use super::{Gathering, Gradients};
+use super::Gradients;
 use crate::checkpoint::{self, CheckpointError, Learnt, State};
-use crate::failure::Error;
+use crate::failure::{Error, Failure};
 use crate::notes::Purpose;
 
 /// Between the names of methods in a checkpoint.
@@ -24,17 +26,18 @@ impl Gradients {
         Ok(checkpoint::save(path, &self.state())?)
     }
 
-    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks must load checkpoints of the same step. The same
-    /// parameters may be in other groups; what was learnt of a group that is not there is forgotten.
+    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and go on
+    /// only if all files are of one step of one run. The same parameters may be in other groups, which take over what was
+    /// learnt of those with most entries in common.
     ///
     /// # Errors
-    /// A file that is missing, damaged, or of another rank, world size, method or layout.
+    /// A file that is missing, damaged, or of another rank, world size, method or layout, here or at another rank; files that
+    /// do not belong together. Nothing changes then, on any rank.
     pub fn load(&mut self, path: &Path) -> Result<(), Error> {
-        self.between_steps(CheckpointError::MidStep)?;
-        let state = self.read(path, self.session.post.rank.0, self.session.post.workers)?;
-        self.resume(&state)?;
-        self.expect_method(path, &state)?;
-        self.go_on_from(state)
+        let (rank, workers) = (self.session.rank.0, self.session.workers);
+        let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read(path, rank, workers));
+        let state = self.together(own, workers)?;
+        self.take_over(path, state)
     }
 
     /// Goes on from what all ranks of a job saved in one step, also if there were more of them or fewer: the files are given
@@ -43,10 +46,18 @@ impl Gradients {
     /// together. Each reads the files that are for it; one for which there is none reads the first.
     ///
     /// # Errors
-    /// As [`load`](Self::load); files of another step than the others, also than those that other ranks have read.
+    /// As [`load`](Self::load); no files.
     pub fn load_from(&mut self, paths: &[impl AsRef<Path>]) -> Result<(), Error> {
-        self.between_steps(CheckpointError::MidStep)?;
-        let (rank, workers) = (self.session.post.rank.index(), self.session.post.workers as usize);
+        let number = paths.len() as u32;
+        let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read_own(paths));
+        let state = self.together(own, number)?;
+        let path = paths.get(self.session.rank.index()).unwrap_or(&paths[0]);
+        self.take_over(path.as_ref(), state)
+    }
+
+    /// This rank's share of what is in the files of all ranks.
+    fn read_own(&self, paths: &[impl AsRef<Path>]) -> Result<State, Error> {
+        let (rank, workers) = (self.session.rank.index(), self.session.workers as usize);
         let number = paths.len() as u32;
         let mut files = (rank..paths.len()).step_by(workers);
         let first = files.next();
@@ -62,36 +73,87 @@ impl Gradients {
             let path = paths[file].as_ref();
             let other = self.read(path, file as u32, number)?;
             state.expect(path, "step", other.step, state.step)?;
+            state.expect(path, "run", &other.run, &state.run)?;
             for (name, waiting) in &mut state.waiting {
                 // Both have all parameters of the layout.
                 other.waiting.get(name).into_iter().for_each(|other| waiting.add(other));
             }
         }
-        let lines = format!("step {} of {number} workers, {} skipped\n", state.step, state.skipped);
-        self.session.agree(Purpose::Load, &lines)?;
+        Ok(state)
+    }
+
+    /// What this rank goes on from, once all ranks have said that they can, and from where.
+    fn together(&self, own: Result<State, Error>, number: u32) -> Result<State, Error> {
+        let told: Told = match &own {
+            Ok(State { step, skipped, run, method, .. }) => {
+                let (run, method) = (run.clone(), method.clone());
+                Ok(Stand { step: *step, skipped: *skipped, workers: number, run, method })
+            }
+            Err(Error::Failed(_)) => return own,
+            Err(error) => Err(error.to_string()),
+        };
+        let note = serde_json::to_vec(&told).unwrap_or_default();
+        let notes = self.session.gather(Purpose::Load, &note)?;
+        let own = own?;
+        let mut first = None;
+        for (rank, note) in (0..).zip(notes) {
+            match serde_json::from_slice::<Told>(&note) {
+                Ok(Ok(stand)) => {
+                    let first = first.get_or_insert_with(|| (rank, stand.clone()));
+                    if first.1 != stand {
+                        let (first, other) = ((first.0, first.1.to_string()), (rank, stand.to_string()));
+                        return Err(CheckpointError::Apart { first, other }.into());
+                    }
+                }
+                Ok(Err(reason)) => return Err(CheckpointError::Refused { rank, reason }.into()),
+                Err(_) => {
+                    let reason = "it broke the rules: what it says of its checkpoint makes no sense".into();
+                    return Err(self.session.fail(Failure { rank, step: None, reason }));
+                }
+            }
+        }
+        Ok(own)
+    }
+
+    /// Goes on from a state, as all ranks do.
+    fn take_over(&mut self, path: &Path, state: State) -> Result<(), Error> {
         self.resume(&state)?;
         self.expect_method(path, &state)?;
-        self.go_on_from(state)?;
-        // Nobody sends before all have granted.
-        self.session.gather(Purpose::Load, &[]).map(drop)
+        self.run.clone_from(&state.run);
+        self.go_on_from(state).map_err(|error| self.cannot_follow(error))
+    }
+
+    /// The others go on now, so a rank that cannot ends the job.
+    pub(super) fn cannot_follow(&mut self, error: Error) -> Error {
+        if let Error::Failed(_) = error {
+            return error;
+        }
+        self.abort(&error)
+    }
+
+    /// Which run this is, in 32 hexadecimal digits: drawn when a job begins, the same on all ranks, and kept when a job goes on
+    /// from a checkpoint.
+    pub fn run(&self) -> &str {
+        &self.run
     }
 
     /// What this rank has to go on from, by parameter and by group.
     pub(super) fn state(&self) -> State {
         let waiting = self.layout.parameters.iter().map(|p| {
-            let residual = &self.groups[p.group].group.residual;
-            (p.name.clone(), residual.waiting(p.offset..p.offset + p.len))
+            let group = self.exchange.group(p.group);
+            (p.name.clone(), group.residual.waiting(p.offset..p.offset + p.len))
         });
-        let groups = self.groups.iter().enumerate().map(|(number, Gathering { group, .. })| Learnt {
+        let groups = self.exchange.groups().enumerate().map(|(number, group)| Learnt {
             parameters: self.layout.names(number),
             thresholds: group.residual.thresholds().to_vec(),
             memory: group.routine.memory().clone(),
         });
         State {
-            step: self.step,
+            step: self.exchange.step,
             skipped: self.skipped,
-            rank: self.session.post.rank.0,
-            workers: self.session.post.workers,
+            rank: self.session.rank.0,
+            workers: self.session.workers,
+            run: self.run.clone(),
             method: self.method_names(),
             waiting: waiting.collect(),
             groups: groups.collect(),
@@ -102,33 +164,38 @@ impl Gradients {
     pub(super) fn go_on_from(&mut self, state: State) -> Result<(), Error> {
         for p in &self.layout.parameters {
             if let Some(waiting) = state.waiting.get(&p.name) {
-                self.groups[p.group].group.residual.set_waiting(p.offset, waiting);
+                self.exchange.group(p.group).residual.set_waiting(p.offset, waiting);
             }
         }
-        for (number, Gathering { group, .. }) in self.groups.iter_mut().enumerate() {
-            let carried = state.carried_over(&self.layout.names(number)).map(|was| &state.groups[was]);
-            let changed = match carried {
-                Some(learnt) => group.routine.adopt(learnt.memory.clone(), state.workers)?,
+        for (number, mut group) in self.exchange.groups().enumerate() {
+            let names = self.layout.names(number);
+            // Where each group has a method of its own, only the very same group is known to have had this one.
+            let nearest = state.nearest(&names).filter(|was| self.auto.is_none() || was.parameters == names);
+            let changed = match nearest {
+                Some(learnt) => {
+                    group.routine.adopt(learnt.memory.clone(), state.workers, state.layers(learnt))?
+                }
                 None => {
                     // First to the density of this step, on which may depend what a method begins with.
                     let steps = state.steps();
-                    let other = group.routine.restore(Memory { steps, ..group.routine.memory().clone() })?;
+                    let memory = group.routine.memory().clone();
+                    let other = group.routine.restore(Memory { steps, ..memory })?;
                     let afresh = group.routine.method().memory(group.routine.shape());
                     group.routine.restore(Memory { steps, ..afresh })? || other
                 }
             };
             if changed {
-                group.change(&self.session.post);
+                group.change();
             }
             // Of other blocks it predicts afresh, which costs time and changes nothing.
-            let thresholds = carried.map(|learnt| &learnt.thresholds);
             let blocks = group.residual.partition().blocks();
-            if let Some(thresholds) = thresholds.filter(|thresholds| thresholds.len() == blocks) {
+            let same = nearest.filter(|was| was.parameters == names && was.thresholds.len() == blocks);
+            if let Some(Learnt { thresholds, .. }) = same {
                 group.residual.restore_thresholds(thresholds.clone());
             }
         }
-        (self.step, self.skipped) = (state.step, state.skipped);
-        Ok(())
+        self.skipped = state.skipped;
+        self.exchange.resume(state.step)
     }
 
     /// A checkpoint that has the parameters of this layout, written by that rank of so many.
@@ -144,7 +211,7 @@ impl Gradients {
             let waiting = state.waiting.get(&p.name);
             let len = waiting.map(|waiting| waiting.residual.len());
             state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
-            let moves = self.groups[p.group].group.residual.velocity(0..0).is_some();
+            let moves = self.exchange.group(p.group).residual.velocity(0..0).is_some();
             let found = waiting.and_then(|waiting| waiting.velocity.as_ref()).map(Vec::len);
             let velocity = format!("velocity of '{}'", p.name);
             state.expect(path, &velocity, Found(found), Found(moves.then_some(p.len)))?;
@@ -154,7 +221,7 @@ impl Gradients {
 
     /// Once this has [resumed](Self::resume). Groups that were not there have no method to compare with.
     fn expect_method(&self, path: &Path, state: &State) -> Result<(), CheckpointError> {
-        let groups = (0..self.groups.len()).map(|number| self.layout.names(number));
+        let groups = (0..self.gathering.len()).map(|number| self.layout.names(number));
         let known = groups.eq(state.groups.iter().map(|group| group.parameters.clone()));
         if self.auto.is_some() && !known {
             return Ok(());
@@ -182,7 +249,7 @@ impl Gradients {
         let Some(auto) = &mut self.auto else { return Ok(()) };
         let names: Vec<&str> = state.method.split(BETWEEN).collect();
         let mut changed = Vec::new();
-        for number in 0..self.groups.len() {
+        for number in 0..self.gathering.len() {
             let was = if names.len() == 1 { Some(0) } else { state.carried_over(&self.layout.names(number)) };
             let name = was.and_then(|was| names.get(was));
             if name.is_some_and(|name| auto.resume(number, name)) {
@@ -193,12 +260,32 @@ impl Gradients {
     }
 }
 
+/// Where a checkpoint stands, or why there is none to go on from.
+type Told = Result<Stand, String>;
+
+/// What must be the same of all ranks' checkpoints.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Stand {
+    step: u64,
+    skipped: u64,
+    workers: u32,
+    run: String,
+    method: String,
+}
+
+impl fmt::Display for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, skipped, workers, run, method } = self;
+        write!(f, "step {step} ({skipped} skipped) of run {run} ({workers} workers, {method})")
+    }
+}
+
 /// An optional length in a message.
 #[derive(PartialEq)]
 struct Found(Option<usize>);
 
-impl std::fmt::Display for Found {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(len) => write!(f, "{len}"),
             None => write!(f, "missing"),

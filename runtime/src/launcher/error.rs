@@ -63,16 +63,6 @@ pub enum LaunchError {
         /// What was found.
         found: String,
     },
-    /// No port was free for the rendezvous.
-    #[error(
-        "no free port was found between {first} and {last} on 127.0.0.1; name a free one as the rendezvous"
-    )]
-    NoPort {
-        /// The lowest port tried.
-        first: u16,
-        /// The highest port tried.
-        last: u16,
-    },
     /// The system refuses something that every job needs.
     #[error("the launcher could not {what}: {source}")]
     System {

@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::failure::Failure;
+
 mod error;
 pub mod hostfile;
 mod lines;
+mod listener;
 mod output;
 mod plan;
 mod supervise;
@@ -23,7 +26,6 @@ mod wrapper;
 
 pub use error::LaunchError;
 pub use supervise::run;
-pub use verdict::Failure;
 pub use wrapper::quote;
 
 /// Reaches a host by ssh. It never asks for a password, since nobody could answer for many hosts at once, and notices
@@ -52,8 +54,8 @@ impl Host {
 /// What to run, and where.
 ///
 /// Each worker finds in its environment: `GLEANER_RANK`, `GLEANER_WORLD_SIZE`, `GLEANER_LOCAL_RANK`,
-/// `GLEANER_LOCAL_WORLD_SIZE`, `GLEANER_RENDEZVOUS` (host:port), `GLEANER_SECRET` (64 hexadecimal digits, fresh for every
-/// job), `GLEANER_LAUNCHER`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
+/// `GLEANER_LOCAL_WORLD_SIZE`, `GLEANER_RENDEZVOUS` (host:port), `GLEANER_SECRET_FD` (the descriptor of a pipe
+/// with 64 hexadecimal digits, fresh for every job), `GLEANER_LAUNCHER`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
 /// of the host's cores.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -146,6 +148,7 @@ pub struct Outcome {
     /// 0; after a failure, that worker's (128 + n after signal n); 130 after Ctrl-C, 143 after SIGTERM, [`OVER_LIMIT`] after
     /// the job's limit.
     pub exit_code: u8,
-    /// Who failed; none if nobody did, or if the job was interrupted or over its limit before anybody did.
+    /// Who failed, which is the job's last line; none if nobody did, or if the job was interrupted or over its limit before
+    /// anybody did.
     pub failure: Option<Failure>,
 }

@@ -1,29 +1,32 @@
 //! Shows what the workers print: whole lines, each behind its rank.
 //!
 //! Two threads write, one to each stream, so that a reader who is slow (a pager, a full disk) holds back the workers
-//! but never the launcher: it still hears Ctrl-C. When a stream is closed, what would go there is dropped: a training
-//! job does not end because its log does.
+//! but never the launcher: it still hears Ctrl-C. What workers say on standard error holds them back for a second at most,
+//! and is then dropped, since events and the last words of a job travel there. When a stream is closed, what would go there
+//! is dropped: a training job does not end because its log does.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::worker::News;
 use super::{Output, STANDARD_ERROR, STANDARD_OUTPUT};
+use crate::report;
 
 /// How many chunks may wait for a slow reader before the workers do.
 const WAITING: usize = 256;
 
+/// How long to wait for room before looking again.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Writes to the launcher's own standard output and standard error.
 pub(super) struct Screen {
-    out: Pen,
-    err: Pen,
-    finished: [oneshot::Receiver<()>; 2],
-}
-
-struct Pen {
-    queue: mpsc::Sender<Vec<u8>>,
-    colour: bool,
+    out: mpsc::Sender<Vec<u8>>,
+    out_finished: oneshot::Receiver<()>,
+    /// Whether prefixes have colours, on standard output and on standard error.
+    colours: [bool; 2],
 }
 
 /// One worker's share of the screen.
@@ -47,45 +50,55 @@ pub(super) struct Style {
 #[derive(Clone)]
 enum To {
     Nowhere,
-    /// To a thread that writes, behind a prefix.
-    Stream(mpsc::Sender<Vec<u8>>, Vec<u8>),
+    /// To the thread that writes standard output, behind a prefix.
+    Out(mpsc::Sender<Vec<u8>>, Vec<u8>),
+    /// To the thread that writes standard error, behind a prefix.
+    Err(Vec<u8>),
     /// To the supervisor, as an event of that kind.
     Supervisor(mpsc::Sender<(u32, News)>, u32, &'static str),
 }
 
 impl Screen {
-    /// Starts the two threads.
+    /// Starts the thread that writes standard output.
     pub fn new() -> io::Result<Screen> {
-        let (out, out_finished) = pen("out", io::stdout().is_terminal(), || Box::new(io::stdout()))?;
-        let (err, err_finished) = pen("err", io::stderr().is_terminal(), || Box::new(io::stderr()))?;
-        Ok(Screen { out, err, finished: [out_finished, err_finished] })
+        let (out, waiting) = mpsc::channel(WAITING);
+        let (finish, out_finished) = oneshot::channel();
+        std::thread::Builder::new().name("launch-out".to_owned()).spawn(move || {
+            write(io::stdout(), waiting);
+            let _ = finish.send(());
+        })?;
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let colours = [io::stdout().is_terminal(), io::stderr().is_terminal()].map(|is| is && !plain);
+        Ok(Screen { out, out_finished, colours })
     }
 
     /// The share of one of `world` workers.
     pub fn sheet(&self, output: Output, rank: u32, world: u32, news: &mpsc::Sender<(u32, News)>) -> Sheet {
-        let behind = |pen: &Pen| To::Stream(pen.queue.clone(), prefix(rank, world, pen.colour));
-        let plain = |pen: &Pen| To::Stream(pen.queue.clone(), Vec::new());
+        let out = |prefix| To::Out(self.out.clone(), prefix);
+        let [out_prefix, err_prefix] = self.colours.map(|colour| prefix(rank, world, colour));
         let told = |kind| To::Supervisor(news.clone(), rank, kind);
         let lines = |to| Style { to, raw: false };
         match (output, rank) {
-            (Output::Prefixed, _) => Sheet { out: lines(behind(&self.out)), err: lines(behind(&self.err)) },
+            (Output::Prefixed, _) => Sheet { out: lines(out(out_prefix)), err: lines(To::Err(err_prefix)) },
             (Output::RankZero, 0) => {
-                Sheet { out: Style { to: plain(&self.out), raw: true }, err: lines(plain(&self.err)) }
+                Sheet { out: Style { to: out(Vec::new()), raw: true }, err: lines(To::Err(Vec::new())) }
             }
-            (Output::RankZero, _) => Sheet { out: lines(To::Nowhere), err: lines(behind(&self.err)) },
+            (Output::RankZero, _) => Sheet { out: lines(To::Nowhere), err: lines(To::Err(err_prefix)) },
             (Output::Told, _) => {
                 Sheet { out: lines(told(STANDARD_OUTPUT)), err: lines(told(STANDARD_ERROR)) }
             }
         }
     }
 
-    /// Waits until everything is written.
+    /// Waits until everything is written; on standard error, for as long as somebody reads.
     pub async fn finish(self) {
-        let Screen { out, err, finished } = self;
-        drop((out, err));
-        for stream in finished {
-            // An error means that the thread is gone, which is as finished as it gets.
-            let _ = stream.await;
+        let Screen { out, out_finished, .. } = self;
+        drop(out);
+        // An error means that the thread is gone, which is as finished as it gets.
+        let _ = out_finished.await;
+        while !report::is_done() {
+            sleep(PAUSE).await;
         }
     }
 }
@@ -95,8 +108,15 @@ impl Style {
     pub async fn line(&self, line: &[u8]) {
         match &self.to {
             To::Nowhere => {}
-            // A writing thread outlives every queue; if it was lost all the same, there is nowhere to write.
-            To::Stream(queue, prefix) => drop(queue.send([prefix, line, b"\n"].concat()).await),
+            // The writing thread outlives every queue; if it was lost all the same, there is nowhere to write.
+            To::Out(queue, prefix) => drop(queue.send([prefix, line, b"\n"].concat()).await),
+            To::Err(prefix) => {
+                let mut line = [prefix, line, b"\n"].concat();
+                while let Err(refused) = report::offer(line) {
+                    sleep(PAUSE).await;
+                    line = refused;
+                }
+            }
             To::Supervisor(news, rank, kind) => {
                 let text = String::from_utf8_lossy(line).into_owned();
                 drop(news.send((*rank, News::Told((*kind).to_owned(), text.into()))).await);
@@ -104,32 +124,20 @@ impl Style {
         }
     }
 
-    /// Shows bytes as they are.
+    /// Shows bytes of standard output as they are.
     pub async fn bytes(&self, bytes: &[u8]) {
-        if let To::Stream(queue, _) = &self.to {
+        if let To::Out(queue, _) = &self.to {
             drop(queue.send(bytes.to_vec()).await);
         }
     }
 }
 
-fn pen(
-    name: &str,
-    terminal: bool,
-    stream: impl FnOnce() -> Box<dyn Write> + Send + 'static,
-) -> io::Result<(Pen, oneshot::Receiver<()>)> {
-    let (queue, mut waiting) = mpsc::channel::<Vec<u8>>(WAITING);
-    let (finish, finished) = oneshot::channel();
-    std::thread::Builder::new().name(format!("launch-{name}")).spawn(move || {
-        let mut stream = stream();
-        let mut open = true;
-        while let Some(bytes) = waiting.blocking_recv() {
-            open = open && stream.write_all(&bytes).and_then(|()| stream.flush()).is_ok();
-        }
-        let _ = finish.send(());
-    })?;
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    Ok((Pen { queue, colour: terminal && !plain }, finished))
+/// Writes what comes, until all are gone who could send more.
+fn write(mut stream: impl Write, mut waiting: mpsc::Receiver<Vec<u8>>) {
+    let mut open = true;
+    while let Some(bytes) = waiting.blocking_recv() {
+        open = open && stream.write_all(&bytes).and_then(|()| stream.flush()).is_ok();
+    }
 }
 
 /// `[2] `, as wide for every rank, in one of six colours.

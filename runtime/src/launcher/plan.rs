@@ -2,28 +2,32 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
 
+use gleaner_transport::Secret;
+use zeroize::Zeroizing;
+
+use super::listener::Listener;
 use super::{Host, Job, LaunchError, wrapper};
-use crate::report;
+use crate::{inherited, report};
 
 /// Ports below the range that systems give out by themselves, so that no outgoing connection takes one first.
 const PORTS: std::ops::RangeInclusive<u16> = 20000..=32767;
 
 /// Set by the launcher for every worker, and by nobody else.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 8] = [
     "GLEANER_RANK",
     "GLEANER_WORLD_SIZE",
     "GLEANER_LOCAL_RANK",
     "GLEANER_LOCAL_WORLD_SIZE",
     "GLEANER_RENDEZVOUS",
-    "GLEANER_SECRET",
+    inherited::SECRET,
+    inherited::LISTENER,
     report::LAUNCHER,
 ];
 
 /// Handed on from the launcher's own environment, which an agent such as ssh does not carry.
-const INHERITED: [&str; 3] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "GLEANER_TIMEOUT"];
+const INHERITED: [&str; 4] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "GLEANER_TIMEOUT", "GLEANER_PLAIN"];
 
 /// One worker's place.
 pub(super) struct Seat {
@@ -36,8 +40,10 @@ pub(super) struct Seat {
     pub command: Vec<String>,
     /// Where the program runs.
     pub directory: String,
-    /// What that shell reads.
-    pub script: Vec<u8>,
+    /// What that shell reads: the secret that it hands to the worker, and the rest.
+    pub script: [Zeroizing<Vec<u8>>; 2],
+    /// For rank 0 on this machine, where the workers find each other.
+    pub listener: Option<Listener>,
 }
 
 /// The whole job, worker by worker in rank order.
@@ -49,11 +55,13 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
     if job.agent.is_empty() && job.hosts.len() > 1 {
         return Err(LaunchError::NoAgent { hosts: job.hosts.len() });
     }
-    let rendezvous = match &job.rendezvous {
-        Some(address) => checked(address)?,
-        None => rendezvous(first, job.port, job.agent.is_empty())?,
+    let (rendezvous, mut listener) = match &job.rendezvous {
+        Some(address) => (checked(address)?, None),
+        None if job.agent.is_empty() => here(first, job.port)?,
+        None => (rendezvous(first, job.port)?, None),
     };
-    let secret: String = random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = Secret::random()
+        .map_err(|error| LaunchError::System { what: "draw a secret", source: io::Error::other(error) })?;
     let directory = match &job.directory {
         Some(directory) => directory.clone().into_os_string(),
         None => std::env::current_dir()
@@ -68,14 +76,19 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
         for local_rank in 0..host.slots {
             let rank = seats.len() as u32;
             let numbers = [rank, world, local_rank, host.slots].map(|number| number.to_string());
-            let own = numbers.into_iter().chain([rendezvous.clone(), secret.clone(), "1".to_owned()]);
-            let own = RESERVED.iter().map(|&name| name.to_owned()).zip(own);
+            // The first of all is rank 0. What others inherit from a launcher of this one is not theirs.
+            let listener: Option<Listener> = listener.take();
+            let [listens_at, secret_at] =
+                [listener.as_ref().map(Listener::number).unwrap_or_default(), wrapper::SECRET_AT.to_string()];
+            let own = [rendezvous.clone(), secret_at, listens_at.clone(), "1".to_owned()];
+            let own = RESERVED.iter().map(|&name| name.to_owned()).zip(numbers.into_iter().chain(own));
             let environment: Vec<_> = shared.iter().cloned().chain(own).collect();
             let worker = wrapper::Worker {
                 directory: &directory,
                 program: &job.program,
                 environment: &environment,
                 local_workers: host.slots,
+                listens_at: &listens_at,
             };
             let script = wrapper::script(&worker);
             seats.push(Seat {
@@ -84,7 +97,8 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
                 host_index,
                 command: command(job, host),
                 directory: directory.display().to_string(),
-                script,
+                script: [wrapper::secret(&secret), script.into()],
+                listener,
             });
         }
     }
@@ -129,12 +143,23 @@ fn check_environment(variables: &[(String, String)]) -> Result<(), LaunchError> 
     Ok(())
 }
 
-/// The address where the workers find each other: the first host's, on a port that is probably free there.
-fn rendezvous(first: &Host, port: Option<u16>, local: bool) -> Result<String, LaunchError> {
-    if local {
-        let port = port.map_or_else(free_port, Ok)?;
-        return Ok(format!("{}:{port}", first.address.as_deref().unwrap_or("127.0.0.1")));
+/// The address where the workers find each other on this machine, and a socket that is bound to it: rank 0 is given it, so that
+/// nobody takes the port meanwhile. What was asked for and cannot be had is left for rank 0 to speak of.
+fn here(first: &Host, port: Option<u16>) -> Result<(String, Option<Listener>), LaunchError> {
+    let host = first.address.as_deref().unwrap_or("127.0.0.1");
+    let mut found = (port.map_or_else(random_port, Ok)?, None);
+    for _ in 0..100 {
+        found.1 = Listener::bind(host, found.0);
+        if found.1.is_some() || port.is_some() {
+            break;
+        }
+        found.0 = random_port()?;
     }
+    Ok((format!("{host}:{}", found.0), found.1))
+}
+
+/// The address where the workers find each other: the first host's, on a port that is probably free there.
+fn rendezvous(first: &Host, port: Option<u16>) -> Result<String, LaunchError> {
     let name = first.name.rsplit('@').next().unwrap_or(&first.name);
     let address = first.address.as_deref().unwrap_or(name);
     let port = port.map_or_else(random_port, Ok)?;
@@ -152,16 +177,6 @@ fn checked(address: &str) -> Result<String, LaunchError> {
         port && !host.is_empty() && (bracketed || !host.contains([':', '[', ']', ' ']))
     });
     if valid { Ok(address.to_owned()) } else { Err(LaunchError::Rendezvous { found: address.to_owned() }) }
-}
-
-fn free_port() -> Result<u16, LaunchError> {
-    for _ in 0..100 {
-        let port = random_port()?;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(LaunchError::NoPort { first: *PORTS.start(), last: *PORTS.end() })
 }
 
 fn random_port() -> Result<u16, LaunchError> {
@@ -184,7 +199,7 @@ mod tests {
 
     fn lines(job: &Job, name: &str) -> Vec<String> {
         let seats = seats(job).unwrap();
-        let texts = seats.iter().map(|seat| String::from_utf8_lossy(&seat.script).into_owned());
+        let texts = seats.iter().map(|seat| String::from_utf8_lossy(&seat.script[1]).into_owned());
         let prefix = format!("export {name}=");
         texts
             .map(|text| {
@@ -229,8 +244,11 @@ mod tests {
     #[test]
     fn a_secret_is_fresh_for_every_job_and_the_same_for_every_worker() {
         let job = Job::local(2, ["train"]);
-        let (one, two) = (lines(&job, "GLEANER_SECRET"), lines(&job, "GLEANER_SECRET"));
-        assert!(one[0].len() == 64 && one[0].bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let secrets =
+            || seats(&job).unwrap().into_iter().map(|seat| seat.script[0].to_vec()).collect::<Vec<_>>();
+        let (one, two) = (secrets(), secrets());
+        let assigned = b"unset gleaner_secret; gleaner_secret=";
+        assert!(one[0].starts_with(assigned) && one[0].len() == assigned.len() + 64 + 1);
         assert_eq!(one[0], one[1]);
         assert_ne!(one[0], two[0]);
     }

@@ -1,6 +1,6 @@
 //! Runs a job: starts all workers, waits for the first failure or for Ctrl-C, and ends whoever is left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,15 @@ use super::{Event, Job, LaunchError, OVER_LIMIT, Outcome};
 
 /// How many connections to one host are made at the same time. An ssh server refuses some beyond ten.
 const CONNECTING: usize = 8;
+
+/// How often those that still run are looked at when others have ended.
+const LOOKING: Duration = Duration::from_secs(1);
+
+/// After this long a worker that is stopped when the others have ended is ended.
+const STOPPED: Duration = Duration::from_secs(10);
+
+/// On most machines.
+const SIGSTOP: u8 = 19;
 
 /// Runs a job to its end, and shows its output. Blocks; `on_event` hears what the workers tell.
 ///
@@ -49,6 +58,7 @@ async fn supervise(
     let mut interrupts = Interrupts::new().map_err(system("listen to signals"))?;
     let screen = Screen::new().map_err(system("start a thread"))?;
     let (stage, watched) = watch::channel(Stage::Run);
+    let (looks, looked_at) = watch::channel(());
     let (news, mut arriving) = mpsc::channel(64);
     let mut workers = JoinSet::new();
     let mut connecting: HashMap<usize, Arc<Semaphore>> = HashMap::new();
@@ -60,16 +70,20 @@ async fn supervise(
             sheet: screen.sheet(job.output, seat.rank, world, &news),
             connecting: connecting.clone(),
             stage: watched.clone(),
+            looks: looked_at.clone(),
             news: news.clone(),
             seat,
         };
         workers.spawn(worker.tend());
     }
-    drop((news, watched));
+    drop((news, watched, looked_at));
 
     let mut course = Course {
         on_event,
         stage,
+        looks,
+        next_look: None,
+        running: (0..world).map(|rank| (rank, None)).collect(),
         grace: job.grace,
         deadline: None,
         record: Record::default(),
@@ -78,7 +92,7 @@ async fn supervise(
     };
     let mut limit = job.limit.map(|limit| Instant::now() + limit);
     loop {
-        let deadline = course.deadline;
+        let (deadline, next_look) = (course.deadline, course.next_look);
         tokio::select! {
             next = arriving.recv() => match next {
                 Some((rank, news)) => course.hear(rank, news),
@@ -87,6 +101,7 @@ async fn supervise(
             },
             code = interrupts.next() => course.end_early(code),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => course.stop(Stage::Stop),
+            () = sleep_until(next_look.unwrap_or_else(Instant::now)), if next_look.is_some() => course.look(),
             () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => {
                 limit = None;
                 course.end_early(OVER_LIMIT);
@@ -102,6 +117,12 @@ async fn supervise(
 struct Course<F> {
     on_event: F,
     stage: watch::Sender<Stage>,
+    /// Asks all workers how they are.
+    looks: watch::Sender<()>,
+    /// When to ask next, once somebody has ended well.
+    next_look: Option<Instant>,
+    /// Whose program has not ended; since when it is stopped, and how much processor time it had used by then.
+    running: BTreeMap<u32, Option<(u64, Instant)>>,
     grace: Duration,
     /// When the others' grace after a failure is over.
     deadline: Option<Instant>,
@@ -118,8 +139,11 @@ impl<F: FnMut(Event)> Course<F> {
             // Whoever is being ended looks to others as if it had failed.
             News::Blamed(_) if *self.stage.borrow() > Stage::Run => {}
             News::Blamed(failed) => self.record.reported(rank, failed),
-            News::Exited(code) => self.ended(rank, (code != 0).then_some(Bad::Exit(code))),
-            News::Gone(Gone::Lost { code, reason }) => self.ended(rank, Some(Bad::Lost { code, reason })),
+            News::Looked { stopped, time } => self.looked(rank, stopped.then_some(time)),
+            News::Exited { code, said } => self.ended(rank, (code != 0).then_some(Bad::Exit { code, said })),
+            News::Gone(Gone::Lost { code, reason }) => {
+                self.ended(rank, Some(Bad::Otherwise { code, reason }));
+            }
             News::Gone(Gone::Refused(error)) => {
                 self.error.get_or_insert(error);
                 self.stop(Stage::Stop);
@@ -129,11 +153,44 @@ impl<F: FnMut(Event)> Course<F> {
     }
 
     fn ended(&mut self, rank: u32, bad: Option<Bad>) {
+        self.running.remove(&rank);
         if *self.stage.borrow() > Stage::Run {
             self.record.stopped(rank);
         } else if let Some(bad) = bad {
             self.record.ended(rank, bad);
             self.deadline.get_or_insert_with(|| Instant::now() + self.grace);
+        } else {
+            self.record.ended_well(rank);
+            self.next_look.get_or_insert_with(|| Instant::now() + LOOKING);
+        }
+    }
+
+    /// Asks how those are that still run when others have ended well. Nobody waits for them any more who would notice
+    /// that they are stopped.
+    fn look(&mut self) {
+        self.next_look = Some(Instant::now() + LOOKING);
+        if *self.stage.borrow() == Stage::Run {
+            self.looks.send_replace(());
+        }
+    }
+
+    /// A worker is stopped and has used so much processor time, or it is not stopped.
+    fn looked(&mut self, rank: u32, stopped: Option<u64>) {
+        let Some(seen) = self.running.get_mut(&rank) else { return };
+        match (stopped, &seen) {
+            (Some(time), Some((before, _))) if time == *before => {}
+            _ => *seen = stopped.map(|time| (time, Instant::now())),
+        }
+        let is_stuck =
+            |seen: &Option<(u64, Instant)>| seen.is_some_and(|(_, since)| since.elapsed() >= STOPPED);
+        if *self.stage.borrow() == Stage::Run && !self.record.failed() && self.running.values().all(is_stuck)
+        {
+            let reason = format!(
+                "it was stopped, as by SIGSTOP, when the others had ended, and did not go on within {} s",
+                STOPPED.as_secs()
+            );
+            self.record.ended(rank, Bad::Otherwise { code: 128 + SIGSTOP, reason });
+            self.stop(Stage::Stop);
         }
     }
 
@@ -172,8 +229,8 @@ impl<F: FnMut(Event)> Course<F> {
             (Some(exit_code), _) => Ok(Outcome { exit_code, failure: None }),
             (None, Some(error)) => Err(error),
             (None, None) => {
-                let failure = self.record.verdict();
-                Ok(Outcome { exit_code: failure.as_ref().map_or(0, |failure| failure.code), failure })
+                let (failure, exit_code) = self.record.verdict().unzip();
+                Ok(Outcome { exit_code: exit_code.unwrap_or(0), failure })
             }
         }
     }

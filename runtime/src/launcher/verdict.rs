@@ -1,40 +1,16 @@
 //! Which rank failed, why, and at which step.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use crate::report::Failed;
-
-/// The worker that made a job fail. Its text is the job's last line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The worker.
-    pub rank: u32,
-    /// The step it was in, as far as anybody reported it.
-    pub step: Option<u64>,
-    /// What happened, in words.
-    pub reason: String,
-    /// The exit code of the job: the worker's own, 128 + n after signal n.
-    pub code: u8,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "rank {} failed", self.rank)?;
-        if let Some(step) = self.step {
-            write!(f, " at step {step}")?;
-        }
-        write!(f, ": {}", self.reason)
-    }
-}
+use crate::failure::Failure;
 
 /// How a worker ended badly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bad {
-    /// Its exit code, as a shell tells it: 128 + n after signal n.
-    Exit(u8),
-    /// Whatever connected it to the launcher ended first, with this exit code.
-    Lost { code: u8, reason: String },
+    /// Its exit code, as a shell tells it: 128 + n after signal n; and its last line on standard error.
+    Exit { code: u8, said: String },
+    /// In another way: what connected it to the launcher ended first, or it was stopped. With this exit code for the job.
+    Otherwise { code: u8, reason: String },
 }
 
 /// What became of the workers.
@@ -44,8 +20,10 @@ pub(super) struct Record {
     bad: Vec<(u32, Bad)>,
     /// Who had to be stopped after a failure.
     stopped: Vec<u32>,
+    /// Who ended with exit code 0.
+    well: Vec<u32>,
     /// Who blamed whom, in the order of time.
-    reports: Vec<(u32, Failed)>,
+    reports: Vec<(u32, Failure)>,
 }
 
 impl Record {
@@ -54,14 +32,19 @@ impl Record {
         self.bad.push((rank, bad));
     }
 
+    /// A worker ended with exit code 0.
+    pub fn ended_well(&mut self, rank: u32) {
+        self.well.push(rank);
+    }
+
     /// A worker still ran when the launcher ended the job.
     pub fn stopped(&mut self, rank: u32) {
         self.stopped.push(rank);
     }
 
     /// A worker said who is to blame.
-    pub fn reported(&mut self, by: u32, failed: Failed) {
-        self.reports.push((by, failed));
+    pub fn reported(&mut self, by: u32, failure: Failure) {
+        self.reports.push((by, failure));
     }
 
     /// Whether anyone ended badly.
@@ -69,39 +52,51 @@ impl Record {
         !self.bad.is_empty()
     }
 
-    /// The failure; none while nobody ended badly.
+    /// The failure, and the exit code of the job: the worker's own. None while nobody ended badly.
     ///
     /// One failure makes others fail, in no particular order, so time alone does not tell. The culprit is whom most
-    /// workers blame, provided that it ended badly or hung until it was stopped; without such a rank, the first to end.
-    pub fn verdict(&self) -> Option<Failure> {
+    /// workers blame, be it that it ended badly, hung until it was stopped, or ended well and too early; if they blame nobody,
+    /// the first to end badly. It speaks for itself, unless it blames another: then those speak who blame it.
+    pub fn verdict(&self) -> Option<(Failure, u8)> {
         let (first, _) = self.bad.first()?;
         let rank = self.most_blamed().unwrap_or(*first);
         let own = self.reports.iter().find(|(by, _)| *by == rank).map(|(_, report)| report);
-        let others = || self.reports.iter().map(|(_, report)| report).filter(|report| report.culprit == rank);
+        let others = || self.reports.iter().map(|(_, report)| report).filter(|report| report.rank == rank);
         let step = own.and_then(|report| report.step).or_else(|| others().find_map(|report| report.step));
         let bad = self.bad.iter().find(|(ended, _)| *ended == rank);
-        let said = own.map(|report| one_line(&report.reason)).filter(|reason| !reason.is_empty());
+        let of_others = || others().map(|report| one_line(&report.reason)).find(|reason| !reason.is_empty());
+        let said = match (own.filter(|own| !own.reason.is_empty()), of_others()) {
+            (Some(own), Some(reason)) if own.rank != rank => {
+                Some(format!("{reason}; it says itself: {}", one_line(&own.to_string())))
+            }
+            (own, _) => own.map(|own| one_line(&own.reason)),
+        };
         let (reason, code) = match bad {
             Some((_, bad)) => (bad.reason(said), bad.code()),
             None => {
-                let said = said.or_else(|| others().map(|report| one_line(&report.reason)).next());
-                let reason = said.filter(|reason| !reason.is_empty());
-                (reason.unwrap_or_else(|| "it did not end by itself".to_owned()), self.bad[0].1.code())
+                let reason = said.or_else(of_others);
+                let mut reason = reason.unwrap_or_else(|| "it did not end by itself".to_owned());
+                if self.well.contains(&rank) {
+                    reason.push_str(" (exit code 0)");
+                }
+                (reason, self.bad[0].1.code())
             }
         };
-        Some(Failure { rank, step, reason, code })
+        Some((Failure { rank, step, reason }, code))
     }
 
     fn most_blamed(&self) -> Option<u32> {
+        // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause.
+        let is_rank_0_fine = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
         let mut blame: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (by, report) in &self.reports {
-            let voters = blame.entry(report.culprit).or_default();
+        for (by, report) in self.reports.iter().filter(|(_, report)| report.rank != 0 || !is_rank_0_fine) {
+            let voters = blame.entry(report.rank).or_default();
             if !voters.contains(by) {
                 voters.push(*by);
             }
         }
         let ended = self.bad.iter().map(|(rank, _)| rank);
-        let suspects: Vec<u32> = ended.chain(&self.stopped).copied().collect();
+        let suspects: Vec<u32> = ended.chain(&self.stopped).chain(&self.well).copied().collect();
         let votes = |rank: &u32| blame.get(rank).map_or(0, Vec::len);
         // Of equals, max_by_key takes the last: going backwards, that is the first to end.
         suspects.iter().rev().filter(|rank| votes(rank) > 0).max_by_key(|rank| votes(rank)).copied()
@@ -111,20 +106,21 @@ impl Record {
 impl Bad {
     fn code(&self) -> u8 {
         match self {
-            Bad::Exit(code) | Bad::Lost { code, .. } => *code,
+            Bad::Exit { code, .. } | Bad::Otherwise { code, .. } => *code,
         }
     }
 
-    /// `said` is the worker's own account.
-    fn reason(&self, said: Option<String>) -> String {
-        let bare = match self {
-            Bad::Exit(code) => ended(*code),
-            Bad::Lost { reason, .. } => reason.clone(),
-        };
-        match (said, self) {
-            (Some(said), Bad::Exit(code)) if *code <= 128 => format!("{said} (exit code {code})"),
-            (Some(said), _) => format!("{said} ({bare})"),
-            (None, _) => bare,
+    /// `report` is the worker's own account. A program that ends by itself without one has often printed its error.
+    fn reason(&self, report: Option<String>) -> String {
+        match (report, self) {
+            (Some(report), Bad::Exit { code, .. }) if *code <= 128 => format!("{report} (exit code {code})"),
+            (Some(report), Bad::Exit { code, .. }) => format!("{report} ({})", ended(*code)),
+            (Some(report), Bad::Otherwise { reason, .. }) => format!("{report} ({reason})"),
+            (None, Bad::Exit { code, said }) if *code <= 128 && !said.is_empty() => {
+                format!("{}; its last words: {said}", ended(*code))
+            }
+            (None, Bad::Exit { code, .. }) => ended(*code),
+            (None, Bad::Otherwise { reason, .. }) => reason.clone(),
         }
     }
 }
@@ -174,16 +170,18 @@ mod tests {
     use super::*;
 
     fn record(bad: &[(u32, u8)], stopped: &[u32], reports: &[(u32, u32, Option<u64>, &str)]) -> Record {
-        let bad = bad.iter().map(|&(rank, code)| (rank, Bad::Exit(code))).collect();
-        let failed = |&(by, culprit, step, reason): &(u32, u32, Option<u64>, &str)| {
-            (by, Failed { culprit, step, reason: reason.to_owned() })
+        let exit = |code| Bad::Exit { code, said: String::new() };
+        let bad = bad.iter().map(|&(rank, code)| (rank, exit(code))).collect();
+        let failed = |&(by, rank, step, reason): &(u32, u32, Option<u64>, &str)| {
+            (by, Failure { rank, step, reason: reason.to_owned() })
         };
-        Record { bad, stopped: stopped.to_vec(), reports: reports.iter().map(failed).collect() }
+        let reports = reports.iter().map(failed).collect();
+        Record { bad, stopped: stopped.to_vec(), reports, ..Record::default() }
     }
 
     fn line(record: &Record) -> (String, u8) {
-        let failure = record.verdict().unwrap();
-        (failure.to_string(), failure.code)
+        let (failure, code) = record.verdict().unwrap();
+        (failure.to_string(), code)
     }
 
     #[test]
@@ -191,6 +189,17 @@ mod tests {
         let (line, code) = line(&record(&[(3, 7), (1, 137)], &[0], &[]));
         assert_eq!((line.as_str(), code), ("rank 3 failed: exited with code 7", 7));
         assert_eq!(record(&[], &[], &[]).verdict(), None);
+    }
+
+    #[test]
+    fn without_a_report_the_last_line_tells_why() {
+        let said = |code| {
+            let said = "Error: no secret".to_owned();
+            let record = Record { bad: vec![(1, Bad::Exit { code, said })], ..Record::default() };
+            record.verdict().unwrap().0.to_string()
+        };
+        assert_eq!(said(1), "rank 1 failed: exited with code 1; its last words: Error: no secret");
+        assert_eq!(said(137), "rank 1 failed: killed by signal 9 (SIGKILL)");
     }
 
     #[test]
@@ -210,9 +219,31 @@ mod tests {
     }
 
     #[test]
-    fn blame_for_one_that_ended_well_does_not_count() {
-        let (line, _) = line(&record(&[(0, 1)], &[], &[(0, 2, Some(4), "rank 2 closed its link")]));
-        assert_eq!(line, "rank 0 failed at step 4: rank 2 closed its link (exit code 1)");
+    fn one_that_ended_well_is_named_if_most_blame_it() {
+        let left = "it left the job while others still needed it";
+        let mut unequal = record(&[(0, 1), (2, 1)], &[], &[(0, 1, Some(4), left), (2, 1, Some(4), left)]);
+        unequal.ended_well(1);
+        unequal.ended_well(3);
+        let expected = format!("rank 1 failed at step 4: {left} (exit code 0)");
+        assert_eq!(line(&unequal), (expected, 1));
+        // As many blame one that ended badly.
+        unequal.reported(1, Failure { rank: 2, step: None, reason: "gone".to_owned() });
+        unequal.reported(3, Failure { rank: 2, step: None, reason: "gone".to_owned() });
+        let own = format!("it says itself: rank 1 failed at step 4: {left}");
+        assert_eq!(line(&unequal).0, format!("rank 2 failed at step 4: gone; {own} (exit code 1)"));
+    }
+
+    #[test]
+    fn rank_0_that_blames_another_is_not_blamed_by_those_who_do_not_reach_it() {
+        let gone = "could not reach rank 0";
+        let reports = [(2, 0, None, gone), (3, 0, None, gone), (0, 2, None, "rank 2 did not come")];
+        let (line_of_two, code) = line(&record(&[(2, 1), (0, 1), (3, 1)], &[], &reports));
+        let own = "it says itself: rank 0 failed: could not reach rank 0";
+        let expected = format!("rank 2 failed: rank 2 did not come; {own} (exit code 1)");
+        assert_eq!((line_of_two, code), (expected, 1));
+        // One that is dead blames nobody.
+        let (line, code) = line(&record(&[(0, 137), (2, 1), (3, 1)], &[], &reports[..2]));
+        assert_eq!((line.as_str(), code), ("rank 0 failed: killed by signal 9 (SIGKILL)", 137));
     }
 
     #[test]

@@ -11,12 +11,14 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
+use zeroize::Zeroizing;
 
 use super::LaunchError;
 use super::lines::{Lines, Piece};
 use super::output::{Sheet, Style};
 use super::plan::Seat;
-use crate::report::{self, Failed};
+use crate::failure::Failure;
+use crate::report;
 
 /// How long a shell may take to end a worker: it waits up to four seconds before it kills it, and two after that.
 const ENDING: Duration = Duration::from_secs(8);
@@ -43,9 +45,11 @@ pub(super) enum News {
     /// The worker said something.
     Told(String, Value),
     /// The worker said who is to blame.
-    Blamed(Failed),
-    /// The program ended, with this exit code.
-    Exited(u8),
+    Blamed(Failure),
+    /// Whether one of its processes is stopped, and how much processor time all of them have used, in ticks.
+    Looked { stopped: bool, time: u64 },
+    /// The program ended, with this exit code and this last line on standard error.
+    Exited { code: u8, said: String },
     /// Nothing is left to wait for.
     Gone(Gone),
 }
@@ -69,7 +73,7 @@ struct Seen {
     exited: bool,
     /// What it lacks to start the program.
     refused: Option<String>,
-    /// The last line on standard error, the agent's own included.
+    /// The last line on standard error: the agent's, and once the program was started, the program's.
     said: String,
 }
 
@@ -80,6 +84,8 @@ pub(super) struct Worker {
     /// Limits how many connections to one host are being made at the same time.
     pub connecting: Arc<Semaphore>,
     pub stage: watch::Receiver<Stage>,
+    /// Changes when the launcher wants to know how the worker is.
+    pub looks: watch::Receiver<()>,
     pub news: mpsc::Sender<(u32, News)>,
 }
 
@@ -102,7 +108,8 @@ impl Worker {
             Ok(child) => child,
             Err(error) => return Gone::Refused(error),
         };
-        let lifeline = hold_lifeline(&mut child, std::mem::take(&mut self.seat.script));
+        let script = std::mem::take(&mut self.seat.script);
+        let lifeline = hold_lifeline(&mut child, script, self.looks.clone());
         let (tell_ended, ended) = watch::channel(false);
         let (tell_seen, mut seen) = watch::channel(Seen::default());
         let readers = self.read(&mut child, ended, tell_seen);
@@ -138,17 +145,17 @@ impl Worker {
         self.end(status.ok(), seen, stopping)
     }
 
-    fn spawn(&self) -> Result<Child, LaunchError> {
+    fn spawn(&mut self) -> Result<Child, LaunchError> {
         let command = &self.seat.command;
-        Command::new(&command[0])
-            .args(&command[1..])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // Ctrl-C is for the launcher alone.
-            .process_group(0)
-            .spawn()
-            .map_err(|source| LaunchError::Agent { command: command.join(" "), source })
+        let mut shell = Command::new(&command[0]);
+        shell.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for the launcher alone.
+        shell.process_group(0);
+        let child = match self.seat.listener.take() {
+            Some(listener) => listener.hand_on(|| shell.spawn()),
+            None => shell.spawn(),
+        };
+        child.map_err(|source| LaunchError::Agent { command: command.join(" "), source })
     }
 
     /// Reads both streams, each in a task of its own.
@@ -214,13 +221,24 @@ impl Worker {
     }
 }
 
-/// Sends the script, and keeps standard input open until the task is aborted.
-fn hold_lifeline(child: &mut Child, script: Vec<u8>) -> JoinHandle<()> {
+/// Sends the script and forgets it, and keeps standard input open until the task is aborted. A line there asks how the worker
+/// is.
+fn hold_lifeline(
+    child: &mut Child,
+    script: [Zeroizing<Vec<u8>>; 2],
+    mut looks: watch::Receiver<()>,
+) -> JoinHandle<()> {
     let stdin = child.stdin.take();
     tokio::spawn(async move {
         if let Some(mut stdin) = stdin {
             // Whoever does not read its script has ended already, or ends without having started anything.
-            let _ = stdin.write_all(&script).await;
+            for part in &script {
+                let _ = stdin.write_all(part).await;
+            }
+            drop(script);
+            while looks.changed().await.is_ok() {
+                let _ = stdin.write_all(b"look\n").await;
+            }
             std::future::pending::<()>().await;
         }
     })
@@ -304,7 +322,8 @@ impl Listener {
 
     async fn text(&self, line: &[u8]) {
         let text: String = String::from_utf8_lossy(line).trim().chars().take(300).collect();
-        if !text.is_empty() {
+        // Rules and brackets tell nothing.
+        if text.contains(char::is_alphanumeric) {
             self.seen.send_if_modified(|seen| {
                 seen.said = text;
                 false
@@ -315,13 +334,23 @@ impl Listener {
 
     async fn event(&self, kind: String, body: Value) {
         let news = match kind.as_str() {
-            "launcher.started" => return self.seen.send_modify(|seen| seen.started = true),
+            "launcher.started" => {
+                return self.seen.send_modify(|seen| {
+                    seen.started = true;
+                    seen.said.clear();
+                });
+            }
             "launcher.refused" => {
                 return self.seen.send_modify(|seen| seen.refused = body.as_str().map(str::to_owned));
             }
+            "launcher.looked" => match serde_json::from_value(body) {
+                Ok((stopped, time)) => News::Looked { stopped, time },
+                Err(_) => return,
+            },
             "launcher.exited" => {
                 self.seen.send_modify(|seen| seen.exited = true);
-                News::Exited(body.as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+                let code = body.as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+                News::Exited { code, said: self.seen.borrow().said.clone() }
             }
             report::FAILED => match serde_json::from_value(body) {
                 Ok(failed) => News::Blamed(failed),

@@ -2,7 +2,8 @@
 # braces, so that it is parsed as a whole; what follows on standard input is the lifeline: once it ends, because
 # the launcher asked for it, died, or lost the connection, the worker ends with it. POSIX sh only.
 # Before it stand gleaner_enter (goes to the directory), gleaner_program (becomes the program, with its
-# environment) and gleaner_share (the workers on this host).
+# environment), gleaner_share (the workers on this host) and gleaner_listener (a descriptor for the program alone), and before
+# the braces gleaner_secret.
 
 exec 3<&0 4>&2 </dev/null
 
@@ -45,9 +46,24 @@ gleaner_end() {
     done
 }
 
+# Tells whether somebody in the worker's session is stopped, and the processor time that all in it have used.
+gleaner_look() {
+    [ -n "$gleaner_setsid" ] && [ -e /proc/self/stat ] || return
+    gleaner_stopped=false gleaner_time=0
+    for gleaner_member in $(gleaner_members); do
+        read -r gleaner_stat <"$gleaner_member" || continue
+        # From the state on; the 12th and the 13th are times.
+        set -- ${gleaner_stat##*) }
+        [ "$1" != T ] || gleaner_stopped=true
+        gleaner_time=$((gleaner_time + ${12} + ${13}))
+    done
+    gleaner_event looked "[$gleaner_stopped,$gleaner_time]"
+}
+
+# Each line of the lifeline asks how the worker is.
 gleaner_watch() {
-    while read -r gleaner_line; do :; done
-    gleaner_end
+    while read -r gleaner_line; do gleaner_look; done
+    gleaner_end 4>&-
 }
 
 if ! gleaner_enter 2>/dev/null; then
@@ -79,13 +95,21 @@ if [ -z "$gleaner_setsid" ]; then
     case $- in *m*) ;; *) gleaner_event refused '"sessions"'; exit 1 ;; esac
 fi
 gleaner_event started null
-gleaner_run 3<&- 4>&- &
+# The worker reads the secret from a pipe, at descriptor 3; echo is a part of every shell, and on no process list. The last of
+# a pipeline is the one that $! names, and where there is job control the process group is that of the whole.
+if [ -n "$gleaner_setsid" ]; then
+    echo "$gleaner_secret" | gleaner_run 3<&0 </dev/null 4>&- &
+else
+    { echo "$gleaner_secret" | gleaner_run 3<&0 </dev/null 4>&-; } &
+fi
 gleaner_session=$!
 set +m
+unset gleaner_secret
+[ -z "$gleaner_listener" ] || eval "exec $gleaner_listener<&-"
 
 # From here on this shell is silent: some shells tell of a killed job by quoting its commands.
 exec >/dev/null 2>&1
-gleaner_watch <&3 3<&- 4>&- &
+gleaner_watch <&3 3<&- &
 gleaner_watcher=$!
 exec 3<&-
 wait "$gleaner_session"

@@ -8,7 +8,7 @@ const STEPS: u64 = 6;
 
 /// The numbers on the wire begin again in between.
 fn id(step: u64) -> StepId {
-    StepId::new(0, REDUCERS, 3, (1 << 24) - 3 + step)
+    StepId::new(0, 3, (1 << 24) - 3 + step)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,8 @@ enum Mail {
 
 struct Rank {
     steps: Steps,
-    running: Option<watch::Receiver<Stand>>,
+    /// Where the step stands that is under way.
+    running: Option<Stand>,
     ends: Vec<End>,
     left: bool,
 }
@@ -41,8 +42,11 @@ struct World {
 
 impl World {
     fn new(workers: u32, seed: u64) -> Self {
-        let rank =
-            |rank| Rank { steps: Steps::new(rank, workers), running: None, ends: Vec::new(), left: false };
+        let rank = |rank| {
+            let mut steps = Steps::new(rank, workers, 0);
+            steps.add(id(0), true);
+            Rank { steps, running: None, ends: Vec::new(), left: false }
+        };
         Self {
             ranks: (0..workers).map(rank).collect(),
             links: (0..workers).map(|_| (0..workers).map(|_| VecDeque::new()).collect()).collect(),
@@ -60,9 +64,17 @@ impl World {
 
     fn post(&mut self, from: usize) {
         for deed in self.ranks[from].steps.deeds() {
-            if let Deed::Tell(to, id, word) = deed {
-                assert_eq!(Word::decode(&word.encode()), Some(word));
-                self.links[from][to as usize].push_back(Mail::Word(id, word));
+            match deed {
+                Deed::Tell(to, id, word) => {
+                    assert_eq!(Word::decode(&word.encode()), Some(word));
+                    self.links[from][to as usize].push_back(Mail::Word(id, word));
+                }
+                Deed::Stand(of, stand) => {
+                    let rank = &mut self.ranks[from];
+                    assert_eq!(of, id(rank.ends.len() as u64), "of the step that is under way");
+                    rank.running = Some(stand);
+                }
+                Deed::Discard(_) => {}
             }
         }
     }
@@ -80,8 +92,7 @@ impl World {
     /// Takes note of a cancelled step.
     fn look(&mut self, rank: usize) -> bool {
         let rank = &mut self.ranks[rank];
-        let stand = rank.running.as_ref().map(|stand| *stand.borrow());
-        let Some(Stand::Cancelled { by, cause }) = stand else { return false };
+        let Some(Stand::Cancelled { by, cause }) = rank.running else { return false };
         rank.ends.push(End::Cancelled { by, cause });
         rank.running = None;
         true
@@ -211,9 +222,16 @@ fn who_speaks_out_of_turn_breaks_the_rules() {
         Word::TooLate,
         Word::Cancelled { by: 1, cause: Cause::Wish },
     ];
+    // A gradient whose steps can be cancelled, and one of a kind that cannot.
+    let steps = |rank| {
+        let mut steps = Steps::new(rank, 3, 0);
+        steps.add(id(0), true);
+        steps.add(StepId::new(0, 0, 0), false);
+        steps
+    };
     for (rank, from) in [(0, 1), (1, 0), (1, 2)] {
         for word in words {
-            let answer = Steps::new(rank, 3).heard(from, id(0), word);
+            let answer = steps(rank).heard(from, id(0), word);
             let allowed = match (rank, word) {
                 (0, Word::Ask(_) | Word::Unfinished | Word::Finished) => true,
                 (1, Word::Freeze) => from == 0,
@@ -221,12 +239,17 @@ fn who_speaks_out_of_turn_breaks_the_rules() {
                 _ => false,
             };
             assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank}");
-            let elsewhere = StepId::new(0, 0, 0, 0);
+            let elsewhere = StepId::new(0, 0, 0);
             let wish = matches!(word, Word::Ask(_) | Word::Cancelled { .. });
-            let answer = Steps::new(rank, 3).heard(from, elsewhere, word);
+            let answer = steps(rank).heard(from, elsewhere, word);
             assert_eq!(answer.is_ok(), allowed && !wish, "only a reducer's step can be cancelled at will");
-            let nonfinite = Steps::new(rank, 3).heard(from, elsewhere, Word::Ask(Cause::NonFinite));
+            let nonfinite = steps(rank).heard(from, elsewhere, Word::Ask(Cause::NonFinite));
             assert_eq!(nonfinite.is_ok(), rank == 0, "any step can be skipped");
+            assert_eq!(
+                steps(rank).heard(from, StepId::new(0, 9, 0), word),
+                Ok(()),
+                "a gradient that is gone"
+            );
         }
     }
     assert_eq!(Word::decode(&[]), None);
@@ -238,26 +261,43 @@ fn who_speaks_out_of_turn_breaks_the_rules() {
 
 #[test]
 fn a_rank_whose_values_are_not_finite_is_heard_before_one_that_cancels() {
-    let mut steps = Steps::new(0, 3);
-    let stand = steps.begin(id(0));
+    let mut steps = Steps::new(0, 3, 0);
+    steps.add(id(0), true);
+    assert_eq!(steps.begin(id(0)), Stand::Free);
     steps.ask(id(0), Cause::Wish);
     steps.heard(2, id(0), Word::Ask(Cause::NonFinite)).unwrap();
     steps.heard(1, id(0), Word::Ask(Cause::NonFinite)).unwrap();
     for rank in [1, 2] {
         steps.heard(rank, id(0), Word::Unfinished).unwrap();
     }
-    assert_eq!(*stand.borrow(), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
+    let cancelled = Deed::Stand(id(0), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
+    assert!(steps.deeds().contains(&cancelled));
+    assert!(!steps.expects(id(0)) && steps.expects(id(1)));
 }
 
 /// What ranks say about a step of another epoch is not about the step of this one that has the same numbers.
 #[test]
 fn epochs_have_steps_of_their_own() {
-    let mut steps = Steps::new(1, 3);
-    let stand = steps.begin(StepId::new(5, REDUCERS, 3, 7));
-    let before = StepId::new(4, REDUCERS, 3, 7);
-    steps.heard(0, before, Word::Freeze).unwrap();
-    steps.heard(0, before, Word::Cancelled { by: 2, cause: Cause::Wish }).unwrap();
-    assert_eq!(*stand.borrow(), Stand::Free);
-    assert!(steps.finish(StepId::new(5, REDUCERS, 3, 7)));
-    assert!(!steps.is_over(StepId::new(6, REDUCERS, 3, 7)));
+    let of = |epoch| StepId::new(epoch, 3, 7);
+    let mut steps = Steps::new(1, 3, 0);
+    steps.add(of(5), true);
+    assert_eq!(steps.begin(of(5)), Stand::Free);
+    steps.heard(0, of(4), Word::Freeze).unwrap();
+    steps.heard(0, of(4), Word::Cancelled { by: 2, cause: Cause::Wish }).unwrap();
+    assert_eq!(steps.stand(of(5)), Some(Stand::Free));
+    assert!(steps.finish(of(5)));
+}
+
+/// What is remembered of steps that were not begun is bounded, and it is enough for a rank that is late.
+#[test]
+fn steps_that_are_not_begun_are_remembered_up_to_a_bound() {
+    let mut steps = Steps::new(1, 2, 0);
+    steps.add(id(0), true);
+    for step in 0..u64::from(EARLY) {
+        steps.heard(0, id(step), Word::Freeze).unwrap();
+    }
+    assert_eq!(steps.open.len(), EARLY as usize);
+    let beyond = steps.heard(0, id(u64::from(EARLY)), Word::Freeze);
+    assert!(beyond.is_err_and(|what| what.contains("thousands")), "{beyond:?}");
+    steps.heard(0, id(0), Word::TooLate).unwrap_err();
 }

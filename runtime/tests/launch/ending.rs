@@ -24,11 +24,19 @@ fn a_worker_that_fails_ends_the_others_and_gives_its_exit_code() {
 }
 
 #[test]
+fn what_a_program_prints_before_it_fails_is_in_the_last_line() {
+    let ended = shell(2, "[ $GLEANER_RANK = 0 ] || { echo 'Error: no such layer' >&2; exit 3; }").end();
+    let last = ended.err.lines().last();
+    assert_eq!(last, Some("last: rank 1 failed: exited with code 3; its last words: Error: no such layer"));
+}
+
+#[test]
 fn a_program_that_is_not_there_is_a_failure() {
     let ended = launch(json!({ "workers": 1, "program": ["/nowhere/train"] })).end();
     assert_eq!(ended.code, 127);
     assert!(ended.err.contains("/nowhere/train"), "{}", ended.err);
-    assert!(ended.err.ends_with("exited with code 127, as when a program is not found\n"), "{}", ended.err);
+    let last = ended.err.lines().last().unwrap();
+    assert!(last.contains("exited with code 127, as when a program is not found"), "{last}");
 }
 
 #[test]
@@ -145,4 +153,40 @@ fn a_shell_that_is_killed_is_a_failure_and_its_worker_ends() {
         ended.err
     );
     eventually("all have ended", seconds(8), || sleepers(&nap) == 0);
+}
+
+#[test]
+fn one_that_ended_well_is_named_if_it_left_too_early() {
+    let program = r#"[ $GLEANER_RANK != 1 ] || exit 0
+        printf '\036gleaner {"kind":"failed","body":{"rank":1,"step":9,"reason":"it left too early"}}\n' >&2
+        exit 1"#;
+    let ended = shell(3, program).end();
+    assert_eq!(ended.code, 1);
+    let last = ended.err.lines().last();
+    assert_eq!(last, Some("last: rank 1 failed at step 9: it left too early (exit code 0)"));
+}
+
+#[test]
+fn one_that_is_stopped_when_the_others_have_ended_is_ended_and_named() {
+    let nap = nap();
+    // Itself, or a child that it waits for.
+    let stopped = ["kill -s STOP $$".to_owned(), format!("sleep {nap} & kill -s STOP $!; wait")];
+    let stopped = stopped.map(|stops| shell(3, &format!("[ $GLEANER_RANK != 1 ] || {{ {stops}; }}; exit 0")));
+    // Who goes on, or is not stopped and takes its time, is let be.
+    let goes_on = "(sleep 4; kill -s CONT $$) & kill -s STOP $$; echo goes on";
+    let others = [goes_on, "sleep 13; echo took its time"];
+    let others = others.map(|does| shell(2, &format!("[ $GLEANER_RANK != 1 ] || {{ {does}; }}; exit 0")));
+    for launched in stopped {
+        let ended = launched.end();
+        assert_eq!(ended.code, 147, "{}", ended.err);
+        let expected = "last: rank 1 failed: it was stopped, as by SIGSTOP, when the others had ended, and did not \
+                        go on within 10 s";
+        assert_eq!(ended.err.lines().last(), Some(expected));
+        assert!(ended.took > seconds(10) && ended.took < seconds(20), "{:?}", ended.took);
+    }
+    assert_eq!(sleepers(&nap), 0);
+    for (launched, said) in others.into_iter().zip(["goes on", "took its time"]) {
+        let ended = launched.end();
+        assert_eq!((ended.code, ended.out), (0, format!("[1] {said}\n")), "{}", ended.err);
+    }
 }

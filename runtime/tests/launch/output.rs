@@ -1,5 +1,9 @@
 //! What workers are given, and how their output is shown.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::process::{self, Ended, WORKER, eventually, launch, seconds, shell};
@@ -48,7 +52,7 @@ fn rank_zero_alone_is_shown_as_if_it_ran_alone() {
 
 #[test]
 fn every_worker_finds_its_place_in_its_environment() {
-    let variables = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE RENDEZVOUS SECRET LAUNCHER";
+    let variables = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE RENDEZVOUS SECRET_FD LAUNCHER";
     let program = format!(
         r#"for name in {variables}; do eval "echo $name=\$GLEANER_$name"; done
            echo threads=$RAYON_NUM_THREADS,$OMP_NUM_THREADS; pwd; cat"#
@@ -67,7 +71,7 @@ fn every_worker_finds_its_place_in_its_environment() {
         ];
         assert_eq!(lines[..4], numbers);
         assert!(lines[4].starts_with("RENDEZVOUS=127.0.0.1:"), "{}", lines[4]);
-        assert_eq!(lines[5].len(), "SECRET=".len() + 64);
+        assert_eq!(lines[5], "SECRET_FD=3");
         assert_eq!(
             lines[6..],
             ["LAUNCHER=1".to_owned(), format!("threads={},7", (cores / 2).max(1)), "/".into()]
@@ -76,21 +80,63 @@ fn every_worker_finds_its_place_in_its_environment() {
     assert_eq!(workers[0][4..6], workers[1][4..6]);
 }
 
+/// All that processes are started with: command lines and environments of all that this one may look at.
+fn started_with() -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let of =
+        |file: &'static str| move |entry: &std::fs::DirEntry| std::fs::read(entry.path().join(file)).ok();
+    let entries: Vec<_> = entries.collect();
+    entries.iter().filter_map(of("cmdline")).chain(entries.iter().filter_map(of("environ"))).collect()
+}
+
 #[test]
-fn the_secret_is_on_no_command_line() {
-    let nap = process::nap();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("secret");
-    let program = format!("echo $GLEANER_SECRET >'{0}.new'; mv '{0}.new' '{0}'; sleep {nap}", file.display());
-    let launched = shell(1, &program);
-    eventually("the worker runs", seconds(10), || file.exists() && process::sleepers(&nap) == 1);
-    let secret = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(secret.trim().len(), 64);
-    let lines = process::command_lines();
-    assert!(lines.iter().any(|line| line.contains(&nap)));
-    assert!(lines.iter().all(|line| !line.contains(secret.trim()) && !line.contains("GLEANER_SECRET=")));
-    launched.signal("INT");
-    assert_eq!(launched.end().code, 130);
+fn the_secret_is_on_no_command_line_and_in_no_environment() {
+    for setsid in [true, false] {
+        let nap = process::nap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        // A child that inherits what there is to inherit, and the worker's own secret from its pipe.
+        let program =
+            format!("sleep {nap} & cat <&3 >'{0}.new'; cat <&3; mv '{0}.new' '{0}'; wait", file.display());
+        let mut job = json!({ "workers": 1, "program": ["sh", "-c", program] });
+        if !setsid {
+            // Job control takes its place: a shell and a folder of programs without it.
+            let agent = without_setsid(folder.path());
+            job["hosts"] = json!([["here", 1, null]]);
+            job["agent"] = json!([agent]);
+            job.as_object_mut().unwrap().remove("workers");
+        }
+        let launched = launch(job);
+        eventually("the worker runs", seconds(10), || file.exists() && process::sleepers(&nap) == 1);
+        let secret = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(secret.len(), 65, "once, and a line end");
+        let all = started_with();
+        let has =
+            |bytes: &[u8], word: &str| bytes.windows(word.len()).any(|window| window == word.as_bytes());
+        assert!(
+            all.iter().any(|bytes| has(bytes, &nap))
+                && all.iter().any(|bytes| has(bytes, "GLEANER_SECRET_FD=3"))
+        );
+        assert!(all.iter().all(|bytes| !has(bytes, secret.trim())));
+        launched.signal("INT");
+        assert_eq!(launched.end().code, 130);
+        assert_eq!(process::sleepers(&nap), 0, "without setsid: {}", !setsid);
+    }
+}
+
+/// An agent for this machine whose bash finds all that it may need but setsid.
+fn without_setsid(folder: &Path) -> String {
+    let bin = folder.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["bash", "cat", "mv", "sleep", "date", "grep", "env", "nproc"] {
+        let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().unwrap().stdout;
+        std::os::unix::fs::symlink(String::from_utf8(found).unwrap().trim(), bin.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(bin.join("bash"), bin.join("sh")).unwrap();
+    let agent = folder.join("agent");
+    std::fs::write(&agent, format!("#!/bin/sh\nPATH={}\nshift\nexec \"$@\"\n", bin.display())).unwrap();
+    std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o755)).unwrap();
+    agent.to_str().unwrap().to_owned()
 }
 
 #[test]

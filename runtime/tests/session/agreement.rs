@@ -3,7 +3,7 @@
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Error, Layout, LayoutError, Session};
 
-use crate::job::{self, BOTH, Over};
+use crate::job::{self, NETWORKS, Over};
 
 fn refusals(over: Over, choose: impl Fn(usize) -> (Layout, Method) + Sync) -> Vec<String> {
     job::run(over, 3, |session| {
@@ -19,7 +19,7 @@ fn refusals(over: Over, choose: impl Fn(usize) -> (Layout, Method) + Sync) -> Ve
 #[test]
 fn layouts_and_methods_must_agree() {
     let layout = |last: usize| Layout::new().parameter("a", 10).parameter("b", last);
-    for over in BOTH {
+    for over in NETWORKS {
         for sentence in refusals(over, |rank| (layout(if rank == 2 { 21 } else { 20 }), Method::spardl())) {
             assert!(sentence.starts_with("rank 2 failed"), "{sentence}");
             assert!(
@@ -47,7 +47,7 @@ fn layouts_and_methods_must_agree() {
 
 #[test]
 fn calls_must_agree() {
-    for over in BOTH {
+    for over in NETWORKS {
         let sentences = job::run(over, 3, |session| {
             let result =
                 if session.rank() == 1 { session.barrier() } else { session.all_gather(b"x").map(drop) };

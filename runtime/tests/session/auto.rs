@@ -7,11 +7,11 @@ use gleaner_algorithms::forecast::Model;
 use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_runtime::{Gradients, Layout};
 
-use crate::job::{BOTH, Over, gradient, run};
+use crate::job::{NETWORKS, Over, gradient, run};
 
 #[test]
 fn all_ranks_measure_the_same_in_less_than_two_seconds() {
-    for over in BOTH {
+    for over in NETWORKS {
         let probed = run(over, 3, |session| session.probe(100_000).unwrap());
         for other in &probed {
             assert_eq!((other.network, other.speed), (probed[0].network, probed[0].speed), "{over:?}");
@@ -131,7 +131,7 @@ fn all_ranks_choose_or_none_does() {
 #[test]
 fn a_reducer_takes_the_cheapest_forecast_and_stays_with_it() {
     const N: usize = 2000;
-    for over in BOTH {
+    for over in NETWORKS {
         let chosen = run(over, 3, |session| {
             let choice = Method::auto().density(0.05);
             let mut reducer = session.reducer("a", N, choice.clone()).unwrap();

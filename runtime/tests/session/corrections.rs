@@ -6,7 +6,7 @@ use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::{Element, Method, Reduction};
 use gleaner_runtime::{Gradients, Layout, Session};
 
-use crate::job::{self, BOTH, Over, gradient};
+use crate::job::{self, NETWORKS, Over, gradient};
 
 const N: usize = 900;
 const STEPS: u64 = 12;
@@ -43,7 +43,7 @@ fn file(folder: &Path, session: &Session) -> std::path::PathBuf {
 fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
     for (i, listed) in Method::all().enumerate() {
         let method = listed.clone().density(0.01).corrected(ALL).on_nonfinite(OnNonFinite::Skip);
-        let over = BOTH[i % 2];
+        let over = NETWORKS[i % 2];
         let whole = job::run(over, 3, |session| {
             let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             steps(&session, &mut gradients, 0..STEPS)

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
-use gleaner_runtime::{Error, Failure, Layout};
+use gleaner_runtime::{Error, Failure, Layout, Session};
+use gleaner_transport::{LinkError, Message, Network, Peer, memory};
 
-use crate::job::{self, BOTH, gradient};
+use crate::changed::{Change, Changed};
+use crate::job::{self, NETWORKS, gradient};
 
 const N: usize = 2000;
 
@@ -45,7 +47,7 @@ fn failures(
 
 #[test]
 fn a_gradient_that_is_not_finite_is_refused_everywhere() {
-    for over in BOTH {
+    for over in NETWORKS {
         for (poison, word) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
             let failures = failures(over, |gradients| {
                 let mut g = gradient(N, 2, 3);
@@ -64,12 +66,51 @@ fn a_gradient_that_is_not_finite_is_refused_everywhere() {
 
 #[test]
 fn a_rank_that_leaves_in_the_middle_is_named_by_all_others() {
-    for over in BOTH {
+    for over in NETWORKS {
         let failures = failures(over, |_| None);
         assert_eq!(failures.len(), 4);
         for failure in failures {
             assert_eq!((failure.rank, failure.step), (2, Some(3)), "{failure}");
             assert!(failure.reason.contains("left the job"), "{failure}");
+        }
+    }
+}
+
+/// The rank that reads what nobody has sent knows it first-hand, and all name the other end.
+#[test]
+fn damage_on_the_way_is_told_by_all_ranks_alike() {
+    fn damage(message: Message) -> Result<Message, LinkError> {
+        let is_damaged = !message.tag.is_control() && message.tag.0 & 0xff_ffff == 3;
+        let damaged = LinkError::Damaged { peer: Peer(2), what: "a record does not open".into() };
+        if is_damaged { Err(damaged) } else { Ok(message) }
+    }
+    for workers in 2..=4 {
+        // In a ring, rank 0 reads bags of the last rank alone.
+        let networks = memory::networks(workers).into_iter();
+        let ranks: Vec<_> = networks
+            .map(|network| {
+                std::thread::spawn(move || {
+                    let change: Change = if network.peer() == Peer(0) { damage } else { Ok };
+                    let network = Changed(network, change);
+                    let session = Session::over(async { Ok(network) }, job::TIMEOUT).unwrap();
+                    let mut reducer = session.reducer("r", 8, Method::ring()).unwrap();
+                    let mut steps = (0..9).map(|_| reducer.start(&[1.0; 8])?.wait().map(drop));
+                    steps.find_map(Result::err).unwrap()
+                })
+            })
+            .collect();
+        let failures: Vec<_> = (ranks.into_iter())
+            .map(|rank| match rank.join().unwrap() {
+                Error::Failed(failure) => failure,
+                other => panic!("{other}"),
+            })
+            .collect();
+        for failure in &failures {
+            assert_eq!(failure, &failures[0], "all ranks tell the same");
+            assert_eq!(failure.rank, workers - 1, "{failure}");
+            // What does not open does not tell its step. The sender may be a step ahead of the reader.
+            assert!(matches!(failure.step, Some(2 | 3)), "{failure}");
+            assert!(failure.reason.contains("a record does not open"), "{failure}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::thread::Thread;
 use gleaner_algorithms::Method;
 use gleaner_runtime::{Error, Handle, Layout, LayoutError, Session, Update};
 
-use crate::job::{self, BOTH, Over, gradient};
+use crate::job::{self, NETWORKS, Over, gradient};
 
 /// The smallest executor there is: it knows nothing of tokio.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -61,7 +61,7 @@ fn several_of_different_sizes_and_methods_are_under_way_at_once() {
     let sizes = [1usize, 7, 400, 3000, 70_000];
     // random-k draws others for every reducer, so that no two can be compared.
     let comparable = || Method::all().filter(|m| m.collective().name() != "random-k");
-    for over in BOTH {
+    for over in NETWORKS {
         let equal = job::run(over, 4, |session| {
             let many: Vec<(Method, usize)> =
                 sizes.iter().flat_map(|&n| comparable().map(move |m| (m.density(0.05), n))).collect();
@@ -121,7 +121,7 @@ fn a_handle_is_a_future_for_tokio_too_and_starts_may_stand_between_awaits() {
 #[test]
 fn dropping_a_handle_abandons_the_result_and_not_the_step() {
     let (n, steps, workers) = (600usize, 24u64, 4u32);
-    for over in BOTH {
+    for over in NETWORKS {
         for method in [Method::spardl().density(0.05), Method::ring(), Method::named("rabenseifner").unwrap()]
         {
             let ends = job::run(over, workers, |session| {
@@ -177,7 +177,7 @@ fn the_values_are_free_and_the_next_start_waits_for_the_step_before() {
 #[test]
 fn the_last_step_is_completed_for_the_others_when_its_trainer_has_gone() {
     let n = 4000;
-    for over in BOTH {
+    for over in NETWORKS {
         let ends = job::run(over, 4, |session| {
             let mut reducer = session.reducer("w", n, Method::spardl().density(0.1)).unwrap();
             let values = gradient(n, session.rank(), 0);

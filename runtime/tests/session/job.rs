@@ -1,11 +1,10 @@
 //! Starting a job of several workers in one process.
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_runtime::{Config, Session};
-use gleaner_transport::{Secret, memory};
+use gleaner_transport::{Network, Secret, adverse, memory};
 
 /// Long enough for a busy machine, short enough that a test which waits for it ends.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -14,9 +13,11 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Over {
     Memory,
     Tcp,
+    /// Messages overtake those of other lanes, and payloads lie in memory of the network.
+    Adverse,
 }
 
-pub const BOTH: [Over; 2] = [Over::Memory, Over::Tcp];
+pub const NETWORKS: [Over; 3] = [Over::Memory, Over::Tcp, Over::Adverse];
 
 /// Runs `worker` on every rank of a new job, and gives what each returned.
 pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
@@ -25,8 +26,16 @@ pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sy
         let threads: Vec<_> = match over {
             Over::Memory => memory::networks(workers)
                 .into_iter()
-                .map(|(network, events)| {
-                    scope.spawn(move || worker(Session::over(Arc::new(network), events, TIMEOUT).unwrap()))
+                .map(|network| {
+                    scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()))
+                })
+                .collect(),
+            Over::Adverse => memory::networks(workers)
+                .into_iter()
+                .map(|network| {
+                    let seed = u64::from(network.peer().0) + 1;
+                    let network = adverse::network(network, seed);
+                    scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()))
                 })
                 .collect(),
             Over::Tcp => configs(workers, TIMEOUT)
@@ -48,7 +57,10 @@ pub fn configs(workers: u32, timeout: Duration) -> Vec<Config> {
             world_size: workers,
             rendezvous: Some(rendezvous.clone()),
             secret: Some(secret.clone()),
+            job: "17".to_owned(),
+            is_plain: false,
             timeout,
+            listener: None,
         })
         .collect()
 }

@@ -4,7 +4,7 @@ use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_algorithms::{Method, Reduction};
 use gleaner_runtime::{Error, Gradients, Layout, Session, Update};
 
-use crate::job::{self, BOTH, Over, gradient};
+use crate::job::{self, NETWORKS, Over, gradient};
 
 /// Three groups; the second has two parameters.
 const PARAMETERS: [(&str, usize); 4] = [("a", 300), ("b", 120), ("c", 280), ("d", 200)];
@@ -127,7 +127,7 @@ fn skipping_leaves_no_trace(over: Over, workers: u32, method: Method) {
 
 #[test]
 fn a_skipped_step_leaves_no_trace() {
-    for over in BOTH {
+    for over in NETWORKS {
         for workers in [1, 2, 4] {
             for listed in Method::all() {
                 skipping_leaves_no_trace(over, workers, listed.clone().density(0.05));
@@ -165,7 +165,7 @@ fn what_a_skipping_job_resumes_is_the_same_bit_by_bit() {
 #[test]
 fn a_reducer_skips_its_own_steps() {
     let n = 400;
-    for over in BOTH {
+    for over in NETWORKS {
         for workers in [1, 3] {
             job::run(over, workers, |session| {
                 let rank = session.rank();
@@ -213,7 +213,7 @@ fn a_reducer_skips_its_own_steps() {
 fn cancelling_and_skipping_at_once_leave_nothing_that_is_not_finite() {
     let n = 500;
     let (mut cancelled, mut skipped) = (0, 0);
-    for over in BOTH {
+    for over in NETWORKS {
         let ends = job::run(over, 3, |session| {
             let rank = session.rank();
             let method = Method::spardl().density(0.1).on_nonfinite(OnNonFinite::Skip);
@@ -222,12 +222,15 @@ fn cancelling_and_skipping_at_once_leave_nothing_that_is_not_finite() {
             for step in 0..80 {
                 let mut values = gradient(n, rank, step);
                 let before = reducer.residual().unwrap();
+                // Now the one asks first, now the other, and sometimes both at once.
+                let pause = || std::thread::sleep(std::time::Duration::from_micros(step * 40));
                 if rank == 2 {
                     values[3] = f32::NAN;
-                    std::thread::sleep(std::time::Duration::from_micros(step * 10));
+                    (step % 2 == 0).then(pause);
                 }
                 let handle = reducer.start(&values).unwrap();
                 if rank == 1 {
+                    (step % 2 == 1).then(pause);
                     handle.cancel();
                 }
                 let waits = match handle.wait() {
@@ -256,7 +259,8 @@ fn cancelling_and_skipping_at_once_leave_nothing_that_is_not_finite() {
             *(if *skip { &mut skipped } else { &mut cancelled }) += 1;
         }
     }
-    assert!(cancelled + skipped == 160, "{cancelled} {skipped}");
+    // Both happen, or nothing is tested.
+    assert!(cancelled > 20 && skipped > 20, "{cancelled} {skipped}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 use safetensors::SafeTensors;
 
-use crate::job::{self, BOTH, Over, gradient};
+use crate::job::{self, NETWORKS, Over, gradient};
 
 const PARAMETERS: [(&str, usize); 6] = [("a", 40), ("b", 1), ("c", 25), ("d", 60), ("e", 7), ("f", 33)];
 
@@ -174,7 +174,7 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
             let method = method.clone().density(0.02).coding(coding);
             let method = method.corrected(correction).on_nonfinite(OnNonFinite::Skip);
             let folder = tempfile::tempdir().unwrap();
-            let regrouped = job::run(BOTH[i % 2], 3, |session| {
+            let regrouped = job::run(NETWORKS[i % 2], 3, |session| {
                 let mut gradients = session.gradients(&before(), method.clone()).unwrap();
                 steps(&session, &mut gradients, 0..4);
                 gradients.save(&file(folder.path(), session.rank())).unwrap();
@@ -289,12 +289,11 @@ fn ranks_that_regroup_otherwise_or_at_another_step_fail_with_one_sentence() {
     let failures = job::run(Over::Memory, 3, |session| {
         let mut gradients = session.gradients(&random_layout(&mut randoms(1)), Method::ring()).unwrap();
         if session.rank() == 1 {
-            gradients.load_from(&[] as &[PathBuf]).unwrap_err();
-            return session.barrier().unwrap_err().to_string();
+            return gradients.load_from(&[] as &[PathBuf]).unwrap_err().to_string();
         }
         gradients.regroup(&random_layout(&mut randoms(2))).unwrap_err().to_string()
     });
-    assert!(failures.iter().all(|f| f.contains("rank 1") && f.contains("barrier()")), "{failures:?}");
+    assert!(failures.iter().all(|f| f.contains("rank 1") && f.contains("load_from()")), "{failures:?}");
 }
 
 #[test]
@@ -312,4 +311,48 @@ fn the_method_auto_goes_on_choosing() {
         gradients.methods().iter().map(Method::to_string).collect::<Vec<_>>()
     });
     assert_eq!(methods[0], methods[1]);
+}
+
+/// Two groups become one, which goes on with the threshold of the larger one and not as a method begins.
+#[test]
+fn what_was_learnt_is_carried_over_where_groups_are_merged() {
+    let before = || Layout::new().parameter("small", 100).group().parameter("large", 700);
+    let merged = || Layout::new().parameter("small", 100).parameter("large", 700);
+    for name in ["oktopk", "exdyna"] {
+        let method = Method::named(name).unwrap().density(0.05);
+        let folder = tempfile::tempdir().unwrap();
+        let learnt = |of: &str, group: usize| -> Vec<f64> {
+            let bytes = std::fs::read(folder.path().join(of)).unwrap();
+            let tensors = SafeTensors::deserialize(&bytes).unwrap();
+            let tensor = tensors.tensor(&format!("agreed.{group}")).unwrap();
+            tensor.data().as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect()
+        };
+        job::run(Over::Memory, 3, |session| {
+            let rank = session.rank();
+            let save = |gradients: &Gradients, of: &str| {
+                if rank == 0 {
+                    gradients.save(&folder.path().join(of)).unwrap();
+                }
+            };
+            let mut gradients = session.gradients(&before(), method.clone()).unwrap();
+            save(&gradients, "first");
+            for step in 0..6 {
+                let g = gradient(800, rank, step);
+                gradients.ready("large", &g[100..]).unwrap();
+                gradients.ready("small", &g[..100]).unwrap();
+                gradients.wait().unwrap();
+            }
+            save(&gradients, "before");
+            gradients.regroup(&merged()).unwrap();
+            save(&gradients, "merged");
+            let g = gradient(800, rank, 6);
+            gradients.ready("large", &g[100..]).unwrap();
+            gradients.ready("small", &g[..100]).unwrap();
+            gradients.wait().unwrap();
+        });
+        let threshold = learnt("before", 1)[0];
+        assert!(threshold > 0.0 && threshold != learnt("first", 1)[0], "{name} has learnt");
+        assert_ne!(threshold, learnt("before", 0)[0]);
+        assert_eq!(learnt("merged", 0)[0], threshold, "{name}");
+    }
 }

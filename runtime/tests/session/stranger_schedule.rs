@@ -6,7 +6,7 @@ use gleaner_algorithms::schedule::{After, How, Receive, Rule, Send, Slots, Step}
 use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::{Error, Layout};
 
-use crate::job::{self, BOTH, gradient};
+use crate::job::{self, NETWORKS, gradient};
 
 /// Everybody sends its largest entries to the last rank, one after the other, which adds, selects, and tells everybody.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Collective for Nonsense {
 #[test]
 fn a_schedule_never_seen_before_runs() {
     let (n, k, workers) = (1000, 50, 4);
-    for over in BOTH {
+    for over in NETWORKS {
         let results = job::run(over, workers, |session| {
             let method = Method::of(LastRankServes).k(k);
             let mut gradients = session.gradients(&Layout::new().parameter("w", n), method).unwrap();
@@ -108,7 +108,7 @@ fn a_schedule_never_seen_before_runs() {
 
 #[test]
 fn what_is_no_all_reduce_is_refused() {
-    let results = job::run(BOTH[0], 2, |session| {
+    let results = job::run(NETWORKS[0], 2, |session| {
         match session.gradients(&Layout::new().parameter("w", 10), Method::of(Nonsense)) {
             Err(Error::Schedule(error)) => error.to_string(),
             Err(other) => panic!("another error: {other}"),

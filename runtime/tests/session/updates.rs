@@ -6,7 +6,7 @@ use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::{Block, Method};
 use gleaner_runtime::Layout;
 
-use crate::job::{self, BOTH, Over, gradient};
+use crate::job::{self, NETWORKS, Over, gradient};
 
 /// The sums of some steps by the interpreter, as dense vectors.
 fn expected(
@@ -40,7 +40,7 @@ fn expected(
 #[test]
 fn every_method_gives_the_interpreters_bits_on_every_rank() {
     let (n, steps) = (3000, 4);
-    for over in BOTH {
+    for over in NETWORKS {
         for workers in [1, 2, 3, 5, 6] {
             for listed in Method::all() {
                 let method = listed.clone().density(0.05);
@@ -77,6 +77,27 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
     }
 }
 
+/// Bags of more entries than the I/O thread takes in by itself: compute threads do, and messages wait meanwhile.
+#[test]
+fn large_bags_give_the_interpreters_bits() {
+    let (n, steps) = (150_000, 3);
+    for name in ["spardl", "topka", "gtopk", "oktopk"] {
+        let method = Method::named(name).unwrap().density(0.3);
+        let wanted = expected(method.clone(), 3, n, steps, |rank, step| gradient(n, rank, step));
+        let results = job::run(Over::Adverse, 3, |session| {
+            let mut gradients = session.gradients(&Layout::new().parameter("w", n), method.clone()).unwrap();
+            let step = |step| {
+                gradients.ready("w", &gradient(n, session.rank(), step)).unwrap();
+                let mut sum = vec![0.0f32; n];
+                gradients.wait().unwrap().add_to("w", &mut sum, session.world_size() as f32).unwrap();
+                sum.iter().map(|v| v.to_bits()).collect::<Vec<u32>>()
+            };
+            (0..steps).map(step).collect::<Vec<_>>()
+        });
+        assert!(results.iter().all(|result| *result == wanted), "{}", method.collective().name());
+    }
+}
+
 #[test]
 fn a_large_dense_gradient_passes_in_pieces() {
     let n = 700_001;
@@ -100,7 +121,7 @@ fn groups_may_become_ready_in_any_order_on_any_rank() {
     let wanted: Vec<Vec<Vec<u32>>> = (0..groups)
         .map(|group| expected(method.clone(), workers, len, steps, |rank, step| part(rank, step, group)))
         .collect();
-    for over in BOTH {
+    for over in NETWORKS {
         let results = job::run(over, workers, |session| {
             let layout =
                 (0..groups).fold(Layout::new(), |layout, g| layout.group().parameter(format!("g{g}"), len));
@@ -153,7 +174,7 @@ fn links_are_few() {
 
 #[test]
 fn notes_reach_everybody_in_the_order_of_the_ranks() {
-    for over in BOTH {
+    for over in NETWORKS {
         let results = job::run(over, 4, |session| {
             session.barrier().unwrap();
             let first = session.all_gather(format!("rank {}", session.rank()).as_bytes()).unwrap();
@@ -182,6 +203,7 @@ fn the_accumulated_gradient_can_be_read_before_the_update() {
     let seen = job::run(Over::Memory, 1, |session| {
         let layout = Layout::new().parameter("a", 4).group().parameter("b", 2);
         let mut gradients = session.gradients(&layout, Method::spardl().density(0.5)).unwrap();
+        gradients.keep_accumulated(true);
         let step = || {
             let before = gradients.accumulated();
             gradients.ready("b", &[0.1, -3.0]).unwrap();

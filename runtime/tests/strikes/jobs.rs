@@ -17,9 +17,9 @@ use crate::worker::{JOB, Part, Said};
 /// What the jobs take for their time-out: the shortest that a busy machine does not break by itself.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Jobs that run at once, and of them those that have not been struck yet and so need processors.
+/// Jobs of a test that run at once, and of those of all tests, how many have not been struck yet and so need processors.
 const AT_ONCE: usize = 128;
-const BUSY: usize = 3;
+const AT_WORK: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -108,14 +108,16 @@ pub fn probe(method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
 
 /// Runs all cases, and fails with all that went wrong.
 pub fn run_all(cases: Vec<Case>) {
-    let (next, busy) = (AtomicUsize::new(0), Busy::default());
+    let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
+    let struck = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    if let Err(what) = run(case, &busy) {
-                        wrong.lock().unwrap().push(format!("{case:?}: {what}"));
+                    match run(case, &BUSY) {
+                        Ok(was_struck) => drop(struck.fetch_add(usize::from(was_struck), Ordering::SeqCst)),
+                        Err(what) => wrong.lock().unwrap().push(format!("{case:?}: {what}")),
                     }
                 }
             });
@@ -124,10 +126,13 @@ pub fn run_all(cases: Vec<Case>) {
     let wrong = wrong.into_inner().unwrap();
     let (all, some) = (cases.len(), wrong.iter().take(10).map(String::as_str).collect::<Vec<_>>().join("\n"));
     assert!(wrong.is_empty(), "{} of {all} cases:\n{some}", wrong.len());
-    println!("{all} cases");
+    let struck = struck.into_inner();
+    assert!(2 * struck > all, "only {struck} of {all} were struck");
+    println!("{struck} of {all} cases were struck");
 }
 
-fn run(case: &Case, busy: &Busy) -> Result<(), String> {
+/// Runs a case. Says whether its moment came: a rank that leaves does not wait for the goodbyes of others.
+fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
     let Case { method, workers, kind, victim, strike } = *case;
     let waiting = busy.enter();
     let mut job = Job::start((method, workers, kind), TIMEOUT, Some((victim, strike)));
@@ -136,6 +141,9 @@ fn run(case: &Case, busy: &Busy) -> Result<(), String> {
         out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("struck ")?.parse().ok());
     drop(waiting);
     let Some(other) = struck else {
+        if kind == Kind::Bye && job.0[victim as usize].wait().unwrap().success() {
+            return Ok(false);
+        }
         return Err(format!("it was not struck: {:?}", job.said(victim, Instant::now())));
     };
     let other: u32 = other;
@@ -162,6 +170,8 @@ fn run(case: &Case, busy: &Busy) -> Result<(), String> {
                     return Err(format!("rank {rank} took {took:?} to end"));
                 }
             }
+            // It had done its part, and the others have left.
+            Said::Counted(..) if kind == Kind::Bye => {}
             said => return Err(format!("rank {rank} says {said:?}, expected {culprit} to be named")),
         }
     }
@@ -169,18 +179,28 @@ fn run(case: &Case, busy: &Busy) -> Result<(), String> {
     match strike.blow {
         Blow::Kill => {
             let signal = victim.wait().unwrap().signal();
+            if kind == Kind::Bye && signal.is_none() {
+                return Ok(false);
+            }
             if signal != Some(9) {
                 return Err(format!("the victim ended with {signal:?}"));
             }
         }
-        Blow::Stop if victim.try_wait().unwrap().is_some() => return Err("the victim was not stopped".into()),
+        Blow::Stop => {
+            if let Some(status) = victim.try_wait().unwrap() {
+                let has_left = kind == Kind::Bye && status.success();
+                return if has_left { Ok(false) } else { Err("the victim was not stopped".into()) };
+            }
+        }
         _ => {}
     }
-    Ok(())
+    Ok(true)
 }
 
+/// Shared by all tests of this process.
+static BUSY: Busy = Busy { inside: Mutex::new(0), out: Condvar::new() };
+
 /// Lets a few in at a time.
-#[derive(Default)]
 struct Busy {
     inside: Mutex<usize>,
     out: Condvar,
@@ -190,7 +210,8 @@ struct Inside<'a>(&'a Busy);
 
 impl Busy {
     fn enter(&self) -> Inside<'_> {
-        let mut inside = self.out.wait_while(self.inside.lock().unwrap(), |inside| *inside >= BUSY).unwrap();
+        let mut inside =
+            self.out.wait_while(self.inside.lock().unwrap(), |inside| *inside >= AT_WORK).unwrap();
         *inside += 1;
         Inside(self)
     }

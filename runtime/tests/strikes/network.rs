@@ -2,12 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
-use gleaner_transport::{
-    BoxFuture, Link, LinkError, LinkEvent, Message, Network, Peer, Receiver, Sender, Tag, Traffic,
-};
+use gleaner_transport::{Counters, Link, LinkError, LinkEvent, Message, Network, Peer, Tag};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// What happens to the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,13 +29,19 @@ pub enum Moment {
     Receive(u32),
 }
 
-/// Which messages of a step count, by the highest byte of their tags. The lowest four bytes are the step.
+/// Which messages of a step count, by the highest four bits of their tags. The lowest three bytes are the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// What the schedule says.
-    Bags = 4,
+    Bags = 0,
+    /// Measuring the network, where rounds are counted in place of steps.
+    Probe = 1,
+    /// The goodbye of a worker that leaves.
+    Bye = 10,
+    /// Calls that all ranks make, where calls are counted in place of steps.
+    Note = 11,
     /// What ranks say about cancelling it.
-    Cancel = 5,
+    Cancel = 12,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +75,8 @@ enum Hole {
 
 impl Watch {
     pub fn new(kind: Kind, strike: Option<Strike>) -> Arc<Self> {
-        let step = strike.map_or(2, |strike| strike.step);
+        let counted = if kind == Kind::Bye { 0 } else { 2 };
+        let step = strike.map_or(counted, |strike| strike.step);
         let (sent, received) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self { strike, kind, step, sent, received, hole: Mutex::default() })
     }
@@ -113,12 +118,9 @@ impl Watch {
         println!("struck {}", peer.0);
     }
 
-    /// Goes on unless nothing does any more.
-    async fn dam(&self) {
-        let holds = matches!(*self.hole.lock().unwrap(), Some(Hole::Dam));
-        if holds {
-            std::future::pending().await
-        }
+    /// Whether nothing goes on any more.
+    fn dams(&self) -> bool {
+        matches!(*self.hole.lock().unwrap(), Some(Hole::Dam))
     }
 
     fn swallows(&self, peer: Peer) -> bool {
@@ -134,36 +136,13 @@ impl Watch {
 pub struct Watched<N> {
     inner: N,
     watch: Arc<Watch>,
+    /// Links that came about when nothing passed any more.
+    swallowed: Vec<Box<dyn Link>>,
 }
 
-/// Puts a network and its events under watch.
-pub fn watched<N: Network>(
-    inner: N,
-    mut events: UnboundedReceiver<LinkEvent>,
-    watch: Arc<Watch>,
-) -> (Watched<N>, UnboundedReceiver<LinkEvent>) {
-    let (sender, receiver) = unbounded_channel();
-    let watching = watch.clone();
-    tokio::spawn(async move {
-        let mut swallowed = Vec::new();
-        while let Some(event) = events.recv().await {
-            let event = match event {
-                LinkEvent::Up(link) if watching.swallows(link.peer) => {
-                    swallowed.push(link);
-                    continue;
-                }
-                LinkEvent::Up(Link { peer, sender, receiver }) => {
-                    let watch = watching.clone();
-                    let sender = Box::new(WatchedSender { inner: sender, peer, watch: watch.clone() });
-                    let receiver = Box::new(WatchedReceiver { inner: receiver, peer, watch });
-                    LinkEvent::Up(Link { peer, sender, receiver })
-                }
-                other => other,
-            };
-            let _ = sender.send(event);
-        }
-    });
-    (Watched { inner, watch }, receiver)
+/// Puts a network under watch.
+pub fn watched<N: Network>(inner: N, watch: Arc<Watch>) -> Watched<N> {
+    Watched { inner, watch, swallowed: Vec::new() }
 }
 
 impl<N: Network> Network for Watched<N> {
@@ -175,64 +154,88 @@ impl<N: Network> Network for Watched<N> {
         self.inner.workers()
     }
 
-    fn open(&self, peer: Peer) {
+    fn open(&mut self, peer: Peer) {
         if !self.watch.swallows(peer) {
             self.inner.open(peer);
         }
     }
 
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        loop {
+            return match std::task::ready!(self.inner.poll_event(context)) {
+                Some(LinkEvent::Up(link)) if self.watch.swallows(link.peer()) => {
+                    self.swallowed.push(link);
+                    continue;
+                }
+                Some(LinkEvent::Up(inner)) => {
+                    let link = WatchedLink { inner, watch: self.watch.clone(), submitted: 0, gone: 0 };
+                    Poll::Ready(Some(LinkEvent::Up(Box::new(link))))
+                }
+                other => Poll::Ready(other),
+            };
+        }
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
+    fn counters(&self) -> Arc<Counters> {
+        self.inner.counters()
     }
 }
 
-struct WatchedSender {
-    inner: Box<dyn Sender>,
-    peer: Peer,
+struct WatchedLink {
+    inner: Box<dyn Link>,
     watch: Arc<Watch>,
+    /// Messages that are with the link beneath.
+    submitted: usize,
+    /// Messages that vanished behind those.
+    gone: usize,
 }
 
-impl Sender for WatchedSender {
-    fn send<'a>(&'a mut self, messages: &'a [Message]) -> BoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(async move {
-            for message in messages {
-                self.watch.sends(self.peer, message.tag);
-                self.watch.dam().await;
-                if !self.watch.swallows(self.peer) {
-                    self.inner.send(std::slice::from_ref(message)).await?;
-                }
-            }
-            Ok(())
-        })
+impl Link for WatchedLink {
+    fn peer(&self) -> Peer {
+        self.inner.peer()
     }
-}
 
-struct WatchedReceiver {
-    inner: Box<dyn Receiver>,
-    peer: Peer,
-    watch: Arc<Watch>,
-}
+    fn submit(&mut self, message: Message) {
+        self.watch.sends(self.peer(), message.tag);
+        // What comes after the blow does not leave, nor does the message at which it happens.
+        if self.watch.dams() || self.watch.swallows(self.peer()) {
+            self.gone += 1;
+        } else {
+            self.submitted += 1;
+            self.inner.submit(message);
+        }
+    }
 
-impl Receiver for WatchedReceiver {
-    fn receive(&mut self) -> BoxFuture<'_, Result<Message, LinkError>> {
-        Box::pin(async move {
-            loop {
-                let result = self.inner.receive().await;
-                if let Ok(message) = &result {
-                    self.watch.receives(self.peer, message.tag);
-                }
-                self.watch.dam().await;
-                match result {
-                    _ if !self.watch.swallows(self.peer) => return result,
-                    Ok(_) => {}
-                    // The end of a connection does not pass either.
-                    Err(_) => std::future::pending().await,
-                }
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
+        if self.watch.dams() {
+            return Poll::Pending;
+        }
+        if self.submitted > 0 {
+            let sent = std::task::ready!(self.inner.poll_sent(context))?;
+            self.submitted -= sent;
+            return Poll::Ready(Ok(sent));
+        }
+        match std::mem::take(&mut self.gone) {
+            0 => self.inner.poll_sent(context),
+            gone => Poll::Ready(Ok(gone)),
+        }
+    }
+
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
+        loop {
+            let result = std::task::ready!(self.inner.poll_received(context));
+            if let Ok(message) = &result {
+                self.watch.receives(self.peer(), message.tag);
             }
-        })
+            if self.watch.dams() {
+                return Poll::Pending;
+            }
+            match result {
+                result if !self.watch.swallows(self.peer()) => return Poll::Ready(result),
+                Ok(_) => {}
+                // The end of a connection does not pass either.
+                Err(_) => return Poll::Pending,
+            }
+        }
     }
 }

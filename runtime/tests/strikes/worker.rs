@@ -1,7 +1,6 @@
 //! One worker of a job, as a process of its own.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
@@ -41,6 +40,9 @@ pub enum Said {
 
 const ENTRIES: usize = 400;
 
+/// So many that blocks travel in pieces: dense ones are passed on while they come, and one lends to several peers.
+const MANY: usize = 120_000;
+
 /// Who cancels every step, and who begins it when that has been asked for.
 const ASKS: u32 = 2;
 const LATE: u32 = 3;
@@ -51,15 +53,23 @@ pub const B_SAG: &str = "spardl, two teams by B-SAG";
 /// Ok-Topk with all that is chosen in one region from step 1 on, so that it balances from step 2 on.
 pub const BALANCING: &str = "oktopk, balancing";
 
+/// Methods with [`MANY`] entries.
+pub const LARGE: [&str; 4] = ["ring, large", "rabenseifner, large", "topka, large", "spardl, large"];
+
+/// How many entries a step of a method has.
+fn entries(name: &str) -> usize {
+    if LARGE.contains(&name) { MANY } else { ENTRIES }
+}
+
 /// The method of a part: a listed one, or one of those above.
 fn method(name: &str) -> Method {
     let method = match name {
         R_SAG => Method::of(SparDl { teams: 2, sag: Sag::Recursive }),
         B_SAG => Method::of(SparDl { teams: 2, sag: Sag::Bruck }),
         BALANCING => Method::named("oktopk").unwrap(),
-        name => Method::named(name).unwrap(),
+        name => Method::named(name.trim_end_matches(", large")).unwrap(),
     };
-    method.density(0.05)
+    method.density(if LARGE.contains(&name) { 0.5 } else { 0.05 })
 }
 
 /// The gradient of one step.
@@ -70,22 +80,31 @@ fn gradient(part: &Part, step: u64) -> Vec<f32> {
         (BALANCING, _) => f32::from(u8::from((100..120).contains(&i))),
         _ => ((i * 37 + step * 11 + u64::from(part.rank) * 5) % 101) as f32,
     };
-    (0..ENTRIES as u64).map(value).collect()
+    (0..entries(&part.method) as u64).map(value).collect()
 }
 
-type Step = Box<dyn FnMut(&[f32]) -> Result<(), Error>>;
+type Step<'a> = Box<dyn FnMut(&[f32]) -> Result<(), Error> + 'a>;
 
-/// A step after the other as a trainer does them.
-fn steps(session: &Session, part: &Part) -> Result<Step, Error> {
-    let (rank, method) = (part.rank, method(&part.method));
-    if part.kind == Kind::Bags {
-        let mut gradients = session.gradients(&Layout::new().parameter("w", ENTRIES), method)?;
-        return Ok(Box::new(move |values| {
-            gradients.ready("w", values)?;
-            gradients.wait().map(drop)
-        }));
-    }
-    let mut reducer = session.reducer("w", ENTRIES, method)?;
+/// A step after the other as a trainer does them; or whatever else is counted, again and again.
+fn steps<'a>(session: &'a Session, part: &Part) -> Result<Step<'a>, Error> {
+    let (rank, method, n) = (part.rank, method(&part.method), entries(&part.method));
+    let mut reducer = match part.kind {
+        Kind::Bags | Kind::Bye => {
+            let mut gradients = session.gradients(&Layout::new().parameter("w", n), method)?;
+            return Ok(Box::new(move |values| {
+                gradients.ready("w", values)?;
+                gradients.wait().map(drop)
+            }));
+        }
+        // Calls 0 and 1 come together on the layout.
+        Kind::Note => {
+            let _gradients = session.gradients(&Layout::new().parameter("w", n), method)?;
+            return Ok(Box::new(|_| session.all_gather(&[7; 100]).map(drop)));
+        }
+        // Once is enough for a session, and has more than two rounds.
+        Kind::Probe => return Ok(Box::new(|_| session.probe(1 << 16).and_then(|_| session.barrier()))),
+        Kind::Cancel => session.reducer("w", n, method)?,
+    };
     Ok(Box::new(move |values| {
         if rank == LATE {
             std::thread::sleep(Duration::from_millis(50));
@@ -117,28 +136,31 @@ pub fn main(part: &Part) -> ! {
 }
 
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let watch = Watch::new(part.kind, part.strike);
     let listener = (part.rank == 0).then(|| std::io::stdin().as_fd().try_clone_to_owned().unwrap().into());
-    let (network, events) = runtime.block_on(async {
-        let config = tcp::TcpConfig {
-            peer: Peer(part.rank),
-            workers: part.workers,
-            rendezvous: part.rendezvous.clone(),
-            secret: Secret::from_hex(&part.secret).unwrap(),
-            timeout: Duration::from_secs(30),
-            listener,
-        };
-        let (network, events) = tcp::join(config).await.unwrap();
-        watched(network, events, watch.clone())
-    });
-    let session = Session::over(Arc::new(network), events, part.timeout).unwrap();
+    let config = tcp::TcpConfig {
+        peer: Peer(part.rank),
+        workers: part.workers,
+        rendezvous: part.rendezvous.clone(),
+        secret: Secret::from_hex(&part.secret).unwrap(),
+        job: String::new(),
+        is_plain: false,
+        timeout: Duration::from_secs(30),
+        listener,
+    };
+    let watching = watch.clone();
+    let network = async move { Ok(watched(tcp::join(config).await?, watching)) };
+    let session = Session::over(network, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
-    // One more than is counted, at whose end all of its messages have left.
-    let steps = if part.endless { u64::MAX } else { 4 };
+    // One more than is counted, at whose end all of its messages have left. Whoever is struck when it leaves has to leave.
+    let steps = if part.endless && part.kind != Kind::Bye { u64::MAX } else { 4 };
     for number in 0..steps {
         let (values, clock) = (gradient(part, number), Instant::now());
         step(&values).map_err(|error| (error, clock.elapsed()))?;
+    }
+    drop(step);
+    if part.kind == Kind::Bye {
+        drop(session);
     }
     let (sent, received) = watch.counted();
     Ok(Said::Counted(sent, received))

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::Mode;
-use crate::train::parameters::Builder;
+use crate::train::parameters::{Builder, Weight};
 
 /// Keeps the variance away from zero.
 const EPSILON: f32 = 1e-5;
@@ -18,8 +18,8 @@ const NEW_SHARE: f32 = 0.1;
 
 /// Scale and shift per channel after normalisation, with running averages for evaluation.
 pub struct BatchNorm {
-    scale: Tensor,
-    shift: Tensor,
+    scale: Weight,
+    shift: Weight,
     running_mean: Rc<RefCell<Vec<f32>>>,
     running_variance: Rc<RefCell<Vec<f32>>>,
 }
@@ -38,7 +38,7 @@ impl BatchNorm {
     /// Normalises a tensor whose last dimension is the channel.
     pub fn forward(&self, input: &Tensor, mode: Mode) -> Result<Tensor> {
         let input = input.contiguous()?;
-        let channels = self.scale.elem_count();
+        let channels = self.running_mean.borrow().len();
         if mode == Mode::Evaluation {
             let (mean, variance) = (self.running_mean.borrow(), self.running_variance.borrow());
             let inverse_deviation = variance.iter().map(|&variance| inverse_root(variance)).collect();
@@ -64,7 +64,11 @@ impl BatchNorm {
         inverse_deviation: Vec<f32>,
         mode: Mode,
     ) -> Result<Tensor> {
-        input.apply_op3(&self.scale, &self.shift, Normalise { mean, inverse_deviation, mode })
+        input.apply_op3(
+            &self.scale.tensor(),
+            &self.shift.tensor(),
+            Normalise { mean, inverse_deviation, mode },
+        )
     }
 }
 
@@ -187,8 +191,8 @@ mod tests {
     fn layer(scale: Tensor, shift: Tensor) -> BatchNorm {
         let channels = scale.elem_count();
         BatchNorm {
-            scale,
-            shift,
+            scale: scale.into(),
+            shift: shift.into(),
             running_mean: Rc::new(RefCell::new(vec![0.0; channels])),
             running_variance: Rc::new(RefCell::new(vec![1.0; channels])),
         }

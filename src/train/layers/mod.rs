@@ -16,7 +16,9 @@ pub use cross_entropy::{correct_predictions, cross_entropy};
 pub use lstm::lstm;
 pub use pooling::max_pool;
 
-use candle_core::{CpuStorage, Error, Layout, Result, Storage, Tensor};
+use gleaner_candle::with_values;
+
+use candle_core::{CpuStorage, Error, Layout, Result};
 
 /// Whether a forward pass is part of training or of an evaluation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,20 +37,10 @@ fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Lends the values of a tensor, in order.
-pub fn with_values<R>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
-    let tensor = tensor.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => Ok(read(slice(storage, layout)?)),
-        _ => candle_core::bail!("the trainer computes in main memory, but a tensor lies on a device"),
-    }
-}
-
 #[cfg(test)]
 mod gradient_check {
     use super::*;
-    use candle_core::{Device, Var};
+    use candle_core::{Device, Tensor, Var};
 
     /// Compares candle's gradient of `function` with central differences, entry by entry.
     pub fn assert_gradients(

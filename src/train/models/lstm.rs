@@ -4,17 +4,17 @@ use candle_core::{Result, Tensor};
 
 use super::{Linear, Model};
 use crate::train::layers::{self, Mode};
-use crate::train::parameters::Builder;
+use crate::train::parameters::{Builder, Weight};
 
 const EMBEDDING: usize = 32;
 const HIDDEN: usize = 128;
 
 /// Predicts each next character: embedding, one LSTM layer, linear layer.
 pub struct CharacterModel {
-    embedding: Tensor,
-    input: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
+    embedding: Weight,
+    input: Weight,
+    recurrent: Weight,
+    bias: Weight,
     output: Linear,
 }
 
@@ -40,9 +40,10 @@ fn forget_gates_open() -> Vec<f32> {
 impl Model for CharacterModel {
     fn forward(&self, characters: &Tensor, _mode: Mode) -> Result<Tensor> {
         let (steps, sequences) = characters.dims2()?;
-        let embedded = self.embedding.index_select(&characters.flatten_all()?, 0)?;
-        let projected = embedded.matmul(&self.input)?.broadcast_add(&self.bias)?;
-        let hidden = layers::lstm(&projected.reshape((steps, sequences, 4 * HIDDEN))?, &self.recurrent)?;
+        let embedded = self.embedding.tensor().index_select(&characters.flatten_all()?, 0)?;
+        let projected = embedded.matmul(&self.input.tensor())?.broadcast_add(&self.bias.tensor())?;
+        let hidden =
+            layers::lstm(&projected.reshape((steps, sequences, 4 * HIDDEN))?, &self.recurrent.tensor())?;
         self.output.forward(&hidden.reshape((steps * sequences, HIDDEN))?)
     }
 }

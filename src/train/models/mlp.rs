@@ -5,13 +5,13 @@ use candle_core::{Result, Tensor};
 use super::{Linear, Model};
 use crate::train::data::ImageShape;
 use crate::train::layers::Mode;
-use crate::train::parameters::Builder;
+use crate::train::parameters::{Builder, Weight};
 
 const HIDDEN: [usize; 2] = [256, 128];
 
 /// Two hidden layers with rectifiers, over the pixels in one row.
 pub struct Perceptron {
-    hidden: Vec<(Tensor, Tensor)>,
+    hidden: Vec<(Weight, Weight)>,
     output: Linear,
 }
 
@@ -34,7 +34,7 @@ impl Model for Perceptron {
     fn forward(&self, images: &Tensor, _mode: Mode) -> Result<Tensor> {
         let mut values = images.flatten_from(1)?;
         for (weight, bias) in &self.hidden {
-            values = values.matmul(weight)?.broadcast_add(bias)?.relu()?;
+            values = values.matmul(&weight.tensor())?.broadcast_add(&bias.tensor())?.relu()?;
         }
         self.output.forward(&values)
     }

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use super::data::{Input, Source};
 use super::error::TrainError;
 use super::layers::Mode;
-use super::parameters::{Builder, Parameters};
+use super::parameters::{Builder, Parameters, Weight};
 
 /// From a batch of inputs to logits (rows, classes).
 pub trait Model {
@@ -99,8 +99,8 @@ impl fmt::Display for ModelKind {
 
 /// A linear layer.
 struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Weight,
+    bias: Weight,
 }
 
 impl Linear {
@@ -113,7 +113,7 @@ impl Linear {
     }
 
     fn forward(&self, input: &Tensor) -> candle_core::Result<Tensor> {
-        input.matmul(&self.weight)?.broadcast_add(&self.bias)
+        input.matmul(&self.weight.tensor())?.broadcast_add(&self.bias.tensor())
     }
 }
 
@@ -122,6 +122,11 @@ mod tests {
     use super::*;
     use crate::train::data::ImageShape;
     use crate::train::layers::cross_entropy;
+    use crate::train::random::Generator;
+    use candle_core::Device;
+    use gleaner_algorithms::{Method, merging};
+    use gleaner_candle::{Overlap, with_values};
+    use gleaner_runtime::Session;
 
     const CIFAR: Input = Input::Images(ImageShape { height: 32, width: 32, channels: 3 });
 
@@ -157,6 +162,66 @@ mod tests {
                 let gradient = gradients.get(parameter.variable()).expect(&parameter.name);
                 assert_eq!(gradient.shape(), parameter.variable().shape(), "{}", parameter.name);
             }
+        }
+    }
+
+    /// Some examples of a step, and their targets.
+    fn examples(input: Input, classes: usize, step: u64) -> (Tensor, Vec<u32>) {
+        let mut generator = Generator::new(step, "examples", 0);
+        let mut values = |count: usize| (0..count).map(|_| generator.symmetric()).collect::<Vec<f32>>();
+        match input {
+            Input::Characters => {
+                let characters = values(10).iter().map(|x| ((x + 1.0) * 14.9) as u32).collect();
+                (Tensor::from_vec(characters, (5, 2), &Device::Cpu).unwrap(), vec![classes as u32 - 1; 10])
+            }
+            Input::Images(ImageShape { height, width, channels }) => {
+                let pixels = values(2 * height * width * channels);
+                (Tensor::from_vec(pixels, (2, height, width, channels), &Device::Cpu).unwrap(), vec![1, 3])
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_handed_over_in_the_backward_pass_are_candles_to_the_last_bit() {
+        for (kind, input, classes, steps) in [
+            (ModelKind::Lstm, Input::Characters, 30, 4),
+            (ModelKind::Mlp, CIFAR, 10, 4),
+            (ModelKind::Resnet20, CIFAR, 10, 4),
+            (ModelKind::Vgg16, CIFAR, 10, 2),
+            (ModelKind::Vgg19, CIFAR, 100, 2),
+        ] {
+            let session = Session::join().unwrap();
+            let (model, mut parameters) = kind.build(input, classes, 1).unwrap();
+            // Dense, so that the update of one worker is its gradient; every parameter by itself.
+            let merge = merging::named("layer-wise").unwrap().into();
+            let mut overlap = Overlap::new(&session, parameters.variables(), Method::ring(), merge).unwrap();
+            for step in 0..steps {
+                let (inputs, targets) = examples(input, classes, step);
+                let loss = |model: &dyn Model| {
+                    cross_entropy(&model.forward(&inputs, Mode::Training).unwrap(), &targets).unwrap()
+                };
+                let plain = loss(model.as_ref()).backward().unwrap();
+                parameters.watch(&mut overlap).unwrap();
+                overlap.backward(&loss(model.as_ref())).unwrap();
+                parameters.unwatch();
+                let update = overlap.wait().unwrap();
+                for parameter in &mut parameters.list {
+                    let gradient = update.values(&parameter.name).unwrap();
+                    let bits =
+                        |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+                    let expected = with_values(plain.get(parameter.variable()).unwrap(), bits).unwrap();
+                    assert!(bits(&gradient) == expected, "{kind}, step {step}: {}", parameter.name);
+                    let change = |values: &mut [f32]| {
+                        values
+                            .iter_mut()
+                            .zip(&gradient)
+                            .for_each(|(value, gradient)| *value -= 0.01 * gradient);
+                    };
+                    parameter.update(change).unwrap();
+                }
+            }
+            let groups = overlap.grouping().unwrap().groups();
+            assert_eq!(groups, parameters.list.len(), "{kind}");
         }
     }
 

@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Linear, Model};
 use crate::train::layers::{BatchNorm, Mode, patches};
-use crate::train::parameters::Builder;
+use crate::train::parameters::{Builder, Weight};
 
 const STAGES: [usize; 3] = [16, 32, 64];
 const BLOCKS_PER_STAGE: usize = 3;
@@ -49,7 +49,7 @@ impl Model for ResNet20 {
 
 /// A convolution without bias, then batch normalisation.
 struct NormalisedConvolution {
-    weight: Tensor,
+    weight: Weight,
     normalisation: BatchNorm,
     stride: usize,
 }
@@ -65,7 +65,7 @@ impl NormalisedConvolution {
 
     fn forward(&self, images: &Tensor, mode: Mode) -> Result<Tensor> {
         let (count, height, width, _) = images.dims4()?;
-        let values = patches(images, self.stride)?.matmul(&self.weight)?;
+        let values = patches(images, self.stride)?.matmul(&self.weight.tensor())?;
         let values = self.normalisation.forward(&values, mode)?;
         values.reshape((count, height / self.stride, width / self.stride, ()))
     }

@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Linear, Model};
 use crate::train::layers::{BatchNorm, Mode, max_pool, patches};
-use crate::train::parameters::Builder;
+use crate::train::parameters::{Builder, Weight};
 
 /// Channels of the convolutions, stage by stage; a stage ends with a maximum of 2 × 2.
 type Stages = [&'static [usize]; 5];
@@ -23,8 +23,8 @@ pub struct Vgg {
 }
 
 struct Convolution {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Weight,
+    bias: Weight,
     normalisation: BatchNorm,
 }
 
@@ -61,8 +61,8 @@ impl Model for Vgg {
         for stage in &self.stages {
             for convolution in stage {
                 let (count, height, width, _) = values.dims4()?;
-                let sums =
-                    patches(&values, 1)?.matmul(&convolution.weight)?.broadcast_add(&convolution.bias)?;
+                let (weight, bias) = (convolution.weight.tensor(), convolution.bias.tensor());
+                let sums = patches(&values, 1)?.matmul(&weight)?.broadcast_add(&bias)?;
                 let normalised = convolution.normalisation.forward(&sums, mode)?;
                 values = normalised.relu()?.reshape((count, height, width, ()))?;
             }

@@ -4,6 +4,7 @@ use super::*;
 use crate::train::data::Source;
 use crate::train::models::ModelKind;
 use gleaner_algorithms::Method;
+use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::Correction;
 use std::fs;
 use std::path::Path;
@@ -28,6 +29,8 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         source: Source::Mnist(data.into()),
         model: ModelKind::Resnet20,
         method: Method::spardl().density(0.01),
+        merge: merging::named("optimal").unwrap().into(),
+        needs_all: None,
         steps: 12,
         batch: 4,
         lr: 0.1,
@@ -40,6 +43,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         checkpoint: checkpoints.map(|directory| (directory.into(), Some(5))),
         resume: false,
         record: None,
+        timeline: None,
     }
 }
 
@@ -47,12 +51,23 @@ fn run(settings: &Settings) -> Result<Summary, TrainError> {
     train(&Session::join()?, settings, |_| {})
 }
 
+/// Of strategies that need times, a single worker has one group; those of several workers measure anew.
 #[test]
 fn a_resumed_run_ends_with_the_same_bits() {
+    for merge in ["optimal", "layer-wise", "threshold/20000"] {
+        resumed_ends_with_the_same_bits(merge);
+    }
+}
+
+fn resumed_ends_with_the_same_bits(merge: &str) {
     let (data, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     small_images(data.path());
-    let plain = run(&settings(data.path(), None)).unwrap();
-    let mut settings = settings(data.path(), Some(kept.path()));
+    let of = |checkpoints| Settings {
+        merge: merging::named(merge).unwrap().into(),
+        ..settings(data.path(), checkpoints)
+    };
+    let plain = run(&of(None)).unwrap();
+    let mut settings = of(Some(kept.path()));
     let whole = run(&settings).unwrap();
     assert_eq!(whole.parameters_digest, plain.parameters_digest);
     let mut names: Vec<String> = fs::read_dir(kept.path())

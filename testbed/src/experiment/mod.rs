@@ -17,7 +17,7 @@ mod place;
 mod run;
 mod slow;
 mod store;
-mod worker;
+pub(crate) mod worker;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +25,9 @@ use std::time::Duration;
 pub use case::{Case, Pattern};
 pub use chaos::{Act, Event, LinkText, When};
 pub use error::{ExperimentError, Problem};
+pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
+pub use machine::here as this_machine;
 pub use options::Workload;
 pub use place::PlaceError;
 pub use run::{Options, Plan, Progress, RunError, Tally};

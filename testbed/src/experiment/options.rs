@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gleaner_algorithms::Method;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ pub enum Workload {
 
 /// Of both commands.
 const BOTH: &[&str] =
-    &["method", "density", "k", "teams", "sag", "values", "selector", "residual", "timeout", "steps", "seed"];
+    &["method", "density", "k", "values", "selector", "residual", "timeout", "steps", "seed"];
 
 /// Of `bench` alone.
 const BENCH: &[&str] = &["params", "warmup", "link_rate"];
@@ -38,6 +39,7 @@ const TRAIN: &[&str] = &[
     "warmup_density",
     "on_nonfinite",
     "evaluate_every",
+    "merge",
 ];
 
 /// What shapes the links rather than the command.
@@ -53,13 +55,19 @@ impl fmt::Display for Workload {
 }
 
 impl Workload {
-    /// The options, in the spelling of files: `lr_drops` for `--lr-drops`.
+    /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.
     pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
         let own = match self {
             Self::Bench => BENCH,
             Self::Train => TRAIN,
         };
-        BOTH.iter().chain(own).copied()
+        let mut stated = Vec::new();
+        for option in Method::all().flat_map(|method| method.collective().options()) {
+            if !stated.contains(&option.name) {
+                stated.push(option.name);
+            }
+        }
+        BOTH.iter().chain(own).copied().chain(stated)
     }
 }
 

@@ -167,6 +167,13 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    /// Lets others write there. Closing the file would not do while a process that is being started still holds a copy.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
 /// The records, and how many bytes their lines have. A torn line can only be the last one.
 fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), StoreError> {
     let (mut records, mut length) = (Vec::new(), 0);

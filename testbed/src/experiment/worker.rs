@@ -57,6 +57,11 @@ pub fn end_all(mark: &str) {
     let _ = ending::end(|| with(&wanted).collect());
 }
 
+/// How many processes of a job with this mark there are.
+pub fn left(mark: &str) -> usize {
+    with(&[format!("{MARK}={mark}")]).count()
+}
+
 /// The processes that have all these entries in their environment.
 fn with(wanted: &[String]) -> impl Iterator<Item = Pid> {
     let has_all = |entry: DirEntry| {

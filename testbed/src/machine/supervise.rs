@@ -6,6 +6,7 @@ use std::future::pending;
 use std::io;
 use std::time::{Duration, Instant};
 
+use gleaner_runtime::report::say;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -43,7 +44,7 @@ pub(super) async fn supervise(
     let ports = [out?, err?, status?];
     let interrupted = interrupts()?;
     let mut child = qemu.spawn().map_err(|e| MachineError::Program("qemu-system-x86_64".into(), e))?;
-    let console = Console { lines: RefCell::default(), verbose };
+    let console = Console { lines: RefCell::default(), errors: RefCell::default(), verbose };
     let ended = tokio::select! {
         ended = converse(ports, place, limit, end, &console, progress) => ended,
         error = interrupted => Err(error),
@@ -131,7 +132,9 @@ fn overlap(bytes: &[u8], end: &[u8]) -> usize {
 
 /// What the kernel and qemu say.
 struct Console {
+    /// The kernel's lines, and qemu's own: which of two streams is read first says nothing.
     lines: RefCell<VecDeque<String>>,
+    errors: RefCell<VecDeque<String>>,
     verbose: bool,
 }
 
@@ -139,20 +142,20 @@ impl Console {
     /// Reads until qemu has ended.
     async fn listen(&self, qemu: &mut Child) {
         let (out, err) = (qemu.stdout.take(), qemu.stderr.take());
-        tokio::join!(self.read(out), self.read(err));
+        tokio::join!(self.read(out, &self.lines), self.read(err, &self.errors));
         // Without a status nothing more is known than that it ended.
         let _ = qemu.wait().await;
     }
 
-    async fn read(&self, from: Option<impl AsyncRead + Unpin>) {
+    async fn read(&self, from: Option<impl AsyncRead + Unpin>, into: &RefCell<VecDeque<String>>) {
         let Some(from) = from else { return };
         let mut lines = BufReader::new(from).split(b'\n');
         while let Ok(Some(line)) = lines.next_segment().await {
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             if self.verbose {
-                eprintln!("{line}");
+                say(&line);
             }
-            let mut lines = self.lines.borrow_mut();
+            let mut lines = into.borrow_mut();
             lines.push_back(line);
             if lines.len() > REMEMBERED {
                 lines.pop_front();
@@ -160,12 +163,14 @@ impl Console {
         }
     }
 
-    /// The last lines, behind the reason of a panic if there was one.
+    /// The last lines, behind the reason of a panic if there was one, and qemu's own behind the kernel's.
     fn tail(&self) -> String {
-        let lines = self.lines.borrow();
-        let last = lines.len().saturating_sub(TOLD);
+        let (lines, errors) = (self.lines.borrow(), self.errors.borrow());
+        let errors = errors.iter().skip(errors.len().saturating_sub(TOLD));
+        let last = lines.len().saturating_sub(TOLD - errors.len());
         let reason = lines.iter().take(last).find(|line| line.contains("Kernel panic"));
-        let told: Vec<&str> = reason.into_iter().chain(lines.iter().skip(last)).map(String::as_str).collect();
+        let told = reason.into_iter().chain(lines.iter().skip(last)).chain(errors);
+        let told: Vec<&str> = told.map(String::as_str).collect();
         if told.is_empty() { "(none)".into() } else { told.join("\n") }
     }
 }

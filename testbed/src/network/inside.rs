@@ -52,7 +52,8 @@ pub(super) fn reaches(namespace: &str, host: Ipv4Addr, patience: Duration) -> Re
     within(namespace, || Ok((0..ATTEMPTS).any(|_| answers())))
 }
 
-pub(super) fn within<T: Send>(
+/// Does something on a thread that has entered a namespace.
+pub(crate) fn within<T: Send>(
     namespace: &str,
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> Result<T, NetworkError> {

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 pub use inside::Counters;
+pub(crate) use inside::within;
 pub use kernel::Kernel;
 
 use crate::topology::{self, Group, Link, Topology, TopologyError};

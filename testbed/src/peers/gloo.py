@@ -19,6 +19,9 @@ parser.add_argument("--warmup", type=int, default=2)
 parser.add_argument("--seed", type=int, default=1)
 arguments = parser.parse_args()
 
+# Rank 0 inherits a socket that holds the port. PyTorch binds it itself.
+if os.environ.get("GLEANER_LISTENER_FD"):
+    os.close(int(os.environ["GLEANER_LISTENER_FD"]))
 rank, workers = int(os.environ["GLEANER_RANK"]), int(os.environ["GLEANER_WORLD_SIZE"])
 torch.set_num_threads(1)
 dist.init_process_group(

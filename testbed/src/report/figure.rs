@@ -122,6 +122,39 @@ impl Point {
 }
 
 impl Figure {
+    /// Times against numbers of entries: curves with their labels and their points, seconds behind entries.
+    pub fn of_times(
+        id: &'static str,
+        title: &'static str,
+        time: &str,
+        curves: impl IntoIterator<Item = (String, Vec<(f64, f64)>)>,
+    ) -> Self {
+        let point = |(x, y)| Point {
+            x: Some(x),
+            part: None,
+            spread: Spread::exact(y),
+            measurements: 1,
+            sources: Vec::new(),
+        };
+        let series = |(style, (label, points)): (usize, (String, Vec<(f64, f64)>))| Series {
+            label,
+            style,
+            points: points.into_iter().map(point).collect(),
+        };
+        Self {
+            id,
+            title,
+            caption: String::new(),
+            shape: Shape::Lines,
+            value: Quantity { name: time.into(), unit: Unit::Seconds },
+            against: Some(Quantity { name: "entries".into(), unit: Unit::None }),
+            panels: vec![Panel {
+                setting: Axes::new(),
+                series: curves.into_iter().enumerate().map(series).collect(),
+            }],
+        }
+    }
+
     /// The measurements that it is made of: run and record.
     pub fn sources(&self) -> BTreeSet<(usize, usize)> {
         let points = self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);

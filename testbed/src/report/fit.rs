@@ -1,5 +1,7 @@
 //! What the parts of a step grow with, and curves fitted to them (OMGS-SGD, §V-B and Fig. 2).
 
+use gleaner_algorithms::merging::{self, Line};
+
 use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings};
 use super::plot::scale::{suited, written};
 use super::sample::Sample;
@@ -90,25 +92,18 @@ fn places(points: &[Point]) -> Vec<(f64, f64)> {
 
 /// a + b x, with the least sum of squared relative errors; none through fewer places than [`FEWEST`].
 fn line(places: &[(f64, f64)]) -> Option<Fit> {
-    let sum = |of: fn(f64, f64) -> f64| places.iter().map(|(x, y)| of(*x, *y) / (y * y)).sum::<f64>();
-    let (one, x, xx) = (sum(|_, _| 1.0), sum(|x, _| x), sum(|x, _| x * x));
-    let (y, xy) = (sum(|_, y| y), sum(|x, y| x * y));
-    let determinant = one * xx - x * x;
-    let (a, b) = ((y * xx - xy * x) / determinant, (one * xy - x * y) / determinant);
-    let (factor, unit) = suited(Unit::Seconds, a.abs());
-    let label = format!("{} {unit} + {} ns · x", written(a * factor, 3), written(b * 1e9, 3));
-    let enough = places.len() >= FEWEST && a.is_finite() && b.is_finite();
-    enough.then(|| Fit { label, at: Box::new(move |x| a + b * x) })
+    let line = Line::fit(places).filter(|_| places.len() >= FEWEST)?;
+    let (factor, unit) = suited(Unit::Seconds, line.fixed);
+    let label =
+        format!("{} {unit} + {} ns · x", written(line.fixed * factor, 3), written(line.per_entry * 1e9, 3));
+    Some(Fit { label, at: Box::new(move |x| line.fixed + line.per_entry * x) })
 }
 
 /// γ n ln n, likewise.
 fn growth(places: &[(f64, f64)]) -> Option<Fit> {
-    let shape = |n: f64| n * n.ln();
-    let sum = |of: fn(f64) -> f64| places.iter().map(|(n, y)| of(shape(*n) / y)).sum::<f64>();
-    let gamma = sum(|ratio| ratio) / sum(|ratio| ratio * ratio);
-    let label = format!("{} ns · n ln n", written(gamma * 1e9, 3));
-    let enough = places.len() >= FEWEST && gamma.is_finite();
-    enough.then(|| Fit { label, at: Box::new(move |n| gamma * shape(n)) })
+    let gamma = merging::fit_growth(places).filter(|_| places.len() >= FEWEST)?;
+    let label = format!("{} ns · n ln n", written(gamma * std::f64::consts::LOG2_E * 1e9, 3));
+    Some(Fit { label, at: Box::new(move |n| gamma * merging::growth(n)) })
 }
 
 #[cfg(test)]
@@ -129,18 +124,6 @@ mod tests {
         let fit = growth(&places).unwrap();
         assert!(places.iter().all(|(n, y)| ((fit.at)(*n) / y - 1.0).abs() < 1e-9));
         assert_eq!(fit.label, "0.0700 ns · n ln n");
-    }
-
-    #[test]
-    fn no_other_line_has_a_smaller_error() {
-        let places = [(1e3, 2e-3), (2e4, 1.5e-3), (3e5, 4e-3), (1e6, 5e-3), (4e6, 2.3e-2)];
-        let error =
-            |at: &dyn Fn(f64) -> f64| places.iter().map(|(x, y)| (at(*x) / y - 1.0).powi(2)).sum::<f64>();
-        let fit = line(&places).unwrap();
-        let (a, b) = ((fit.at)(0.0), (fit.at)(1.0) - (fit.at)(0.0));
-        for (da, db) in [(1.01, 1.0), (0.99, 1.0), (1.0, 1.01), (1.0, 0.99), (1.01, 0.99)] {
-            assert!(error(&*fit.at) < error(&|x| a * da + b * db * x));
-        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What every worker does in one step, in order, whatever the machine and the network: what a replay gives time to.
 
-use gleaner_algorithms::bag::wire::PIECE;
+use gleaner_algorithms::bag::wire::{PIECE, passed_on};
 use gleaner_algorithms::schedule::Tally;
 
 /// Which part of a step a piece of work belongs to, as measurements are told.
@@ -140,4 +140,9 @@ pub fn handled(tally: Tally, scale: f64) -> Handled {
 /// Into how many messages a payload of so many bytes is cut, `most` at most.
 pub fn pieces(bytes: f64, most: usize) -> usize {
     ((bytes / PIECE as f64).ceil() as usize).clamp(1, most)
+}
+
+/// Into how many messages a dense block of so many bytes is cut.
+pub fn dense_pieces(bytes: f64) -> usize {
+    (bytes / passed_on(bytes as usize) as f64).ceil() as usize
 }

@@ -1,9 +1,10 @@
 //! The listening port: lets in whoever proves that it holds the job's secret, and turns all others away.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -11,13 +12,16 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge};
+use super::cause::Cause;
+use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge, listen};
+use super::stream::prepare;
+use super::wire::JOIN;
 
-/// Callers that may be proving themselves at the same time.
-const PENDING: usize = 64;
-/// How long a caller may take while others wait for its place. A burst of honest workers never meets this;
-/// strangers who connect and say nothing do.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Connections that may be waiting for their hello at the same time: few enough for a process that may open 1024 files.
+const PENDING: usize = 256;
+/// How long the hello of one may take while others wait for its place. A worker sends it as soon as it is connected, so
+/// that up to 256 / 50 ms = 5,000 connections a second that say nothing keep none out.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Proven visitors that may wait for their verdict.
 const WAITING: usize = 64;
 
@@ -42,8 +46,28 @@ pub(super) struct Door {
     pub(super) port: u16,
     /// Who came.
     pub(super) callers: mpsc::Receiver<Caller>,
+    known: Arc<Known>,
     /// One task, which ends when this is dropped.
     _keeper: JoinSet<()>,
+}
+
+/// What is known of those who have not come yet.
+#[derive(Debug, Default)]
+struct Known {
+    /// Where those call from who have said a hello to join, made with the job's key, and were not handed on yet.
+    begun: Mutex<BTreeSet<SocketAddr>>,
+    /// What this host lacked when the last connection could not be taken.
+    lack: Mutex<Option<io::Error>>,
+}
+
+impl Known {
+    fn begun(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lack(&self) -> MutexGuard<'_, Option<io::Error>> {
+        self.lack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Door {
@@ -51,57 +75,100 @@ impl Door {
         let port = listener.local_addr()?.port();
         let (sender, callers) = mpsc::channel(WAITING);
         let mut keeper = JoinSet::new();
-        keeper.spawn(keep(listener, Arc::new(us), sender));
-        Ok(Door { port, callers, _keeper: keeper })
+        let known = Arc::new(Known::default());
+        keeper.spawn(keep(listener, Arc::new(us), Arc::clone(&known), sender));
+        Ok(Door { port, callers, known, _keeper: keeper })
+    }
+
+    /// Whether anyone has said a hello to join and is not among [`callers`](Self::callers) yet.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.known.begun().is_empty()
+    }
+
+    /// What this host lacks to take connections in, if it does.
+    pub(super) fn lack(&self) -> Option<io::Error> {
+        self.known.lack().take()
     }
 }
 
+/// A connection whose hello has not come yet.
+struct Pending {
+    since: Instant,
+    task: AbortHandle,
+    /// Set once the hello has come and was made with the job's key.
+    is_heard: Arc<AtomicBool>,
+}
+
 /// Accepts for ever. Each caller proves itself in a task of its own, so that none waits for another.
-async fn keep(listener: TcpListener, us: Arc<Identity>, callers: mpsc::Sender<Caller>) {
+async fn keep(listener: TcpListener, us: Arc<Identity>, known: Arc<Known>, callers: mpsc::Sender<Caller>) {
     let heard = Arc::new(Heard::default());
     let mut proving = JoinSet::new();
-    let mut oldest = VecDeque::new();
+    let mut pending: VecDeque<Pending> = VecDeque::new();
     loop {
         let (stream, mut address) = match listener.accept().await {
             Ok(accepted) => accepted,
-            Err(_) => {
+            Err(error) => {
                 // The caller left at once, or descriptors ran out: either passes, and neither should spin.
+                if Cause::of(&error) == Cause::Here {
+                    *known.lack() = Some(error);
+                }
                 sleep(Duration::from_millis(20)).await;
                 continue;
             }
         };
+        *known.lack() = None;
         if let ip @ IpAddr::V4(_) = address.ip().to_canonical() {
             address.set_ip(ip); // a listener for both families tells IPv4 addresses as mapped ones
         }
         while proving.try_join_next().is_some() {}
-        oldest.retain(|(_, task): &(Instant, AbortHandle)| !task.is_finished());
-        while proving.len() >= PENDING {
-            let due = oldest.front().map_or_else(Instant::now, |(since, _)| *since + PATIENCE);
-            if timeout_at(due, proving.join_next()).await.is_err()
-                && let Some((_, task)) = oldest.pop_front()
-            {
-                task.abort();
-                proving.join_next().await;
+        loop {
+            pending.retain(|one| !one.task.is_finished() && !one.is_heard.load(Ordering::Relaxed));
+            if pending.len() < PENDING {
+                break;
+            }
+            let Some(oldest) = pending.front() else { break };
+            if timeout_at(oldest.since + PATIENCE, proving.join_next()).await.is_err() {
+                oldest.task.abort();
+                pending.pop_front();
             }
         }
-        let (us, heard, callers) = (Arc::clone(&us), Arc::clone(&heard), callers.clone());
+        let (us, heard, callers, known) =
+            (Arc::clone(&us), Arc::clone(&heard), callers.clone(), Arc::clone(&known));
+        let is_heard = Arc::new(AtomicBool::new(false));
+        let hears = Arc::clone(&is_heard);
         let task = proving.spawn(async move {
-            if let Some(caller) = prove(stream, address, &us, &heard).await {
+            if let Some(caller) = prove(stream, address, &us, &heard, (&hears, &known)).await {
                 let _ = callers.send(caller).await;
             }
+            known.begun().remove(&address);
         });
-        oldest.push_back((Instant::now(), task));
+        pending.push_back(Pending { since: Instant::now(), task, is_heard });
     }
 }
 
 /// None for one that only looked whether the port is open: another worker whose link came about otherwise, or a
 /// health check.
-async fn prove(stream: TcpStream, address: SocketAddr, us: &Identity, heard: &Heard) -> Option<Caller> {
-    let _ = stream.set_nodelay(true);
-    match timeout(us.patience, challenge(stream, address, us, heard)).await {
-        Ok(Ok(visitor)) => Some(Caller::Visitor(visitor)),
-        Ok(Err(HandshakeError::Nothing)) => None,
-        Ok(Err(reason)) => Some(Caller::Stranger { address, reason }),
-        Err(_) => Some(Caller::Stranger { address, reason: HandshakeError::Stranger }),
+async fn prove(
+    stream: TcpStream,
+    address: SocketAddr,
+    us: &Identity,
+    heard: &Heard,
+    (is_heard, known): (&AtomicBool, &Known),
+) -> Option<Caller> {
+    prepare(&stream);
+    let proof = async {
+        let heard = timeout(us.timeout, listen(stream, us, heard)).await;
+        let greeted = heard.unwrap_or(Err(HandshakeError::Stranger))?;
+        is_heard.store(true, Ordering::Relaxed);
+        if greeted.hello.purpose == JOIN {
+            known.begun().insert(address);
+        }
+        let proven = timeout(us.timeout, challenge(greeted, address, us)).await;
+        proven.unwrap_or(Err(HandshakeError::Slow(us.timeout)))
+    };
+    match proof.await {
+        Ok(visitor) => Some(Caller::Visitor(visitor)),
+        Err(HandshakeError::Nothing) => None,
+        Err(reason) => Some(Caller::Stranger { address, reason }),
     }
 }

@@ -98,6 +98,34 @@ pub enum JoinError {
         named: String,
         /// What was turned away meanwhile and may have been one of them.
         hint: String,
+        /// Whether rank 0 hears nobody, of two or more: then it may well have been cut off itself.
+        is_alone: bool,
+    },
+    /// At rank 0: a worker proved itself too late, though its hello had come in time.
+    #[error(
+        "a round trip between rank 0 and {peer} takes {round_trip:.1?}, too long for the time-out of {timeout:?}, within which \
+         connecting and a handshake take three: raise it at every worker (GLEANER_TIMEOUT)"
+    )]
+    Slow {
+        /// Whose took the longest.
+        peer: Peer,
+        /// How long it took.
+        round_trip: Duration,
+        /// How long all are waited for.
+        timeout: Duration,
+    },
+    /// This worker's own host could not make a connection, or take one in.
+    #[error(
+        "the host of {peer} could make no connection for {address}: {source}; raise the limit on open files (`ulimit -n`), \
+         or free ports and memory"
+    )]
+    Local {
+        /// Who we are.
+        peer: Peer,
+        /// The rendezvous address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
     },
     /// At rank 0: a worker does not fit the job.
     #[error("the job was started wrongly: {sentence}")]

@@ -1,42 +1,56 @@
-//! Who is there? Four messages by which both ends of a connection learn that the other holds the job's secret,
-//! in this connection and now. Their bytes are told in the module's documentation, `tcp`.
+//! Who is there? Four messages by which both ends of a connection learn that the other holds the job's key, in this
+//! connection and now, and agree on keys for it. Their bytes are told in the module's documentation, `tcp`.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use snow::{Builder, HandshakeState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::wire::{CHALLENGE, Challenge, HELLO, Hello, MAGIC, VERDICT, VERSION, Verdict, WORD};
-use crate::secret::random_bytes;
-use crate::{Peer, Secret};
+use super::stream::Stream;
+use super::wire::{CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict};
+use crate::Peer;
+use crate::secret::JobKey;
 
-/// The longest that a handshake may take.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The handshake of two that share a key and have none of their own (noiseprotocol.org, revision 34, §9).
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+
+/// Hellos that are remembered, 32 bytes each.
+const REMEMBERED: usize = 1 << 16;
+
+/// What the dialler seals first, so that the acceptor knows that it is there now.
+const PROOF: &[u8] = b"gleaner proof";
 
 /// Who we are to others.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) peer: Peer,
     pub(super) workers: u32,
-    pub(super) secret: Secret,
-    /// How long a handshake may take here.
-    pub(super) patience: Duration,
+    pub(super) key: JobKey,
+    /// Whether links are not sealed.
+    pub(super) is_plain: bool,
+    /// How long to wait for workers and links to come about, and for a handshake of two round trips.
+    pub(super) timeout: Duration,
+}
+
+impl Identity {
+    /// The time-out, as hellos tell it.
+    fn millis(&self) -> u32 {
+        u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX)
+    }
 }
 
 /// A handshake came to no verdict.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error(
-        "it was closed without an answer, as is done to strangers: the secrets probably differ; give every \
-         worker of the job the same one"
+        "it was closed without an answer, as is done to all that do not belong to the job: the secrets or the jobs' \
+         ids probably differ; give every worker of the job the same ones"
     )]
     Silent,
     #[error(
@@ -53,26 +67,30 @@ pub(super) enum HandshakeError {
     #[error("nothing that makes sense was answered: {0}; check that the address belongs to this job")]
     Wire(#[from] super::wire::WireError),
     #[error(
-        "no answer came within {0:?}: check that the address belongs to this job and that its host is not overloaded"
+        "no answer came within {0:?}: check that the address belongs to this job and that its host is not overloaded, or raise \
+         the time-out (GLEANER_TIMEOUT) where a round trip takes more than a third of it"
     )]
     Slow(Duration),
     #[error("{0}")]
     Io(io::Error),
-    #[error("the operating system gave no random bytes: {0}")]
-    NoRandomness(#[from] getrandom::Error),
+    #[error("could not connect: {0}")]
+    Connect(io::Error),
+    #[error("the handshake could not be computed: {0}; check that the operating system has random numbers")]
+    Noise(snow::Error),
     #[error("it connected and left without a word")]
     Nothing,
     #[error("it did not say a gleaner hello: something else calls this port")]
     Stranger,
     #[error(
-        "its hello was not made with the job's secret: it belongs to another job, or was started with another \
-         secret"
+        "its hello was not made with the job's key: it belongs to another job, or was started with another secret"
     )]
     Unproven,
     #[error("its hello was heard before, so it was recorded and sent again")]
     Replayed,
     #[error("it sent our own hello back")]
     Reflected,
+    #[error("its hello was made for {0}, and may have been recorded there: check the rendezvous address")]
+    Misdirected(Peer),
 }
 
 impl HandshakeError {
@@ -91,167 +109,256 @@ fn ended(closed: HandshakeError) -> impl FnOnce(io::Error) -> HandshakeError {
     }
 }
 
-/// HMAC-SHA-256 over a label, which keeps the four messages apart, and what was said so far.
-pub(super) fn mac(secret: &Secret, label: &str, said: &[&[u8]]) -> [u8; WORD] {
-    let mut key = [0; 64];
-    key[..WORD].copy_from_slice(secret.bytes());
-    let mut mac = Hmac::<Sha256>::new(&key.into());
-    mac.update(label.as_bytes());
-    for part in said {
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
+fn noise(key: &JobKey) -> Builder<'_> {
+    // The name is ours, and a key has the right length.
+    #[expect(clippy::expect_used)]
+    let params = PATTERN.parse().expect("the pattern is known");
+    #[expect(clippy::expect_used)]
+    Builder::new(params).psk(0, key.bytes()).expect("a key of 32 bytes")
 }
 
-pub(super) const HELLO_LABEL: &str = "gleaner hello\0";
-pub(super) const CHALLENGE_LABEL: &str = "gleaner challenge\0";
-pub(super) const PROOF_LABEL: &str = "gleaner proof\0";
-pub(super) const VERDICT_LABEL: &str = "gleaner verdict\0";
-
-fn same(found: &[u8], expected: &[u8; WORD]) -> bool {
-    found.ct_eq(expected.as_slice()).into()
+/// What follows is sealed with the keys of a handshake that is done; `as_dialler` or as acceptor.
+fn sealed(socket: TcpStream, mut noise: HandshakeState, as_dialler: bool) -> Stream {
+    let (out, back) = noise.dangerously_get_raw_split();
+    if as_dialler { Stream::new(socket, &out, &back) } else { Stream::new(socket, &back, &out) }
 }
 
-/// The dialler's side, on a fresh connection.
+/// The dialler's side, on a fresh connection. It takes at most the time-out. Only who joins and has proved itself waits longer,
+/// since rank 0 alone decides who has come in time: for as long as it may wait for others, and two round trips.
 pub(super) async fn greet(
-    stream: &mut TcpStream,
+    socket: TcpStream,
     us: &Identity,
     to: Peer,
     purpose: u32,
     port: u16,
-) -> Result<Verdict, HandshakeError> {
-    let nonce = random_bytes()?;
-    let hello = Hello { version: VERSION, purpose, from: us.peer, to, workers: us.workers, port, nonce };
-    timeout(us.patience, speak(stream, &us.secret, &hello))
-        .await
-        .unwrap_or(Err(HandshakeError::Slow(us.patience)))
+) -> Result<(Verdict, Stream), HandshakeError> {
+    let Identity { peer, workers, is_plain, .. } = *us;
+    let hello =
+        Hello { version: VERSION, purpose, from: peer, to, workers, port, is_plain, timeout: us.millis() };
+    let slow = |_| HandshakeError::Slow(us.timeout);
+    let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
+    let proven = timeout_at(deadline, prove(socket, &us.key, &hello)).await.map_err(slow)??;
+    if purpose == JOIN {
+        deadline = deadline.max(Instant::now() + us.timeout / 2 + 2 * begun.elapsed());
+    }
+    timeout_at(deadline, judged(proven, &hello)).await.map_err(slow)?
+}
+
+/// The bytes of a hello.
+pub(super) fn hello(noise: &mut HandshakeState, hello: &Hello) -> Result<Vec<u8>, HandshakeError> {
+    let mut said = vec![0; MAGIC.len() + HELLO + NOISE];
+    said[..MAGIC.len()].copy_from_slice(&MAGIC);
+    noise.write_message(&hello.encode(), &mut said[MAGIC.len()..]).map_err(HandshakeError::Noise)?;
+    Ok(said)
+}
+
+/// The state of a dialler that has said nothing yet.
+pub(super) fn dialler(key: &JobKey) -> Result<HandshakeState, HandshakeError> {
+    noise(key).build_initiator().map_err(HandshakeError::Noise)
 }
 
 /// Says that hello, whatever it claims, and all that follows from it.
 pub(super) async fn speak(
-    stream: &mut TcpStream,
-    secret: &Secret,
-    hello: &Hello,
-) -> Result<Verdict, HandshakeError> {
-    let mut said = Vec::with_capacity(HELLO.1 + CHALLENGE.1);
-    said.extend_from_slice(&hello.encode());
-    said.extend_from_slice(&mac(secret, HELLO_LABEL, &[&said]));
-    stream.write_all(&said).await.map_err(ended(HandshakeError::Silent))?;
+    socket: TcpStream,
+    key: &JobKey,
+    claims: &Hello,
+) -> Result<(Verdict, Stream), HandshakeError> {
+    judged(prove(socket, key, claims).await?, claims).await
+}
 
-    let mut challenge = [0; CHALLENGE.1];
-    stream.read_exact(&mut challenge).await.map_err(ended(HandshakeError::Silent))?;
-    let (claims, proof) = challenge.split_at(CHALLENGE.0);
-    if !same(proof, &mac(secret, CHALLENGE_LABEL, &[&said, claims])) {
-        return Err(HandshakeError::Impostor);
-    }
-    let from = Challenge::decode(claims)?.from;
-    said.extend_from_slice(&challenge);
-    let proof = mac(secret, PROOF_LABEL, &[&said]);
-    stream.write_all(&proof).await.map_err(ended(HandshakeError::Cut))?;
+/// Up to the proof. Says who answers.
+async fn prove(
+    mut socket: TcpStream,
+    key: &JobKey,
+    claims: &Hello,
+) -> Result<(Peer, Stream), HandshakeError> {
+    let mut noise = dialler(key)?;
+    let said = hello(&mut noise, claims)?;
+    socket.write_all(&said).await.map_err(ended(HandshakeError::Silent))?;
 
+    let mut challenge = [0; CHALLENGE + NOISE];
+    socket.read_exact(&mut challenge).await.map_err(ended(HandshakeError::Silent))?;
+    let mut answered = [0; CHALLENGE];
+    noise.read_message(&challenge, &mut answered).map_err(|_| HandshakeError::Impostor)?;
+    let from = Challenge::decode(&answered)?.from;
+    let mut stream = sealed(socket, noise, true);
+    stream.write_all(PROOF).await.map_err(ended(HandshakeError::Cut))?;
+    stream.flush().await.map_err(ended(HandshakeError::Cut))?;
+    Ok((from, stream))
+}
+
+/// From there to the verdict.
+async fn judged(
+    (from, mut stream): (Peer, Stream),
+    claims: &Hello,
+) -> Result<(Verdict, Stream), HandshakeError> {
     let mut verdict = vec![0; VERDICT];
     stream.read_exact(&mut verdict).await.map_err(ended(HandshakeError::Cut))?;
-    let length = VERDICT + Verdict::sentence(&verdict)?;
-    verdict.resize(length + WORD, 0);
+    verdict.resize(VERDICT + Verdict::sentence(&verdict)?, 0);
     stream.read_exact(&mut verdict[VERDICT..]).await.map_err(ended(HandshakeError::Cut))?;
-    let (verdict, proof) = verdict.split_at(length);
-    if !same(proof, &mac(secret, VERDICT_LABEL, &[&said, verdict])) {
-        return Err(HandshakeError::Impostor);
-    }
-    let verdict = Verdict::decode(verdict)?;
-    if from != hello.to && !matches!(verdict, Verdict::Refused(_)) {
+    let verdict = Verdict::decode(&verdict)?;
+    if from != claims.to && !matches!(verdict, Verdict::Refused(_)) {
         return Err(HandshakeError::Other { found: from });
     }
-    Ok(verdict)
+    stream.settle(!claims.is_plain);
+    Ok((verdict, stream))
 }
 
-/// The nonces of all hellos that bore the right MAC, so that none is answered twice. Strangers add none.
+/// The public keys of the last hellos that were made with the job's key, so that none is answered twice. Others add none.
 #[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<HashSet<[u8; WORD]>>);
+pub(super) struct Heard(Mutex<Keys>);
 
-/// A caller that has proved that it holds the secret, and waits for the verdict.
+#[derive(Debug, Default)]
+struct Keys {
+    known: HashSet<[u8; 32]>,
+    order: VecDeque<[u8; 32]>,
+}
+
+impl Heard {
+    /// Whether it is heard for the first time, as far as that is remembered.
+    fn is_new(&self, key: [u8; 32]) -> bool {
+        let Keys { known, order } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.insert(key) {
+            return false;
+        }
+        order.push_back(key);
+        if order.len() > REMEMBERED
+            && let Some(oldest) = order.pop_front()
+        {
+            known.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// A caller that has proved that it holds the job's key, and waits for the verdict.
 #[derive(Debug)]
 pub(super) struct Visitor {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) address: SocketAddr,
     pub(super) hello: Hello,
-    /// Hello and challenge, as they were on the wire.
-    said: Vec<u8>,
+    /// From the challenge to the proof.
+    pub(super) round_trip: Duration,
 }
 
-/// The acceptor's side, up to the verdict. What the hello claims was not looked at yet, except that it is not
-/// our own: claims count only once the caller has proved that it says them now.
-pub(super) async fn challenge(
-    mut stream: TcpStream,
-    address: SocketAddr,
+/// A caller whose hello was made with the job's key, now or before.
+pub(super) struct Greeted {
+    socket: TcpStream,
+    noise: HandshakeState,
+    pub(super) hello: Hello,
+}
+
+/// The acceptor's side, up to the hello.
+pub(super) async fn listen(
+    mut socket: TcpStream,
     us: &Identity,
     heard: &Heard,
-) -> Result<Visitor, HandshakeError> {
+) -> Result<Greeted, HandshakeError> {
     let gone = || ended(HandshakeError::Stranger);
-    let mut said = vec![0; HELLO.1];
-    let begun = stream.read(&mut said[..MAGIC.len()]).await.map_err(gone())?;
+    let mut said = [0; MAGIC.len() + HELLO + NOISE];
+    let begun = socket.read(&mut said[..MAGIC.len()]).await.map_err(gone())?;
     if begun == 0 {
         return Err(HandshakeError::Nothing);
     }
-    // A stranger that begins otherwise is turned away without waiting for the rest.
-    stream.read_exact(&mut said[begun..MAGIC.len()]).await.map_err(gone())?;
+    // Who begins otherwise is turned away without waiting for the rest.
+    socket.read_exact(&mut said[begun..MAGIC.len()]).await.map_err(gone())?;
     if said[..MAGIC.len()] != MAGIC {
         return Err(HandshakeError::Stranger);
     }
-    stream.read_exact(&mut said[MAGIC.len()..]).await.map_err(gone())?;
-    let (claims, proof) = said.split_at(HELLO.0);
-    if !same(proof, &mac(&us.secret, HELLO_LABEL, &[claims])) {
-        return Err(HandshakeError::Unproven);
-    }
-    let hello = Hello::decode(claims)?;
+    socket.read_exact(&mut said[MAGIC.len()..]).await.map_err(gone())?;
+    let mut noise = noise(&us.key).build_responder().map_err(HandshakeError::Noise)?;
+    let mut claims = [0; HELLO];
+    noise.read_message(&said[MAGIC.len()..], &mut claims).map_err(|_| HandshakeError::Unproven)?;
+    let hello = Hello::decode(&claims)?;
     if hello.from == us.peer {
         return Err(HandshakeError::Reflected);
     }
-    if !heard.0.lock().unwrap_or_else(PoisonError::into_inner).insert(hello.nonce) {
+    // One that was made for another is answered there, once.
+    if hello.to != us.peer {
+        return Err(HandshakeError::Misdirected(hello.to));
+    }
+    // A hello begins with a public key that is made for it.
+    let public = said[MAGIC.len()..].first_chunk().copied().unwrap_or_default();
+    if !heard.is_new(public) {
         return Err(HandshakeError::Replayed);
     }
+    Ok(Greeted { socket, noise, hello })
+}
 
-    let challenge = Challenge { version: VERSION, from: us.peer, nonce: random_bytes()? }.encode();
-    let proof = mac(&us.secret, CHALLENGE_LABEL, &[&said, &challenge]);
-    said.extend_from_slice(&challenge);
-    said.extend_from_slice(&proof);
-    stream.write_all(&said[HELLO.1..]).await.map_err(ended(HandshakeError::Cut))?;
+/// The acceptor's side, from there to the verdict. What the hello claims was not looked at yet, except that it is not our
+/// own: claims count only once the caller has proved that it says them now.
+pub(super) async fn challenge(
+    Greeted { mut socket, mut noise, hello }: Greeted,
+    address: SocketAddr,
+    us: &Identity,
+) -> Result<Visitor, HandshakeError> {
+    let mut challenge = [0; CHALLENGE + NOISE];
+    let claims = Challenge { version: VERSION, from: us.peer }.encode();
+    noise.write_message(&claims, &mut challenge).map_err(HandshakeError::Noise)?;
+    socket.write_all(&challenge).await.map_err(ended(HandshakeError::Cut))?;
+    let asked = Instant::now();
 
-    let mut proof = [0; WORD];
-    stream.read_exact(&mut proof).await.map_err(ended(HandshakeError::Cut))?;
-    if !same(&proof, &mac(&us.secret, PROOF_LABEL, &[&said])) {
+    let mut stream = sealed(socket, noise, false);
+    let mut proof = [0; PROOF.len()];
+    stream.read_exact(&mut proof).await.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => HandshakeError::Impostor,
+        _ => ended(HandshakeError::Cut)(error),
+    })?;
+    if proof != PROOF {
         return Err(HandshakeError::Impostor);
     }
-    Ok(Visitor { stream, address, hello, said })
+    Ok(Visitor { stream, address, hello, round_trip: asked.elapsed() })
 }
 
 impl Visitor {
-    /// Tells the verdict.
+    /// Tells the verdict. What follows is sealed, or not.
     pub(super) async fn answer(&mut self, us: &Identity, verdict: &Verdict) -> io::Result<()> {
-        let mut bytes = verdict.encode();
-        let proof = mac(&us.secret, VERDICT_LABEL, &[&self.said, &bytes]);
-        bytes.extend_from_slice(&proof);
-        timeout(us.patience, self.stream.write_all(&bytes)).await?
+        let answer = async {
+            self.stream.write_all(&verdict.encode()).await?;
+            self.stream.flush().await
+        };
+        timeout(us.timeout, answer).await??;
+        self.stream.settle(!us.is_plain);
+        Ok(())
+    }
+
+    /// Welcomes it to a link and waits until it takes the link. False if it leaves instead, as one does that has another
+    /// link to us by then.
+    pub(super) async fn welcome(&mut self, us: &Identity) -> io::Result<bool> {
+        self.answer(us, &Verdict::Welcome).await?;
+        let mut said = [0; TAKEN.len()];
+        match timeout(us.timeout, self.stream.read_exact(&mut said)).await? {
+            Ok(_) => Ok(said == TAKEN),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Says what differs between the caller's picture of the job and ours, both values, or nothing if all agree.
     pub(super) fn misfit(&self, us: &Identity) -> Option<String> {
-        let (Hello { version, from, to, workers, .. }, us_peer) = (&self.hello, us.peer);
+        let (Hello { version, from, workers, .. }, us_peer) = (&self.hello, us.peer);
         let address = self.address.ip();
         if *version != VERSION {
             Some(format!(
                 "{from} at {address} speaks protocol version {version} and {us_peer} speaks version {VERSION}: \
                  install the same version of gleaner on every host"
             ))
-        } else if to != &us_peer {
-            Some(format!(
-                "{from} at {address} meant to reach {to} and reached {us_peer}: check the rendezvous address"
-            ))
         } else if *workers != us.workers {
             Some(format!(
                 "{from} at {address} was started for {workers} workers and {us_peer} for {}: start every worker \
                  with the same number",
                 us.workers
+            ))
+        } else if self.hello.is_plain != us.is_plain {
+            let (plain, other) = if us.is_plain { (us_peer, *from) } else { (*from, us_peer) };
+            Some(format!(
+                "{plain} was started with --plain (GLEANER_PLAIN) and {other} was not: start every worker in the same way"
+            ))
+        } else if self.hello.timeout != us.millis() {
+            let [theirs, ours] = [self.hello.timeout, us.millis()].map(|millis| f64::from(millis) / 1e3);
+            Some(format!(
+                "{from} at {address} was started with a time-out of {theirs} s and {us_peer} with {ours} s: give every worker \
+                 the same one (GLEANER_TIMEOUT)"
             ))
         } else if from.0 >= us.workers {
             Some(format!(

@@ -1,167 +1,253 @@
-//! The two halves of an open link over TCP. Each works alone: neither waits for the other.
+//! An open link over TCP.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::links::Hold;
+use super::stream::Stream;
 use super::wire::{HEADER, Header, WireError};
-use crate::network::Counters;
-use crate::{BoxFuture, Link, LinkError, MAX_PAYLOAD, Message, Peer, Receiver, Sender};
+use crate::{Counters, Link, LinkError, MAX_PAYLOAD, Message, Moved, Peer};
 
 /// Messages that are offered to the kernel in one call: two slices each, well below its bound of 1024.
 const BATCH: usize = 64;
 
-/// Makes a link of a connection whose handshake is done.
-pub(super) fn link(peer: Peer, stream: TcpStream, counters: &Arc<Counters>, hold: Hold) -> Link {
-    counters.linked();
-    let hold = Arc::new(hold);
-    let (reader, writer) = stream.into_split();
-    Link {
-        peer,
-        sender: Box::new(TcpSender {
-            peer,
-            half: writer,
-            headers: Vec::with_capacity(BATCH),
-            halfway: false,
-            counters: Arc::clone(counters),
-            _hold: Arc::clone(&hold),
-        }),
-        receiver: Box::new(TcpReceiver {
-            peer,
-            half: reader,
-            head: BytesMut::with_capacity(HEADER),
-            body: None,
-            counters: Arc::clone(counters),
-            _hold: hold,
-        }),
-    }
-}
+/// Bytes that may be read behind the payload of a long message: the next header, and what follows if it is short.
+const BEHIND: usize = 512;
 
-struct TcpSender {
+/// Bytes that are read where no payload is awaited. A message that fits in with its header is short: it is copied out, and
+/// so are the first bytes of a long one, which costs less than to read its header alone.
+const AHEAD: usize = 8 << 10;
+
+/// See the module.
+pub(super) struct TcpLink {
     peer: Peer,
-    half: OwnedWriteHalf,
-    headers: Vec<[u8; HEADER]>,
-    /// A batch was begun and not finished; stays set when its future is dropped.
-    halfway: bool,
+    outgoing: Outgoing,
+    incoming: Incoming,
     counters: Arc<Counters>,
+    stream: Stream,
     // Dropped last: the next link may come once this one's socket is closed.
-    _hold: Arc<Hold>,
+    _hold: Hold,
 }
 
-impl Sender for TcpSender {
-    fn send<'a>(&'a mut self, messages: &'a [Message]) -> BoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(async move {
-            let peer = self.peer;
-            if self.halfway {
-                return Err(LinkError::Abandoned { peer });
+/// What was submitted and is not written yet.
+#[derive(Default)]
+struct Outgoing {
+    /// Each with its header.
+    messages: VecDeque<([u8; HEADER], Bytes)>,
+    /// Bytes of the first that are written.
+    written: usize,
+    /// The length of a message that is too long. It ended the sending.
+    refused: Option<u64>,
+}
+
+/// What was read and is not handed out yet.
+struct Incoming {
+    /// Headers, short messages, and the beginning of a long one. Nothing while the payload of a long one is awaited.
+    ahead: Box<[u8]>,
+    /// Which of them were read and not taken.
+    range: Range<usize>,
+    /// The long message whose payload is coming. Its buffer has room for what is read behind it.
+    begun: Option<(Header, BytesMut)>,
+    is_sealed: bool,
+    /// Reads that brought something.
+    #[cfg(test)]
+    reads: usize,
+}
+
+impl Incoming {
+    fn new(is_sealed: bool) -> Self {
+        Self {
+            ahead: vec![0; AHEAD].into(),
+            range: 0..0,
+            begun: None,
+            is_sealed,
+            #[cfg(test)]
+            reads: 0,
+        }
+    }
+
+    /// The next message of what was read, if all of it is there. Begins a long one otherwise.
+    fn take(&mut self) -> Result<Option<Message>, WireError> {
+        let Some((header, payload)) = self.whole()? else { return Ok(None) };
+        if !self.is_sealed {
+            header.check(&payload)?;
+        }
+        Ok(Some(Message { tag: header.tag, payload }))
+    }
+
+    fn whole(&mut self) -> Result<Option<(Header, Bytes)>, WireError> {
+        if let Some((header, payload)) = &mut self.begun {
+            let length = header.length as usize;
+            if payload.len() < length {
+                return Ok(None);
             }
-            if let Some(long) = messages.iter().find(|message| message.payload.len() > MAX_PAYLOAD) {
-                return Err(LinkError::TooLong { peer, length: long.payload.len() as u64 });
+            self.range = 0..payload.len() - length;
+            self.ahead[self.range.clone()].copy_from_slice(&payload[length..]);
+            payload.truncate(length);
+            return Ok(self.begun.take().map(|(header, payload)| (header, payload.freeze())));
+        }
+        let here = &self.ahead[self.range.clone()];
+        if here.len() < HEADER {
+            return Ok(None);
+        }
+        let header = Header::decode(&here[..HEADER])?;
+        let whole = HEADER + header.length as usize;
+        // Either is a fresh allocation: aligned for any number that is to be seen in place.
+        if whole > AHEAD {
+            let mut payload = BytesMut::with_capacity(header.length as usize + BEHIND);
+            payload.put_slice(&here[HEADER..]);
+            self.range = 0..0;
+            self.begun = Some((header, payload));
+        } else if here.len() >= whole {
+            let payload = Bytes::copy_from_slice(&here[HEADER..whole]);
+            self.range.start += whole;
+            return Ok(Some((header, payload)));
+        }
+        Ok(None)
+    }
+
+    /// Reads once, and says how many bytes: the rest of a payload and a little more, or what follows the last message.
+    fn poll_read(&mut self, stream: &mut Stream, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let read = if let Some((header, payload)) = &mut self.begun {
+            let room = header.length as usize + BEHIND - payload.len();
+            ready!(pin!(stream.read_buf(&mut payload.limit(room))).poll(context))?
+        } else {
+            self.ahead.copy_within(self.range.clone(), 0);
+            self.range = 0..self.range.len();
+            let read = ready!(pin!(stream.read(&mut self.ahead[self.range.end..])).poll(context))?;
+            self.range.end += read;
+            read
+        };
+        #[cfg(test)]
+        {
+            self.reads += 1;
+        }
+        Poll::Ready(if read > 0 { Ok(read) } else { Err(io::ErrorKind::UnexpectedEof.into()) })
+    }
+}
+
+impl TcpLink {
+    /// A link of a connection whose handshake is done.
+    pub(super) fn new(peer: Peer, stream: Stream, counters: &Arc<Counters>, hold: Hold) -> Self {
+        counters.linked();
+        let (outgoing, incoming) = (Outgoing::default(), Incoming::new(stream.is_sealed()));
+        Self { peer, outgoing, incoming, counters: Arc::clone(counters), stream, _hold: hold }
+    }
+
+    /// How many reads have brought something.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> usize {
+        self.incoming.reads
+    }
+
+    /// That this is no message of ours.
+    fn damaged(&self, error: &WireError) -> LinkError {
+        let peer = self.peer;
+        match *error {
+            WireError::TooLong(length) => LinkError::TooLong { peer, length: length.into() },
+            _ => LinkError::Damaged { peer, what: error.to_string() },
+        }
+    }
+}
+
+impl Link for TcpLink {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.stream.is_sealed()
+    }
+
+    fn moved(&self) -> Moved {
+        self.stream.moved()
+    }
+
+    fn submit(&mut self, message: Message) {
+        let Outgoing { messages, refused, .. } = &mut self.outgoing;
+        if refused.is_some() {
+            return;
+        }
+        if message.payload.len() > MAX_PAYLOAD {
+            *refused = Some(message.payload.len() as u64);
+            messages.clear();
+            return;
+        }
+        messages.push_back((Header::of(&message, self.stream.is_sealed()).encode(), message.payload));
+    }
+
+    /// Writes headers and payloads from where they lie.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
+        let peer = self.peer;
+        let Outgoing { messages, written, refused } = &mut self.outgoing;
+        if let Some(length) = *refused {
+            return Poll::Ready(Err(LinkError::TooLong { peer, length }));
+        }
+        let mut sent = 0;
+        loop {
+            // What a sealed stream has taken is written when it is flushed.
+            match Pin::new(&mut self.stream).poll_flush(context) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(LinkError::from_io(peer, error))),
+                Poll::Ready(Ok(())) => {}
             }
-            self.halfway = true;
-            let mut result = Ok(());
-            for batch in messages.chunks(BATCH) {
-                result = self.write(batch).await;
-                if result.is_err() {
-                    break;
+            let before = sent;
+            while let Some((_, payload)) = messages.front()
+                && *written >= HEADER + payload.len()
+            {
+                *written -= HEADER + payload.len();
+                messages.pop_front();
+                sent += 1;
+            }
+            self.counters.sent(0, sent - before);
+            if messages.is_empty() {
+                break;
+            }
+            let mut slices = [IoSlice::new(&[]); 2 * BATCH];
+            let mut count = 0;
+            let mut skip = *written;
+            for (header, payload) in messages.iter().take(BATCH) {
+                for part in [header.as_slice(), payload] {
+                    let gone = skip.min(part.len());
+                    skip -= gone;
+                    if gone < part.len() {
+                        slices[count] = IoSlice::new(&part[gone..]);
+                        count += 1;
+                    }
                 }
-                self.counters.sent(0, batch.len());
             }
-            self.halfway = false;
-            result.map_err(|error| LinkError::from_io(peer, error))
-        })
-    }
-}
-
-impl TcpSender {
-    /// Writes headers and payloads from where they lie, however many calls that takes.
-    async fn write(&mut self, batch: &[Message]) -> io::Result<()> {
-        self.headers.clear();
-        self.headers.extend(
-            batch
-                .iter()
-                .map(|message| Header { length: message.payload.len() as u32, tag: message.tag }.encode()),
-        );
-        let mut slices = Vec::with_capacity(2 * batch.len());
-        for (header, message) in self.headers.iter().zip(batch) {
-            slices.push(IoSlice::new(header));
-            if !message.payload.is_empty() {
-                slices.push(IoSlice::new(&message.payload));
-            }
-        }
-        let mut rest = slices.as_mut_slice();
-        while !rest.is_empty() {
-            let written = self.half.write_vectored(rest).await?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            self.counters.sent(written, 0);
-            IoSlice::advance_slices(&mut rest, written);
-        }
-        Ok(())
-    }
-}
-
-/// Keeps what has come of a message, so that a `receive` that was dropped loses nothing.
-struct TcpReceiver {
-    peer: Peer,
-    half: OwnedReadHalf,
-    head: BytesMut,
-    body: Option<(Header, BytesMut)>,
-    counters: Arc<Counters>,
-    // Dropped last: the next link may come once this one's socket is closed.
-    _hold: Arc<Hold>,
-}
-
-impl Receiver for TcpReceiver {
-    fn receive(&mut self) -> BoxFuture<'_, Result<Message, LinkError>> {
-        Box::pin(async move {
-            let peer = self.peer;
-            let fail = |error| LinkError::from_io(peer, error);
-            if self.body.is_none() {
-                fill(&mut self.half, &mut self.head, HEADER, &self.counters).await.map_err(fail)?;
-                let header = Header::decode(&self.head).map_err(|error| match error {
-                    WireError::TooLong(length) => LinkError::TooLong { peer, length: u64::from(length) },
-                    WireError::Check(found) => LinkError::Garbled { peer, found },
-                    _ => LinkError::Garbled { peer, found: 0 },
-                })?;
-                self.head.clear();
-                // A fresh allocation: aligned for any number that a decoder may want to see in place.
-                self.body = Some((header, BytesMut::with_capacity(header.length as usize)));
-            }
-            if let Some((header, payload)) = &mut self.body {
-                fill(&mut self.half, payload, header.length as usize, &self.counters).await.map_err(fail)?;
-            }
-            match self.body.take() {
-                Some((header, payload)) => {
-                    self.counters.received(0, 1);
-                    Ok(Message { tag: header.tag, payload: payload.freeze() })
+            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Err(LinkError::from_io(peer, io::ErrorKind::WriteZero.into())));
                 }
-                None => Err(LinkError::Closed { peer }),
+                Poll::Ready(Ok(wrote)) => {
+                    *written += wrote;
+                    self.counters.sent(wrote, 0);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(LinkError::from_io(peer, error))),
             }
-        })
-    }
-}
-
-/// Reads until the buffer holds that many bytes and no more, from the socket straight into its spare capacity.
-async fn fill(
-    half: &mut OwnedReadHalf,
-    buffer: &mut BytesMut,
-    length: usize,
-    counters: &Counters,
-) -> io::Result<()> {
-    while buffer.len() < length {
-        let missing = length - buffer.len();
-        let read = half.read_buf(&mut (&mut *buffer).limit(missing)).await?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        counters.received(read, 0);
+        // What is left is looked at when the caller asks again, and it does until nothing is sent.
+        if sent == 0 { Poll::Pending } else { Poll::Ready(Ok(sent)) }
     }
-    Ok(())
+
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
+        loop {
+            if let Some(message) = self.incoming.take().map_err(|error| self.damaged(&error))? {
+                self.counters.received(0, 1);
+                return Poll::Ready(Ok(message));
+            }
+            let read = ready!(self.incoming.poll_read(&mut self.stream, context));
+            let read = read.map_err(|error| LinkError::from_io(self.peer, error))?;
+            self.counters.received(read, 0);
+        }
+    }
 }

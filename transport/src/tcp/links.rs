@@ -3,7 +3,9 @@
 //! The lower-numbered peer's connection is kept. An acceptor decides in one place, after the caller's proof and
 //! before the verdict: it takes the caller unless it holds a link to that peer already, or has said hello to it
 //! and is the lower of the two; then it answers that it is busy. A dialler that is told so looks whether the
-//! other connection came, and dials again if it did not. Merely connecting is not yet saying hello, so a peer
+//! other connection came, and dials again if it did not. One that is welcomed takes the link in the same place, or
+//! leaves where a caller's connection was the link meanwhile; the acceptor's is up once it was taken, since a hello may
+//! be answered after the link that ended its dialling has come and gone. Merely connecting is not yet saying hello, so a peer
 //! whose own packets are dropped by a firewall can still be reached from the other side.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +30,7 @@ enum Taken {
     /// None is.
     #[default]
     No,
-    /// A caller's, whose verdict is on its way; and whether a link was asked for since.
+    /// A caller's, who has not taken it yet; and whether a link was asked for since.
     Offered { wanted: bool },
     /// Yes, until both halves of the link are dropped.
     Yes,
@@ -37,7 +39,28 @@ enum Taken {
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     dial: Dial,
+    /// Which dialling that is: one that a link has ended must not open the next.
+    dialling: u64,
     taken: Taken,
+}
+
+impl Slot {
+    fn is_current(&self, dialling: u64) -> bool {
+        self.dialling == dialling && self.dial != Dial::Idle
+    }
+
+    /// That dialling ends without a link. Says whether there is none otherwise either.
+    fn rest(&mut self, dialling: u64) -> bool {
+        if !self.is_current(dialling) {
+            return false;
+        }
+        self.dial = Dial::Idle;
+        // While an offer is open it may be what was asked for; should it fall through, the asking is taken up again.
+        if let Taken::Offered { wanted } = &mut self.taken {
+            *wanted = true;
+        }
+        self.taken == Taken::No
+    }
 }
 
 /// The links of one worker, by peer.
@@ -84,27 +107,29 @@ impl Links {
         Hold { links: Arc::clone(self), peer }
     }
 
-    /// Asks for a link. Says whether to start dialling; if so, the dialling ends with
+    /// Asks for a link. Returns the number of a dialling that is to begin, if one is; it ends with
     /// [`Turn::Done`], [`Links::welcomed`] or [`Links::rest`], whichever comes first.
-    pub(super) fn want(&self, peer: Peer) -> bool {
+    pub(super) fn want(&self, peer: Peer) -> Option<u64> {
         let slot = &mut self.slots()[peer.0 as usize];
         match (slot.taken, slot.dial) {
             (Taken::No, Dial::Idle) => {
                 slot.dial = Dial::Knocking;
-                true
+                slot.dialling += 1;
+                return Some(slot.dialling);
             }
-            (Taken::Offered { .. }, Dial::Idle) => {
-                slot.taken = Taken::Offered { wanted: true };
-                false
-            }
-            _ => false,
+            (Taken::Offered { .. }, Dial::Idle) => slot.taken = Taken::Offered { wanted: true },
+            _ => {}
         }
+        None
     }
 
     /// A dialler asks whether to go on, before it connects and again before it says hello. The answer
     /// [`Turn::Done`] ends its attempt.
-    pub(super) fn turn(&self, peer: Peer, next: Dial) -> Turn {
+    pub(super) fn turn(&self, peer: Peer, dialling: u64, next: Dial) -> Turn {
         let slot = &mut self.slots()[peer.0 as usize];
+        if !slot.is_current(dialling) {
+            return Turn::Done;
+        }
         let (dial, turn) = match slot.taken {
             Taken::No => (next, Turn::Go),
             Taken::Offered { .. } => (Dial::Knocking, Turn::Wait),
@@ -115,33 +140,26 @@ impl Links {
     }
 
     /// A dialler's attempt came to nothing, and it will try again.
-    pub(super) fn knock(&self, peer: Peer) {
-        self.slots()[peer.0 as usize].dial = Dial::Knocking;
+    pub(super) fn knock(&self, peer: Peer, dialling: u64) {
+        let slot = &mut self.slots()[peer.0 as usize];
+        if slot.is_current(dialling) {
+            slot.dial = Dial::Knocking;
+        }
     }
 
     /// A dialler gives up. Says whether the peer is without a link, which is worth telling.
-    pub(super) fn rest(&self, peer: Peer) -> bool {
-        let slot = &mut self.slots()[peer.0 as usize];
-        slot.dial = Dial::Idle;
-        match &mut slot.taken {
-            Taken::No => true,
-            // The offer stands for what was asked; should it fall through, the asking is taken up again.
-            Taken::Offered { wanted } => {
-                *wanted = true;
-                false
-            }
-            Taken::Yes => false,
-        }
+    pub(super) fn rest(&self, peer: Peer, dialling: u64) -> bool {
+        self.slots()[peer.0 as usize].rest(dialling)
     }
 
-    /// A dialler was welcomed. None if another connection has become the link meanwhile.
-    pub(super) fn welcomed(self: &Arc<Self>, peer: Peer) -> Option<Hold> {
+    /// A dialler was welcomed. None if another connection is, was or may become the link meanwhile.
+    pub(super) fn welcomed(self: &Arc<Self>, peer: Peer, dialling: u64) -> Option<Hold> {
         let slot = &mut self.slots()[peer.0 as usize];
-        slot.dial = Dial::Idle;
-        if slot.taken != Taken::No {
+        if slot.taken != Taken::No || !slot.is_current(dialling) {
+            slot.rest(dialling);
             return None;
         }
-        slot.taken = Taken::Yes;
+        (slot.dial, slot.taken) = (Dial::Idle, Taken::Yes);
         Some(self.hold(peer))
     }
 
@@ -155,12 +173,13 @@ impl Links {
         Some(self.hold(peer))
     }
 
-    /// The verdict went out: what was offered is the link.
+    /// The caller took it: what was offered is the link, and ends our own dialling.
     pub(super) fn settle(&self, peer: Peer) {
-        self.slots()[peer.0 as usize].taken = Taken::Yes;
+        let slot = &mut self.slots()[peer.0 as usize];
+        (slot.dial, slot.taken) = (Dial::Idle, Taken::Yes);
     }
 
-    /// The verdict did not go out. Says whether a link was asked for meanwhile.
+    /// The caller did not take it. Says whether a link was asked for meanwhile.
     pub(super) fn withdraw(&self, hold: Hold) -> bool {
         let wanted = self.slots()[hold.peer.0 as usize].taken == Taken::Offered { wanted: true };
         drop(hold);
@@ -178,45 +197,68 @@ mod tests {
     #[test]
     fn of_two_that_dial_each_other_the_lower_is_taken() {
         let (one, two) = (Links::new(ONE, 3), Links::new(TWO, 3));
-        assert!(one.want(TWO) && two.want(ONE));
-        assert!(!one.want(TWO), "dials already");
-        assert_eq!(one.turn(TWO, Dial::Speaking), Turn::Go);
-        assert_eq!(two.turn(ONE, Dial::Speaking), Turn::Go);
+        let (from_one, from_two) = (one.want(TWO).unwrap(), two.want(ONE).unwrap());
+        assert!(one.want(TWO).is_none(), "dials already");
+        assert_eq!(one.turn(TWO, from_one, Dial::Speaking), Turn::Go);
+        assert_eq!(two.turn(ONE, from_two, Dial::Speaking), Turn::Go);
         assert!(one.offer(TWO).is_none(), "rank 1 takes its own connection");
         let called = two.offer(ONE).unwrap();
-        assert_eq!(two.turn(ONE, Dial::Knocking), Turn::Wait);
+        assert_eq!(two.turn(ONE, from_two, Dial::Knocking), Turn::Wait);
         two.settle(ONE);
-        assert_eq!(two.turn(ONE, Dial::Knocking), Turn::Done);
-        let dialled = one.welcomed(TWO).unwrap();
-        assert!(!one.want(TWO) && !two.want(ONE));
+        assert_eq!(two.turn(ONE, from_two, Dial::Knocking), Turn::Done);
+        let dialled = one.welcomed(TWO, from_one).unwrap();
+        assert!(one.want(TWO).is_none() && two.want(ONE).is_none());
         drop((called, dialled));
-        assert!(one.want(TWO) && two.want(ONE));
+        assert!(one.want(TWO).is_some() && two.want(ONE).is_some());
     }
 
     #[test]
     fn the_lower_takes_a_caller_while_it_has_not_said_hello() {
         let one = Links::new(ONE, 3);
-        assert!(one.want(TWO));
-        assert_eq!(one.turn(TWO, Dial::Knocking), Turn::Go);
+        let dialling = one.want(TWO).unwrap();
+        assert_eq!(one.turn(TWO, dialling, Dial::Knocking), Turn::Go);
         let _hold = one.offer(TWO).unwrap();
         one.settle(TWO);
-        assert_eq!(one.turn(TWO, Dial::Speaking), Turn::Done);
+        assert_eq!(one.turn(TWO, dialling, Dial::Speaking), Turn::Done);
         assert!(one.offer(TWO).is_none(), "one link at a time");
+    }
+
+    /// What was asked for came by the other side's dialling, and went: that was the link.
+    #[test]
+    fn a_link_that_came_and_went_ends_the_dialling_for_it() {
+        let two = Links::new(TWO, 3);
+        let first = two.want(ONE).unwrap();
+        assert_eq!(two.turn(ONE, first, Dial::Speaking), Turn::Go);
+        let hold = two.offer(ONE).unwrap();
+        two.settle(ONE);
+        drop(hold);
+        two.knock(ONE, first);
+        assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
+        assert!(two.welcomed(ONE, first).is_none(), "nobody asks for a link");
+        let second = two.want(ONE).unwrap();
+        assert!(two.welcomed(ONE, first).is_none(), "it is dialled for anew");
+        assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);
+        assert!(!two.rest(ONE, first), "its end is of no interest");
+        assert_eq!(two.turn(ONE, second, Dial::Knocking), Turn::Go);
     }
 
     #[test]
     fn what_was_asked_for_during_an_offer_that_fell_through_is_taken_up_again() {
         let two = Links::new(TWO, 3);
         let hold = two.offer(ONE).unwrap();
-        assert!(!two.want(ONE));
+        assert!(two.want(ONE).is_none());
         assert!(two.withdraw(hold));
         let hold = two.offer(ONE).unwrap();
         assert!(!two.withdraw(hold));
-        assert!(two.want(ONE));
+        let first = two.want(ONE).unwrap();
         let hold = two.offer(ONE).unwrap();
-        assert!(!two.rest(ONE), "nothing to tell while an offer stands");
+        assert!(!two.rest(ONE, first), "nothing to tell while an offer is open");
         assert!(two.withdraw(hold));
-        assert!(two.want(ONE));
-        assert!(two.rest(ONE));
+        let second = two.want(ONE).unwrap();
+        let hold = two.offer(ONE).unwrap();
+        assert!(two.welcomed(ONE, second).is_none());
+        assert!(two.withdraw(hold));
+        let third = two.want(ONE).unwrap();
+        assert!(two.rest(ONE, third));
     }
 }

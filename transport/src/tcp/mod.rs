@@ -4,62 +4,79 @@
 //!
 //! [`join`] is given the address of rank 0, which every worker knows. Peer 0 listens there; every other worker
 //! listens at a port of its own choice, dials rank 0 until it is there, and names that port. Once all have come,
-//! rank 0 sends everyone where the others listen. The connections to rank 0 stay as the links to it; all others
-//! are made when they are first needed, by whichever side needs them.
+//! rank 0 tells everyone so. The connections to rank 0 stay as the links to it; all others are made when they are
+//! first needed, by whichever side needs them. That side asks rank 0 where its peer listens, for all peers that it
+//! needs at the moment, over a connection of its own with the purpose to ask: after the welcome it sends a header and
+//! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, at most 1 KiB, and bytes),
+//! in that order. A card is made by rank 0: its first byte says whether the peer is on rank 0's host (0) or
+//! elsewhere (1), then there are its IPv6 or mapped IPv4 address, and its port u16.
 //!
 //! # The handshake
 //!
-//! Both ends of every connection prove that they hold the job's [`Secret`], with HMAC-SHA-256 under it. The
-//! dialler D speaks first, so an acceptor A never answers a stranger with as much as a byte; a nonce is 32 random
-//! bytes; numbers are little-endian; `‖` joins bytes:
+//! Both ends of every connection prove that they hold the job's key, HMAC-SHA-256 of `"gleaner job\0" ‖ job id` under the
+//! job's [`Secret`], and agree on fresh keys: `Noise_NNpsk0_25519_ChaChaPoly_SHA256` with the job's key. The dialler D speaks
+//! first, and its first message opens with the job's key alone, so an acceptor A never answers others with as much as a
+//! byte. Numbers are little-endian; `‖` joins bytes:
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `claims ‖ HMAC("gleaner hello\0" ‖ claims)`, claims = `"gleaner\0" ‖ version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u32 ‖ nonce` |
-//! | A → D | challenge | `claims ‖ HMAC("gleaner challenge\0" ‖ hello ‖ claims)`, claims = `version u32 ‖ A's number u32 ‖ nonce` |
-//! | D → A | proof | `HMAC("gleaner proof\0" ‖ hello ‖ challenge)` |
-//! | A → D | verdict | `claims ‖ HMAC("gleaner verdict\0" ‖ hello ‖ challenge ‖ claims)`, claims = `kind u32 ‖ length u32 ‖ sentence` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u32 ‖ plain u32 ‖ time-out in ms u32` |
+//! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
+//! | D → A | proof | a record of `"gleaner proof"` |
+//! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
-//! `hello` and `challenge` include their MACs. The labels keep a message from being taken for another; the nonces
-//! keep one from being taken for another connection's; a hello that was heard before, or that names A itself as
-//! its sender, is a stranger's. What a hello claims (version, number of workers, numbers) counts only after the
-//! proof, so a recorded hello cannot fail a job; what differs is told in the verdict's sentence, with both values.
-//! A handshake takes at most 5 s, 64 callers may be in one at a time, and each runs by itself, so that strangers
-//! who say nothing hold nobody up.
-//!
-//! **What follows is not encrypted, and not authenticated message by message**: a stranger cannot join, but
-//! whoever can read or change packets between two hosts can read or change gradients. On a network that is not
-//! your own, put a tunnel beneath.
+//! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
+//! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
+//! workers, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
+//! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
+//! that those who say nothing hold nobody up.
 //!
 //! # Messages
 //!
-//! After a verdict of welcome, both sides send messages: a header of 16 bytes (a check word u32, the payload's
-//! length u32, the tag u64) and the payload. A length above [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) is refused before
-//! anything is allocated; payloads are written from where they lie and read to where they stay.
+//! A dialler that wants a link and is welcomed says `"taken\0\0\0"` and takes it, or leaves if it has another link to A by then.
+//! After that, or after a welcome to the rendezvous, both sides send messages: a header of 16 bytes (the lowest 32 bits of the payload's XXH3; the payload's
+//! length in 21 bits and the lowest 11 of the XXH3 of the header without them; the tag u64) and the payload. A length
+//! above [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) is refused before anything is allocated.
+//!
+//! They travel in records, and the payload's checksum is 0: who reads packets between two hosts learns how much is sent when, and
+//! who changes, repeats or leaves out any ends the link. An end without the goodbye of the runtime, which is a message, is
+//! taken for a failure. With [`is_plain`](TcpConfig::is_plain) they travel as they are: payloads are written from where they
+//! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
+//! that nobody means.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::sync::mpsc;
 
+mod cards;
+mod cause;
 mod door;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod link;
 mod links;
 mod network;
 mod rendezvous;
+mod stream;
 pub mod wire;
 
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{LinkEvent, Peer, Secret};
+use crate::{Peer, Secret};
 use door::Door;
-use handshake::{HANDSHAKE, Identity};
+use handshake::Identity;
 use rendezvous::Met;
+
+/// Connections that may wait for this process to look at them, as far as the system lets so many.
+const BACKLOG: i32 = 1024;
 
 /// What a worker needs to know to find the others.
 #[derive(Debug)]
@@ -69,37 +86,42 @@ pub struct TcpConfig {
     /// How many workers the job has.
     pub workers: u32,
     /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
-    /// `localhost`, all workers listen there only; otherwise they listen on all interfaces.
+    /// `localhost`, all workers listen there only; otherwise each listens at the address by which others reach it, as far as
+    /// it knows that, and else on all interfaces.
     pub rendezvous: String,
     /// What all workers of the job share.
     pub secret: Secret,
-    /// How long to wait for all workers to come, and later for a link to come about.
+    /// Keeps jobs with the same secret apart; the same at all workers of one. Any text.
+    pub job: String,
+    /// Whether links are not encrypted, on a network that is trusted.
+    pub is_plain: bool,
+    /// How long to wait for all workers to come, and later for a link to come about; in milliseconds the same at all workers.
     pub timeout: Duration,
-    /// A listener that is bound already and used instead of binding one: at rank 0 the rendezvous port, so that
-    /// a launcher can choose a free one and nobody takes it in between; elsewhere the worker's own.
+    /// A socket that is bound already, listening or not yet, and used instead of binding one: at rank 0 to the rendezvous
+    /// port, so that a launcher can choose a free one and nobody takes it in between; elsewhere the worker's own.
     pub listener: Option<std::net::TcpListener>,
 }
 
 /// Takes part in a job: returns when all workers have come, or says why they did not.
-pub async fn join(mut config: TcpConfig) -> Result<(TcpNetwork, UnboundedReceiver<LinkEvent>), JoinError> {
+pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     let (peer, workers) = (config.peer, config.workers);
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
     }
-    let (host, port) = split(&config.rendezvous)?;
-    let patience = HANDSHAKE.min(config.timeout);
-    let us = Identity { peer, workers, secret: config.secret.clone(), patience };
+    let (_, port) = split(&config.rendezvous)?;
+    let key = config.secret.key_of(&config.job);
+    config.secret.wipe();
+    let us = Identity { peer, workers, key, is_plain: config.is_plain, timeout: config.timeout };
     let (sender, events) = mpsc::unbounded_channel();
     let met: Met = if peer == Peer(0) {
-        let ip = host.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let listener = bind(&mut config, ip, port).await?;
+        let listener = bind(&mut config, None, port).await?;
         let failed = |source| JoinError::Bind { address: config.rendezvous.clone(), source };
         let door = Door::open(listener, us.clone()).map_err(failed)?;
         rendezvous::host(&config, &us, door, &sender).await?
     } else {
         rendezvous::guest(&mut config, &us).await?
     };
-    Ok((TcpNetwork::start(us, config.timeout, met, sender), events))
+    Ok(TcpNetwork::start(us, config.timeout, met, (sender, events)))
 }
 
 /// Host and port of a rendezvous address; the brackets around an IPv6 address are not part of it.
@@ -119,29 +141,63 @@ fn stays_local(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Listens on all interfaces, or if the job stays on this host, at that address only.
-async fn bind(config: &mut TcpConfig, local: IpAddr, port: u16) -> Result<TcpListener, JoinError> {
+/// Listens at the address by which others reach this worker, or on all interfaces where that is not known.
+async fn bind(
+    config: &mut TcpConfig,
+    dialled: Option<&TcpStream>,
+    port: u16,
+) -> Result<TcpListener, JoinError> {
     let address = || config.rendezvous.clone();
     if let Some(listener) = config.listener.take() {
-        let taken = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
-        return taken.map_err(|source| JoinError::Bind { address: address(), source });
+        let listens = SockRef::from(&listener).listen(BACKLOG);
+        let taken = listens.and_then(|()| listener.set_nonblocking(true));
+        return taken
+            .and_then(|()| TcpListener::from_std(listener))
+            .map_err(|source| JoinError::Bind { address: address(), source });
     }
     let (host, _) = split(&config.rendezvous)?;
-    let bound = if stays_local(&host) {
-        TcpListener::bind(SocketAddr::new(local, port)).await
-    } else {
-        // Both families if the host has both; the first fails as a whole where it has no IPv6.
-        match TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).await {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await
+    let bound = match reached_at(&host, dialled).await {
+        Some(own) => match TcpListener::bind(SocketAddr::new(own, port)).await {
+            // It may be the address of something that forwards to this host.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse && !stays_local(&host) => {
+                bind_everywhere(port).await
             }
             bound => bound,
-        }
+        },
+        None => bind_everywhere(port).await,
     };
     bound.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => JoinError::PortInUse { address: address(), port },
         _ => JoinError::Bind { address: address(), source },
     })
+}
+
+async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
+    // Both families if the host has both; the first fails as a whole where it has no IPv6.
+    match TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await
+        }
+        bound => bound,
+    }
+}
+
+/// By which of this host's addresses others reach this worker: by the one from which it has dialled rank 0, or, on rank 0's
+/// host, by the one by which they reach rank 0. That is not known if rank 0's name has several, or here none that others
+/// could use.
+async fn reached_at(host: &str, dialled: Option<&TcpStream>) -> Option<IpAddr> {
+    let ends =
+        dialled.and_then(|socket| Some((socket.local_addr().ok()?.ip(), socket.peer_addr().ok()?.ip())));
+    match ends {
+        Some((own, zero)) if own != zero || stays_local(host) => return Some(own),
+        None if stays_local(host) => {
+            return Some(host.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        }
+        _ => {}
+    }
+    let found: BTreeSet<IpAddr> = lookup_host((host, 0)).await.ok()?.map(|address| address.ip()).collect();
+    let only = found.first().filter(|ip| found.len() == 1 && !ip.is_loopback() && !ip.is_unspecified());
+    only.copied()
 }
 
 #[cfg(test)]

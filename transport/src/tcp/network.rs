@@ -3,22 +3,26 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::cards;
+use super::cause::Cause;
 use super::door::{Caller, Door};
-use super::handshake::{Identity, Visitor, greet};
-use super::link::link;
+use super::handshake::{HandshakeError, Identity, Visitor, greet};
+use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
-use super::wire::{LINK, Verdict};
-use crate::network::Counters;
-use crate::{BoxFuture, LinkEvent, Network, OpenError, Peer, Traffic};
+use super::stream::{Stream, prepare};
+use super::wire::{ASK, LINK, MAX_ASKED, TAKEN, Verdict};
+use crate::{Counters, LinkEvent, Network, OpenError, Peer};
 
 /// Times that a dialler which was closed without an answer tries again before it says so.
 const ATTEMPTS: u32 = 3;
@@ -29,6 +33,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 #[derive(Debug)]
 pub struct TcpNetwork {
     inner: Arc<Inner>,
+    events: mpsc::UnboundedReceiver<LinkEvent>,
 }
 
 #[derive(Debug)]
@@ -36,12 +41,24 @@ struct Inner {
     us: Identity,
     /// How long to try for a link.
     timeout: Duration,
-    places: Vec<Option<SocketAddr>>,
+    places: Mutex<Places>,
+    /// At rank 0 the cards of all, by number.
+    cards: Vec<Vec<u8>>,
     links: Arc<Links>,
     counters: Arc<Counters>,
     runtime: Handle,
     /// None once the network is closed.
     open: Mutex<Option<Open>>,
+}
+
+/// Where peers listen, and who wants to know.
+#[derive(Debug)]
+struct Places {
+    known: Vec<Option<SocketAddr>>,
+    /// Each with the number of its dialling.
+    wanted: Vec<(Peer, u64)>,
+    /// Whether a task asks for them.
+    is_asking: bool,
 }
 
 /// What ends with the network.
@@ -57,25 +74,28 @@ impl TcpNetwork {
         us: Identity,
         timeout: Duration,
         met: Met,
-        events: mpsc::UnboundedSender<LinkEvent>,
+        (sender, events): (mpsc::UnboundedSender<LinkEvent>, mpsc::UnboundedReceiver<LinkEvent>),
     ) -> Self {
-        let Met { door, places, streams } = met;
+        let Met { door, places, cards, streams } = met;
+        let places = Mutex::new(Places { known: places, wanted: Vec::new(), is_asking: false });
         let inner = Arc::new(Inner {
             links: Links::new(us.peer, us.workers),
             us,
             timeout,
             places,
+            cards,
             counters: Arc::default(),
             runtime: Handle::current(),
-            open: Mutex::new(Some(Open { events, tasks: JoinSet::new() })),
+            open: Mutex::new(Some(Open { events: sender, tasks: JoinSet::new() })),
         });
         for (peer, stream) in streams {
-            if let Some(hold) = inner.links.welcomed(peer) {
+            if let Some(hold) = inner.links.offer(peer) {
+                inner.links.settle(peer);
                 inner.up(peer, stream, hold);
             }
         }
         inner.spawn(answer(Arc::clone(&inner), door));
-        TcpNetwork { inner }
+        TcpNetwork { inner, events }
     }
 }
 
@@ -88,7 +108,7 @@ impl Network for TcpNetwork {
         self.inner.us.workers
     }
 
-    fn open(&self, peer: Peer) {
+    fn open(&mut self, peer: Peer) {
         let workers = self.workers();
         if peer.0 >= workers {
             self.inner.tell(LinkEvent::Failed { peer, error: OpenError::Unknown { peer, workers } });
@@ -99,17 +119,12 @@ impl Network for TcpNetwork {
         }
     }
 
-    fn traffic(&self) -> Traffic {
-        self.inner.counters.read()
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        self.events.poll_recv(context)
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let open = self.inner.lock().take();
-            if let Some(mut open) = open {
-                open.tasks.shutdown().await;
-            }
-        })
+    fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.inner.counters)
     }
 }
 
@@ -126,6 +141,10 @@ impl Inner {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(open) = &mut *self.lock() {
             while open.tasks.try_join_next().is_some() {}
@@ -140,8 +159,8 @@ impl Inner {
         }
     }
 
-    fn up(&self, peer: Peer, stream: TcpStream, hold: Hold) {
-        self.tell(LinkEvent::Up(link(peer, stream, &self.counters, hold)));
+    fn up(&self, peer: Peer, stream: Stream, hold: Hold) {
+        self.tell(LinkEvent::Up(Box::new(TcpLink::new(peer, stream, &self.counters, hold))));
     }
 
     fn refuse(&self, address: SocketAddr, reason: String) {
@@ -149,8 +168,21 @@ impl Inner {
     }
 
     fn open(self: &Arc<Self>, peer: Peer) {
-        if self.links.want(peer) {
-            self.spawn(dial(Arc::clone(self), peer));
+        let Some(dialling) = self.links.want(peer) else { return };
+        let known = {
+            let mut places = self.places();
+            let known = places.known[peer.0 as usize];
+            if known.is_none() {
+                places.wanted.push((peer, dialling));
+                if std::mem::replace(&mut places.is_asking, true) {
+                    return;
+                }
+            }
+            known
+        };
+        match known {
+            Some(at) => self.spawn(dial(Arc::clone(self), peer, dialling, at)),
+            None => self.spawn(ask(Arc::clone(self))),
         }
     }
 
@@ -158,6 +190,9 @@ impl Inner {
     async fn receive(self: &Arc<Self>, mut visitor: Visitor) {
         let (peer, address) = (visitor.hello.from, visitor.address);
         let mut misfit = visitor.misfit(&self.us);
+        if misfit.is_none() && visitor.hello.purpose == ASK {
+            return self.spawn(show(Arc::clone(self), visitor));
+        }
         if misfit.is_none() && visitor.hello.purpose != LINK {
             misfit = Some(format!(
                 "{peer} at {} asks to join, but the job has all its workers, {peer} among them: was it started \
@@ -169,32 +204,22 @@ impl Inner {
             let _ = visitor.answer(&self.us, &Verdict::Refused(sentence.clone())).await;
             return self.refuse(address, sentence);
         }
-        let Some(hold) = self.links.offer(peer) else {
-            let _ = visitor.answer(&self.us, &Verdict::Busy).await;
-            return;
-        };
-        match visitor.answer(&self.us, &Verdict::Welcome).await {
-            Ok(()) => {
-                self.links.settle(peer);
-                self.up(peer, visitor.stream, hold);
-            }
-            Err(error) => {
-                if self.links.withdraw(hold) {
-                    self.open(peer);
-                }
-                self.refuse(address, format!("{peer} left while its link was being opened: {error}"));
+        match self.links.offer(peer) {
+            Some(hold) => self.spawn(welcome(Arc::clone(self), visitor, hold)),
+            None => {
+                let _ = visitor.answer(&self.us, &Verdict::Busy).await;
             }
         }
     }
 
     /// Dials until there is a link, whichever side made it, or none can come.
-    async fn reach(&self, peer: Peer, at: SocketAddr) -> Result<(), OpenError> {
+    async fn reach(&self, peer: Peer, dialling: u64, at: SocketAddr) -> Result<(), OpenError> {
         let address = at.to_string();
-        let deadline = Instant::now() + self.timeout;
+        let (deadline, scarce) = deadlines(self.timeout);
         let mut last = "it holds an older link, or is opening one".to_owned();
-        let (mut silent, mut pause) = (0, PAUSE.0);
+        let (mut silent, mut pause, mut unreached) = (0, PAUSE.0, None);
         while Instant::now() < deadline {
-            match self.attempt(peer, at, deadline).await {
+            match self.attempt(peer, dialling, at, deadline).await {
                 Attempt::Done => return Ok(()),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again => {}
@@ -205,48 +230,65 @@ impl Inner {
                     }
                     last = reason;
                 }
+                Attempt::Unreached(source)
+                    if Cause::of(&source) == Cause::Here && Instant::now() >= scarce =>
+                {
+                    return Err(OpenError::Local { peer, address, source });
+                }
+                Attempt::Unreached(source) => unreached = Some(source),
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
         }
-        Err(OpenError::TimedOut { peer, address, after: self.timeout, last })
+        Err(match unreached {
+            Some(source) => OpenError::Unreachable { peer, address, source },
+            None => OpenError::TimedOut { peer, address, after: self.timeout, last },
+        })
     }
 
-    async fn attempt(&self, peer: Peer, at: SocketAddr, deadline: Instant) -> Attempt {
+    async fn attempt(&self, peer: Peer, dialling: u64, at: SocketAddr, deadline: Instant) -> Attempt {
         let address = at.to_string();
-        match self.links.turn(peer, Dial::Knocking) {
+        match self.links.turn(peer, dialling, Dial::Knocking) {
             Turn::Go => {}
             Turn::Wait => return Attempt::Again,
             Turn::Done => return Attempt::Done,
         }
-        let mut stream = match timeout_at(deadline, TcpStream::connect(at)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(source)) => return Attempt::Failed(OpenError::Unreachable { peer, address, source }),
-            Err(_) => {
-                let source = io::ErrorKind::TimedOut.into();
-                return Attempt::Failed(OpenError::Unreachable { peer, address, source });
+        let socket = match timeout_at(deadline, TcpStream::connect(at)).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(source)) => {
+                return match Cause::of(&source) {
+                    Cause::Gone => Attempt::Failed(OpenError::Unreachable { peer, address, source }),
+                    Cause::Here | Cause::Passes => Attempt::Unreached(source),
+                };
             }
+            Err(_) => return Attempt::Unreached(io::ErrorKind::TimedOut.into()),
         };
-        let _ = stream.set_nodelay(true);
-        match self.links.turn(peer, Dial::Speaking) {
+        prepare(&socket);
+        match self.links.turn(peer, dialling, Dial::Speaking) {
             Turn::Go => {}
             Turn::Wait => return Attempt::Again,
             Turn::Done => return Attempt::Done,
         }
-        match greet(&mut stream, &self.us, peer, LINK, 0).await {
-            Ok(Verdict::Welcome) => {
-                if let Some(hold) = self.links.welcomed(peer) {
+        match greet(socket, &self.us, peer, LINK, 0).await {
+            Ok((Verdict::Welcome, mut stream)) => {
+                if let Some(hold) = self.links.welcomed(peer, dialling) {
+                    // One that broke since is told by the link.
+                    if stream.write_all(&TAKEN).await.is_ok() {
+                        let _ = stream.flush().await;
+                    }
                     self.up(peer, stream, hold);
                 }
                 Attempt::Done
             }
-            Ok(Verdict::Busy) => {
-                self.links.knock(peer);
+            Ok((Verdict::Busy, _)) => {
+                self.links.knock(peer, dialling);
                 Attempt::Again
             }
-            Ok(Verdict::Refused(reason)) => Attempt::Failed(OpenError::Refused { peer, address, reason }),
+            Ok((Verdict::Refused(reason), _)) => {
+                Attempt::Failed(OpenError::Refused { peer, address, reason })
+            }
             Err(error) => {
-                self.links.knock(peer);
+                self.links.knock(peer, dialling);
                 let reason = error.to_string();
                 if error.passes() {
                     Attempt::Silent(reason)
@@ -258,6 +300,13 @@ impl Inner {
     }
 }
 
+/// Until when a connection is tried, and until when where this host lacks what it takes: that is told while those who wait
+/// for this worker still do.
+fn deadlines(timeout: Duration) -> (Instant, Instant) {
+    let now = Instant::now();
+    (now + timeout, now + timeout / 2)
+}
+
 /// What came of dialling once.
 enum Attempt {
     /// There is a link.
@@ -266,19 +315,100 @@ enum Attempt {
     Again,
     /// The connection was closed without a verdict.
     Silent(String),
+    /// No connection was made, and one may be later.
+    Unreached(io::Error),
     /// Another attempt would meet the same.
     Failed(OpenError),
 }
 
 /// The task that dials one peer.
-async fn dial(inner: Arc<Inner>, peer: Peer) {
-    let Some(at) = inner.places.get(peer.0 as usize).copied().flatten() else {
-        return;
-    };
-    if let Err(error) = inner.reach(peer, at).await
-        && inner.links.rest(peer)
+async fn dial(inner: Arc<Inner>, peer: Peer, dialling: u64, at: SocketAddr) {
+    if let Err(error) = inner.reach(peer, dialling, at).await
+        && inner.links.rest(peer, dialling)
     {
         inner.tell(LinkEvent::Failed { peer, error });
+    }
+}
+
+/// The task that asks where peers listen, for as long as some are wanted, and has them dialled.
+async fn ask(inner: Arc<Inner>) {
+    let Some(zero) = inner.places().known[0] else { return };
+    loop {
+        let wanted: Vec<_> = {
+            let mut places = inner.places();
+            let count = places.wanted.len().min(MAX_ASKED);
+            places.is_asking = count > 0;
+            places.wanted.drain(..count).collect()
+        };
+        if wanted.is_empty() {
+            return;
+        }
+        let peers: Vec<_> = wanted.iter().map(|(peer, _)| *peer).collect();
+        let (mut attempts, (deadline, scarce)) = (0, deadlines(inner.timeout));
+        let found = loop {
+            attempts += 1;
+            match cards::ask(&inner.us, zero, &peers).await {
+                Err(HandshakeError::Connect(error))
+                    if match Cause::of(&error) {
+                        Cause::Gone => false,
+                        Cause::Here => Instant::now() < scarce,
+                        Cause::Passes => Instant::now() < deadline,
+                    } =>
+                {
+                    sleep(PAUSE.1).await;
+                }
+                Err(error) if error.passes() && attempts < ATTEMPTS => sleep(PAUSE.1).await,
+                found => break found,
+            }
+        };
+        match found {
+            Ok(found) => {
+                for ((peer, dialling), at) in wanted.into_iter().zip(found) {
+                    inner.places().known[peer.0 as usize] = Some(at);
+                    inner.spawn(dial(Arc::clone(&inner), peer, dialling, at));
+                }
+            }
+            Err(error) => {
+                let lack = match &error {
+                    HandshakeError::Connect(error) if Cause::of(error) == Cause::Here => Some(error),
+                    _ => None,
+                };
+                for (peer, dialling) in wanted {
+                    if inner.links.rest(peer, dialling) {
+                        let address = zero.to_string();
+                        let error = match lack.map(|lack| io::Error::new(lack.kind(), lack.to_string())) {
+                            Some(source) => OpenError::Local { peer, address, source },
+                            None => OpenError::NoCard { peer, address, reason: error.to_string() },
+                        };
+                        inner.tell(LinkEvent::Failed { peer, error });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The task that offers one caller a link.
+async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
+    let peer = visitor.hello.from;
+    let taken = visitor.welcome(&inner.us).await;
+    if let Ok(true) = taken {
+        inner.links.settle(peer);
+        return inner.up(peer, visitor.stream, hold);
+    }
+    if inner.links.withdraw(hold) {
+        inner.open(peer);
+    }
+    if let Err(error) = taken {
+        inner.refuse(visitor.address, format!("{peer} left while its link was being opened: {error}"));
+    }
+}
+
+/// The task that shows one caller the cards it asks for.
+async fn show(inner: Arc<Inner>, visitor: Visitor) {
+    let (peer, address) = (visitor.hello.from, visitor.address);
+    if let Err(error) = cards::show(visitor, &inner.us, &inner.cards).await {
+        inner.refuse(address, format!("{peer} asked where others listen and left: {error}"));
     }
 }
 

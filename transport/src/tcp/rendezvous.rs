@@ -1,46 +1,63 @@
 //! How workers that know nothing but the address of rank 0 find each other.
 //!
-//! Each tells rank 0 its own listening port; rank 0 adds the address it sees it call from and, once all have
-//! come, sends everyone the table. If anything goes wrong first, it sends everyone the reason instead.
+//! Each tells rank 0 its own listening port; rank 0 adds the address it sees it call from, keeps both as a card, and
+//! tells everyone once all have come. If anything goes wrong first, it sends everyone the reason instead.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::cards::{neighbours, place, seen};
+use super::cause::Cause;
 use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
-use super::wire::{HEADER, Header, JOIN, Outcome, Place, Verdict, WireError};
+use super::stream::{Stream, prepare};
+use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, Verdict, WireError, frame};
 use super::{TcpConfig, bind};
-use crate::{LinkEvent, Peer, Tag};
+use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
 /// Times that a guest which was closed without an answer tries again before it says that the secrets differ.
 const ATTEMPTS: u32 = 3;
 /// How long rank 0 waits, once the outcome is known, until it was written to everyone.
 const TELLING: Duration = Duration::from_secs(2);
-/// How much longer than its own time-out a guest that came in waits for rank 0 to end the waiting.
+/// How long rank 0 waits for those whom it has told that the job cannot start to leave, which says that it was heard.
+const LEAVING: Duration = Duration::from_secs(1);
+/// How much longer than rank 0 waits, for those in the middle of a handshake too, a guest waits for it to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Of how many that were turned away before all had come the job is told, one by one.
+const TOLD: u32 = 16;
+
+/// What all are told: the cards of all, by number, or why the job cannot start.
+type Told = Result<Vec<Vec<u8>>, String>;
 
 /// What a rendezvous leaves behind.
 pub(super) struct Met {
     pub(super) door: Door,
-    /// Where each peer listens, by number; nothing for oneself, and for rank 0 where it was dialled.
+    /// Where each peer listens, by number, as far as it is known: at rank 0 all, and elsewhere rank 0, where it was
+    /// dialled, and the next few.
     pub(super) places: Vec<Option<SocketAddr>>,
+    /// At rank 0 the cards of all, by number.
+    pub(super) cards: Vec<Vec<u8>>,
     /// The connections that are links from here on.
-    pub(super) streams: Vec<(Peer, TcpStream)>,
+    pub(super) streams: Vec<(Peer, Stream)>,
 }
 
 /// How the waiting of one guest ended.
 enum Waited {
     Left(Peer),
-    Told(Peer, TcpStream),
+    Told(Peer, Stream),
+    /// It was told that the job cannot start; and whether it has heard it.
+    Dismissed(bool),
 }
 
 /// Peer 0 and whoever has come so far.
@@ -49,7 +66,7 @@ struct Party<'a> {
     came: BTreeMap<Peer, (SocketAddr, Place)>,
     /// One task for each who came. It waits with the guest for the outcome, and writes it.
     waiting: JoinSet<Waited>,
-    outcome: watch::Sender<Option<Bytes>>,
+    outcome: watch::Sender<Option<Arc<Told>>>,
     /// How many were turned away, and the last of them: it may have been one who is missed.
     strangers: u32,
     last_stranger: String,
@@ -74,16 +91,27 @@ pub(super) async fn host(
         gathered = party.gather(&mut door, events) => Some(gathered),
         () = sleep(config.timeout) => None,
     };
-    let gathered = gathered.unwrap_or_else(|| Err(party.missing(config.timeout)));
-    let outcome = match &gathered {
-        Ok(()) => Outcome::Complete(party.came.values().map(|(_, place)| *place).collect()),
-        Err(error) => Outcome::Failed(error.to_string()),
+    let mut gathered = match gathered {
+        Some(gathered) => gathered,
+        None => Err(party.missing(config, &mut door).await),
     };
-    let streams = party.tell(&outcome, &mut door).await;
+    let card = |(_, place): &(SocketAddr, Place)| place.encode();
+    let cards: Vec<_> = std::iter::once(Vec::new()).chain(party.came.values().map(card)).collect();
+    let told = gathered.as_ref().map(|()| cards.clone()).map_err(ToString::to_string);
+    let (streams, is_heard) = party.tell(told, &mut door).await;
+    if let Err(JoinError::Missing { is_alone, hint, .. }) = &mut gathered
+        && us.workers > 2
+        && !is_heard
+    {
+        *is_alone = true;
+        if !party.came.is_empty() {
+            hint.push_str("; and nobody who had come answers any more, so rank 0 was cut off");
+        }
+    }
     gathered?;
     let seen = |(address, place): &(SocketAddr, Place)| Some(seen(*place, address.ip()));
     let places = std::iter::once(None).chain(party.came.values().map(seen)).collect();
-    Ok(Met { door, places, streams })
+    Ok(Met { door, places, cards, streams })
 }
 
 impl Party<'_> {
@@ -101,7 +129,10 @@ impl Party<'_> {
                         let (address, reason) = (address.to_string(), reason.to_string());
                         self.strangers += 1;
                         self.last_stranger = format!("{address}: {reason}");
-                        let _ = events.send(LinkEvent::Refused { address, reason });
+                        // Nobody reads these before all have come.
+                        if self.strangers <= TOLD {
+                            let _ = events.send(LinkEvent::Refused { address, reason });
+                        }
                     }
                     None => return Err(JoinError::DoorClosed),
                 },
@@ -145,74 +176,111 @@ impl Party<'_> {
         Ok(())
     }
 
-    fn missing(&self, waited: Duration) -> JoinError {
-        let missing: Vec<_> =
-            (1..self.us.workers).map(Peer).filter(|peer| !self.came.contains_key(peer)).collect();
+    /// Why not all have come. For those in the middle of a handshake it waits for half the time-out more: they are told.
+    async fn missing(&self, config: &TcpConfig, door: &mut Door) -> JoinError {
+        if let Some(source) = door.lack() {
+            return JoinError::Local { peer: Peer(0), address: config.rendezvous.clone(), source };
+        }
+        let waited = config.timeout;
+        let (mut late, until) = (Vec::new(), Instant::now() + waited / 2);
+        while let Some(caller) = next(door, until).await {
+            if let Caller::Visitor(visitor) = caller {
+                late.push(visitor);
+            }
+        }
+        // Connecting takes one round trip, and a handshake two. Others have come late for reasons of their own.
+        let far: Vec<_> = late.iter().filter(|visitor| 3 * visitor.round_trip >= waited).collect();
+        let mut missing: Vec<_> = (1..self.us.workers).map(Peer).collect();
+        missing.retain(|peer| {
+            !self.came.contains_key(peer) && far.iter().all(|visitor| visitor.hello.from != *peer)
+        });
+        let error = match far.iter().max_by_key(|visitor| visitor.round_trip) {
+            Some(Visitor { hello, round_trip, .. }) if missing.is_empty() => {
+                JoinError::Slow { peer: hello.from, round_trip: *round_trip, timeout: waited }
+            }
+            _ => self.absent(waited, missing),
+        };
+        for mut visitor in late {
+            let _ = visitor.answer(self.us, &Verdict::Refused(error.to_string())).await;
+        }
+        error
+    }
+
+    fn absent(&self, waited: Duration, missing: Vec<Peer>) -> JoinError {
         let hint = match (self.strangers, &self.last_stranger) {
             (0, _) => String::new(),
             (1, last) => format!("; one caller was turned away, {last}"),
             (count, last) => format!("; {count} callers were turned away, the last from {last}"),
         };
-        JoinError::Missing { waited, workers: self.us.workers, named: listed(&missing), missing, hint }
+        let (workers, named) = (self.us.workers, listed(&missing));
+        JoinError::Missing { waited, workers, named, missing, hint, is_alone: false }
     }
 
-    /// Tells everyone who came, and gives back their connections.
-    async fn tell(&mut self, outcome: &Outcome, door: &mut Door) -> Vec<(Peer, TcpStream)> {
-        self.outcome.send_replace(Some(frame(outcome)));
-        let mut streams = Vec::new();
+    /// Tells everyone who came, and gives back their connections, or whether anyone has heard that the job cannot start.
+    async fn tell(&mut self, told: Told, door: &mut Door) -> (Vec<(Peer, Stream)>, bool) {
+        let failed = told.as_ref().err().cloned();
+        self.outcome.send_replace(Some(Arc::new(told)));
+        let (mut streams, mut is_heard) = (Vec::new(), false);
         let told = async {
             while let Some(waited) = self.waiting.join_next().await {
-                if let Ok(Waited::Told(peer, stream)) = waited {
-                    streams.push((peer, stream));
+                match waited {
+                    Ok(Waited::Told(peer, stream)) => streams.push((peer, stream)),
+                    Ok(Waited::Left(_) | Waited::Dismissed(true)) => is_heard = true,
+                    Ok(Waited::Dismissed(false)) | Err(_) => {}
                 }
             }
         };
         // Whoever cannot be told in time finds its connection closed.
         let _ = timeout(TELLING, told).await;
-        if let Outcome::Failed(sentence) = outcome {
+        if let Some(sentence) = failed {
             while let Ok(caller) = door.callers.try_recv() {
                 if let Caller::Visitor(mut visitor) = caller {
                     let _ = visitor.answer(self.us, &Verdict::Refused(sentence.clone())).await;
                 }
             }
         }
-        streams
+        (streams, is_heard)
     }
 }
 
-/// Where a visitor can be reached by all others, not only from here.
-fn place(visitor: &Visitor) -> Place {
-    let seen = visitor.address.ip();
-    let local = visitor.stream.local_addr().map(|address| address.ip().to_canonical());
-    if seen.is_loopback() || local.is_ok_and(|local| local == seen) {
-        Place::BesidePeerZero(visitor.hello.port)
-    } else {
-        Place::At(SocketAddr::new(seen, visitor.hello.port))
+/// The next caller, until none is in the middle of a handshake or the time is over.
+async fn next(door: &mut Door, until: Instant) -> Option<Caller> {
+    const OFTEN: Duration = Duration::from_millis(20);
+    while door.has_begun() && Instant::now() < until {
+        if let Ok(caller) = timeout(OFTEN, door.callers.recv()).await {
+            return caller;
+        }
     }
+    door.callers.try_recv().ok()
 }
 
 /// Waits with one guest for the outcome, and notices if it leaves first.
-async fn wait(peer: Peer, mut stream: TcpStream, mut outcome: watch::Receiver<Option<Bytes>>) -> Waited {
+async fn wait(peer: Peer, mut stream: Stream, mut outcome: watch::Receiver<Option<Arc<Told>>>) -> Waited {
     let mut byte = [0];
     let known = tokio::select! {
         biased;
         known = outcome.wait_for(Option::is_some) => known.ok().and_then(|known| known.clone()),
         // Guests say nothing until they are told the outcome: whatever comes is the end.
-        _ = stream.peek(&mut byte) => return Waited::Left(peer),
+        _ = stream.socket().peek(&mut byte) => return Waited::Left(peer),
     };
-    if let Some(frame) = known {
+    if let Some(told) = known {
+        let outcome = match &*told {
+            Ok(cards) => {
+                let card = |peer: Peer| cards[peer.0 as usize].clone();
+                Outcome::Complete(Cards(neighbours(peer, cards.len() as u32).map(card).collect()))
+            }
+            Err(sentence) => Outcome::Failed(sentence.clone()),
+        };
         // A guest that leaves at this moment is a link that closes at once.
-        let _ = stream.write_all(&frame).await;
+        if stream.write_all(&frame(&outcome.encode())).await.is_ok() {
+            let _ = stream.flush().await;
+        }
+        if told.is_err() {
+            let left = timeout(LEAVING, stream.read(&mut byte)).await;
+            return Waited::Dismissed(left.is_ok());
+        }
     }
     Waited::Told(peer, stream)
-}
-
-fn frame(outcome: &Outcome) -> Bytes {
-    let payload = outcome.encode();
-    let mut frame = Vec::with_capacity(HEADER + payload.len());
-    frame.extend_from_slice(&Header { length: payload.len() as u32, tag: Tag(0) }.encode());
-    frame.extend_from_slice(&payload);
-    frame.into()
 }
 
 /// Every other peer's part.
@@ -220,19 +288,19 @@ pub(super) async fn guest(config: &mut TcpConfig, us: &Identity) -> Result<Met, 
     let address = config.rendezvous.clone();
     let deadline = Instant::now() + config.timeout;
     let mut door = None;
-    let mut silent = 0;
+    let (mut silent, mut lack) = (0, None);
     let mut pause = Duration::from_millis(20);
     let mut last = "nothing answered at all, as when its host is down or a firewall drops packets".to_owned();
     loop {
-        match timeout_at(deadline, call(config, us, &mut door)).await {
-            Err(_) => break,
-            Ok(Ok(stream)) => {
-                let host = stream.peer_addr().map_err(|source| JoinError::lost(&address, source))?;
+        match call(config, us, &mut door, deadline).await {
+            Ok(stream) => {
+                let host = stream.socket().peer_addr().map_err(|source| JoinError::lost(&address, source))?;
                 let door = door.ok_or(JoinError::DoorClosed)?;
                 return hear(config, us, stream, host, door).await;
             }
-            Ok(Err(Call::Final(error))) => return Err(error),
-            Ok(Err(Call::Failed(error))) if error.passes() => {
+            Err(Call::Final(error)) => return Err(error),
+            Err(Call::Late) => break,
+            Err(Call::Failed(error)) if error.passes() => {
                 silent += 1;
                 if silent == ATTEMPTS {
                     let reason = error.to_string();
@@ -240,14 +308,21 @@ pub(super) async fn guest(config: &mut TcpConfig, us: &Identity) -> Result<Met, 
                 }
                 last = error.to_string();
             }
-            Ok(Err(Call::Failed(error))) => last = error.to_string(),
+            Err(Call::Failed(error)) => {
+                last = error.to_string();
+                lack = lack_of(error);
+            }
         }
         if timeout_at(deadline, sleep(pause)).await.is_err() {
             break;
         }
         pause = (pause * 2).min(Duration::from_millis(500));
     }
-    Err(JoinError::Unreachable { peer: us.peer, address, after: config.timeout, last })
+    let (peer, after) = (us.peer, config.timeout);
+    Err(match lack {
+        Some(source) => JoinError::Local { peer, address, source },
+        None => JoinError::Unreachable { peer, address, after, last },
+    })
 }
 
 /// An attempt to reach rank 0 failed.
@@ -256,34 +331,45 @@ enum Call {
     Failed(HandshakeError),
     /// No other will.
     Final(JoinError),
+    /// The time was over before a connection was made.
+    Late,
+}
+
+/// What this host lacked to connect, if it did.
+fn lack_of(error: HandshakeError) -> Option<io::Error> {
+    match error {
+        HandshakeError::Connect(error) if Cause::of(&error) == Cause::Here => Some(error),
+        _ => None,
+    }
 }
 
 /// Dials rank 0 once and introduces this worker.
-async fn call(config: &mut TcpConfig, us: &Identity, door: &mut Option<Door>) -> Result<TcpStream, Call> {
-    let io = |error| Call::Failed(HandshakeError::Io(error));
-    let mut stream = TcpStream::connect(&config.rendezvous).await.map_err(io)?;
-    let _ = stream.set_nodelay(true);
+async fn call(
+    config: &mut TcpConfig,
+    us: &Identity,
+    door: &mut Option<Door>,
+    deadline: Instant,
+) -> Result<Stream, Call> {
+    let connected = timeout_at(deadline, TcpStream::connect(&config.rendezvous)).await;
+    let connected = connected.map_err(|_| Call::Late)?;
+    let socket = connected.map_err(|error| Call::Failed(HandshakeError::Connect(error)))?;
+    prepare(&socket);
     let port = match door {
         Some(door) => door.port,
         None => {
-            let local = stream.local_addr().map_err(io)?.ip();
-            let listener = bind(config, local, 0).await.map_err(Call::Final)?;
+            let listener = bind(config, Some(&socket), 0).await.map_err(Call::Final)?;
             let failed = |source| Call::Final(JoinError::Bind { address: config.rendezvous.clone(), source });
             door.insert(Door::open(listener, us.clone()).map_err(failed)?).port
         }
     };
     let address = || config.rendezvous.clone();
-    match greet(&mut stream, us, Peer(0), JOIN, port).await {
-        Ok(Verdict::Welcome) => Ok(stream),
-        Ok(Verdict::Busy) => Err(Call::Failed(HandshakeError::Cut)),
-        Ok(Verdict::Refused(sentence)) => {
+    match greet(socket, us, Peer(0), JOIN, port).await {
+        Ok((Verdict::Welcome, stream)) => Ok(stream),
+        Ok((Verdict::Busy, _)) => Err(Call::Failed(HandshakeError::Cut)),
+        Ok((Verdict::Refused(sentence), _)) => {
             Err(Call::Final(JoinError::Refused { peer: us.peer, address: address(), sentence }))
         }
-        Err(
-            error @ (HandshakeError::Impostor
-            | HandshakeError::Other { .. }
-            | HandshakeError::NoRandomness(_)),
-        ) => {
+        Err(error @ (HandshakeError::Impostor | HandshakeError::Other { .. } | HandshakeError::Noise(_))) => {
             let (peer, reason) = (us.peer, error.to_string());
             Err(Call::Final(JoinError::Handshake { peer, address: address(), reason }))
         }
@@ -295,44 +381,44 @@ async fn call(config: &mut TcpConfig, us: &Identity, door: &mut Option<Door>) ->
 async fn hear(
     config: &TcpConfig,
     us: &Identity,
-    mut stream: TcpStream,
+    mut stream: Stream,
     host: SocketAddr,
     door: Door,
 ) -> Result<Met, JoinError> {
     let address = &config.rendezvous;
-    let wait = config.timeout + GRACE;
+    let wait = config.timeout * 3 / 2 + GRACE;
     let outcome = match timeout(wait, read_outcome(&mut stream)).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(source)) => return Err(JoinError::lost(address, source)),
         Err(_) => return Err(JoinError::NoOutcome { address: address.clone(), after: wait }),
     };
-    let table = match outcome {
-        Outcome::Complete(table) => table,
+    let cards = match outcome {
         Outcome::Failed(sentence) => return Err(JoinError::Failed { sentence }),
+        Outcome::Complete(Cards(cards)) => cards,
     };
-    if table.len() as u32 != us.workers - 1 {
-        let found = WireError::Length { expected: us.workers as usize - 1, found: table.len() };
-        return Err(JoinError::lost(address, std::io::Error::other(found)));
+    let mut places = vec![None; us.workers as usize];
+    places[0] = Some(host);
+    for (peer, card) in neighbours(us.peer, us.workers).zip(&cards) {
+        let place = Place::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
+        places[peer.0 as usize] = Some(seen(place, host.ip()));
     }
-    let mut places: Vec<_> =
-        std::iter::once(Place::At(host)).chain(table).map(|p| Some(seen(p, host.ip()))).collect();
-    places[us.peer.0 as usize] = None;
-    Ok(Met { door, places, streams: vec![(Peer(0), stream)] })
+    Ok(Met { door, places, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
 }
 
-/// A place as a worker reaches it that reached rank 0 at `host`.
-fn seen(place: Place, host: IpAddr) -> SocketAddr {
-    match place {
-        Place::BesidePeerZero(port) => SocketAddr::new(host, port),
-        Place::At(address) => address,
-    }
+pub(super) async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {
+    Outcome::decode(&read_frame(stream, MAX_PAYLOAD).await?).map_err(io::Error::other)
 }
 
-pub(super) async fn read_outcome(stream: &mut TcpStream) -> std::io::Result<Outcome> {
+/// Reads a payload of at most so many bytes, with its header.
+pub(super) async fn read_frame(stream: &mut Stream, most: usize) -> io::Result<Vec<u8>> {
     let mut head = [0; HEADER];
     stream.read_exact(&mut head).await?;
-    let header = Header::decode(&head).map_err(std::io::Error::other)?;
+    let header = Header::decode(&head).map_err(io::Error::other)?;
+    if header.length as usize > most {
+        return Err(io::Error::other(WireError::TooLong(header.length)));
+    }
     let mut payload = vec![0; header.length as usize];
     stream.read_exact(&mut payload).await?;
-    Outcome::decode(&payload).map_err(std::io::Error::other)
+    header.check(&payload).map_err(io::Error::other)?;
+    Ok(payload)
 }

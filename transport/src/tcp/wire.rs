@@ -3,33 +3,41 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use bytes::{Buf, BufMut};
+use bytes::{Buf, BufMut, Bytes};
 
-use crate::{MAX_PAYLOAD, Peer, Tag};
+use crate::{MAX_PAYLOAD, Message, Peer, Tag};
 
 /// What every hello starts with.
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 1;
-/// Bytes in a nonce, and in a MAC (HMAC-SHA-256).
-pub const WORD: usize = 32;
-/// Bytes in a hello, without and with its MAC.
-pub const HELLO: (usize, usize) = (64, 96);
-/// Bytes in a challenge, without and with its MAC.
-pub const CHALLENGE: (usize, usize) = (40, 72);
+pub const VERSION: u32 = 4;
+/// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
+pub const NOISE: usize = 32 + 16;
+/// Bytes of what a hello claims.
+pub const HELLO: usize = 32;
+/// Bytes of what a challenge claims.
+pub const CHALLENGE: usize = 8;
 /// Bytes that precede a verdict's sentence.
 pub const VERDICT: usize = 8;
 /// The most bytes a verdict's sentence has.
 pub const MAX_SENTENCE: usize = 1024;
 /// Bytes in the header of a message.
 pub const HEADER: usize = 16;
-/// The word that every header holds, so that a stream that lost its place is noticed.
-pub const CHECK: u32 = 0x4e61_6c67;
+/// Bits of a header's second word that are the payload's length. The others are a checksum of the header.
+const LENGTH_BITS: u32 = 21;
 /// Purpose of a hello: to take part in the rendezvous.
 pub const JOIN: u32 = 1;
 /// Purpose of a hello: to open a link.
 pub const LINK: u32 = 2;
+/// Purpose of a hello: to ask for cards.
+pub const ASK: u32 = 3;
+/// What a dialler says that was welcomed and takes the link.
+pub const TAKEN: [u8; 8] = *b"taken\0\0\0";
+/// The most bytes a card has.
+pub const MAX_CARD: usize = 1024;
+/// The most cards that are asked for at once: they fit in one payload.
+pub const MAX_ASKED: usize = 512;
 
 /// Bytes that are not what should stand there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,15 +50,23 @@ pub enum WireError {
         /// How many there are.
         found: usize,
     },
-    /// Not a hello of this protocol.
-    #[error("expected a gleaner hello and found something else")]
-    Magic,
     /// Not the header of a message.
-    #[error("expected the check word of a message header and found {0:#010x}")]
-    Check(u32),
+    #[error("expected the header of a message and found {0:02x?}, whose checksum is wrong")]
+    Header([u8; HEADER]),
+    /// The payload of a message is not what was sent.
+    #[error("expected a payload with the checksum {expected:#010x} and found one with {found:#010x}")]
+    Payload {
+        /// What its header says.
+        expected: u32,
+        /// What it has.
+        found: u32,
+    },
     /// A message longer than any may be.
     #[error("a message of {0} bytes is longer than the {MAX_PAYLOAD} bytes it may have")]
     TooLong(u32),
+    /// A card that is longer than any may be, or ends early.
+    #[error("a card of {0} bytes is longer than the {MAX_CARD} bytes it may have, or than what came")]
+    Card(u16),
     /// A refusal with more to say than it may.
     #[error("a sentence of {0} bytes is longer than the {MAX_SENTENCE} bytes it may have")]
     Rambling(u32),
@@ -63,18 +79,12 @@ fn expect(bytes: &[u8], expected: usize) -> Result<(), WireError> {
     if bytes.len() == expected { Ok(()) } else { Err(WireError::Length { expected, found: bytes.len() }) }
 }
 
-fn word(bytes: &mut &[u8]) -> [u8; WORD] {
-    let mut word = [0; WORD];
-    bytes.copy_to_slice(&mut word);
-    word
-}
-
-/// What a dialler says first.
+/// What a dialler claims first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The version it speaks.
     pub version: u32,
-    /// What it wants: [`JOIN`] or [`LINK`].
+    /// What it wants: [`JOIN`], [`LINK`] or [`ASK`].
     pub purpose: u32,
     /// Who it says it is.
     pub from: Peer,
@@ -84,30 +94,32 @@ pub struct Hello {
     pub workers: u32,
     /// The port at which it listens itself.
     pub port: u16,
-    /// Fresh for every hello.
-    pub nonce: [u8; WORD],
+    /// Whether it was told not to seal links.
+    pub is_plain: bool,
+    /// After how many milliseconds without a sign of life it counts a peer as dead.
+    pub timeout: u32,
 }
 
 impl Hello {
-    /// Writes the part that comes before the MAC.
-    pub fn encode(&self) -> [u8; HELLO.0] {
-        let mut bytes = [0; HELLO.0];
+    /// Writes it.
+    pub fn encode(&self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
         let mut rest = &mut bytes[..];
-        rest.put_slice(&MAGIC);
         rest.put_u32_le(self.version);
         rest.put_u32_le(self.purpose);
         rest.put_u32_le(self.from.0);
         rest.put_u32_le(self.to.0);
         rest.put_u32_le(self.workers);
         rest.put_u32_le(u32::from(self.port));
-        rest.put_slice(&self.nonce);
+        rest.put_u32_le(u32::from(self.is_plain));
+        rest.put_u32_le(self.timeout);
         bytes
     }
 
-    /// Reads the part that comes before the MAC.
+    /// Reads it.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        expect(bytes, HELLO.0)?;
-        let mut rest = bytes.strip_prefix(&MAGIC).ok_or(WireError::Magic)?;
+        expect(bytes, HELLO)?;
+        let mut rest = bytes;
         Ok(Hello {
             version: rest.get_u32_le(),
             purpose: rest.get_u32_le(),
@@ -115,38 +127,36 @@ impl Hello {
             to: Peer(rest.get_u32_le()),
             workers: rest.get_u32_le(),
             port: (rest.get_u32_le() & 0xffff) as u16,
-            nonce: word(&mut rest),
+            is_plain: rest.get_u32_le() != 0,
+            timeout: rest.get_u32_le(),
         })
     }
 }
 
-/// What an acceptor answers to a hello that bears the right MAC.
+/// What an acceptor answers to a hello that was made with the job's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// The version it speaks.
     pub version: u32,
     /// Who it is.
     pub from: Peer,
-    /// Fresh for every challenge.
-    pub nonce: [u8; WORD],
 }
 
 impl Challenge {
-    /// Writes the part that comes before the MAC.
-    pub fn encode(&self) -> [u8; CHALLENGE.0] {
-        let mut bytes = [0; CHALLENGE.0];
+    /// Writes it.
+    pub fn encode(&self) -> [u8; CHALLENGE] {
+        let mut bytes = [0; CHALLENGE];
         let mut rest = &mut bytes[..];
         rest.put_u32_le(self.version);
         rest.put_u32_le(self.from.0);
-        rest.put_slice(&self.nonce);
         bytes
     }
 
-    /// Reads the part that comes before the MAC.
+    /// Reads it.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        expect(bytes, CHALLENGE.0)?;
+        expect(bytes, CHALLENGE)?;
         let mut rest = bytes;
-        Ok(Challenge { version: rest.get_u32_le(), from: Peer(rest.get_u32_le()), nonce: word(&mut rest) })
+        Ok(Challenge { version: rest.get_u32_le(), from: Peer(rest.get_u32_le()) })
     }
 }
 
@@ -162,7 +172,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Writes all but the MAC.
+    /// Writes it.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, sentence) = match self {
             Verdict::Welcome => (0, ""),
@@ -170,7 +180,7 @@ impl Verdict {
             Verdict::Refused(sentence) => (2, sentence.as_str()),
         };
         let sentence = &sentence.as_bytes()[..sentence.len().min(MAX_SENTENCE)];
-        let mut bytes = Vec::with_capacity(VERDICT + sentence.len() + WORD);
+        let mut bytes = Vec::with_capacity(VERDICT + sentence.len());
         bytes.put_u32_le(kind);
         bytes.put_u32_le(sentence.len() as u32);
         bytes.put_slice(sentence);
@@ -184,7 +194,7 @@ impl Verdict {
         if length as usize > MAX_SENTENCE { Err(WireError::Rambling(length)) } else { Ok(length as usize) }
     }
 
-    /// Reads all but the MAC.
+    /// Reads it.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let head = bytes.get(..VERDICT).unwrap_or(bytes);
         expect(bytes, VERDICT + Self::sentence(head)?)?;
@@ -197,6 +207,11 @@ impl Verdict {
     }
 }
 
+/// XXH3's lowest 32 bits: it reads twice as fast as a CRC where there are no AVX-512 instructions.
+fn checksum(bytes: &[u8], seed: u64) -> u32 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed) as u32
+}
+
 /// What precedes the payload of every message on an open link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -204,35 +219,64 @@ pub struct Header {
     pub length: u32,
     /// The conversation it belongs to.
     pub tag: Tag,
+    /// The checksum (XXH3) of the payload, seeded with tag and length: the few bits that the header has for itself
+    /// find a change early, these find it surely. 0 where the message is sealed, which says more.
+    pub sum: u32,
 }
 
 impl Header {
+    /// Of a message that is sent.
+    pub fn of(Message { tag, payload }: &Message, is_sealed: bool) -> Self {
+        let header = Self { length: payload.len() as u32, tag: *tag, sum: 0 };
+        if is_sealed { header } else { Self { sum: header.sum_of(payload), ..header } }
+    }
+
+    fn sum_of(&self, payload: &[u8]) -> u32 {
+        checksum(payload, self.tag.0 ^ u64::from(self.length).rotate_right(LENGTH_BITS))
+    }
+
     /// Writes it.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut rest = &mut bytes[..];
-        rest.put_u32_le(CHECK);
+        rest.put_u32_le(self.sum);
         rest.put_u32_le(self.length);
         rest.put_u64_le(self.tag.0);
+        let check = checksum(&bytes, 0) << LENGTH_BITS;
+        bytes[4..8].copy_from_slice(&(self.length | check).to_le_bytes());
         bytes
     }
 
     /// Reads it, and refuses a length above the bound: nothing was allocated yet.
-    pub fn decode(mut bytes: &[u8]) -> Result<Self, WireError> {
-        expect(bytes, HEADER)?;
-        let check = bytes.get_u32_le();
-        if check != CHECK {
-            return Err(WireError::Check(check));
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let wrong = WireError::Length { expected: HEADER, found: bytes.len() };
+        let found: [u8; HEADER] = bytes.try_into().map_err(|_| wrong)?;
+        let mut rest = bytes;
+        let (sum, word, tag) = (rest.get_u32_le(), rest.get_u32_le(), Tag(rest.get_u64_le()));
+        let header = Self { length: word & ((1 << LENGTH_BITS) - 1), tag, sum };
+        if header.encode() != found {
+            return Err(WireError::Header(found));
         }
-        let length = bytes.get_u32_le();
-        if length as usize > MAX_PAYLOAD {
-            return Err(WireError::TooLong(length));
-        }
-        Ok(Header { length, tag: Tag(bytes.get_u64_le()) })
+        if header.length as usize > MAX_PAYLOAD { Err(WireError::TooLong(header.length)) } else { Ok(header) }
+    }
+
+    /// Whether this is the payload that was sent, where it is not sealed.
+    ///
+    /// # Errors
+    /// Another checksum.
+    pub fn check(&self, payload: &[u8]) -> Result<(), WireError> {
+        let found = self.sum_of(payload);
+        if found == self.sum { Ok(()) } else { Err(WireError::Payload { expected: self.sum, found }) }
     }
 }
 
-/// Where a peer listens.
+/// A payload of control data with its header, as it stands on the wire before there are links.
+pub fn frame(payload: &[u8]) -> Vec<u8> {
+    let message = Message { tag: Tag(0), payload: Bytes::copy_from_slice(payload) };
+    [&Header::of(&message, false).encode(), payload].concat()
+}
+
+/// Where a peer listens: what is on its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the host of rank 0, at this port. Each peer reaches that host by the address that it dialled.
@@ -241,139 +285,110 @@ pub enum Place {
     At(SocketAddr),
 }
 
+/// Bytes of one place: its kind, an IPv6 (or mapped IPv4) address, a port.
+const PLACE: usize = 1 + 16 + 2;
+
+impl Place {
+    /// Writes it.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, ip, port) = match self {
+            Place::BesidePeerZero(port) => (0, Ipv6Addr::UNSPECIFIED, *port),
+            Place::At(SocketAddr::V4(at)) => (1, at.ip().to_ipv6_mapped(), at.port()),
+            Place::At(SocketAddr::V6(at)) => (1, *at.ip(), at.port()),
+        };
+        [&[kind], &ip.octets()[..], &port.to_le_bytes()].concat()
+    }
+
+    /// Reads it.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, WireError> {
+        expect(bytes, PLACE)?;
+        let kind = bytes.get_u8();
+        let mut octets = [0; 16];
+        bytes.copy_to_slice(&mut octets);
+        let port = bytes.get_u16_le();
+        match kind {
+            0 => Ok(Place::BesidePeerZero(port)),
+            1 => Ok(Place::At(SocketAddr::new(IpAddr::V6(octets.into()).to_canonical(), port))),
+            kind => Err(WireError::Kind(u32::from(kind))),
+        }
+    }
+}
+
 /// How the rendezvous ended: the payload of the one message that rank 0 sends to every other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everyone came; where ranks 1, 2, … listen.
-    Complete(Vec<Place>),
+    /// Everyone came; and the cards of the next few peers.
+    Complete(Cards),
     /// The job cannot start, and why.
     Failed(String),
 }
 
-/// Bytes of one place: its kind, an IPv6 (or mapped IPv4) address, a port.
-const PLACE: usize = 1 + 16 + 2;
-
 impl Outcome {
     /// Writes it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
         match self {
-            Outcome::Complete(places) => {
-                bytes.put_u32_le(0);
-                for place in places {
-                    let (kind, ip, port) = match place {
-                        Place::BesidePeerZero(port) => (0, Ipv6Addr::UNSPECIFIED, *port),
-                        Place::At(SocketAddr::V4(at)) => (1, at.ip().to_ipv6_mapped(), at.port()),
-                        Place::At(SocketAddr::V6(at)) => (1, *at.ip(), at.port()),
-                    };
-                    bytes.put_u8(kind);
-                    bytes.put_slice(&ip.octets());
-                    bytes.put_u16_le(port);
-                }
-            }
-            Outcome::Failed(sentence) => {
-                bytes.put_u32_le(1);
-                bytes.put_slice(sentence.as_bytes());
-            }
+            Outcome::Complete(cards) => [&0_u32.to_le_bytes(), &cards.encode()[..]].concat(),
+            Outcome::Failed(sentence) => [&1_u32.to_le_bytes(), sentence.as_bytes()].concat(),
         }
-        bytes
     }
 
     /// Reads it.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, WireError> {
         let short = WireError::Length { expected: 4, found: bytes.len() };
         match bytes.try_get_u32_le().map_err(|_| short)? {
-            0 => bytes.chunks(PLACE).map(decode_place).collect::<Result<_, _>>().map(Outcome::Complete),
+            0 => Ok(Outcome::Complete(Cards::decode(bytes)?)),
             1 => Ok(Outcome::Failed(String::from_utf8_lossy(bytes).into_owned())),
             kind => Err(WireError::Kind(kind)),
         }
     }
 }
 
-fn decode_place(mut bytes: &[u8]) -> Result<Place, WireError> {
-    expect(bytes, PLACE)?;
-    let kind = bytes.get_u8();
-    let mut octets = [0; 16];
-    bytes.copy_to_slice(&mut octets);
-    let port = bytes.get_u16_le();
-    match kind {
-        0 => Ok(Place::BesidePeerZero(port)),
-        1 => Ok(Place::At(SocketAddr::new(IpAddr::V6(octets.into()).to_canonical(), port))),
-        kind => Err(WireError::Kind(u32::from(kind))),
+/// Whose cards are asked for, at most [`MAX_ASKED`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked(pub Vec<Peer>);
+
+impl Asked {
+    /// Writes it.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|peer| peer.0.to_le_bytes()).collect()
+    }
+
+    /// Reads it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let count = bytes.len() / 4;
+        expect(bytes, 4 * count.min(MAX_ASKED))?;
+        Ok(Asked(bytes.chunks(4).map(|mut number| Peer(number.get_u32_le())).collect()))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// The cards that were asked for, in that order. A card says how its peer is reached; who passes it on does not read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cards(pub Vec<Vec<u8>>);
 
-    use super::*;
-
-    fn words() -> impl Strategy<Value = [u8; WORD]> {
-        proptest::array::uniform32(any::<u8>())
+impl Cards {
+    /// Writes them, each after its length.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for card in &self.0 {
+            bytes.put_u16_le(card.len() as u16);
+            bytes.put_slice(card);
+        }
+        bytes
     }
 
-    proptest! {
-        #[test]
-        fn no_decoder_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Hello::decode(&bytes);
-            let _ = Challenge::decode(&bytes);
-            let _ = Verdict::sentence(&bytes);
-            let _ = Verdict::decode(&bytes);
-            let _ = Header::decode(&bytes);
-            let _ = Outcome::decode(&bytes);
-        }
-
-        #[test]
-        fn no_decoder_panics_on_bytes_of_the_right_length(bytes in proptest::collection::vec(any::<u8>(), 96)) {
-            let mut hello = bytes[..HELLO.0].to_vec();
-            let _ = Hello::decode(&hello);
-            hello[..8].copy_from_slice(&MAGIC);
-            prop_assert!(Hello::decode(&hello).is_ok());
-            let _ = Challenge::decode(&bytes[..CHALLENGE.0]);
-            let mut header = bytes[..HEADER].to_vec();
-            let _ = Header::decode(&header);
-            header[..4].copy_from_slice(&CHECK.to_le_bytes());
-            let _ = Header::decode(&header);
-        }
-
-        #[test]
-        fn what_is_written_is_read(
-            numbers in proptest::array::uniform5(any::<u32>()), port in any::<u16>(), nonce in words(),
-            length in 0..=MAX_PAYLOAD as u32, tag in any::<u64>(), sentence in ".{0,200}",
-        ) {
-            let [version, purpose, from, to, workers] = numbers;
-            let (from, to) = (Peer(from), Peer(to));
-            let hello = Hello { version, purpose, from, to, workers, port, nonce };
-            prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-            let challenge = Challenge { version, from, nonce };
-            prop_assert_eq!(Challenge::decode(&challenge.encode()), Ok(challenge));
-            let header = Header { length, tag: Tag(tag) };
-            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
-            for verdict in [Verdict::Welcome, Verdict::Busy, Verdict::Refused(sentence.clone())] {
-                prop_assert_eq!(Verdict::decode(&verdict.encode()), Ok(verdict));
+    /// Reads them.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, WireError> {
+        let mut cards = Vec::new();
+        while !bytes.is_empty() {
+            let short = WireError::Length { expected: 2, found: 1 };
+            let length = bytes.try_get_u16_le().map_err(|_| short)?;
+            if usize::from(length) > MAX_CARD.min(bytes.len()) {
+                return Err(WireError::Card(length));
             }
-            let ip = IpAddr::V6(nonce[..16].try_into().map(<[u8; 16]>::into).unwrap()).to_canonical();
-            let places = vec![
-                Place::BesidePeerZero(port),
-                Place::At(SocketAddr::new(ip, port)),
-                Place::At(SocketAddr::from((workers.to_le_bytes(), port))),
-            ];
-            for outcome in [Outcome::Complete(places), Outcome::Failed(sentence)] {
-                prop_assert_eq!(Outcome::decode(&outcome.encode()), Ok(outcome));
-            }
+            let (card, rest) = bytes.split_at(length.into());
+            cards.push(card.to_vec());
+            bytes = rest;
         }
-    }
-
-    #[test]
-    fn a_length_above_the_bound_is_refused() {
-        let header = Header { length: MAX_PAYLOAD as u32 + 1, tag: Tag(0) };
-        assert_eq!(Header::decode(&header.encode()), Err(WireError::TooLong(MAX_PAYLOAD as u32 + 1)));
-    }
-
-    #[test]
-    fn a_sentence_too_long_is_cut() {
-        let verdict = Verdict::Refused("x".repeat(5000)).encode();
-        assert_eq!(Verdict::decode(&verdict), Ok(Verdict::Refused("x".repeat(MAX_SENTENCE))));
+        Ok(Cards(cards))
     }
 }

@@ -53,8 +53,7 @@ pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Position<T>
     (i, j)
 }
 
-/// Adds neighbours of one index, of which there are never more than two, and drops zeros, until fewer than 17 entries are
-/// left.
+/// Adds neighbours of one index, of which there are never more than two, until fewer than 17 entries are left.
 ///
 /// # Safety
 /// The processor must have AVX-512F and POPCNT. `indices` and `values` must be equally long.
@@ -73,8 +72,7 @@ pub(super) unsafe fn add_neighbours(indices: &mut [u32], values: &mut [f32]) -> 
         };
         let twice = _mm512_cmpeq_epi32_mask(index, next_index);
         let value = _mm512_mask_add_ps(value, twice, value, next_value);
-        let seconds = twice << 1 | __mmask16::from(joined);
-        let keep = _mm512_mask_cmp_ps_mask::<_CMP_NEQ_UQ>(!seconds, value, _mm512_setzero_ps());
+        let keep = !(twice << 1 | __mmask16::from(joined));
         // SAFETY: `kept` is at most `read`, so both vectors end within the slices, before what is not yet read.
         unsafe {
             let indices = indices.as_mut_ptr().add(kept).cast();

@@ -1,6 +1,6 @@
 //! Many sorted runs as one.
 
-use super::{Run, Zeros, merge};
+use super::{Run, merge};
 use crate::bag::Entries;
 use crate::{Element, Reduction};
 
@@ -39,14 +39,18 @@ fn in_order<T: Element>(
 ) {
     match *runs {
         [] => out.clear(),
-        [one] => merge(one, one.before(0), reduction, Zeros::Drop, out),
-        [a, b] => merge(a, b, reduction, Zeros::Drop, out),
+        [one] => {
+            out.clear();
+            out.indices.extend_from_slice(one.indices);
+            out.values.extend_from_slice(one.values);
+        }
+        [a, b] => merge(a, b, reduction, out),
         _ => {
             let (first, second) = runs.split_at(runs.len().next_power_of_two() / 2);
             let (mut a, mut b) = (spare.pop().unwrap_or_default(), spare.pop().unwrap_or_default());
             in_order(first, reduction, &mut a, spare);
             in_order(second, reduction, &mut b, spare);
-            merge(Run::of(&a), Run::of(&b), reduction, Zeros::Drop, out);
+            merge(Run::of(&a), Run::of(&b), reduction, out);
             spare.extend([a, b]);
         }
     }

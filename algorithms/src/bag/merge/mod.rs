@@ -81,25 +81,10 @@ impl<'a, T: Element> Position<'a, T> {
     }
 }
 
-/// What becomes of sums that are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Zeros {
-    /// They are no entries.
-    Drop,
-    /// They are entries as others.
-    Keep,
-}
-
 /// Makes `out` hold the two runs as one, values at the same index combined. What it held before is forgotten; its memory is
 /// used again, and is not cleared first if it is still counted in the lengths.
-pub(super) fn merge<T: Element>(
-    a: Run<T>,
-    b: Run<T>,
-    reduction: &Reduction<T>,
-    zeros: Zeros,
-    out: &mut Entries<T>,
-) {
-    merge_on(Simd::current(), (a, b), reduction, zeros, out);
+pub(super) fn merge<T: Element>(a: Run<T>, b: Run<T>, reduction: &Reduction<T>, out: &mut Entries<T>) {
+    merge_on(Simd::current(), (a, b), reduction, out);
 }
 
 /// [`merge`] with the instructions named.
@@ -107,7 +92,6 @@ fn merge_on<T: Element>(
     simd: Simd,
     (a, b): (Run<T>, Run<T>),
     reduction: &Reduction<T>,
-    zeros: Zeros,
     out: &mut Entries<T>,
 ) {
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
@@ -124,19 +108,14 @@ fn merge_on<T: Element>(
     place.take(i + j);
     portable::interleave(a.after(i), b.after(j), place);
     let kept = match *reduction {
-        Reduction::Sum if zeros == Zeros::Keep => {
-            join::<T, false>(out, Merged::default(), |a, b| Reduction::Sum.combine(a, b))
-        }
         Reduction::Sum => {
             let start = add_neighbours(simd, out);
-            join::<T, true>(out, start, |a, b| Reduction::Sum.combine(a, b))
+            join(out, start, |a, b| Reduction::Sum.combine(a, b))
         }
-        Reduction::Max => join::<T, false>(out, Merged::default(), |a, b| Reduction::Max.combine(a, b)),
-        Reduction::Min => join::<T, false>(out, Merged::default(), |a, b| Reduction::Min.combine(a, b)),
-        Reduction::Product => {
-            join::<T, false>(out, Merged::default(), |a, b| Reduction::Product.combine(a, b))
-        }
-        Reduction::Custom { combine, .. } => join::<T, false>(out, Merged::default(), combine),
+        Reduction::Max => join(out, Merged::default(), |a, b| Reduction::Max.combine(a, b)),
+        Reduction::Min => join(out, Merged::default(), |a, b| Reduction::Min.combine(a, b)),
+        Reduction::Product => join(out, Merged::default(), |a, b| Reduction::Product.combine(a, b)),
+        Reduction::Custom { combine, .. } => join(out, Merged::default(), combine),
     };
     out.indices.truncate(kept);
     out.values.truncate(kept);

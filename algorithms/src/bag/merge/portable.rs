@@ -97,9 +97,9 @@ pub(super) struct Merged {
     pub(super) joined: bool,
 }
 
-/// Combines neighbours of one index, of which there are never more than two, and drops zeros if `DROP`. Goes on from
-/// `progress`; returns how many entries remain, at the start.
-pub(super) fn join<T: Element, const DROP: bool>(
+/// Combines neighbours of one index, of which there are never more than two. Goes on from `progress`; returns how many
+/// entries remain, at the start.
+pub(super) fn join<T: Element>(
     entries: &mut Entries<T>,
     progress: Merged,
     combine: impl Fn(T, T) -> T,
@@ -107,17 +107,17 @@ pub(super) fn join<T: Element, const DROP: bool>(
     let Merged { read, mut kept, mut joined } = progress;
     let (indices, values) = (&mut entries.indices[..], &mut entries.values[..]);
     let mut start = read;
-    while let (Some(&here), Some(&found)) =
+    while let (Some(here), Some(found)) =
         (indices[start..].first_chunk::<{ GROUP + 1 }>(), values[start..].first_chunk::<{ GROUP + 1 }>())
     {
-        let twice: [u32; GROUP] = std::array::from_fn(|lane| u32::from(here[lane] == here[lane + 1]));
-        let zeros = found.iter().map(|&value| u32::from(DROP & (value == T::ZERO))).sum::<u32>();
-        if twice.iter().sum::<u32>() + zeros + u32::from(joined) == 0 {
-            indices[kept..kept + GROUP].copy_from_slice(&here[..GROUP]);
-            values[kept..kept + GROUP].copy_from_slice(&found[..GROUP]);
+        if !here.iter().zip(&here[1..]).fold(joined, |any, (here, next)| any | (here == next)) {
+            indices.copy_within(start..start + GROUP, kept);
+            values.copy_within(start..start + GROUP, kept);
             kept += GROUP;
         } else {
             // The first of two takes in the second, which goes.
+            let (here, found) = (*here, *found);
+            let twice: [u32; GROUP] = std::array::from_fn(|lane| u32::from(here[lane] == here[lane + 1]));
             let mut both = [T::ZERO; GROUP];
             for lane in 0..GROUP {
                 let pair = combine(found[lane], found[lane + 1]);
@@ -125,7 +125,7 @@ pub(super) fn join<T: Element, const DROP: bool>(
             }
             for lane in 0..GROUP {
                 (indices[kept], values[kept]) = (here[lane], both[lane]);
-                kept += usize::from(!joined & !(DROP & (both[lane] == T::ZERO)));
+                kept += usize::from(!joined);
                 joined = twice[lane] != 0;
             }
         }
@@ -136,7 +136,7 @@ pub(super) fn join<T: Element, const DROP: bool>(
         let twice = indices.get(at + 1) == Some(&index);
         let value = if twice { combine(value, values[at + 1]) } else { value };
         (indices[kept], values[kept]) = (index, value);
-        kept += usize::from(!joined & !(DROP & (value == T::ZERO)));
+        kept += usize::from(!joined);
         joined = twice;
     }
     kept

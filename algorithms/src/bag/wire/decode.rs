@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::super::{Coding, Entries, Rounded};
+use super::super::{Coding, Entries, Rounded, is_entry};
 use super::error::Wrong;
 use super::{Content, DecodeError, Encoded, Expected, Form, Header, PIECE, indices, values};
 use crate::element::{self, Element};
@@ -79,13 +79,13 @@ pub struct Decoder<T: Element = f32> {
     /// The block whose body is being read, and how many values of it were handed on.
     block: usize,
     read: usize,
-    /// How many of these were not zero, where fewer than all may be.
-    nonzeros: u32,
+    /// How many of these were entries, where fewer than all may be.
+    entries: u32,
     gathered: Gathered,
     /// What has come of a dense block of rounded values, as it came.
     came: Vec<u8>,
-    /// Whether sparse values may be zero.
-    zeros: bool,
+    /// Whether an entry may be −0.
+    negative_zeros: bool,
     /// The indices of blocks that come aligned, by block.
     sets: Vec<Option<Arc<[u32]>>>,
     values: PhantomData<T>,
@@ -100,19 +100,19 @@ impl<T: Element> Decoder<T> {
             open: None,
             block: 0,
             read: 0,
-            nonzeros: 0,
+            entries: 0,
             gathered: Gathered::default(),
             came: Vec::new(),
-            zeros: false,
+            negative_zeros: false,
             sets: Vec::new(),
             values: PhantomData,
         }
     }
 
-    /// Takes zeros among sparse values too, as reductions other than the sum have them.
+    /// Takes −0 among sparse values too, as reductions other than the sum have it.
     #[must_use]
-    pub fn with_zeros(self) -> Self {
-        Self { zeros: true, ..self }
+    pub fn with_negative_zeros(self) -> Self {
+        Self { negative_zeros: true, ..self }
     }
 
     /// With the indices that this side has, by block: of those that come aligned to them.
@@ -163,7 +163,7 @@ impl<T: Element> Decoder<T> {
                 return Ok(());
             }
             self.block += 1;
-            (self.read, self.nonzeros) = (0, 0);
+            (self.read, self.entries) = (0, 0);
         }
         if rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(rest.len())) }
     }
@@ -276,14 +276,14 @@ impl<T: Element> Decoder<T> {
         Ok(true)
     }
 
-    /// Counts the values of a dense block that are not zero, and refuses more than the bound. Of reductions that take zeros
-    /// for values, other values may be what is absent.
+    /// Counts the entries of a dense block, and refuses more than the bound. In reductions other than the sum, another value
+    /// than −0 stands for what is absent.
     fn count(&mut self, values: impl Iterator<Item = T>) -> Result<(), DecodeError> {
         let (block, Expected { len, bound, .. }) = (self.block, self.expected[self.block]);
-        if bound < len && !self.zeros {
-            self.nonzeros += values.filter(|v| *v != T::ZERO).count() as u32;
-            if self.nonzeros > bound {
-                return Err(DecodeError::Count { block, count: self.nonzeros, allowed: bound });
+        if bound < len && !self.negative_zeros {
+            self.entries += values.filter(|&value| is_entry(value)).count() as u32;
+            if self.entries > bound {
+                return Err(DecodeError::Count { block, count: self.entries, allowed: bound });
             }
         }
         Ok(())
@@ -304,7 +304,7 @@ impl<T: Element> Decoder<T> {
             (_, None) => indices_alone(header, len, &body).map(|indices| Part::Proposal { indices, encoded }),
             (Form::Aligned, Some(rounded)) => values::read_sparse(rounded, self.set(block), &body, true)
                 .map(|values| Part::Aligned { values, rounded, encoded }),
-            (_, Some(rounded)) => entries(header, rounded, len, &body, self.zeros)
+            (_, Some(rounded)) => entries(header, rounded, len, &body, self.negative_zeros)
                 .map(|entries| Part::Sparse { entries, rounded, encoded }),
         };
         part(block, read.map_err(|wrong| wrong.at(block, header.count, len))?);
@@ -318,21 +318,17 @@ fn entries<T: Element>(
     rounded: Rounded,
     len: u32,
     body: &[u8],
-    zeros: bool,
+    negative_zeros: bool,
 ) -> Result<Entries<T>, Wrong> {
     let count = header.count as usize;
     if header.form == Form::Full {
         let values = values::read_dense::<T>(rounded, len as usize, body)?;
-        let negative = (-T::ZERO).bits();
-        if values.iter().any(|v| v.bits() == negative) {
-            return Err(Wrong::Value(-0.0));
-        }
-        let entries = Entries::from_dense(&values);
+        let entries: Entries<T> = (0..).zip(values).filter(|&(_, value)| is_entry(value)).collect();
         let found = entries.len();
-        return if found == count { Ok(entries) } else { Err(Wrong::Nonzeros(found)) };
+        return if found == count { Ok(entries) } else { Err(Wrong::Entries(found)) };
     }
     let (indices, rest) = indices::read(header.form, header.parameter, count, len, body)?;
-    let values = values::read_sparse(rounded, &indices, rest, zeros)?;
+    let values = values::read_sparse(rounded, &indices, rest, negative_zeros)?;
     Ok(Entries { indices, values })
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::{Coding, Dense, Entries, Rounded, qsgd};
+use super::super::{Coding, Dense, Entries, Rounded, is_entry, qsgd};
 use super::indices::{self, Packing};
-use super::{Form, Header, PIECE, values};
+use super::{Form, Header, PIECE, PIECES, SHORT, values};
 use crate::Element;
 
 /// Dense bodies of at least so many exact values travel in payloads of their own, lent to the network and not copied.
@@ -85,7 +85,7 @@ pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec
         let start = stream.open.len();
         match body {
             Body::Sparse { entries, len, rounded } if header.form == Form::Full => {
-                values::write_dense(*rounded, &entries.to_dense(*len), &mut stream.open);
+                values::write_dense(*rounded, &entries.to_dense_with(*len, -T::ZERO), &mut stream.open);
             }
             Body::Sparse { entries, rounded, .. } => {
                 indices::write(*choice, &entries.indices, &mut stream.open);
@@ -97,7 +97,8 @@ pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec
             }
             Body::Dense { values, .. } if is_lent(header) => {
                 stream.flush();
-                stream.payloads.extend(values.pieces().iter().flat_map(pieces));
+                let most = passed_on(4 * header.words as usize);
+                stream.payloads.extend(values.pieces().iter().flat_map(|piece| cut(piece, most)));
             }
             Body::Dense { values, rounded } if rounded.coding() != Coding::Exact => {
                 values::write_dense(*rounded, &values.to_vec(), &mut stream.open);
@@ -119,7 +120,17 @@ pub(crate) fn encode_keeping<T: Element>(bodies: &[Body<T>]) -> (Vec<Bytes>, Vec
 
 /// Payloads that together are these bytes, lent.
 pub(crate) fn pieces(bytes: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
-    (0..bytes.len()).step_by(PIECE).map(|from| bytes.slice(from..(from + PIECE).min(bytes.len())))
+    cut(bytes, PIECE)
+}
+
+/// How long the payloads of a dense block of so many bytes are: as others pass it on piece by piece, a short block is cut,
+/// too.
+pub fn passed_on(bytes: usize) -> usize {
+    (bytes / PIECES).next_multiple_of(8).clamp(SHORT, PIECE)
+}
+
+fn cut(bytes: &Bytes, most: usize) -> impl Iterator<Item = Bytes> + '_ {
+    (0..bytes.len()).step_by(most).map(move |from| bytes.slice(from..(from + most).min(bytes.len())))
 }
 
 /// The payload that announces one dense block, for a sender that has not all of its values yet; None for a block so
@@ -156,9 +167,8 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
     let mut choice = indices::choose(&entries.indices, len);
     let mut words = choice.words + values_words::<T>(rounded, &entries.indices);
     let full = values::dense_words::<T>(rounded, len);
-    // As full values a zero could not be told from what is absent; only reductions other than the sum have any.
-    let has_zeros = |entries: &Entries<T>| entries.values.contains(&T::ZERO);
-    if full < words && !has_zeros(entries) {
+    // Among all values −0 could not be told from what is absent; only reductions other than the sum have it as an entry.
+    if full < words && entries.values.iter().copied().all(is_entry) {
         choice = Packing { form: Form::Full, parameter: 0, words: 0 };
         words = full;
     }

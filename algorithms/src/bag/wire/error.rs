@@ -68,7 +68,7 @@ pub enum DecodeError {
     },
     /// A value that no bag may hold.
     #[error(
-        "block {block} of the slot holds the value {value}; expected finite values, no zeros among sparse ones, and zeros without a sign among quantised ones"
+        "block {block} of the slot holds the value {value}; expected finite values, and zeros without a sign where only entries are told"
     )]
     Value {
         /// Position in the slot.
@@ -92,14 +92,16 @@ pub enum DecodeError {
         /// Entries announced.
         count: u32,
     },
-    /// All values of a block, of which not as many are other than zero as were announced.
-    #[error("block {block} of the slot announces {count} entries, and {found} of its values are not zero")]
-    Nonzeros {
+    /// All values of a block, of which not as many are entries as were announced.
+    #[error(
+        "block {block} of the slot announces {count} entries, and {found} of its values are others than −0"
+    )]
+    Entries {
         /// Position in the slot.
         block: usize,
         /// Entries announced.
         count: u32,
-        /// Values that are not zero.
+        /// Values that are not −0.
         found: usize,
     },
     /// Bits that belong to no entry and are not zero.
@@ -120,7 +122,7 @@ pub(super) enum Wrong {
     Value(f64),
     Scale(f32),
     End,
-    Nonzeros(usize),
+    Entries(usize),
     Padding,
 }
 
@@ -132,7 +134,7 @@ impl Wrong {
             Wrong::Value(value) => DecodeError::Value { block, value: value.to_string() },
             Wrong::Scale(scale) => DecodeError::Scale { block, scale: scale.to_string() },
             Wrong::End => DecodeError::End { block, count },
-            Wrong::Nonzeros(found) => DecodeError::Nonzeros { block, count, found },
+            Wrong::Entries(found) => DecodeError::Entries { block, count, found },
             Wrong::Padding => DecodeError::Padding { block },
         }
     }

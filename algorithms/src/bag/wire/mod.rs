@@ -3,7 +3,7 @@
 //! A slot travels as a stream of little-endian 32-bit words: a header for each of its blocks, and then for each block its
 //! body. The body of a dense block is all of its values. The body of a sparse one is its indices in the form that is
 //! smallest for them, and its values; of a proposal its indices alone, and of a bag that is aligned to a proposal its
-//! values alone. All bodies are padded with zero bits to whole words. The stream is cut into
+//! values alone. Among all values of a block −0 stands where there is no entry. All bodies are padded with zero bits to whole words. The stream is cut into
 //! payloads of at most [`PIECE`] bytes at word boundaries, so that the far side works while the rest is under way.
 //!
 //! The [`Decoder`] takes any bytes at all: it never panics, and allocates no more than what the schedule declared for
@@ -20,7 +20,7 @@ mod values;
 mod tests;
 
 pub use decode::{Decoder, Part};
-pub use encode::{Body, Encoded, encode};
+pub use encode::{Body, Encoded, encode, passed_on};
 pub(crate) use encode::{announce_dense, encode_keeping, pieces};
 pub use error::DecodeError;
 use header::{Form, Header};
@@ -29,14 +29,20 @@ use super::Bag;
 use crate::Element;
 
 /// The largest payload that [`encode()`] makes, in bytes.
-pub const PIECE: usize = 256 << 10;
+pub const PIECE: usize = 64 << 10;
+
+/// Into how many payloads a dense block is cut, unless they would be longer than [`PIECE`] or shorter than 16 KiB.
+pub const PIECES: usize = 8;
+
+/// The shortest payload that a dense block is cut into, in bytes.
+const SHORT: usize = 16 << 10;
 
 /// What a schedule declares of one block that is to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Entries in the block.
     pub len: u32,
-    /// Entries that the sender may have, at most: those that are not zero, or those that were proposed.
+    /// Entries that the sender may have, at most, or indices that it may propose.
     pub bound: u32,
     /// What is told of them.
     pub content: Content,
@@ -54,7 +60,7 @@ pub enum Content {
 }
 
 impl Expected {
-    /// A bag of a block of `len` entries, of which at most `bound` are not zero.
+    /// A bag of at most `bound` entries of a block of `len`.
     pub fn bag(len: u32, bound: u32) -> Self {
         Self { len, bound, content: Content::Bag }
     }

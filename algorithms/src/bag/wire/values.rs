@@ -8,10 +8,10 @@
 use half::{bf16, f16};
 
 use super::super::coding::{bf16_from, f16_from};
-use super::super::{Coding, Rounded, floats, qsgd};
+use super::super::{Coding, Rounded, floats, is_entry, qsgd};
 use super::error::Wrong;
 use super::words;
-use crate::element::{self, Element, Magnitude};
+use crate::element::{self, Element};
 
 /// The bits that a value takes, scales apart.
 pub(super) fn bits<T: Element>(coding: Coding) -> u32 {
@@ -70,12 +70,10 @@ pub(super) fn write_dense<T: Element>(rounded: Rounded, values: &[T], out: &mut 
     }
 }
 
-/// Appends the codes of a bucket, which are zeros where it has nothing else.
+/// Appends the codes of a bucket. One of scale 0 has nothing but zeros, which are so beside any scale.
 fn append_codes(coding: Coding, bucket: &[f32], scale: f32, codes: &mut Vec<u8>) {
-    match scale {
-        0.0 => codes.resize(codes.len() + bucket.len(), 0),
-        scale => codes.extend(bucket.iter().map(|&v| qsgd::code(coding, v, scale))),
-    }
+    let scale = if scale == 0.0 { f32::MAX } else { scale };
+    codes.extend(bucket.iter().map(|&v| qsgd::code(coding, v, scale)));
 }
 
 /// Reads the values at some indices from bytes that end where they do.
@@ -83,7 +81,7 @@ pub(super) fn read_sparse<T: Element>(
     rounded: Rounded,
     indices: &[u32],
     bytes: &[u8],
-    zeros: bool,
+    negative_zeros: bool,
 ) -> Result<Vec<T>, Wrong> {
     let coding = rounded.coding();
     let values = if coding.has_buckets() {
@@ -91,7 +89,7 @@ pub(super) fn read_sparse<T: Element>(
     } else {
         read_plain(rounded, indices.len(), bytes)?
     };
-    check(values, zeros)
+    check(values, negative_zeros)
 }
 
 /// Reads `count` consecutive values of a dense block: whole buckets, or the end of the block.
@@ -109,7 +107,7 @@ pub(super) fn read_dense<T: Element>(rounded: Rounded, count: usize, bytes: &[u8
         let bytes = 4 * sparse_words::<f32>(rounded, here as u64, 0) as usize;
         let (codes, after) = after.split_at_checked(bytes).ok_or(Wrong::End)?;
         let codes = read_codes(coding, here, codes)?;
-        read_bucket(coding, &codes, scale, &mut values)?;
+        read_bucket(coding, &codes, scale, true, &mut values)?;
         rest = after;
     }
     if rest.is_empty() { Ok(of_floats(values)) } else { Err(Wrong::End) }
@@ -122,13 +120,19 @@ fn read_buckets(rounded: Rounded, indices: &[u32], bytes: &[u8]) -> Result<Vec<f
     let codes = read_codes(coding, indices.len(), codes)?;
     let mut values = Vec::with_capacity(indices.len());
     for (run, scale) in qsgd::runs(indices, rounded.shift()).zip(floats(scales)) {
-        read_bucket(coding, &codes[run], scale, &mut values)?;
+        read_bucket(coding, &codes[run], scale, false, &mut values)?;
     }
     Ok(values)
 }
 
 /// Appends the values of a bucket whose largest level must be the highest; the scale of nothing but zeros is 0.
-fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) -> Result<(), Wrong> {
+fn read_bucket(
+    coding: Coding,
+    codes: &[u8],
+    scale: f32,
+    negative_zeros: bool,
+    values: &mut Vec<f32>,
+) -> Result<(), Wrong> {
     let sign = 1u8 << (coding.bits() - 1);
     let largest = codes.iter().fold(0, |largest, code| largest.max(code & (sign - 1)));
     let fits = match largest {
@@ -138,7 +142,7 @@ fn read_bucket(coding: Coding, codes: &[u8], scale: f32, values: &mut Vec<f32>) 
     if !fits {
         return Err(Wrong::Scale(scale));
     }
-    if codes.contains(&sign) {
+    if !negative_zeros && codes.contains(&sign) {
         return Err(Wrong::Value(-0.0));
     }
     values.extend(codes.iter().map(|&code| qsgd::value(coding, code, scale)));
@@ -194,20 +198,14 @@ fn read_plain<T: Element>(rounded: Rounded, count: usize, bytes: &[u8]) -> Resul
     })
 }
 
-/// Refuses values that are not finite, and zeros unless they are welcome.
-fn check<T: Element>(values: Vec<T>, zeros: bool) -> Result<Vec<T>, Wrong> {
-    // Below infinity the first difference is negative, and so is the second for what is too small: no branch, one pass.
-    let (least, none) =
-        (if zeros { T::Magnitude::default() } else { T::Magnitude::ONE }, T::Magnitude::default());
-    let finite = none - T::Magnitude::ONE;
-    let all = values.iter().fold(finite, |all, v| {
-        let magnitude = v.magnitude();
-        all & (magnitude - T::INFINITE) & (least - T::Magnitude::ONE - magnitude)
-    });
-    if all < none {
+/// Refuses values that are not finite, and −0 unless it is welcome.
+fn check<T: Element>(values: Vec<T>, negative_zeros: bool) -> Result<Vec<T>, Wrong> {
+    let right = |value: T| value.is_finite() & (negative_zeros | is_entry(value));
+    // No branch, one pass.
+    if values.iter().fold(true, |all, &value| all & right(value)) {
         return Ok(values);
     }
-    let wrong = values.into_iter().find(|v| !v.is_finite() || v.magnitude() < least);
+    let wrong = values.into_iter().find(|&value| !right(value));
     Err(Wrong::Value(wrong.map_or(f64::NAN, |v| v.to_f64())))
 }
 

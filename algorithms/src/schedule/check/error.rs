@@ -31,6 +31,14 @@ pub enum CheckError {
         /// The slots it names.
         slots: Slots,
     },
+    /// Lanes that are relative to blocks, and as many blocks as do not come round with them.
+    #[error(
+        "the schedules cannot be rotated by {by}: their lanes do not come round with the blocks; use no relative lanes, or a number of blocks that is a multiple of that of the lanes"
+    )]
+    Turned {
+        /// By how many ranks.
+        by: u32,
+    },
     /// A step uses a block that left this worker, or places one where another is.
     #[error("step {step} of {rank} {fault} {block}")]
     Slot {

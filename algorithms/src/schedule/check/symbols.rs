@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::super::expression::{Expressions, Kept, Node, Term};
-use super::super::machine::{Arrival, Did, Fault, Held, Reader, Works};
-use super::super::{After, How, Note, Place, Rule, Schedule, Send, Slots, Step};
+use super::super::machine::{Arrival, Did, Fault, Reader, Slotted, Works};
+use super::super::{After, How, Note, Place, Rule, Schedule, Scope, Send, Slots};
 use super::CheckError;
-use super::value::{Carries, Flight, Record, Value};
+use super::value::{Again, Carries, Flight, Record, Runs, Value};
 use crate::bag::Coding;
 use crate::{Block, Rank};
 
@@ -59,9 +59,8 @@ impl Symbols {
         let workers = self.schedule().workers;
         let distance = Rank((workers - from.0) % workers);
         let Flight { slots, values, round } = self.flights.get_mut(&(self.rank, distance))?.pop_front()?;
-        let mut values: Vec<Value> =
-            values.into_iter().map(|value| value.rotated(&self.expressions, from.0)).collect();
-        let slots = slots.rotated_with(&mut values, from.0, self.schedule());
+        let (slots, values) = values.rotated(slots, from.0, self.schedule());
+        let values = values.into_iter().map(|value| value.rotated(&self.expressions, from.0)).collect();
         Some(Flight { slots, values, round })
     }
 
@@ -76,13 +75,13 @@ impl Symbols {
     }
 
     /// What this worker holds in a place.
-    fn held(&self, held: &Held<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
+    fn held(&self, held: &Slotted<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
         let value = held.get(place).copied();
         value.ok_or_else(|| self.refused(step, place.block, "uses what it does not hold:"))
     }
 
     /// The same, if it has values.
-    fn bag(&self, held: &Held<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
+    fn bag(&self, held: &Slotted<Self>, step: usize, place: Place) -> Result<Value, CheckError> {
         let value = self.held(held, step, place)?;
         match value.form {
             Carries::Proposal => {
@@ -102,42 +101,37 @@ impl Symbols {
     }
 
     /// Where a rounding takes its random numbers from. What is not left to chance does not depend on the lane.
-    fn rounding(&mut self, coding: Coding, place: Place) -> Option<(u32, u32)> {
-        if coding == Coding::Exact {
-            return None;
-        }
+    fn rounding(&mut self, coding: Coding) -> impl Fn(Place) -> Option<(u32, u32)> + use<> {
         let known = self.codings.iter().position(|known| *known == coding);
         let number = known.unwrap_or_else(|| {
             self.codings.push(coding);
             self.codings.len() - 1
         });
-        Some((number as u32, if coding.is_stochastic() { place.lane } else { 0 }))
+        move |place| {
+            let lane = if coding.is_stochastic() { place.lane } else { 0 };
+            (coding != Coding::Exact).then_some((number as u32, lane))
+        }
     }
 
-    /// What a rule chooses of one of some expressions.
-    fn choice(&mut self, rule: &Rule, of: Term, among: Option<Term>) -> Kept {
+    /// What a rule chooses of expressions of some blocks, without saying of which.
+    fn choice(&mut self, rule: &Rule, slots: Slots, values: &[Value]) -> impl Fn(Term) -> Kept + use<> {
         let number = self.number(rule);
-        let reads = rule.reads_own().then(|| self.expressions.intern(Node::Own(self.rank)));
-        Kept { of, among, rule: Some(number), reads, rounded: None }
-    }
-
-    /// What is chosen from together, if the rule does.
-    fn together(&mut self, rule: &Rule, values: &[Value]) -> Option<Term> {
         let terms = values.iter().map(|value| value.term);
-        rule.is_joint().then(|| self.expressions.set(terms.collect()))
+        let among = rule.is_joint().then(|| self.expressions.joint(slots.first, terms.collect()));
+        let reads = rule.reads_own().then(|| self.expressions.intern(Node::Own(self.rank)));
+        move |of| Kept { of, among, rule: Some(number), reads, rounded: None }
     }
 
-    /// Puts what was kept into its slot.
-    fn keep_in(&mut self, held: &mut Held<Self>, step: usize, place: Place, kept: Kept, value: Value) {
+    /// What comes of a value of which something was kept.
+    fn kept(&mut self, kept: Kept, value: Value) -> Value {
         let term = self.expressions.intern(Node::Kept(kept));
-        self.records[self.rank.index()][step].kept.push(term);
-        *held.at(place) = Some(Value { term, selected: true, kept_here: true, own: false, ..value });
+        Value { term, selected: true, kept_here: true, own: false, ..value }
     }
 
     /// A selector looks at all of the worker's own accumulator, block by block from the first on, and nothing else.
     fn chooses_from_its_own(
         &self,
-        held: &Held<Self>,
+        held: &Slotted<Self>,
         step: usize,
         places: &[Place],
     ) -> Result<(), CheckError> {
@@ -157,7 +151,7 @@ impl Symbols {
     }
 
     /// The worker's own accumulator in a block, from which nothing was taken and which carries no note.
-    fn untouched(&self, held: &Held<Self>, step: usize, block: Block) -> Result<Value, CheckError> {
+    fn untouched(&self, held: &Slotted<Self>, step: usize, block: Block) -> Result<Value, CheckError> {
         match held.get(Place { block, lane: self.schedule().lane }) {
             Some(value) if value.own && value.note.is_none() => Ok(*value),
             _ => {
@@ -206,14 +200,14 @@ impl Reader for Symbols {
 
     fn keep(
         &mut self,
-        held: &mut Held<Self>,
+        held: &mut Slotted<Self>,
         at: usize,
         slots: Slots,
         rule: &Rule,
         coding: Coding,
     ) -> Works<Self> {
         // What is drawn is proposed, so that all know it. What is looked at together is in the order of the blocks.
-        let drawn = rule.is_blind() && rule.most().is_some();
+        let drawn = rule.scope() == Scope::Drawn;
         let lanes = rule.is_joint() && (slots.lanes.count != 1 || slots.lanes.relative);
         if !rule.fits(&self.schedule().partition) || drawn || lanes {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
@@ -221,27 +215,32 @@ impl Reader for Symbols {
         let places: Vec<Place> = held.places(slots).collect();
         let values =
             places.iter().map(|&place| self.bag(held, at, place)).collect::<Result<Vec<Value>, _>>()?;
-        if let Rule::By(_) = rule {
+        if rule.scope() == Scope::Selector {
             self.chooses_from_its_own(held, at, &places)?;
         }
-        let among = self.together(rule, &values);
-        self.records[self.rank.index()][at].of_all = slots.count as usize == held.blocks();
+        let (choice, rounding) = (self.choice(rule, slots, &values), self.rounding(coding));
+        let mut again = Again::default();
+        let mut terms = Vec::with_capacity(places.len());
         for (place, value) in places.into_iter().zip(values) {
-            let kept = self.choice(rule, value.term, among);
-            let kept = Kept { rounded: self.rounding(coding, place), ..kept };
-            let most = value.bound(u32::MAX).min(rule.most().unwrap_or(u32::MAX));
-            // Rounding leaves every index where it is.
-            let form = if *rule == Rule::Every { value.form } else { Carries::Bag };
-            let most = if *rule == Rule::Dense { u32::MAX } else { most };
-            self.keep_in(held, at, place, kept, Value { most, pieces: 1, form, ..value });
+            let value = again.of((value, rounding(place)), |&(value, rounded)| {
+                let most = value.bound(u32::MAX).min(rule.most().unwrap_or(u32::MAX));
+                // Rounding leaves every index where it is.
+                let form = if rule.keeps_form() { value.form } else { Carries::Bag };
+                let most = if rule.makes_dense() { u32::MAX } else { most };
+                let kept = Kept { rounded, ..choice(value.term) };
+                self.kept(kept, Value { most, pieces: 1, form, ..value })
+            });
+            terms.push(value.term);
+            *held.at(place) = Some(value);
         }
+        self.records[self.rank.index()][at].kept = Some((slots, terms.into_iter().collect()));
         Ok(Vec::new())
     }
 
-    fn propose(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
+    fn propose(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
         // A selector chooses for its own worker, and not for all.
         let one_lane = slots.lanes.count == 1 && !slots.lanes.relative;
-        if !one_lane || !rule.fits(&self.schedule().partition) || matches!(rule, Rule::By(_)) {
+        if !one_lane || !rule.fits(&self.schedule().partition) || rule.scope() == Scope::Selector {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
         let places: Vec<Place> = held.places(slots).collect();
@@ -252,25 +251,27 @@ impl Reader for Symbols {
                 return Err(self.refused(at, place.block, "lays a proposal where it already holds"));
             }
         }
-        let among = self.together(rule, &own);
+        let choice = self.choice(rule, slots, &own);
+        let drawn = rule.is_blind().then(|| Node::Drawn(self.number(rule)));
+        let most = rule.most().unwrap_or(u32::MAX);
+        let mut again = Again::default();
         for (place, own) in places.into_iter().zip(own) {
-            let node = match rule.is_blind() {
-                true => Node::Drawn(place.block, self.number(rule)),
-                false => Node::Proposed(self.choice(rule, own.term, among)),
-            };
-            let term = self.expressions.intern(node);
-            let most = rule.most().unwrap_or(u32::MAX);
-            let proposal = Value { term, most, own: false, form: Carries::Proposal, ..own };
-            *held.at(place) = Some(proposal);
+            *held.at(place) = Some(again.of(own, |own| {
+                let node = drawn.clone().unwrap_or_else(|| Node::Proposed(choice(own.term)));
+                let term = self.expressions.intern(node);
+                Value { term, most, own: false, form: Carries::Proposal, ..*own }
+            }));
         }
         Ok(Vec::new())
     }
 
-    fn align(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, coding: Coding) -> Did<Self> {
+    fn align(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, coding: Coding) -> Did<Self> {
         if slots != slots.in_lane(self.schedule().lane) {
             return Err(CheckError::Nowhere { rank: self.rank, step: at, slots });
         }
-        self.records[self.rank.index()][at].of_all = slots.count as usize == held.blocks();
+        let rounding = self.rounding(coding);
+        let mut again = Again::default();
+        let mut terms = Vec::with_capacity(slots.count as usize);
         for place in held.places(slots) {
             let block = place.block;
             let own = self.untouched(held, at, block)?;
@@ -282,17 +283,22 @@ impl Reader for Symbols {
             if proposals.is_empty() {
                 return Err(self.refused(at, block, "keeps what was proposed, and holds no proposal for"));
             }
-            let union = self.expressions.set(proposals.iter().map(|value| value.term).collect());
+            let (union, value) = again.of((own, rounding(place), proposals), |(own, rounded, proposals)| {
+                let union = self.expressions.set(proposals.iter().map(|value| value.term).collect());
+                let most = proposals.iter().fold(0u32, |sum, value| sum.saturating_add(value.most));
+                let kept =
+                    Kept { of: own.term, among: Some(union), rule: None, reads: None, rounded: *rounded };
+                (union, self.kept(kept, Value { most, form: Carries::Aligned(union), ..*own }))
+            });
             self.agreed[self.rank.index()][block.index()] = Some(union);
-            let most = proposals.iter().fold(0u32, |sum, value| sum.saturating_add(value.most));
-            let rounded = self.rounding(coding, place);
-            let kept = Kept { of: own.term, among: Some(union), rule: None, reads: None, rounded };
-            self.keep_in(held, at, place, kept, Value { most, form: Carries::Aligned(union), ..own });
+            terms.push(value.term);
+            *held.at(place) = Some(value);
         }
+        self.records[self.rank.index()][at].kept = Some((slots, terms.into_iter().collect()));
         Ok(())
     }
 
-    fn sum(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self> {
+    fn sum(&mut self, held: &mut Slotted<Self>, at: usize, block: Block) -> Did<Self> {
         let mut values = Vec::new();
         for place in held.lanes_of(block) {
             values.extend(held.at(place).take_if(|value| value.form != Carries::Proposal));
@@ -328,7 +334,7 @@ impl Reader for Symbols {
         Ok(())
     }
 
-    fn split(&mut self, held: &mut Held<Self>, at: usize, block: Block) -> Did<Self> {
+    fn split(&mut self, held: &mut Slotted<Self>, at: usize, block: Block) -> Did<Self> {
         let value = self.bag(held, at, Place { block, lane: 0 })?;
         let free = held.lanes_of(block).skip(1).all(|place| held.get(place).is_none());
         if !value.selected || value.note.is_some() || !free {
@@ -345,7 +351,7 @@ impl Reader for Symbols {
         Ok(())
     }
 
-    fn annotate(&mut self, held: &mut Held<Self>, at: usize, slots: Slots, note: Note) -> Did<Self> {
+    fn annotate(&mut self, held: &mut Slotted<Self>, at: usize, slots: Slots, note: Note) -> Did<Self> {
         for place in held.places(slots) {
             let value = self.bag(held, at, place)?;
             if value.form != Carries::Bag {
@@ -358,6 +364,10 @@ impl Reader for Symbols {
                     let fault = "tells what a selection saw that it did not make, in";
                     return Err(self.refused(at, place.block, fault));
                 }
+                (Note::Cut(parts), _) if parts as usize != held.blocks() => {
+                    let fault = "cuts into another number of parts than there are blocks, in";
+                    return Err(self.refused(at, place.block, fault));
+                }
                 (Note::Cut(_), _) => Node::Told(self.rank, note),
             };
             let says = self.expressions.intern(says);
@@ -366,14 +376,16 @@ impl Reader for Symbols {
         Ok(())
     }
 
-    fn send(&mut self, held: &mut Held<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
-        let mut values = Vec::with_capacity(send.slots.count as usize);
-        for place in held.places(send.slots) {
-            values.push(self.held(held, at, place)?);
+    fn send(&mut self, held: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
+        let places = held.places(send.slots);
+        let leaves = |place| {
+            let value = self.held(held, at, place)?;
             if send.after == After::Drop {
                 *held.at(place) = None;
             }
-        }
+            Ok(value)
+        };
+        let values = places.map(leaves).collect::<Result<Runs<Value>, CheckError>>()?;
         self.records[self.rank.index()][at].sent += 1;
         let flight = Flight { slots: send.slots, values, round };
         self.flights.entry((self.rank, send.to)).or_default().push_back(flight);
@@ -382,7 +394,7 @@ impl Reader for Symbols {
 
     fn receive(
         &mut self,
-        held: &mut Held<Self>,
+        held: &mut Slotted<Self>,
         at: Arrival<'_>,
         flight: Flight,
     ) -> Result<bool, CheckError> {
@@ -391,38 +403,39 @@ impl Reader for Symbols {
             let (expected, found) = (receive.slots, flight.slots);
             return Err(CheckError::Mismatch { rank, step, from: receive.from, expected, found });
         }
-        for (place, &came) in held.places(receive.slots).zip(&flight.values) {
+        let mut again = Again::default();
+        for (place, came) in held.places(receive.slots).zip(flight.values.each()) {
             let block = place.block;
             let knows = match came.form {
                 Carries::Aligned(union) => self.agreed[rank.index()][block.index()] == Some(union),
                 Carries::Bag | Carries::Proposal => true,
             };
-            let value = match (receive.how, *held.at(place)) {
-                _ if !knows => Err("receives values at indices that it does not know, in"),
-                (How::Place, None) => Ok(Value { kept_here: false, own: false, ..came }),
-                (How::Add, Some(value)) if [value.form, came.form].contains(&Carries::Proposal) => {
-                    Err("adds to a proposal, or adds one, in")
-                }
-                (How::Add, Some(value)) => match (value.note, came.note) {
-                    (None, None) => Ok(self.added(value, came)),
-                    (Some((here, a)), Some((there, b))) if here == there && here != Note::Seen => {
-                        let note = Some((here, self.expressions.add(a, b)));
-                        Ok(Value { note, ..self.added(value, came) })
+            let value =
+                again.of((*held.at(place), came, knows), |&(here, came, knows)| match (receive.how, here) {
+                    _ if !knows => Err("receives values at indices that it does not know, in"),
+                    (How::Place, None) => Ok(Value { kept_here: false, own: false, ..came }),
+                    (How::Add, Some(value)) if [value.form, came.form].contains(&Carries::Proposal) => {
+                        Err("adds to a proposal, or adds one, in")
                     }
-                    _ => Err("adds to, or something, that carries a note:"),
-                },
-                (How::Place, Some(_)) => Err("places a bag where it already holds"),
-                (How::Add, None) => Err("adds to what it does not hold:"),
-            };
+                    (How::Add, Some(value)) => match (value.note, came.note) {
+                        (None, None) => Ok(self.added(value, came)),
+                        (Some((here, a)), Some((there, b))) if here == there && here != Note::Seen => {
+                            let note = Some((here, self.expressions.add(a, b)));
+                            Ok(Value { note, ..self.added(value, came) })
+                        }
+                        _ => Err("adds to, or something, that carries a note:"),
+                    },
+                    (How::Place, Some(_)) => Err("places a bag where it already holds"),
+                    (How::Add, None) => Err("adds to what it does not hold:"),
+                });
             *held.at(place) = Some(value.map_err(|fault| self.refused(step, block, fault))?);
         }
-        let arrival = (receive.slots, flight.values, flight.round);
-        self.records[rank.index()][step].arrivals.push(arrival);
+        self.records[rank.index()][step].arrivals.push(flight);
         Ok(true)
     }
 
     fn passed(&mut self, at: usize, began: u64, ended: u64) {
-        let exchanged = matches!(self.schedule().steps[at], Step::Exchange { .. });
+        let exchanged = self.schedule().exchange(at).is_some();
         let record = &mut self.records[self.rank.index()][at];
         (record.began, record.ended, record.exchanged) = (began, ended, exchanged);
     }

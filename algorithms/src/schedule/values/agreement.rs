@@ -10,13 +10,14 @@ use crate::selectors::random;
 use crate::{Allotment, Block, Element, Reduction};
 
 impl<T: Element> Aligned<T> {
-    /// The same as a bag, without the zeros.
+    /// The same as a bag.
     pub(super) fn into_bag(self, len: usize) -> Bag<T> {
         Bag::smaller(self.into_entries(), len)
     }
 
     fn into_entries(self) -> Entries<T> {
-        self.indices.iter().copied().zip(self.values).filter(|(_, v)| *v != T::ZERO).collect()
+        // Adding zero leaves one zero, whatever sign rounding gave it.
+        self.indices.iter().copied().zip(self.values).map(|(i, v)| (i, v + T::ZERO)).collect()
     }
 }
 
@@ -34,9 +35,8 @@ impl<T: Element> Values<T> {
             let (block, b) = (place.block, place.block.index());
             let indices = proposed(store, block);
             self.tally.sifted += indices.len() as f64;
-            // Adding zero leaves one zero, whatever its sign was.
             let own = self.run.own(block);
-            let values = indices.iter().map(|&i| own[i as usize] + T::ZERO).collect();
+            let values = indices.iter().map(|&i| own[i as usize]).collect();
             let rounded = Rounded::EXACT;
             let aligned = Aligned { indices: indices.clone(), values, rounded, encoded: None };
             let (aligned, errors) = run.rounded(aligned, coding, place, (stage, true));
@@ -75,16 +75,15 @@ impl<T: Element> Values<T> {
         }
     }
 
-    /// Takes values at the indices that were agreed on. The error is the index of a sum that is not finite.
+    /// Takes values at these indices, which were agreed on. The error is the index of a sum that is not finite.
     pub(super) fn take_aligned(
         &mut self,
         store: &mut Store<Held<T>>,
         place: Place,
-        values: Vec<T>,
+        (indices, values): (Arc<[u32]>, Vec<T>),
         rounded: Rounded,
         how: How,
     ) -> Result<(), usize> {
-        let Some(indices) = self.agreed[place.block.index()].clone() else { return Ok(()) };
         self.tally.merged += values.len() as f64;
         if how == How::Add {
             let Some(Held::Aligned(held)) = store.at(place) else {

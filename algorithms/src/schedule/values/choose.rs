@@ -1,14 +1,14 @@
 //! By which rule entries are chosen, what is left of the others, and rounding.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::super::keep::{Candidates, OwnTop, Searched, above, jointly, own_top, without};
+use super::super::keep::{Candidates, OwnTop, Searched, above, jointly, overlaid, own_top, without};
 use super::super::{Holders, Place, Rule, Tally};
 use super::work::{Input, Left};
 use super::{Carried, Context, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::Selection;
-use crate::{Block, Element, Reduction, select};
+use crate::{Block, Element, select};
 
 /// What a rule left of one slot.
 pub(super) struct Outcome<T: Element> {
@@ -41,17 +41,32 @@ impl<T: Element> Context<T> {
                     (above(sources, threshold, *most).kept, (threshold > T::ZERO).then_some(predicted))
                 })
             }
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::Random(_) | Rule::Every | Rule::Dense => {
-                let k = |block| match rule {
-                    Rule::Top(k) => Some(k.at(turn, block) as usize),
-                    Rule::TopOf { register, most } => {
-                        let learnt = self.memory.read(*register).round().max(0.0) as usize;
-                        Some(learnt.min(most.at(turn, block) as usize))
-                    }
-                    _ => None,
-                };
-                slots.iter_mut().map(|slot| self.alone(slot, k(slot.place.block), tally)).collect()
+            Rule::Top(k) => self.each(slots, tally, |block| Some(k.at(turn, block) as usize)),
+            Rule::TopOf { register, most } => {
+                let learnt = self.memory.read(*register).round().max(0.0) as usize;
+                self.each(slots, tally, |block| Some(learnt.min(most.at(turn, block) as usize)))
             }
+            // What is drawn is only proposed, and `blindly`.
+            Rule::Every | Rule::Dense | Rule::Random(_) => self.each(slots, tally, |_| None),
+        }
+    }
+
+    /// Keeps so many of the largest of each slot by itself, or all that there are.
+    fn each(
+        &self,
+        slots: &mut [Input<T>],
+        tally: &mut Tally,
+        k: impl Fn(Block) -> Option<usize>,
+    ) -> Vec<Outcome<T>> {
+        slots.iter_mut().map(|slot| self.alone(slot, k(slot.place.block), tally)).collect()
+    }
+
+    /// The indices that a rule proposes whatever the values are; None where it looks at them.
+    pub(super) fn blindly(&self, block: Block, rule: &Rule) -> Option<Arc<[u32]>> {
+        match rule {
+            Rule::Every | Rule::Dense => Some((0..self.block_len(block) as u32).collect()),
+            Rule::Random(k) => Some(self.drawn(block, k).into()),
+            Rule::Top(_) | Rule::TopOf { .. } | Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => None,
         }
     }
 
@@ -71,25 +86,14 @@ impl<T: Element> Context<T> {
                 Outcome { kept, left: settled, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
-                let mut values = Cow::Borrowed(self.own(block));
-                overlay.iter().for_each(|(i, v)| values.to_mut()[i as usize] = v);
                 let neutral = self.reduction.neutral();
-                let present = (0u32..).zip(values.iter()).filter(|(_, v)| **v != neutral);
-                let kept: Entries<T> = present.map(|(i, &v)| (i, v)).collect();
-                let left = without(&overlay, &kept.indices);
-                Outcome { kept, left, seen: len, own: true }
-            }
-            // Its own contribution with a dense one added: the same choice as from an overlay.
-            (Some(Held::Bag(Carried { bag: Bag::Dense(sums), .. })), k) if slot.intact => {
-                let values = sums.to_vec();
-                let kept = match k {
-                    Some(k) => select::top_k_dense(&values, k),
-                    None => Entries::from_dense(&values),
-                };
-                let left = without(&(0u32..).zip(sums.iter()).collect(), &kept.indices);
-                Outcome { kept, left, seen: values.len(), own: true }
+                let present = (0u32..).zip(self.own(block)).filter(|(_, v)| **v != neutral);
+                let kept = overlaid(present.map(|(i, &v)| (i, v)).collect(), &overlay);
+                Outcome { kept, left: Entries::default(), seen: len, own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
+                // Its own contribution with a dense one added is chosen from as with an overlay.
+                let own = slot.intact && matches!(bag, Bag::Dense(_));
                 let entries = bag.into_entries();
                 let seen = entries.len();
                 let (mut kept, mut left) = (Entries::default(), Entries::default());
@@ -99,7 +103,7 @@ impl<T: Element> Context<T> {
                     }
                     None => kept = entries,
                 }
-                Outcome { kept, left, seen, own: false }
+                Outcome { kept, left, seen, own }
             }
             // What is aligned was turned into a bag before.
             (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
@@ -145,24 +149,21 @@ impl<T: Element> Context<T> {
         least: T,
         rule: impl FnOnce(&[Searched<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
     ) -> Vec<Outcome<T>> {
-        // Of the worker's own block with a dense one added, all sums: those that are not kept wait here, zeros too.
-        let mut all_sums = Vec::with_capacity(slots.len());
         let mut inputs = Vec::with_capacity(slots.len());
         for slot in slots.iter_mut() {
-            let (held, mut sums) = (slot.held.take(), None);
-            if let (true, Some(Held::Bag(Carried { bag: Bag::Dense(dense), .. }))) = (slot.intact, &held) {
-                sums = Some((0u32..).zip(dense.iter()).collect());
-            }
-            all_sums.push(sums);
-            inputs.push(match held {
-                Some(Held::Own(overlay)) => (overlay, true),
-                Some(Held::Bag(carried)) => (carried.bag.into_entries(), false),
-                Some(Held::Aligned(_) | Held::Proposal(..)) | None => (Entries::default(), false),
+            inputs.push(match slot.held.take() {
+                Some(Held::Own(overlay)) => (overlay, true, true),
+                Some(Held::Bag(Carried { bag, .. })) => {
+                    // The worker's own block with a dense one added: what is not kept waits here.
+                    let own = slot.intact && matches!(bag, Bag::Dense(_));
+                    (bag.into_entries(), own, false)
+                }
+                Some(Held::Aligned(_) | Held::Proposal(..)) | None => (Entries::default(), false, false),
             });
         }
         let mut sources = Vec::with_capacity(slots.len());
-        for (slot, (entries, own)) in slots.iter().zip(&inputs) {
-            sources.push(match own {
+        for (slot, (entries, _, laid_over)) in slots.iter().zip(&inputs) {
+            sources.push(match laid_over {
                 true => Searched::Own(self.own(slot.place.block), entries, &slot.candidates),
                 false => Searched::Bag(entries),
             });
@@ -172,13 +173,13 @@ impl<T: Element> Context<T> {
         let (kept, predicted) = rule(&sources);
         drop(sources);
         let mut chosen = Vec::with_capacity(slots.len());
-        for (((slot, (entries, own)), sums), kept) in slots.iter_mut().zip(inputs).zip(all_sums).zip(kept) {
-            let left = without(sums.as_ref().unwrap_or(&entries), &kept.indices);
-            if own {
+        for ((slot, (entries, own, laid_over)), kept) in slots.iter_mut().zip(inputs).zip(kept) {
+            let left = without(&entries, &kept.indices);
+            if laid_over {
                 slot.candidates.threshold = predicted;
             }
-            let seen = if own { self.block_len(slot.place.block) } else { entries.len() };
-            chosen.push(Outcome { kept, left, seen, own: own || sums.is_some() });
+            let seen = if laid_over { self.block_len(slot.place.block) } else { entries.len() };
+            chosen.push(Outcome { kept, left, seen, own });
         }
         chosen
     }
@@ -195,21 +196,18 @@ impl<T: Element> Context<T> {
         let Outcome { kept, mut left, seen, own } = chosen;
         let (len, alone) = (self.block_len(place.block), holders.count == 1);
         tally.select(rule, own, if own { kept.len() } else { seen } as f64);
-        if *rule == Rule::Dense {
+        if rule.makes_dense() {
             tally.dense += len as f64;
         }
         let seed = || self.seed_of(place, stage, alone);
         let (rounded, kept, errors) = match (coding, floats(&kept.values)) {
             (Coding::Exact, _) | (_, None) => (Rounded::EXACT, kept, Entries::default()),
-            (_, Some(values)) if *rule == Rule::Dense => {
-                let mut values = float_entries(&kept, values).to_dense(len);
-                let mut errors = vec![0.0; len];
-                let rounded = coding.round_dense(&mut values, &mut errors, seed());
-                let sparse = |values: &[f32]| element_entries(&Entries::from_dense(values));
-                (rounded, sparse(&values), sparse(&errors))
-            }
             (_, Some(values)) => {
-                let (rounded, kept, errors) = coding.round(&float_entries(&kept, values), len, seed());
+                let kept = float_entries(&kept, values);
+                let (rounded, kept, errors) = match rule.makes_dense() {
+                    true => coding.round_among_all(&kept, len, seed()),
+                    false => coding.round(&kept, len, seed()),
+                };
                 (rounded, element_entries(&kept), element_entries(&errors))
             }
         };
@@ -218,7 +216,7 @@ impl<T: Element> Context<T> {
             let vanished = without(&errors, &kept.indices);
             let errors = without(&errors, &vanished.indices);
             if !vanished.is_empty() {
-                left = left.merge_keeping_zeros(&self.contributed(place, &vanished), &Reduction::Sum);
+                left = left.merge(&self.contributed(place, &vanished));
             }
             Left::Own(Fate::Selected { indices: kept.indices.clone(), errors, settled: left })
         } else {
@@ -226,11 +224,11 @@ impl<T: Element> Context<T> {
             shares.values.iter_mut().for_each(|value| *value = holders.share(*value));
             Left::Share(shares)
         };
-        let bag = match rule {
-            Rule::Dense => Bag::Dense(kept.to_dense_with(len, self.reduction.neutral()).into()),
-            _ => Bag::smaller_with(kept, len, &self.reduction),
+        let bag = match rule.makes_dense() {
+            true => Bag::Dense(kept.to_dense_with(len, self.reduction.neutral()).into()),
+            false => Bag::smaller_with(kept, len, &self.reduction),
         };
-        let switched = *rule != Rule::Dense;
+        let switched = !rule.makes_dense();
         (Carried { bag, switched, rounded, note: None, seen, encoded: None }, rest)
     }
 

@@ -1,8 +1,10 @@
 //! Taking messages in: decoding, adding to what is held, and passing on what need not wait.
 
+use std::sync::Arc;
+
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::super::{Arrival, How, Place, Slots, Store};
+use super::super::{Arrival, Fault, How, NOTE, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
 use crate::bag::wire::{self, DecodeError, Decoder, Part};
@@ -28,7 +30,7 @@ impl<T: Element> Values<T> {
         let fresh = || {
             let decoder = Decoder::new(receipt.expected.clone());
             if !run.reduction.has_residual() {
-                return decoder.with_zeros();
+                return decoder.with_negative_zeros();
             }
             let places = store.places(receive.slots);
             decoder.with_sets(places.map(|place| self.agreed[place.block.index()].clone()).collect())
@@ -37,7 +39,7 @@ impl<T: Element> Values<T> {
         let places: Vec<Place> = store.places(receive.slots).collect();
         // What is added, or not sent again, need not be kept as it came.
         let keep = receive.how == How::Place && facts.sends_later;
-        let mut overflow = None;
+        let (mut overflow, mut unagreed) = (None, false);
         decoder
             .feed(payload, |position, part| {
                 let place = places[position];
@@ -62,9 +64,16 @@ impl<T: Element> Values<T> {
                         *store.at(place) = Some(Held::Proposal(indices.into(), None));
                         Ok(())
                     }
-                    Part::Aligned { values, rounded, .. } => {
-                        self.take_aligned(store, place, values, rounded, receive.how)
-                    }
+                    Part::Aligned { values, rounded, .. } => match &self.agreed[place.block.index()] {
+                        Some(set) => {
+                            let entries = (Arc::clone(set), values);
+                            self.take_aligned(store, place, entries, rounded, receive.how)
+                        }
+                        None => {
+                            unagreed = true;
+                            Ok(())
+                        }
+                    },
                     Part::Sparse { entries, rounded, .. }
                         if Bag::<T>::is_dense_with(entries.len(), self.run.block_len(place.block)) =>
                     {
@@ -93,6 +102,9 @@ impl<T: Element> Values<T> {
                 }
             })
             .map_err(|source| ExecutionError::Decode { from, source })?;
+        if unagreed {
+            return Err(Fault::Unexpected { rank: run.program.schedule.rank, from }.into());
+        }
         if let Some(entry) = overflow {
             return Err(ExecutionError::Overflow { from, entry });
         }
@@ -116,12 +128,11 @@ impl<T: Element> Values<T> {
         if lengths.iter().all(|&len| len == 0) {
             return Ok(());
         }
-        if payload.len() < 8 * lengths.iter().sum::<usize>() {
-            return Err(DecodeError::Notes {
-                expected: 8 * lengths.iter().sum::<usize>(),
-                found: payload.len(),
-            });
+        let numbers = lengths.iter().sum::<usize>();
+        if payload.len() < 8 * numbers {
+            return Err(DecodeError::Notes { expected: 8 * numbers, found: payload.len() });
         }
+        self.words_received += NOTE * numbers as u64;
         let note = |&len: &usize| {
             let numbers = (0..len).map(|_| payload.get_u64_le()).collect();
             Some(numbers).filter(|_| len > 0)
@@ -182,7 +193,7 @@ impl<T: Element> Values<T> {
                     for ((&index, value), sum) in entries.indices.iter().zip(&mut entries.values).zip(held) {
                         *value = if here.has(index) { *value } else { sum };
                     }
-                    overlay.merge_keeping_zeros(&entries, reduction)
+                    overlay.merge_with(&entries, reduction)
                 };
                 if let Some(at) = sums.values.iter().position(|sum| !sum.is_finite()) {
                     return Err(sums.indices[at] as usize);
@@ -263,13 +274,12 @@ impl<T: Element> Values<T> {
                         }
                     }
                     _ if cfg!(target_endian = "little") => {
-                        self.run
-                            .reduction
-                            .combine_bytes(&mut sums, bytemuck::cast_slice(&self.run.own(block)[range]));
+                        let own = self.run.contribution(block, range);
+                        self.run.reduction.combine_bytes(&mut sums, bytemuck::cast_slice(&own));
                     }
                     _ => {
-                        let own: Vec<u8> =
-                            self.run.own(block)[range].iter().flat_map(|v| v.to_le()).collect();
+                        let own = self.run.contribution(block, range);
+                        let own: Vec<u8> = own.iter().flat_map(|v| v.to_le()).collect();
                         self.run.reduction.combine_bytes(&mut sums, &own);
                     }
                 }
@@ -303,10 +313,8 @@ impl<T: Element> Values<T> {
                 Some(Held::bag(self.run.materialise(place.block, &overlay)))
             }
             Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
-                // −0 + x is x, also where x is −0: the sum has the sign that adding to x gives.
-                let absent =
-                    if self.run.reduction.has_residual() { -T::ZERO } else { self.run.reduction.neutral() };
-                let sum = entries.to_dense_with(self.run.block_len(place.block), absent);
+                let len = self.run.block_len(place.block);
+                let sum = entries.to_dense_with(len, self.run.reduction.neutral());
                 Some(Held::bag(Bag::Dense(sum.into())))
             }
             held => held,

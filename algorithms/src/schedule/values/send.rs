@@ -1,5 +1,7 @@
 //! What is sent of a slot, and what is retained.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::{After, Place, Send, Store};
@@ -53,7 +55,10 @@ impl<T: Element> Values<T> {
         let (body, held) = match held {
             Some(Held::Own(overlay)) if overlay.is_empty() => {
                 let range = self.run.program.schedule.partition.range(place.block);
-                let values = Dense::lent(self.run.accumulator.clone(), range);
+                let values = match self.run.contribution(place.block, 0..len) {
+                    Cow::Borrowed(_) => Dense::lent(self.run.accumulator.clone(), range),
+                    Cow::Owned(values) => values.into(),
+                };
                 (Body::Dense { values, rounded: Rounded::EXACT }, Held::Own(overlay))
             }
             Some(Held::Own(overlay)) => {
@@ -94,8 +99,8 @@ pub(super) fn keep_encoded<T: Element>(store: &mut Store<Held<T>>, place: Place,
     }
 }
 
-/// What is sent of a bag, and the bag to retain: one copy for both. With zeros as a `residual` has them, a bag that only
-/// became dense is told as its entries where enough are absent for a bit each to pay.
+/// What is sent of a bag, and the bag to retain: one copy for both. With absent entries as a `residual` has them, a bag that
+/// only became dense is told as its entries where enough are absent for a bit each to pay.
 fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
     let rounded = carried.rounded;
     let body = match &carried.bag {
@@ -112,16 +117,12 @@ fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>
 }
 
 /// The entries of a dense block of which at least one in 32 is absent. Only what comes back as it was: not where entries
-/// are so few that the receiver keeps them sparse, and not with a negative zero among them.
+/// are so few that the receiver keeps them sparse.
 fn some_of<T: Element>(values: &Dense<T>) -> Option<Entries<T>> {
     let len = values.len();
-    let absent = values.iter().filter(|v| *v == T::ZERO).count();
-    let negative = |v: T| v == T::ZERO && v.to_f64().is_sign_negative();
-    if absent < len.div_ceil(32) || !Bag::<T>::is_dense_with(len - absent, len) || values.iter().any(negative)
-    {
-        return None;
-    }
-    Some((0u32..).zip(values.iter()).filter(|(_, v)| *v != T::ZERO).collect())
+    let present = values.entries().count();
+    let few = len - present >= len.div_ceil(32) && Bag::<T>::is_dense_with(present, len);
+    few.then(|| values.entries().collect())
 }
 
 /// Payloads with notes before the first of them.

@@ -6,8 +6,8 @@ use super::super::keep::Candidates;
 use super::super::{Holders, Place, Rule, Slots, Store, Tally};
 use super::choose::Outcome;
 use super::{Context, Fate, Held, OwnChoice, Values};
+use crate::Element;
 use crate::bag::{Bag, Coding, Entries};
-use crate::{Block, Element};
 
 /// Entries to be chosen from some slots, which it has taken with it.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl<T: Element> Values<T> {
         let mut places = Vec::new();
         for (place, (&holders, &stage)) in store.places(slots).zip(facts.holders.iter().zip(&facts.stages)) {
             // Rounding leaves what is aligned aligned.
-            if *rule != Rule::Every {
+            if !rule.keeps_form() {
                 self.unalign(store, place);
             } else if self.round_aligned(store, place, coding, (stage, holders)) {
                 continue;
@@ -85,7 +85,7 @@ impl<T: Element> Values<T> {
             places.push((place, holders, stage));
         }
         let is_bag = |place| matches!(store.get(place), Some(Held::Bag(_)));
-        let keeps_all = matches!(rule, Rule::Every | Rule::Dense) && coding == Coding::Exact;
+        let keeps_all = rule.keeps_all() && coding == Coding::Exact;
         if keeps_all && places.iter().all(|&(place, ..)| is_bag(place)) {
             places.iter().for_each(|&(place, ..)| self.keep_all(store, place, rule));
             return Vec::new();
@@ -114,14 +114,9 @@ impl<T: Element> Values<T> {
     ) -> Vec<Work<T>> {
         let (run, lane) = (self.run.clone(), self.run.lane());
         let places: Vec<Place> = store.places(slots).collect();
-        let drawn = |block: Block| match rule {
-            Rule::Every | Rule::Dense => Some((0..run.block_len(block) as u32).collect::<Arc<[u32]>>()),
-            Rule::Random(k) => Some(run.drawn(block, k).into()),
-            Rule::Top(_) | Rule::TopOf { .. } | Rule::Jointly(_) | Rule::Above { .. } | Rule::By(_) => None,
-        };
         let mut inputs = Vec::new();
         for &place in &places {
-            if let Some(indices) = drawn(place.block) {
+            if let Some(indices) = run.blindly(place.block, rule) {
                 self.tally.select(rule, true, indices.len() as f64);
                 *store.at(place) = Some(Held::Proposal(indices, None));
                 continue;
@@ -160,8 +155,11 @@ impl<T: Element> Values<T> {
     fn keep_all(&mut self, store: &mut Store<Held<T>>, place: Place, rule: &Rule) {
         let len = self.run.block_len(place.block);
         let Some(Held::Bag(carried)) = store.at(place) else { return };
-        carried.seen = carried.bag.nonzeros();
-        if *rule == Rule::Dense {
+        carried.seen = match &carried.bag {
+            Bag::Sparse(entries) => entries.len(),
+            Bag::Dense(values) => values.entries().count(),
+        };
+        if rule.makes_dense() {
             self.tally.dense += len as f64;
             (carried.switched, carried.encoded) = (false, None);
             if let Bag::Sparse(entries) = &carried.bag {

@@ -5,7 +5,7 @@ use gleaner_algorithms::schedule::{After, Arrival, How, Place, Send, Store};
 use super::HEADER;
 use super::held::{Form, Held};
 use super::walk::{Flight, Walk};
-use crate::simulation::trace::{Op, Part, handled, pieces};
+use crate::simulation::trace::{Op, Part, dense_pieces, handled, pieces};
 
 impl Walk<'_> {
     /// Bytes that a bag takes among the others of a message and in messages of its own; as what it is told.
@@ -50,7 +50,8 @@ impl Walk<'_> {
     /// Sends a message of some slots in a round.
     pub(super) fn post(&mut self, held: &mut Store<Held>, send: &Send, round: u64) {
         let ahead = self.worker().passed_on.take();
-        let (mut open, mut lent, mut bags) = (0.0, 0.0, Vec::with_capacity(send.slots.count as usize));
+        let (mut open, mut lent, mut cuts) = (0.0, 0.0, 0);
+        let mut bags = Vec::with_capacity(send.slots.count as usize);
         for place in held.places(send.slots) {
             let slot = held.at(place);
             let bag = if send.after == After::Drop { slot.take() } else { *slot };
@@ -59,6 +60,7 @@ impl Walk<'_> {
                 let (among, alone, told) = self.told(bag, self.len(place));
                 open += among + 8.0 * f64::from(bag.note);
                 lent += alone;
+                cuts += if alone > 0.0 { dense_pieces(alone) } else { 0 };
                 Held { told: true, ..told }
             }));
             // What has been encoded travels again as it is.
@@ -66,7 +68,7 @@ impl Walk<'_> {
                 held.told = true;
             }
         }
-        let counts = (pieces(open, self.pieces), if lent > 0.0 { pieces(lent, self.pieces) } else { 0 });
+        let counts = (pieces(open, self.pieces), cuts.min(self.pieces));
         self.flush(Part::Select);
         let to = self.peer(send.to);
         if ahead.is_none() {

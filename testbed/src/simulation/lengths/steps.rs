@@ -62,20 +62,6 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a rule keeps every entry, and whether it makes bags dense.
-fn keeps_all(rule: &Rule) -> (bool, bool) {
-    match rule {
-        Rule::Every => (true, false),
-        Rule::Dense => (true, true),
-        Rule::Top(_)
-        | Rule::TopOf { .. }
-        | Rule::Jointly(_)
-        | Rule::Above { .. }
-        | Rule::By(_)
-        | Rule::Random(_) => (false, false),
-    }
-}
-
 impl Reader for Walk<'_> {
     type Held = Held;
     type Message = Flight;
@@ -91,11 +77,11 @@ impl Reader for Walk<'_> {
         coding: Coding,
     ) -> Result<Vec<Infallible>, LengthsError> {
         let (lane, rounds) = (self.schedules[self.rank].lane, coding != Coding::Exact);
-        let (all, dense) = keeps_all(rule);
+        let (all, dense) = (rule.keeps_all(), rule.makes_dense());
         let (mut places, mut bags) = (Vec::new(), Vec::new());
         for place in held.places(slots) {
             match held.at(place) {
-                Some(bag) if bag.form == Form::Aligned && all && !dense => {
+                Some(bag) if bag.form == Form::Aligned && rule.keeps_form() => {
                     bag.rounded |= rounds;
                     bag.told &= !rounds;
                 }

@@ -1,26 +1,34 @@
 //! What happens at the door and at the rendezvous when something is wrong. These tests speak the handshake
 //! themselves, so that they can lie.
 
+mod cards;
+mod link;
 mod rendezvous;
 mod strangers;
+mod wire;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::handshake::{HandshakeError, speak};
-use super::wire::{HELLO, Hello, JOIN, VERSION, Verdict};
+use super::stream::Stream;
+use super::wire::{Hello, JOIN, VERSION, Verdict};
 use super::{JoinError, TcpConfig, TcpNetwork, handshake, join};
-use crate::secret::random_bytes;
-use crate::{Link, LinkEvent, Peer, Secret};
+use crate::secret::JobKey;
+use crate::{Link, LinkEvent, Peer, Secret, conformance};
 
-type Joined = Result<(TcpNetwork, UnboundedReceiver<LinkEvent>), JoinError>;
+type Joined = Result<TcpNetwork, JoinError>;
 
 /// Longer than anything here takes, so that what comes at once is told from what comes in the end.
 const LONG: Duration = Duration::from_secs(60);
+
+/// The id of the jobs here.
+const ID: &str = "17";
 
 /// A job whose rank 0 waits for the others.
 struct Job {
@@ -28,11 +36,17 @@ struct Job {
     secret: Secret,
     workers: u32,
     timeout: Duration,
+    is_plain: bool,
     zero: JoinHandle<Joined>,
 }
 
 impl Job {
+    /// With links that are sealed.
     async fn start(workers: u32, timeout: Duration) -> Job {
+        Self::start_as(workers, timeout, false).await
+    }
+
+    async fn start_as(workers: u32, timeout: Duration, is_plain: bool) -> Job {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let secret = Secret::random().unwrap();
@@ -41,10 +55,12 @@ impl Job {
             workers,
             rendezvous: address.to_string(),
             secret: secret.clone(),
+            job: ID.to_owned(),
+            is_plain,
             timeout,
             listener: Some(listener),
         };
-        Job { address, secret, workers, timeout, zero: tokio::spawn(join(config)) }
+        Job { address, secret, workers, timeout, is_plain, zero: tokio::spawn(join(config)) }
     }
 
     /// What another worker of this job is told.
@@ -54,46 +70,67 @@ impl Job {
             workers: self.workers,
             rendezvous: self.address.to_string(),
             secret: self.secret.clone(),
+            job: ID.to_owned(),
+            is_plain: self.is_plain,
             timeout: self.timeout,
             listener: None,
         }
     }
 
+    fn key(&self) -> JobKey {
+        self.secret.key_of(ID)
+    }
+
     /// What an honest worker would say to join.
     fn hello(&self, from: u32) -> Hello {
-        let nonce = random_bytes().unwrap();
-        let (from, to, workers) = (Peer(from), Peer(0), self.workers);
-        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, nonce }
+        let (from, to, workers, is_plain) = (Peer(from), Peer(0), self.workers, self.is_plain);
+        let timeout = self.timeout.as_millis() as u32;
+        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, is_plain, timeout }
     }
 
     /// Says that hello and what follows.
-    async fn say(&self, hello: &Hello) -> (TcpStream, Result<Verdict, HandshakeError>) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let verdict = speak(&mut stream, &self.secret, hello).await;
-        (stream, verdict)
+    async fn say(&self, hello: &Hello) -> Result<(Verdict, Stream), HandshakeError> {
+        let socket = TcpStream::connect(self.address).await.unwrap();
+        speak(socket, &self.key(), hello).await
+    }
+
+    /// Says that hello, which is refused.
+    async fn refusal(&self, hello: &Hello) -> String {
+        match self.say(hello).await {
+            Ok((Verdict::Refused(sentence), _)) => sentence,
+            other => panic!("expected a refusal and found {other:?}"),
+        }
     }
 
     /// Comes to the rendezvous, and waits there for as long as the stream is kept.
-    async fn come(&self, peer: u32) -> TcpStream {
-        let (stream, verdict) = self.say(&self.hello(peer)).await;
-        assert_eq!(verdict.unwrap(), Verdict::Welcome);
+    async fn come(&self, peer: u32) -> Stream {
+        let (verdict, stream) = self.say(&self.hello(peer)).await.unwrap();
+        assert_eq!(verdict, Verdict::Welcome);
         stream
     }
 
-    /// The bytes of a hello.
-    fn signed(&self, hello: &Hello) -> Vec<u8> {
-        let mut bytes = hello.encode().to_vec();
-        bytes.extend_from_slice(&handshake::mac(&self.secret, handshake::HELLO_LABEL, &[&bytes]));
-        assert_eq!(bytes.len(), HELLO.1);
-        bytes
+    /// The bytes of a hello, made for it now.
+    fn said(&self, hello: &Hello) -> Vec<u8> {
+        said(&self.key(), hello)
     }
 }
 
+/// The bytes of a hello with that key.
+fn said(key: &JobKey, hello: &Hello) -> Vec<u8> {
+    handshake::hello(&mut handshake::dialler(key).unwrap(), hello).unwrap()
+}
+
+/// Writes these bytes, sealed where the stream is.
+async fn write(stream: &mut Stream, bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+    stream.flush().await.unwrap();
+}
+
 /// The next link, which must be to that peer.
-async fn up(events: &mut UnboundedReceiver<LinkEvent>, peer: u32) -> Link {
+async fn up(network: &mut TcpNetwork, peer: u32) -> Box<dyn Link> {
     loop {
-        match tokio::time::timeout(LONG, events.recv()).await.unwrap() {
-            Some(LinkEvent::Up(link)) if link.peer == Peer(peer) => return link,
+        match timeout(LONG, conformance::event(network)).await.unwrap() {
+            Some(LinkEvent::Up(link)) if link.peer() == Peer(peer) => return link,
             Some(LinkEvent::Refused { .. }) => {}
             other => panic!("expected a link to rank {peer} and found {other:?}"),
         }
@@ -101,8 +138,8 @@ async fn up(events: &mut UnboundedReceiver<LinkEvent>, peer: u32) -> Link {
 }
 
 /// The next time that someone was turned away.
-async fn refused(events: &mut UnboundedReceiver<LinkEvent>) -> String {
-    match tokio::time::timeout(LONG, events.recv()).await.unwrap() {
+async fn refused(network: &mut TcpNetwork) -> String {
+    match timeout(LONG, conformance::event(network)).await.unwrap() {
         Some(LinkEvent::Refused { reason, .. }) => reason,
         other => panic!("expected a refusal and found {other:?}"),
     }

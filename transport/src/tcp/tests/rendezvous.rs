@@ -1,9 +1,11 @@
 //! Jobs that cannot start: both sides are told why, at once where that is possible.
 
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, sleep};
 
-use super::super::handshake::{HANDSHAKE, Heard, Identity, challenge};
+use super::super::handshake::{Heard, Identity, challenge, listen};
 use super::super::rendezvous::read_outcome;
 use super::super::wire::{LINK, Outcome};
 use super::*;
@@ -13,7 +15,7 @@ fn sentence(joined: Joined) -> String {
     joined.map(|_| ()).unwrap_err().to_string()
 }
 
-async fn told(mut stream: TcpStream) -> String {
+async fn told(mut stream: Stream) -> String {
     match read_outcome(&mut stream).await.unwrap() {
         Outcome::Failed(sentence) => sentence,
         complete => panic!("expected to be told of a failure and found {complete:?}"),
@@ -26,8 +28,7 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
     let came = job.come(1).await;
     let mut hello = job.hello(2);
     change(&mut hello);
-    let (_stream, verdict) = job.say(&hello).await;
-    let Ok(Verdict::Refused(refusal)) = verdict else { panic!("expected a refusal and found {verdict:?}") };
+    let refusal = job.refusal(&hello).await;
     assert!(refusal.contains(expected), "{refusal}");
     let failed = sentence(job.zero.await.unwrap());
     assert_eq!(failed, format!("the job was started wrongly: {refusal}"));
@@ -36,7 +37,7 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 1: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 4: install the same \
                     version of gleaner on every host";
     misfit(|hello| hello.version = 7, expected).await;
 }
@@ -46,6 +47,12 @@ async fn another_number_of_workers_is_told_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 was started for 4 workers and rank 0 for 3: start every worker with the \
                     same number";
     misfit(|hello| hello.workers = 4, expected).await;
+}
+
+#[tokio::test]
+async fn links_that_one_side_would_not_seal_are_told_to_both_sides() {
+    let expected = "rank 2 was started with --plain (GLEANER_PLAIN) and rank 0 was not: start every worker in the same way";
+    misfit(|hello| hello.is_plain = true, expected).await;
 }
 
 #[tokio::test]
@@ -59,11 +66,14 @@ async fn a_number_given_twice_is_told_to_both_sides() {
     misfit(|hello| hello.from = Peer(1), "two workers were started as rank 1, at 127.0.0.1:").await;
 }
 
+/// It may have been recorded there.
 #[tokio::test]
-async fn whoever_meant_another_peer_is_told_so() {
-    let expected =
-        "rank 2 at 127.0.0.1 meant to reach rank 5 and reached rank 0: check the rendezvous address";
-    misfit(|hello| hello.to = Peer(5), expected).await;
+async fn a_hello_for_another_worker_is_not_answered() {
+    let job = Job::start(2, Duration::from_secs(2)).await;
+    let said = job.say(&Hello { to: Peer(1), from: Peer(3), ..job.hello(1) }).await;
+    assert!(matches!(said, Err(HandshakeError::Silent)), "{said:?}");
+    let failed = sentence(job.zero.await.unwrap());
+    assert!(failed.contains("its hello was made for rank 1, and may have been recorded there"), "{failed}");
 }
 
 #[tokio::test]
@@ -79,11 +89,116 @@ async fn a_worker_that_does_not_fit_reports_the_refusal() {
 
 #[tokio::test]
 async fn another_secret_is_told_to_both_sides() {
+    turned_away(|config| config.secret = Secret::random().unwrap()).await;
+}
+
+/// Jobs with one secret do not meet, whatever their numbers of workers.
+#[tokio::test]
+async fn another_job_is_told_to_both_sides() {
+    turned_away(|config| config.job = "18".to_owned()).await;
+    turned_away(|config| (config.job, config.workers) = ("18".to_owned(), 3)).await;
+}
+
+/// One that gives up sooner than the others blames whom they wait for.
+#[tokio::test]
+async fn another_time_out_is_told_to_both_sides() {
     let job = Job::start(2, Duration::from_secs(3)).await;
-    let other = Secret::random().unwrap();
-    let wrong = sentence(join(TcpConfig { secret: other, ..job.config(1) }).await);
+    let wrong = sentence(join(TcpConfig { timeout: LONG, ..job.config(1) }).await);
+    let said = "rank 1 at 127.0.0.1 was started with a time-out of 60 s and rank 0 with 3 s";
+    assert!(wrong.contains(said), "{wrong}");
+    let failed = sentence(job.zero.await.unwrap());
+    assert!(failed.contains(said), "{failed}");
+}
+
+/// A handshake takes two round trips.
+#[tokio::test]
+async fn a_round_trip_of_three_seconds_is_no_hindrance() {
+    let job = Job::start(2, LONG).await;
+    let (config, relayed) = far_away(&job).await;
+    let begun = Instant::now();
+    let (one, zero) = tokio::join!(join(config), job.zero);
+    assert!(one.is_ok() && zero.unwrap().is_ok());
+    assert!(begun.elapsed() >= Duration::from_secs(6), "{:?}", begun.elapsed());
+    relayed.abort();
+}
+
+/// All ranks say the same, and nobody is said to be missing or dead.
+#[tokio::test]
+async fn a_round_trip_too_long_for_the_time_out_is_told_to_all() {
+    let job = Job::start(3, Duration::from_secs(4)).await;
+    let ((config, relayed), near) = (far_away(&job).await, job.config(2));
+    let address = job.address;
+    let (far, near, zero) = tokio::join!(join(config), join(near), job.zero);
+    let failed = match zero.unwrap() {
+        Err(error @ JoinError::Slow { peer: Peer(1), .. }) => error.to_string(),
+        other => panic!("expected that the round trip is too long and found {other:?}"),
+    };
+    assert!(failed.starts_with("a round trip between rank 0 and rank 1 takes 3."), "{failed}");
     assert!(
-        wrong.contains("closed without an answer") && wrong.contains("secrets probably differ"),
+        failed.contains("too long for the time-out of 4s") && failed.contains("GLEANER_TIMEOUT"),
+        "{failed}"
+    );
+    assert_eq!(sentence(near), format!("rank 0 gave the job up: {failed}"));
+    let refused = sentence(far);
+    assert!(refused.ends_with(&format!(" refused rank 1: {failed}")), "{refused} at {address}");
+    relayed.abort();
+}
+
+/// One that was stopped in the middle of the handshake is missing, and one that comes at the last moment is not far away.
+#[tokio::test]
+async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
+    let job = Job::start(3, Duration::from_secs(6)).await;
+    sleep(Duration::from_secs(3)).await;
+    let mut stopped = TcpStream::connect(job.address).await.unwrap();
+    stopped.write_all(&job.said(&job.hello(1))).await.unwrap();
+    sleep(Duration::from_secs(4)).await;
+    let late = job.say(&job.hello(2)).await;
+    match job.zero.await.unwrap() {
+        Err(JoinError::Missing { missing, .. }) => assert_eq!(missing, [Peer(1), Peer(2)]),
+        other => panic!("expected missing and found {other:?}"),
+    }
+    drop(stopped);
+    match late {
+        Ok((Verdict::Refused(sentence), _)) => {
+            assert!(sentence.contains("ranks 1 and 2 did not come"), "{sentence}")
+        }
+        other => panic!("expected a refusal and found {other:?}"),
+    }
+}
+
+/// What rank 1 is told, whose connection to rank 0 has a round trip of three seconds while the task runs.
+async fn far_away(job: &Job) -> (TcpConfig, JoinHandle<()>) {
+    let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = TcpConfig { rendezvous: relay.local_addr().unwrap().to_string(), ..job.config(1) };
+    let address = job.address;
+    let relayed = tokio::spawn(async move {
+        let (near, _) = relay.accept().await.unwrap();
+        let far = TcpStream::connect(address).await.unwrap();
+        let (near, far) = (near.into_split(), far.into_split());
+        tokio::join!(delay(near.0, far.1), delay(far.0, near.1));
+    });
+    (config, relayed)
+}
+
+/// Passes on what is said, half a round trip later.
+async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        sleep(Duration::from_millis(1500)).await;
+        if to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn turned_away(change: impl FnOnce(&mut TcpConfig)) {
+    let job = Job::start(2, Duration::from_secs(3)).await;
+    let mut config = job.config(1);
+    change(&mut config);
+    let wrong = sentence(join(config).await);
+    assert!(
+        wrong.contains("closed without an answer")
+            && wrong.contains("the secrets or the jobs' ids probably differ"),
         "{wrong}"
     );
     let failed = sentence(job.zero.await.unwrap());
@@ -106,10 +221,33 @@ async fn workers_that_do_not_come_are_named() {
     }
 }
 
+/// Rank 0 that hears nobody was cut off, as far as it can know; where anybody has heard it, others are missing.
+#[tokio::test]
+async fn rank_0_knows_whether_anybody_hears_it() {
+    let alone = async |job: Job| match job.zero.await.unwrap() {
+        Err(JoinError::Missing { is_alone, hint, .. }) => (is_alone, hint.contains("rank 0 was cut off")),
+        other => panic!("expected missing and found {other:?}"),
+    };
+    let timeout = Duration::from_millis(500);
+    assert_eq!(alone(Job::start(3, timeout).await).await, (true, false));
+    // Of two, each may be the one.
+    assert_eq!(alone(Job::start(2, timeout).await).await, (false, false));
+    // This one does not answer any more when it is told.
+    let job = Job::start(3, timeout).await;
+    let _one = job.come(1).await;
+    assert_eq!(alone(job).await, (true, true));
+    // And of these one does.
+    let job = Job::start(4, timeout).await;
+    let _one = job.come(1).await;
+    let two = tokio::spawn(join(job.config(2)));
+    assert_eq!(alone(job).await, (false, false));
+    assert!(sentence(two.await.unwrap()).starts_with("rank 0 gave the job up"));
+}
+
 #[tokio::test]
 async fn a_guest_reports_what_peer_zero_says() {
     let job = Job::start(3, Duration::from_secs(2)).await;
-    let error = sentence(join(TcpConfig { timeout: LONG, ..job.config(2) }).await);
+    let error = sentence(join(job.config(2)).await);
     assert!(
         error.starts_with("rank 0 gave the job up: rank 0 waited 2s for 3 workers; rank 1 did not"),
         "{error}"
@@ -133,18 +271,21 @@ async fn a_worker_that_leaves_is_named_at_once() {
 async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
-    let zero = Identity { peer: Peer(0), workers: 3, secret: secret.clone(), patience: HANDSHAKE };
+    let zero = Identity { peer: Peer(0), workers: 3, key: secret.key_of(ID), is_plain: false, timeout: LONG };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
         rendezvous: listener.local_addr().unwrap().to_string(),
         secret,
+        job: ID.to_owned(),
+        is_plain: false,
         timeout: LONG,
         listener: None,
     };
     let dies = async {
         let (stream, address) = listener.accept().await.unwrap();
-        let mut visitor = challenge(stream, address, &zero, &Heard::default()).await.unwrap();
+        let greeted = listen(stream, &zero, &Heard::default()).await.unwrap();
+        let mut visitor = challenge(greeted, address, &zero).await.unwrap();
         visitor.answer(&zero, &Verdict::Welcome).await.unwrap();
     };
     let (joined, ()) = tokio::join!(join(config), dies);
@@ -158,8 +299,17 @@ fn free(ip: &str) -> String {
 }
 
 fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
-    let (secret, rendezvous) = (Secret::random().unwrap(), rendezvous.to_owned());
-    TcpConfig { peer: Peer(peer), workers: 2, rendezvous, secret, timeout, listener: None }
+    let (secret, rendezvous, job) = (Secret::random().unwrap(), rendezvous.to_owned(), ID.to_owned());
+    TcpConfig {
+        peer: Peer(peer),
+        workers: 2,
+        rendezvous,
+        secret,
+        job,
+        is_plain: false,
+        timeout,
+        listener: None,
+    }
 }
 
 #[tokio::test]
@@ -191,10 +341,10 @@ async fn a_peer_zero_that_starts_later_is_waited_for() {
     let host = TcpConfig { peer: Peer(0), secret: guest.secret.clone(), ..lone(0, &address, LONG) };
     let guest = tokio::spawn(join(guest));
     tokio::time::sleep(Duration::from_millis(150)).await;
-    let (_zero, mut events) = join(host).await.unwrap();
-    up(&mut events, 1).await;
-    let (_one, mut events) = guest.await.unwrap().unwrap();
-    up(&mut events, 0).await;
+    let mut zero = join(host).await.unwrap();
+    up(&mut zero, 1).await;
+    let mut one = guest.await.unwrap().unwrap();
+    up(&mut one, 0).await;
 }
 
 #[tokio::test]
@@ -218,8 +368,8 @@ async fn numbers_and_addresses_that_make_no_sense_are_refused() {
 #[tokio::test]
 async fn a_link_cannot_be_opened_before_all_have_come() {
     let job = Job::start(3, LONG).await;
-    let (_stream, verdict) = job.say(&Hello { purpose: LINK, ..job.hello(1) }).await;
-    assert_eq!(verdict.unwrap(), Verdict::Busy);
+    let (verdict, _stream) = job.say(&Hello { purpose: LINK, ..job.hello(1) }).await.unwrap();
+    assert_eq!(verdict, Verdict::Busy);
     assert!(!job.zero.is_finished());
     job.zero.abort();
 }
@@ -244,15 +394,15 @@ async fn workers_meet_on_an_interface() {
         let mut joins = Vec::new();
         for peer in (0..3).map(Peer) {
             let (secret, rendezvous, listener) = (secret.clone(), address.to_string(), listener.take());
-            let config = TcpConfig { peer, workers: 3, rendezvous, secret, timeout: LONG, listener };
+            let config = TcpConfig { peer, workers: 3, secret, listener, ..lone(0, &rendezvous, LONG) };
             joins.push(tokio::spawn(join(config)));
         }
-        let mut nodes = Vec::new();
+        let mut networks = Vec::new();
         for join in joins {
-            nodes.push(join.await.unwrap().unwrap());
+            networks.push(join.await.unwrap().unwrap());
         }
-        nodes[2].0.open(Peer(1));
-        up(&mut nodes[1].1, 0).await;
-        up(&mut nodes[1].1, 2).await;
+        networks[2].open(Peer(1));
+        up(&mut networks[1], 0).await;
+        up(&mut networks[1], 2).await;
     }
 }

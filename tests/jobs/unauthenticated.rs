@@ -1,4 +1,4 @@
-//! Strangers who call a job's ports while it runs.
+//! Unauthenticated peers that call a job's ports while it runs.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::job::{Job, end, steps_done};
 use crate::process::{eventually, gleaner, ports, run};
 
-/// What strangers say.
+/// What they say.
 fn speeches() -> Vec<Vec<u8>> {
     let mut hello = b"gleaner\0".to_vec();
     hello.extend((0..500u32).map(|i| (i * 7) as u8));
@@ -37,13 +37,13 @@ fn call(port: u16, speech: Vec<u8>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-fn callers(port: u16) -> Vec<JoinHandle<Vec<u8>>> {
+pub fn callers(port: u16) -> Vec<JoinHandle<Vec<u8>>> {
     speeches().into_iter().map(|speech| call(port, speech)).collect()
 }
 
 fn silence(callers: Vec<JoinHandle<Vec<u8>>>) {
     for caller in callers {
-        assert_eq!(caller.join().unwrap(), b"", "a stranger is not answered");
+        assert_eq!(caller.join().unwrap(), b"", "an unauthenticated peer is not answered");
     }
 }
 
@@ -70,7 +70,7 @@ fn at_the_rendezvous_they_hold_nobody_up() {
 
 #[test]
 fn at_every_port_of_a_running_job_they_change_nothing() {
-    // As many steps as the strangers need on this machine.
+    // As many steps as they need on this machine.
     for steps in (0..).map(|i| (200 * 4_u32.pow(i)).to_string()) {
         let job = Job::new(3, &["--params", "20000", "--method", "spardl", "--steps", &steps]);
         let mut ranks = job.start();

@@ -1,0 +1,191 @@
+//! The least iteration time that any grouping has, exactly.
+//!
+//! A worker that has finished i layers in some groups stands at two times: when the thread that selects is free, and when the
+//! exchange is done. The rest of the step depends on the groups so far through these two alone, and neither being later makes
+//! anything earlier: [`advance`](Problem::advance) is sums and maxima. So of two ways to finish i layers, one that is no later in
+//! both may be taken instead of the other, and what is left, for each i, is a Pareto frontier. Group by group, all frontiers
+//! follow from those before; the last one's least exchange time is the minimum.
+//!
+//! Nothing is assumed of the cost functions, not even that they grow. Sums and maxima of floating-point numbers are monotone
+//! with their rounding, and [`evaluate`](super::evaluate) takes the same steps in the same order, so that the minimum is exact to
+//! the last bit.
+//!
+//! What cannot come to the optimum is left out. Frontiers that are rounded down to a few pairs say what can be reached at the least.
+//! Frontiers of which a few points are kept lead to a grouping that is good, and moving its cuts one by one makes it better. From the end,
+//! rounded down likewise, [`Bounds`] say what the rest of a step takes at the least. All three together leave a corridor, in which the
+//! same is done again with more pairs, until nothing has to be rounded: then the frontiers are exact. What is left out is larger than
+//! that grouping's time by more than rounding of numbers could explain, so that nothing is lost.
+//!
+//! L²/2 groups are tried from every point of a frontier. Where selection costs a + b·d and runs in the backward pass, the time
+//! that it has taken follows from the number of groups so far, so a frontier of i layers has at most i points, up to rounding,
+//! and the whole takes at most L³/2 steps. Beside the backward pass the time follows from the layers of the first group since
+//! selection last waited, and the number of groups since: at most L³ points; far fewer in practice. For other costs, such as γ ρ d log d, no such bound is known.
+
+use super::bounds::{Bounds, Table};
+use super::evaluate::Reached;
+use super::frontier::Frontier;
+use super::{Grouping, MergingError, Problem, Strategy, evaluate};
+
+/// How many points of each frontier are kept at most to find a good grouping.
+const NARROW: usize = 32;
+
+/// To how many pairs frontiers are rounded down at first; each time, more.
+const WIDTH: usize = 8;
+
+/// By how many times more.
+const WIDER: usize = 4;
+
+/// By how many layers a cut is moved at most.
+const FAR: usize = 4;
+
+/// The exact minimum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optimal;
+
+/// The best grouping, and what finding it took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// A grouping with the least iteration time.
+    pub grouping: Grouping,
+    /// That time, in seconds: what [`evaluate`](super::evaluate) gives for the grouping, to the last bit.
+    pub iteration: f64,
+    /// How many points the largest frontier had, without those that could be left out.
+    pub largest_frontier: usize,
+}
+
+/// The ways to finish so many layers that none other is better than: how busy, when exchanged, and behind which layer the last
+/// group begins and after which point of the frontier there.
+type Ways = Frontier<(usize, usize)>;
+
+impl Optimal {
+    /// The best grouping of all 2^(L − 1).
+    ///
+    /// # Errors
+    /// Costs that cannot be told, are negative or not finite.
+    pub fn solve(problem: &Problem<'_>) -> Result<Solution, MergingError> {
+        let table = Table::of(problem)?;
+        let (mut most, mut bounds, mut width) = (f64::INFINITY, None, WIDTH);
+        loop {
+            let (lower, is_exact) = frontiers(problem, &table, bounds.as_ref(), |ways| ways.lower(width));
+            if is_exact {
+                let grouping = Grouping::new(last(&lower).unwrap_or_default(), lower.len() - 1)?;
+                let largest_frontier = lower.iter().map(|ways| ways.points().len()).max();
+                let iteration = evaluate(problem, &grouping)?.iteration;
+                return Ok(Solution { grouping, iteration, largest_frontier: largest_frontier.unwrap_or(0) });
+            }
+            let (narrow, _) =
+                frontiers(problem, &table, bounds.as_ref(), |ways| ways.thin(width.min(NARROW)));
+            // Few points may all turn out to be none of a good grouping.
+            if let Some(ends) = last(&narrow) {
+                let floor = lower.last().and_then(|ways| ways.points().last()).map_or(0.0, |point| point.1);
+                most = moved(problem, &table, ends, floor).min(most);
+            }
+            bounds = Some(Bounds::of(problem, &table, (most, &lower), width));
+            width *= WIDER;
+        }
+    }
+}
+
+/// How long an iteration takes with groups that end behind so many layers.
+fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
+    let (mut reached, mut begin) = (Reached::default(), 0);
+    for &end in ends {
+        reached = problem.advance(reached, end, table.cost(begin, end)).1;
+        begin = end;
+    }
+    reached.exchanged
+}
+
+/// The iteration time of what becomes of groups that end behind so many layers, while removing a cut, adding one, or moving one by
+/// some layers makes it shorter, and it takes longer than any can.
+fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64) -> f64 {
+    let layers = problem.pass.layers().len();
+    let mut least = takes(problem, table, &ends);
+    let mut before = f64::INFINITY;
+    while least > floor && least < before {
+        before = least;
+        for cut in 1..layers {
+            for to in std::iter::once(0).chain(cut.saturating_sub(FAR).max(1)..(cut + FAR).min(layers)) {
+                let mut other = ends.clone();
+                for toggled in [cut, to].into_iter().filter(|&toggled| toggled > 0) {
+                    match other.binary_search(&toggled) {
+                        Ok(place) => drop(other.remove(place)),
+                        Err(place) => other.insert(place, toggled),
+                    }
+                }
+                let found = takes(problem, table, &other);
+                if found < least {
+                    (least, ends) = (found, other);
+                }
+            }
+        }
+    }
+    least
+}
+
+/// The frontier of each number of layers, without what the bounds leave out, each made smaller as soon as it is complete; and whether
+/// none had to be.
+fn frontiers(
+    problem: &Problem<'_>,
+    table: &Table,
+    bounds: Option<&Bounds>,
+    shrink: impl Fn(&mut Ways) -> bool,
+) -> (Vec<Ways>, bool) {
+    let mut is_exact = true;
+    let exceed = |reached, layers| bounds.is_some_and(|bounds| bounds.exceed(reached, layers));
+    let mut start = Ways::new();
+    start.insert(&mut 0, (0.0, 0.0, (0, 0)), || false);
+    let mut frontiers = vec![start];
+    for end in 1..=problem.pass.layers().len() {
+        let mut frontier = Ways::new();
+        for (begin, before) in frontiers.iter().enumerate() {
+            let before = before.points();
+            let (Some(first), Some(last)) = (before.first(), before.last()) else { continue };
+            let cost = table.cost(begin, end);
+            // No later in both than what follows from any of the points.
+            let (_, corner) = problem.advance(Reached { busy: first.0, exchanged: last.1 }, end, cost);
+            if exceed(corner, end) {
+                continue;
+            }
+            let mut place = 0;
+            for (index, &(busy, exchanged, _)) in before.iter().enumerate() {
+                let (selected, reached) = problem.advance(Reached { busy, exchanged }, end, cost);
+                let point = (reached.busy, reached.exchanged, (begin, index));
+                frontier.insert(&mut place, point, || exceed(reached, end));
+                // All further points are busier, and here the exchange waits for selection already.
+                if exchanged <= selected {
+                    break;
+                }
+            }
+        }
+        is_exact &= !shrink(&mut frontier);
+        frontiers.push(frontier);
+    }
+    (frontiers, is_exact)
+}
+
+/// Behind how many layers the groups end that lead to the point of the last frontier with the least exchange time, if there is any.
+fn last(frontiers: &[Ways]) -> Option<Vec<usize>> {
+    let mut at = (frontiers.len() - 1, frontiers.last()?.points().len().checked_sub(1)?);
+    let mut ends = Vec::new();
+    while at.0 > 0 {
+        ends.push(at.0);
+        at = frontiers[at.0].points()[at.1].2;
+    }
+    ends.reverse();
+    Some(ends)
+}
+
+impl Strategy for Optimal {
+    fn name(&self) -> &'static str {
+        "optimal"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the least iteration time of all groupings, exactly, by a dynamic programme over Pareto frontiers"
+    }
+
+    fn group(&self, problem: &Problem<'_>) -> Result<Grouping, MergingError> {
+        Ok(Self::solve(problem)?.grouping)
+    }
+}

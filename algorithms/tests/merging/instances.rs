@@ -1,0 +1,115 @@
+//! Passes and costs by chance, from a seed that is printed where something fails.
+
+use gleaner_algorithms::merging::{Affine, Cost, Costs, Layer, Line, MergingError, Pass, Published};
+
+/// SplitMix64.
+#[derive(Clone, Copy)]
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// From 0 to 1.
+    pub fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Between two numbers above 0, evenly in their logarithms.
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low * (high / low).powf(self.share())
+    }
+
+    /// A number of things below another.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// Which cost functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// No selection, α + β d: a dense exchange.
+    Dense,
+    /// Both costs affine.
+    Affine,
+    /// Both affine and in whole numbers, so that no sum is rounded.
+    Whole,
+    /// The paper's: γ ρ d log2 d and α + β d.
+    Published,
+    /// Both grow with the square root of the entries, and in jumps.
+    Jumps,
+}
+
+pub const FAMILIES: [Family; 5] =
+    [Family::Dense, Family::Affine, Family::Whole, Family::Published, Family::Jumps];
+
+/// Monotone, and neither convex nor concave.
+#[derive(Clone, Copy, Debug)]
+pub struct Jumps {
+    select: f64,
+    exchange: f64,
+    packet: usize,
+}
+
+impl Costs for Jumps {
+    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+        let packets = entries.div_ceil(self.packet) as f64;
+        Ok(Cost { select: self.select * (entries as f64).sqrt(), exchange: self.exchange * packets })
+    }
+}
+
+/// A pass of so many layers, and costs of a family. The exchange of all layers takes from a tenth of the backward pass to
+/// ten times as long, half of the layers are small, and start-ups are from a thousandth of the backward pass to all of it.
+pub fn instance(
+    chance: &mut Chance,
+    layers: usize,
+    family: Family,
+) -> Result<(Pass, Box<dyn Costs>), MergingError> {
+    let whole = family == Family::Whole;
+    let layer = |chance: &mut Chance| {
+        let most = if chance.below(2) == 0 { 1e3 } else { 1e7 };
+        let (backward, entries) = (chance.between(1e-4, 1e-1), chance.between(1.0, most) as usize);
+        match whole {
+            // Whole milliseconds, a few of them none, and whole entries.
+            true => Layer { backward: (chance.below(20) as f64).floor(), entries: 1 + chance.below(30) },
+            false => Layer { backward, entries: entries.max(1) },
+        }
+    };
+    let forward = if whole { chance.below(10) as f64 } else { chance.between(1e-3, 1.0) };
+    let pass = Pass::new(forward, (0..layers).map(|_| layer(chance)).collect())?;
+    let entries: usize = pass.layers().iter().map(|layer| layer.entries).sum();
+    let (backward, d) = (pass.backward(), entries as f64);
+    let mut line = |low: f64, high: f64| match whole {
+        true => Line { fixed: chance.below(12) as f64, per_entry: chance.below(3) as f64 },
+        false => Line {
+            fixed: backward * chance.between(1e-3, 1.0),
+            per_entry: backward * chance.between(low, high) / d,
+        },
+    };
+    let (mut select, exchange) = (line(0.01, 1.0), line(0.1, 10.0));
+    let costs: Box<dyn Costs> = match family {
+        Family::Dense => Box::new(Affine { select: Line::default(), exchange }),
+        Family::Affine | Family::Whole => {
+            select.fixed = if whole { select.fixed } else { select.fixed * 0.1 };
+            Box::new(Affine { select, exchange })
+        }
+        Family::Published => Box::new(Published {
+            gamma: select.per_entry / d.max(2.0).log2() / 0.001,
+            density: 0.001,
+            alpha: exchange.fixed,
+            beta: exchange.per_entry,
+        }),
+        Family::Jumps => Box::new(Jumps {
+            select: select.per_entry * d.sqrt(),
+            exchange: exchange.per_entry * d / 8.0,
+            packet: (entries / 8).max(1),
+        }),
+    };
+    Ok((pass, costs))
+}

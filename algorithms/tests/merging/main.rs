@@ -1,0 +1,187 @@
+//! Merging from outside: the optimum against all groupings, and all strategies against the optimum.
+
+#![allow(clippy::unwrap_used)]
+
+mod instances;
+
+use std::time::{Duration, Instant};
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::forecast::{Model, Network, Speed};
+use gleaner_algorithms::merging::{
+    Costs, Grouping, MODELS, Optimal, Pass, Place, Predicted, Problem, STRATEGIES, evaluate,
+};
+use instances::{Chance, FAMILIES, Family, instance};
+
+const SEED: u64 = 18;
+
+const PLACES: [Place; 2] = [Place::InBackward, Place::Beside];
+
+/// The groups of a number's bits: a cut behind layer i where bit i is set.
+fn cut(layers: usize, bits: usize) -> Grouping {
+    let ends = (1..=layers).filter(|&end| end == layers || bits >> (end - 1) & 1 == 1).collect();
+    Grouping::new(ends, layers).unwrap()
+}
+
+/// The iteration time in the paper's words, by another road than the evaluator: layers from L to 1, with t_s = t_c = 0 of merged
+/// ones (13), sizes that move on (14), and equations 2 and 6 to 8 for each layer; 17 is the end. Beside the backward pass
+/// equation 6 is replaced by equation 2, and a selection waits for the one before.
+fn printed(pass: &Pass, costs: &dyn Costs, place: Place, bits: usize) -> f64 {
+    let layers = pass.layers();
+    let (mut tau_b, mut selected, mut exchanged, mut waiting) = (pass.forward(), 0.0f64, 0.0f64, 0);
+    for (i, layer) in layers.iter().enumerate() {
+        waiting += layer.entries;
+        let tau_s = tau_b + layer.backward;
+        tau_b = tau_s;
+        if i + 1 < layers.len() && bits >> i & 1 == 0 {
+            continue;
+        }
+        let cost = costs.of(waiting).unwrap();
+        waiting = 0;
+        selected = match place {
+            Place::InBackward => tau_s + cost.select,
+            Place::Beside => tau_s.max(selected) + cost.select,
+        };
+        if place == Place::InBackward {
+            tau_b = selected;
+        }
+        exchanged = selected.max(exchanged) + cost.exchange;
+    }
+    exchanged
+}
+
+/// Thousands of problems of up to 14 layers, each compared with all its 2^(L − 1) groupings: the optimum is their minimum to the
+/// last bit by the evaluator, and within rounding (10⁻¹², as sums are taken in another order) by the paper's equations.
+#[test]
+fn merging_optimal_is_the_minimum() {
+    let mut chance = Chance(SEED);
+    let mut compared = 0;
+    for round in 0..4000 {
+        let (family, seed) = (FAMILIES[round % FAMILIES.len()], chance.0);
+        // Few large ones: they take long.
+        let layers = if round % 100 < 5 { 11 + chance.below(4) } else { 1 + chance.below(10) };
+        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        for place in PLACES {
+            let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
+            let solution = Optimal::solve(&problem).unwrap();
+            let (mut least, mut least_printed) = (f64::INFINITY, f64::INFINITY);
+            for bits in 0..1 << (layers - 1) {
+                least = least.min(evaluate(&problem, &cut(layers, bits)).unwrap().iteration);
+                least_printed = least_printed.min(printed(&pass, costs.as_ref(), place, bits));
+                compared += 1;
+            }
+            let told = format!("seed {seed}, {layers} layers, {family:?}, {place:?}: {solution:?}");
+            assert_eq!(solution.iteration, least, "{told}");
+            assert_eq!(evaluate(&problem, &solution.grouping).unwrap().iteration, least, "{told}");
+            assert!((solution.iteration - least_printed).abs() <= 1e-12 * least, "{told}: {least_printed}");
+        }
+    }
+    assert!(compared > 1_000_000, "{compared} groupings");
+}
+
+/// On the evaluator no strategy is better than the optimum, and every time is made of its parts.
+#[test]
+fn merging_strategies_are_never_better() {
+    let mut chance = Chance(SEED + 1);
+    let mut worse = 0;
+    for round in 0..3000 {
+        let (family, seed, layers) = (FAMILIES[round % FAMILIES.len()], chance.0, 1 + chance.below(60));
+        let (pass, costs) = instance(&mut chance, layers, family).unwrap();
+        for place in PLACES {
+            let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
+            let least = Optimal::solve(&problem).unwrap().iteration;
+            for strategy in STRATEGIES.iter().map(|strategy| strategy()) {
+                let timeline = evaluate(&problem, &strategy.group(&problem).unwrap()).unwrap();
+                let told =
+                    format!("seed {seed}, {layers} layers, {family:?}, {place:?}, {}", strategy.name());
+                assert!(timeline.iteration >= least, "{told}: {} and {least}", timeline.iteration);
+                let parts = pass.forward() + pass.backward() + timeline.selecting + timeline.non_overlapped;
+                assert!((timeline.iteration - parts).abs() <= 1e-12 * parts, "{told}");
+                worse += usize::from(timeline.iteration > least);
+            }
+            // Nor is any grouping that has one cut more, or one less, than the optimum's.
+            let best = Optimal::solve(&problem).unwrap().grouping;
+            for flipped in 1..layers {
+                let cut = |&end: &usize| end == layers || best.ends().contains(&end) != (end == flipped);
+                let other = Grouping::new((1..=layers).filter(cut).collect(), layers).unwrap();
+                let iteration = evaluate(&problem, &other).unwrap().iteration;
+                assert!(iteration >= least, "seed {seed}, {layers} layers, {family:?}, {place:?}: {other}");
+            }
+        }
+    }
+    assert!(worse > 1000, "the others are no optimum: {worse}");
+}
+
+/// For affine costs in the backward pass a frontier has at most as many points as there are layers. In whole numbers nothing is
+/// rounded, so the bound holds as it stands.
+#[test]
+fn merging_frontiers_are_small() {
+    let mut chance = Chance(SEED + 2);
+    let mut largest = [0; 2];
+    for _ in 0..300 {
+        let (seed, layers) = (chance.0, 1 + chance.below(120));
+        let (pass, costs) = instance(&mut chance, layers, Family::Whole).unwrap();
+        for (place, largest) in PLACES.into_iter().zip(&mut largest) {
+            let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
+            let frontier = Optimal::solve(&problem).unwrap().largest_frontier;
+            assert!(frontier <= layers, "seed {seed}, {layers} layers, {place:?}: {frontier} points");
+            *largest = frontier.max(*largest);
+        }
+    }
+    println!("largest frontiers: {} in the backward pass, {} beside it", largest[0], largest[1]);
+    assert!(largest[0] > 1, "no frontier was tried");
+}
+
+/// The time of a processor that this thread has had, which other processes do not lengthen; on other systems than Linux, the time of day.
+fn processor(start: Instant) -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+}
+
+/// A thousand layers in less than a second of a processor, of every family and for both places, at least once in a few times.
+#[test]
+fn merging_plans_a_thousand_layers_in_a_second() {
+    if cfg!(debug_assertions) {
+        println!("SKIPPED: times are those of the release profile");
+        return;
+    }
+    for family in FAMILIES {
+        let (pass, costs) = instance(&mut Chance(SEED + 3), 1000, family).unwrap();
+        for place in PLACES {
+            let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
+            let took = (0..5).map(|_| {
+                let start = Instant::now();
+                let before = processor(start);
+                let solution = Optimal::solve(&problem).unwrap();
+                (processor(start) - before, solution.largest_frontier)
+            });
+            let (least, frontier) = took.min().unwrap();
+            println!("{family:?}, {place:?}: {least:?}, largest frontier {frontier}");
+            assert!(least < Duration::from_secs(1), "{family:?}, {place:?}: {least:?}");
+        }
+    }
+}
+
+/// VGG-16 with the costs that this project forecasts among eight workers, sparse and dense: the optimum is the least, and no tie
+/// with all layers at once or each by itself.
+#[test]
+fn merging_takes_the_costs_that_are_forecast() {
+    let network = Network { latency: Duration::from_micros(300), bytes_per_second: 1.25e8 };
+    let speed = Speed { select: 0.8, encode: 10.0, merge: 20.0, add: 1.5, message: 4000.0 };
+    let pass = MODELS[0].evenly(0.02, 0.05).unwrap();
+    for method in [Method::spardl().density(0.01), Method::ring()] {
+        let model = Model::new(network, speed, &method, 14_728_266).unwrap();
+        let costs = Predicted { model: &model, method: &method, workers: 8 };
+        for place in PLACES {
+            let problem = Problem { pass: &pass, costs: &costs, place };
+            let takes = |name: &str| {
+                let grouping = gleaner_algorithms::merging::named(name).unwrap().group(&problem).unwrap();
+                evaluate(&problem, &grouping).unwrap().iteration
+            };
+            let least = takes("optimal");
+            assert!(STRATEGIES.iter().all(|strategy| takes(strategy().name()) >= least));
+            assert!(least < takes("single") && least < takes("layer-wise"), "{}, {place:?}", method.title());
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What can go wrong between a model's backward pass and the exchange.
+
+use candle_core::{DType, DeviceLocation};
+use gleaner_algorithms::merging::MergingError;
+
+/// Why a step cannot go on. The job has then ended on all ranks, which name this one and the reason.
+#[derive(Debug, thiserror::Error)]
+pub enum OverlapError {
+    /// The exchange failed, or what was handed over does not fit.
+    #[error(transparent)]
+    Runtime(#[from] gleaner_runtime::Error),
+    /// The backward pass itself failed.
+    #[error("the backward pass failed: {0}")]
+    Candle(#[from] candle_core::Error),
+    /// A strategy that does not come to groups.
+    #[error(transparent)]
+    Merging(#[from] MergingError),
+    /// No such parameter.
+    #[error("there is no parameter named '{0}'; watch those that Overlap::new was given")]
+    Unknown(String),
+    /// A parameter of another type or on a device.
+    #[error("parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory")]
+    Kind {
+        /// The parameter.
+        name: String,
+        /// Its type.
+        dtype: DType,
+        /// Where it lies.
+        device: DeviceLocation,
+    },
+    /// A tensor of an earlier step.
+    #[error(
+        "the model uses parameter '{0}' as it was watched in an earlier step, with the values of that step; call watch in every \
+         forward pass"
+    )]
+    Stale(String),
+    /// A gradient of which only a part was handed over.
+    #[error(
+        "the model uses parameter '{0}' both as watched and directly in one step, so that its gradient comes in two parts; use \
+         what watch gives in all places"
+    )]
+    TwoWays(String),
+    /// A second backward pass in a step.
+    #[error(
+        "backward was called twice in one step; add the losses and call it once, or call wait between the two"
+    )]
+    Twice,
+    /// A rank that measured other layers.
+    #[error(
+        "rank {rank} told {found} bytes of measured times, expected {expected}; start every worker with the same program and model"
+    )]
+    Times {
+        /// The rank.
+        rank: usize,
+        /// How many bytes so many layers take.
+        expected: usize,
+        /// How many came.
+        found: usize,
+    },
+}

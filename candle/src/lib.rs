@@ -1,0 +1,420 @@
+//! Gradients of [candle](candle_core) models, exchanged while the backward pass goes on.
+//!
+//! candle gives all gradients at once, when its backward pass is over. An [`Overlap`] lets the forward pass use each parameter
+//! through an operation that changes nothing, and whose own backward pass runs as soon as the parameter's gradient is complete.
+//! That hands the gradient over to [`Gradients`], and compute threads select from it and exchange it while candle goes on
+//! with the layers before. The bits are those of candle's own gradients.
+//!
+//! Which parameters travel together is decided by a [`Strategy`], such as the optimum
+//! for the times that the first steps take.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use candle_core::{Device, Tensor, Var};
+//! use gleaner_algorithms::{Method, merging};
+//! use gleaner_candle::Overlap;
+//! use gleaner_runtime::Session;
+//!
+//! let session = Session::join()?;
+//! let weight = Var::zeros((4, 1), candle_core::DType::F32, &Device::Cpu)?;
+//! let parameters = [("weight".to_owned(), weight.clone())];
+//! let mut overlap =
+//!     Overlap::new(&session, parameters, Method::spardl().density(0.5), merging::named("optimal")?.into())?;
+//! let inputs = Tensor::new(&[[1f32, 2., 3., 4.]], &Device::Cpu)?;
+//! for _step in 0..40 {
+//!     // Instead of the parameter itself, in every forward pass:
+//!     let output = inputs.matmul(&overlap.watch("weight")?)?;
+//!     let loss = (output - 1.0)?.sqr()?.sum_all()?;
+//!     overlap.backward(&loss)?;
+//!     let update = overlap.wait()?;
+//!     // The mean over the workers: what any optimiser for candle takes.
+//!     let gradients = overlap.means(&update)?;
+//!     let Some(gradient) = gradients.get(&weight) else { continue };
+//!     weight.set(&(weight.as_tensor() - (gradient * 0.01)?)?)?;
+//! }
+//! let output = inputs.matmul(&weight)?.sum_all()?.to_scalar::<f32>()?;
+//! assert!((output - 1.0).abs() < 0.01, "{output}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod planner;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor, TensorId, Var};
+use gleaner_algorithms::merging::{Grouping, Strategy};
+use gleaner_algorithms::{Method, Sparsity};
+use gleaner_runtime::{Gradients, Layout, Session, Update};
+
+pub use error::OverlapError;
+pub use watch::with_values;
+
+pub use planner::Expected;
+
+use planner::{Measured, Planner};
+use watch::{Pass, Shared, Watch};
+
+/// The parameters of a model whose gradients are exchanged while the backward pass goes on.
+///
+/// A step is: [`watch`](Self::watch) each parameter in the forward pass, [`backward`](Self::backward), [`wait`](Self::wait),
+/// change the parameters. An error ends the job: all ranks name this one and the reason.
+pub struct Overlap<'s> {
+    session: &'s Session,
+    /// By name, so that all ranks have the same order also where they come out of a hash map.
+    parameters: Vec<(String, Var)>,
+    strategy: Arc<dyn Strategy>,
+    shared: Arc<Shared>,
+    /// What was watched in this step, and since when.
+    watched: HashMap<usize, Tensor>,
+    since: Option<Instant>,
+    /// Whether this step's gradients are handed over, and what its passes took.
+    handed: Option<(Duration, Vec<(usize, Duration)>)>,
+    /// The parameters of each layer in the order in which backpropagation finishes them, and the layers' groups; from the first
+    /// loss on.
+    layers: Option<(Vec<Vec<usize>>, Planner)>,
+}
+
+impl<'s> Overlap<'s> {
+    /// Agrees with all ranks on the parameters, which have names of their own, and on the method. Until the first loss is known
+    /// they are one group. The strategy's groups follow then, or, if it needs times, after five steps that are measured; a single
+    /// worker stays with one group in that case.
+    ///
+    /// # Errors
+    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be.
+    pub fn new(
+        session: &'s Session,
+        parameters: impl IntoIterator<Item = (String, Var)>,
+        method: Method,
+        strategy: Arc<dyn Strategy>,
+    ) -> Result<Self, OverlapError> {
+        let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
+        parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (name, parameter) in &parameters {
+            let (dtype, device) = (parameter.dtype(), parameter.device());
+            if dtype != DType::F32 || !device.is_cpu() {
+                let (name, device) = (name.clone(), device.location());
+                return Err(OverlapError::Kind { name, dtype, device });
+            }
+        }
+        let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
+        let gradients = session.gradients(&parameters.iter().fold(Layout::new(), add), method)?;
+        Ok(Self {
+            session,
+            parameters,
+            strategy,
+            shared: Arc::new(Shared::new(gradients)),
+            watched: HashMap::new(),
+            since: None,
+            handed: None,
+            layers: None,
+        })
+    }
+
+    /// A parameter with its present values, to be used in the forward pass in its stead. In one step it gives the same tensor
+    /// however often it is asked, so a parameter may be used in several places; after [`wait`](Self::wait) that tensor is old.
+    /// candle visits the left operand of an operation last: a parameter that stands to the right of what comes from earlier
+    /// layers is finished soonest.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn watch(&mut self, name: &str) -> Result<Tensor, OverlapError> {
+        let position = self.parameters.binary_search_by(|(known, _)| known.as_str().cmp(name));
+        let position = position.map_err(|_| OverlapError::Unknown(name.into()))?;
+        if let Some(watched) = self.watched.get(&position) {
+            return Ok(watched.clone());
+        }
+        self.since.get_or_insert_with(Instant::now);
+        let (name, shared) = (name.to_owned(), Arc::downgrade(&self.shared));
+        let watch = Watch { name, position, age: self.shared.now().age, shared };
+        let watched = self.parameters[position].1.apply_op1(watch)?;
+        self.watched.insert(position, watched.clone());
+        Ok(watched)
+    }
+
+    /// All parameters [watched](Self::watch), by name: what candle_nn's `VarBuilder::from_tensors` takes, with which a model is
+    /// put together in every forward pass.
+    ///
+    /// # Errors
+    /// None but those of candle.
+    pub fn tensors(&mut self) -> Result<HashMap<String, Tensor>, OverlapError> {
+        let names: Vec<String> = self.parameters.iter().map(|(name, _)| name.clone()).collect();
+        names.into_iter().map(|name| Ok((name.clone(), self.watch(&name)?))).collect()
+    }
+
+    /// Learns from a loss in which order the backward pass will finish the gradients, without running it, and takes the
+    /// strategy's groups if it needs no times. All ranks call it together. What was watched before is old then.
+    ///
+    /// [`backward`](Self::backward) does so with the first loss. This is for a job that goes on from a checkpoint: it has the groups of
+    /// the job before it when it [loads](Gradients::load) that.
+    ///
+    /// # Errors
+    /// Ranks whose order differs.
+    pub fn arrange(&mut self, loss: &Tensor) -> Result<(), OverlapError> {
+        let arranged = self.order(loss);
+        self.forget();
+        arranged.map_err(|error| self.fail(error))
+    }
+
+    fn order(&mut self, loss: &Tensor) -> Result<(), OverlapError> {
+        if self.layers.is_some() {
+            return Ok(());
+        }
+        let positions: HashMap<TensorId, usize> =
+            self.watched.iter().map(|(&position, watched)| (watched.id(), position)).collect();
+        let mut order: Vec<usize> =
+            loss.sorted_nodes().iter().filter_map(|node| positions.get(&node.id()).copied()).collect();
+        // What the model does not use so far.
+        let unused = (0..self.parameters.len()).rev().filter(|position| !order.contains(position));
+        order.extend(unused.collect::<Vec<_>>());
+        let mut gradients = self.shared.gradients();
+        let Some(method) = gradients.methods().into_iter().next() else { return Ok(()) };
+        let count = |position: usize| self.parameters[position].1.elem_count();
+        let layers = layers(&order, count, &method);
+        let entries = layers.iter().map(|layer| layer.iter().copied().map(count).sum()).collect();
+        let mut planner = Planner::new(self.strategy.clone(), self.session.world_size() as u32, entries)?;
+        gradients.regroup(&self.layout(&layers, planner.grouping()))?;
+        planner.measure(self.session, &method)?;
+        drop(gradients);
+        self.layers = Some((layers, planner));
+        Ok(())
+    }
+
+    fn layout(&self, layers: &[Vec<usize>], grouping: &Grouping) -> Layout {
+        let mut layout = Layout::new();
+        for group in grouping.ranges() {
+            layout = layers[group].iter().flatten().fold(layout.group(), |layout, &position| {
+                let (name, parameter) = &self.parameters[position];
+                layout.parameter(name, parameter.elem_count())
+            });
+        }
+        layout
+    }
+
+    /// Runs the backward pass, in which gradients are handed over one by one. A parameter that is used without being watched is
+    /// handed over when the pass is over, and so is a gradient of zeros for one that the model does not use.
+    ///
+    /// # Errors
+    /// A pass that fails; gradients that are not finite; a parameter that is used both as watched and directly, or as it was
+    /// watched in an earlier step; a second call in one step; a job that has failed.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<(), OverlapError> {
+        let passed = self.pass(loss);
+        passed.map_err(|error| self.fail(error))
+    }
+
+    fn pass(&mut self, loss: &Tensor) -> Result<(), OverlapError> {
+        if self.handed.is_some() {
+            return Err(OverlapError::Twice);
+        }
+        self.order(loss)?;
+        let forward = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let began = Instant::now();
+        self.shared.now().pass = Some(Pass::begin(began));
+        let store = loss.backward();
+        let pass = self.shared.now().pass.take();
+        let (finished, error) = pass.map_or((Vec::new(), None), |pass| (pass.finished, pass.error));
+        self.record(began, &finished);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        self.hand_over_rest(&store?, &finished)?;
+        self.handed = Some((forward, finished));
+        Ok(())
+    }
+
+    /// What the passes of this step did when, for a timeline. The forward pass began with the first parameter that was watched.
+    fn record(&self, began: Instant, finished: &[(usize, Duration)]) {
+        let step = self.shared.gradients().step();
+        self.session.record(step, "forward", self.since.unwrap_or(began)..began);
+        let mut before = began;
+        for &(position, after) in finished {
+            let name = &self.parameters[position].0;
+            self.session.record(step, format!("backward {name}"), before..began + after);
+            before = began + after;
+        }
+    }
+
+    /// Hands over all gradients of a backward pass that ran without this one: for what needs all of them first, such as their
+    /// norm. Nothing overlaps then. A parameter that has none there has a gradient of zeros.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    pub fn hand_over(&mut self, store: &GradStore) -> Result<(), OverlapError> {
+        let handed = match self.handed {
+            Some(_) => Err(OverlapError::Twice),
+            None => self.hand_over_rest(store, &[]),
+        };
+        handed.map_err(|error| self.fail(error))?;
+        self.handed = Some((Duration::ZERO, Vec::new()));
+        Ok(())
+    }
+
+    fn hand_over_rest(&self, store: &GradStore, finished: &[(usize, Duration)]) -> Result<(), OverlapError> {
+        let mut is_finished = vec![false; self.parameters.len()];
+        finished.iter().for_each(|&(position, _)| is_finished[position] = true);
+        let mut gradients = self.shared.gradients();
+        for (position, (name, parameter)) in self.parameters.iter().enumerate().rev() {
+            match (is_finished[position], store.get(parameter)) {
+                (true, None) => {}
+                (true, Some(_)) => return Err(OverlapError::TwoWays(name.clone())),
+                (false, Some(gradient)) => with_values(gradient, |values| gradients.ready(name, values))??,
+                (false, None) => gradients.ready(name, &vec![0.0; parameter.elem_count()])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the update of this step, the same on every rank, and goes over to other groups where the measured times ask for
+    /// it, together with all ranks.
+    ///
+    /// # Errors
+    /// No backward pass before, or a job that has failed.
+    pub fn wait(&mut self) -> Result<Update, OverlapError> {
+        let handed = self.handed.take();
+        self.forget();
+        let waited = self.end_step(handed);
+        waited.map_err(|error| self.fail(error))
+    }
+
+    fn end_step(
+        &mut self,
+        handed: Option<(Duration, Vec<(usize, Duration)>)>,
+    ) -> Result<Update, OverlapError> {
+        let mut gradients = self.shared.gradients();
+        let update = gradients.wait()?;
+        let (Some((layers, planner)), Some((forward, finished))) = (&mut self.layers, handed) else {
+            return Ok(update);
+        };
+        if update.skipped().is_some() {
+            return Ok(update);
+        }
+        let exchange = gradients.times().under_way.as_secs_f64();
+        let measured =
+            Measured { forward: forward.as_secs_f64(), layers: between(layers, &finished), exchange };
+        let Some(method) = gradients.methods().into_iter().next() else { return Ok(update) };
+        if planner.conclude(self.session, &method, measured)? {
+            let (layers, grouping) = (layers.clone(), planner.grouping().clone());
+            gradients.regroup(&self.layout(&layers, &grouping))?;
+        }
+        Ok(update)
+    }
+
+    /// What was watched is old from here on.
+    fn forget(&mut self) {
+        self.watched.clear();
+        self.since = None;
+        self.shared.now().age += 1;
+    }
+
+    /// An update as candle's optimisers take gradients: the mean over the workers for each parameter, with zeros where nothing was
+    /// delivered. Nothing at all for a step that was [skipped](Update::skipped).
+    ///
+    /// # Errors
+    /// An update of other parameters.
+    pub fn means(&self, update: &Update) -> Result<GradStore, OverlapError> {
+        let mut store = GradStore::default();
+        if update.skipped().is_some() {
+            return Ok(store);
+        }
+        for (name, parameter) in &self.parameters {
+            let values = update.values(name).map_err(gleaner_runtime::Error::from)?;
+            store.insert(parameter, Tensor::from_vec(values, parameter.shape(), parameter.device())?);
+        }
+        Ok(store)
+    }
+
+    /// What the gradients are handed over to: for times, checkpoints and counts. It is free between the calls of this type.
+    pub fn gradients(&self) -> MutexGuard<'_, Gradients> {
+        self.shared.gradients()
+    }
+
+    /// The present groups: how many layers each has, in the order in which backpropagation finishes them.
+    pub fn grouping(&self) -> Option<&Grouping> {
+        self.layers.as_ref().map(|(_, planner)| planner.grouping())
+    }
+
+    /// What a step takes by the plan, once there is one: none with a strategy that needs no times, or a single worker.
+    pub fn expected(&self) -> Option<Expected> {
+        self.layers.as_ref().and_then(|(_, planner)| planner.expected())
+    }
+
+    /// Ends the job on all ranks, unless it has failed already.
+    fn fail(&self, error: OverlapError) -> OverlapError {
+        if !matches!(error, OverlapError::Runtime(gleaner_runtime::Error::Failed(_))) {
+            self.shared.gradients().abort(&error);
+        }
+        error
+    }
+}
+
+/// A layer has at least so many entries to be selected in a step.
+const FEWEST: f64 = 16.0;
+
+/// The parameters as layers, in the order in which they are finished. With a sparse method a parameter that has fewer than
+/// [`FEWEST`] entries to be selected is one layer with those after it: a bias by itself would have a few entries chosen in each
+/// step, which slows training down.
+fn layers(order: &[usize], entries: impl Fn(usize) -> usize, method: &Method) -> Vec<Vec<usize>> {
+    let n: usize = order.iter().map(|&position| entries(position)).sum();
+    let density = match method.sparsity() {
+        _ if !method.collective().is_sparse() => {
+            return order.iter().map(|&position| vec![position]).collect();
+        }
+        Sparsity::Density(density) => density,
+        Sparsity::K(k) => k as f64 / n.max(1) as f64,
+    };
+    let (mut layers, mut layer, mut selected) = (Vec::new(), Vec::new(), 0.0);
+    for &position in order {
+        layer.push(position);
+        selected += density * entries(position) as f64;
+        if selected >= FEWEST {
+            layers.push(std::mem::take(&mut layer));
+            selected = 0.0;
+        }
+    }
+    match layers.last_mut() {
+        Some(last) => last.append(&mut layer),
+        None => layers.push(layer),
+    }
+    layers
+}
+
+/// What the backward pass of each layer took, in seconds: from when what comes before was finished.
+fn between(layers: &[Vec<usize>], finished: &[(usize, Duration)]) -> Vec<f64> {
+    let mut took = HashMap::new();
+    let mut before = Duration::ZERO;
+    for &(position, at) in finished {
+        took.insert(position, (at - before).as_secs_f64());
+        before = at;
+    }
+    let of = |layer: &Vec<usize>| layer.iter().filter_map(|position| took.get(position)).sum();
+    layers.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_few_entries_to_select_travels_with_what_follows() {
+        let entries = [100, 5000, 40, 60, 3000, 10];
+        let of = |method: Method| layers(&[0, 1, 2, 3, 4, 5], |position| entries[position], &method);
+        assert_eq!(of(Method::ring()).len(), 6);
+        let merged = [vec![0, 1], vec![2, 3, 4, 5]];
+        assert_eq!(of(Method::spardl().density(0.01)), merged);
+        assert_eq!(of(Method::spardl().k(82)), merged);
+        assert_eq!(of(Method::spardl().density(1e-6)), [vec![0, 1, 2, 3, 4, 5]]);
+        assert_eq!(of(Method::spardl().density(1.0)).len(), 5);
+    }
+
+    #[test]
+    fn a_layer_takes_the_time_of_its_parameters() {
+        let ms = Duration::from_millis;
+        let times = between(&[vec![2, 0], vec![1]], &[(2, ms(5)), (0, ms(7)), (1, ms(17))]);
+        assert!((times[0] - 0.007).abs() < 1e-9 && (times[1] - 0.010).abs() < 1e-9, "{times:?}");
+    }
+}

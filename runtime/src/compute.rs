@@ -1,0 +1,154 @@
+//! Compute actors: threads that choose entries, merge large bags and commit residuals, so that links and trainers go on.
+//!
+//! A task takes what it works on with it and sends it back as a message. The queue is bounded: who brings more work than is
+//! done waits. A task that panics ends the job with a sentence.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::mailbox::{Command, Mailbox};
+
+/// A piece of work.
+pub(crate) type Task = Box<dyn FnOnce() + Send>;
+
+/// Tasks that may wait.
+const WAITING: usize = 1024;
+
+/// Threads at most. Selection runs at the speed of memory, which few threads exhaust.
+const THREADS: usize = 4;
+
+/// See the module. The threads start with the first task, as many as there are processors and at most [`THREADS`], and end
+/// with the last of it.
+#[derive(Clone)]
+pub(crate) struct Compute(Arc<Threads>);
+
+struct Threads {
+    mailbox: Mailbox,
+    started: Once,
+    queue: Arc<Queue>,
+}
+
+/// Tasks that wait. Each wakes one thread, and nobody else.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    has_room: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    tasks: VecDeque<Task>,
+    threads: usize,
+    is_closed: bool,
+}
+
+impl Compute {
+    pub(crate) fn new(mailbox: Mailbox) -> Self {
+        Self(Arc::new(Threads { mailbox, started: Once::new(), queue: Arc::default() }))
+    }
+
+    /// Hands a task in; waits while the queue is full, and says how long it did.
+    pub(crate) fn submit(&self, task: Task) -> Duration {
+        let queue = self.queue();
+        let (mut waiting, mut since) = (queue.waiting(), None);
+        while waiting.tasks.len() == WAITING {
+            since.get_or_insert_with(Instant::now);
+            waiting = queue.has_room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.push(waiting, task);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Hands a task in, or gives it back while the queue is full.
+    pub(crate) fn offer(&self, task: Task) -> Result<(), Task> {
+        let queue = self.queue();
+        let waiting = queue.waiting();
+        if waiting.tasks.len() == WAITING {
+            return Err(task);
+        }
+        queue.push(waiting, task);
+        Ok(())
+    }
+
+    fn queue(&self) -> &Queue {
+        let Threads { mailbox, started, queue } = &*self.0;
+        started.call_once(|| start(queue, mailbox));
+        queue
+    }
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, mut waiting: MutexGuard<'_, Waiting>, task: Task) {
+        if waiting.threads == 0 {
+            // The system refused threads: it is slow here, and right.
+            drop(waiting);
+            return task();
+        }
+        waiting.tasks.push_back(task);
+        drop(waiting);
+        self.filled.notify_one();
+    }
+
+    /// The next task; none when no more will come.
+    fn next(&self) -> Option<Task> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(task) = waiting.tasks.pop_front() {
+                let was_full = waiting.tasks.len() + 1 == WAITING;
+                drop(waiting);
+                if was_full {
+                    self.has_room.notify_all();
+                }
+                return Some(task);
+            }
+            if waiting.is_closed {
+                return None;
+            }
+            waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.queue.waiting().is_closed = true;
+        self.queue.filled.notify_all();
+    }
+}
+
+fn start(queue: &Arc<Queue>, mailbox: &Mailbox) {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+    for number in 0..threads {
+        let (tasks, mailbox) = (Arc::clone(queue), mailbox.clone());
+        let work = move || {
+            while let Some(task) = tasks.next() {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+                    mailbox.send(Command::Panicked(sentence(&*panic)));
+                }
+            }
+        };
+        // One is enough, and without any the tasks are done where they are handed in.
+        let started = thread::Builder::new().name(format!("gleaner-work-{number}")).spawn(work);
+        queue.waiting().threads += usize::from(started.is_ok());
+    }
+}
+
+/// What a panic of ours said, as a reason to fail.
+pub(crate) fn sentence(panic: &(dyn Any + Send)) -> String {
+    format!("it panicked: {}; this is a defect of Gleaner or of a method, please report it", said(panic))
+}
+
+/// What a panic said.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
+    let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    said.unwrap_or("no message")
+}

@@ -1,0 +1,439 @@
+//! The I/O thread: it owns the links and every actor that answers to messages, and is the supervisor of all of them.
+//!
+//! Whatever happens is handled to its end at once: a bag that comes in goes into the execution that waits for it, and what
+//! comes out of that is written while the link is free. Actors on this thread call each other directly. Nothing here waits:
+//! large work goes to compute threads, and what cannot be sent yet stays at its link.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use gleaner_transport::{LinkError, LinkEvent, Message, OpenError, Peer};
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::algorithm::Actor;
+use crate::compute::sentence;
+use crate::failure::Failure;
+use crate::io::Io;
+use crate::link::{Broken, Link, cost};
+use crate::mailbox::{Bell, Command};
+use crate::notes::Notes;
+use crate::probe::Volleys;
+use crate::report;
+use crate::silence::Silence;
+use crate::steps::{Deed, Word};
+use crate::tag::{PROBE, Topic};
+use crate::worker::{Action, Event};
+
+mod clock;
+
+/// Messages of one link that are read before others have their turn.
+const TURN: usize = 64;
+
+/// How many gradients a peer may give credit for before they are added here: all ranks add them in the same order.
+const EARLY: u32 = 1 << 16;
+
+/// Panics after which nothing can be told any more.
+const PANICS: u32 = 8;
+
+/// See the module.
+pub(crate) struct Engine {
+    io: Io,
+    commands: mpsc::Receiver<Command>,
+    bell: Arc<Bell>,
+    /// By the number of the first group of each.
+    actors: BTreeMap<u32, Box<dyn Actor>>,
+    /// Those of them that end when their steps are over.
+    retiring: Vec<u32>,
+    notes: Notes,
+    volleys: Volleys,
+    /// Why the job failed, for all that ask.
+    failure: Arc<OnceLock<Failure>>,
+    /// Who waits until the job's failure is known to all.
+    failing: Vec<oneshot::Sender<Failure>>,
+    /// Who waits until this worker has left, and until when its steps may go on.
+    leaving: Option<(oneshot::Sender<()>, Option<Instant>)>,
+    has_left: bool,
+    timeout: Duration,
+    timer: Pin<Box<Sleep>>,
+    /// Links that have something to do.
+    ready: Vec<Peer>,
+    /// Callers that were turned away.
+    refused: u64,
+    warnings: clock::Warnings,
+}
+
+impl Engine {
+    /// Made on the I/O thread.
+    pub(crate) fn new(
+        io: Io,
+        commands: mpsc::Receiver<Command>,
+        bell: Arc<Bell>,
+        failure: Arc<OnceLock<Failure>>,
+        timeout: Duration,
+    ) -> Self {
+        let notes = Notes::new(io.rank.0, io.workers, io.coordinator.0);
+        Self {
+            io,
+            commands,
+            bell,
+            actors: BTreeMap::new(),
+            retiring: Vec::new(),
+            notes,
+            volleys: Volleys::default(),
+            failure,
+            failing: Vec::new(),
+            leaving: None,
+            has_left: false,
+            timeout,
+            timer: Box::pin(sleep_until(tokio::time::Instant::now())),
+            ready: Vec::new(),
+            refused: 0,
+            warnings: clock::Warnings::new(),
+        }
+    }
+
+    /// Runs until this worker has left. A panic ends the job on all ranks.
+    pub(crate) async fn run(mut self) {
+        let mut panics = 0;
+        std::future::poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| self.poll(context)));
+            polled.unwrap_or_else(|panic| {
+                panics += 1;
+                if panics == PANICS {
+                    return Poll::Ready(());
+                }
+                let (rank, step) = (self.io.rank.0, self.io.worker.step);
+                self.io.fail(Failure { rank, step, reason: sentence(&*panic) });
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+        })
+        .await;
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.bell.listen(context.waker());
+        loop {
+            let mut moved = false;
+            self.io.now = Instant::now();
+            // Before commands: a worker that leaves says goodbye on all links that are up.
+            while let Poll::Ready(Some(event)) = self.io.network.poll_event(context) {
+                moved = true;
+                self.network(event);
+                self.settle();
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                moved = true;
+                self.command(command);
+                self.settle();
+            }
+            self.bell.peers(&mut self.ready);
+            for peer in std::mem::take(&mut self.ready) {
+                moved = true;
+                self.io.touch(peer);
+                self.read(peer);
+                self.settle();
+            }
+            if self.timer.as_mut().poll(context).is_ready() {
+                moved = true;
+                self.tick();
+                self.settle();
+                let next = self.io.now + self.timeout / 24;
+                self.timer.as_mut().reset(next.into());
+            }
+            let due =
+                self.io.worker.deadline().into_iter().chain(self.leaving.as_ref().and_then(|(_, at)| *at));
+            if let Some(due) = due.min().filter(|due| *due < self.timer.deadline().into_std()) {
+                self.timer.as_mut().reset(due.into());
+                moved = true;
+            }
+            if self.has_left {
+                return Poll::Ready(());
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let Self { io, actors, .. } = self;
+        match command {
+            Command::Add(first, actor) => {
+                let (next, is_cancellable) = actor.next();
+                io.gradients = io.gradients.max(first + next.len() as u32);
+                next.into_iter().for_each(|id| io.steps.add(id, is_cancellable));
+                actors.insert(first, actor);
+            }
+            Command::Retire(first) => self.retiring.push(first),
+            Command::Widen(windows) => {
+                windows.into_iter().for_each(|(peer, gradient, bytes)| io.widen(peer, gradient, bytes));
+            }
+            Command::To(first, message) => {
+                if let Some(actor) = actors.get_mut(&first) {
+                    actor.handle(message, io);
+                }
+            }
+            Command::Ask(id, cause) => io.steps.ask(id, cause),
+            // Dropped, it has no answer but the failure.
+            Command::Call(_) | Command::Volley(_) if io.worker.failure().is_some() => {}
+            Command::Call(call) => self.notes.call(call, io),
+            Command::Volley(volley) => self.volleys.begin(volley, io),
+            Command::Fail(failure, answer) => match io.worker.failure() {
+                Some(first) => drop(answer.send(first.clone())),
+                None => {
+                    self.failing.push(answer);
+                    io.fail(failure);
+                }
+            },
+            Command::Panicked(reason) => {
+                let (rank, step) = (io.rank.0, io.worker.step);
+                io.fail(Failure { rank, step, reason });
+            }
+            Command::Leave(left) => self.leaving = Some((left, Some(io.now + self.timeout))),
+        }
+    }
+
+    fn network(&mut self, event: LinkEvent) {
+        let io = &mut self.io;
+        match event {
+            LinkEvent::Up(transport) => {
+                let peer = transport.peer();
+                io.connect(peer, transport);
+                self.read(peer);
+            }
+            LinkEvent::Failed { peer, error } => {
+                let culprit = match error {
+                    // Rank 0 alone knows where others are to be found.
+                    OpenError::NoCard { .. } => Peer(0),
+                    OpenError::Local { .. } => Peer(io.rank.0),
+                    _ => peer,
+                };
+                io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
+            }
+            LinkEvent::Refused { address, reason } => {
+                self.refused += 1;
+                // A caller that never stops fills no log.
+                if self.refused <= 5 || self.refused.is_power_of_two() {
+                    let (rank, callers) = (io.rank.0, self.refused);
+                    report::say(format_args!(
+                        "gleaner: rank {rank} turned {address} away: {reason} (so far {callers} callers were)"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Reads what has come on a link.
+    fn read(&mut self, peer: Peer) {
+        for _ in 0..TURN {
+            let Some(link) = self.io.links.get_mut(&peer) else { return };
+            let received = match link.poll_received() {
+                Poll::Pending => return,
+                Poll::Ready(received) => received,
+            };
+            self.io.worker.hear(peer, self.io.now);
+            let ended = match received.map(|message| self.received(peer, message)) {
+                Ok(Ok(())) => None,
+                // Nobody can know better who is to blame.
+                Ok(Err(what)) => {
+                    let (rank, step) = (peer.0, self.io.worker.step);
+                    self.io.link(peer).ignore();
+                    return self.io.fail(Failure {
+                        rank,
+                        step,
+                        reason: format!("it broke the rules: {what}"),
+                    });
+                }
+                Err(_) if self.io.worker.has_left(peer) => Some(String::new()),
+                // Who reads what nobody has sent knows it first-hand, and what is said to the peer still arrives.
+                Err(error @ (LinkError::Damaged { .. } | LinkError::TooLong { .. })) => {
+                    let (rank, step) = (peer.0, self.io.worker.step);
+                    self.io.link(peer).ignore();
+                    return self.io.fail(Failure { rank, step, reason: error.to_string() });
+                }
+                Err(LinkError::Closed { .. }) => {
+                    Some("its connection closed without a goodbye: it died or was killed".to_owned())
+                }
+                Err(error) => Some(format!("its connection broke: {error}")),
+            };
+            match ended {
+                None => {}
+                Some(reason) => return self.io.ended(peer, (!reason.is_empty()).then_some(reason)),
+            }
+            self.settle();
+        }
+        self.ready.push(peer);
+    }
+
+    fn received(&mut self, peer: Peer, Message { tag, payload }: Message) -> Result<(), Broken> {
+        let Self { io, actors, notes, volleys, .. } = self;
+        match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
+            Topic::Alive if io.positions.told(peer, &payload) => {}
+            Topic::Alive => return Err("its sign of life makes no sense"),
+            Topic::Bags(id) => {
+                io.link(peer).charge(id.gradient, &payload)?;
+                match actors.range_mut(..=id.gradient).next_back() {
+                    Some((_, actor)) if io.steps.expects(id) => actor.arrived(id, peer, payload, io),
+                    // Of a step that was cancelled, or of a gradient that is gone.
+                    _ => io.consume(peer, id.gradient, cost(&payload)),
+                }
+                self.look_for_end(peer);
+            }
+            Topic::Probe { round, .. } => {
+                io.link(peer).charge(PROBE, &payload)?;
+                io.consume(peer, PROBE, cost(&payload));
+                volleys.arrived(peer, round, io);
+                self.look_for_end(peer);
+            }
+            Topic::Credit { gradient } => {
+                if gradient != PROBE && gradient > io.gradients + EARLY {
+                    return Err("it gives credit for gradients that nobody has");
+                }
+                io.link(peer).allow(gradient, &payload)?;
+                io.touch(peer);
+            }
+            Topic::Note { call, .. } => notes.heard(peer, call, &payload, io)?,
+            Topic::Cancel(id) => {
+                let word = Word::decode(&payload).ok_or("its words about cancelling make no sense")?;
+                io.steps.heard(peer.0, id, word)?;
+            }
+            Topic::Silence => {
+                let told = Silence::decode(&payload, io.workers);
+                let told = told.ok_or("what it says about silence makes no sense")?;
+                io.worker.handle(Event::Told(told), io.now);
+            }
+            Topic::Bye => {
+                io.link(peer).parted(&payload)?;
+                self.look_for_end(peer);
+            }
+            Topic::AllCame => io.worker.handle(Event::AllCame(peer), io.now),
+            Topic::Abort => {
+                let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;
+                io.link(peer).ignore();
+                io.worker.handle(Event::News(peer, failure), io.now);
+                io.end(peer);
+            }
+        }
+        if self.io.links.get(&peer).is_some_and(Link::is_deaf) {
+            return Err("it goes on sending and does not read the answers");
+        }
+        Ok(())
+    }
+
+    /// Whether a peer has said goodbye and all its bags have come.
+    fn look_for_end(&mut self, peer: Peer) {
+        if !self.io.link(peer).has_left() {
+            return;
+        }
+        self.io.touch(peer);
+        self.io.worker.handle(Event::Left(peer), self.io.now);
+        self.io.steps.left(peer.0);
+        // What was decided by that comes before what can no longer come.
+        self.follow();
+        let Self { io, actors, notes, volleys, .. } = self;
+        actors.values_mut().for_each(|actor| actor.left(peer, io));
+        notes.left(peer, io);
+        volleys.left(peer, io);
+    }
+
+    /// Does all that follows from what happened.
+    fn settle(&mut self) {
+        self.follow();
+        self.io.flush();
+        // Flushing may end links.
+        self.follow();
+        self.retire();
+        if let Some((_, until)) = &mut self.leaving
+            && let Some(at) = *until
+        {
+            let is_idle = self.actors.values().all(|actor| actor.is_idle());
+            if is_idle || at <= self.io.now || self.io.worker.failure().is_some() {
+                *until = None;
+                self.io.worker.handle(Event::Leave, self.io.now);
+                self.follow();
+                self.io.flush();
+                self.follow();
+            }
+        }
+    }
+
+    /// Ends actors whose owners are gone and whose steps are over.
+    fn retire(&mut self) {
+        let Self { io, actors, retiring, .. } = self;
+        retiring.retain(|first| {
+            if actors.get(first).is_some_and(|actor| !actor.is_idle()) {
+                return true;
+            }
+            let ids = actors.remove(first).into_iter().flat_map(|actor| actor.next().0);
+            ids.for_each(|id| io.steps.remove(id.gradient));
+            false
+        });
+    }
+
+    fn follow(&mut self) {
+        loop {
+            let (deeds, actions) = (self.io.steps.deeds(), self.io.worker.actions());
+            if deeds.is_empty() && actions.is_empty() {
+                return;
+            }
+            deeds.into_iter().for_each(|deed| self.deed(deed));
+            actions.into_iter().for_each(|action| self.action(action));
+        }
+    }
+
+    fn deed(&mut self, deed: Deed) {
+        let Self { io, actors, .. } = self;
+        match deed {
+            Deed::Tell(rank, id, word) => io.tell(Peer(rank), Topic::Cancel(id), word.encode()),
+            Deed::Discard(id) => io.discard(id),
+            Deed::Stand(id, stand) => {
+                if let Some((_, actor)) = actors.range_mut(..=id.gradient).next_back() {
+                    actor.stand(id, stand, io);
+                }
+            }
+        }
+    }
+
+    fn action(&mut self, action: Action) {
+        let io = &mut self.io;
+        match action {
+            Action::Send(peer, topic, payload) => io.tell(peer, topic, payload),
+            Action::GiveUp => io.links.values_mut().for_each(|link| link.give_up()),
+            Action::Close(peer) => {
+                io.link(peer).close();
+                io.touch(peer);
+            }
+            Action::Part(peer) => {
+                io.link(peer).part();
+                io.touch(peer);
+            }
+            Action::Ignore(peer) => io.link(peer).ignore(),
+            Action::Report(failure) => {
+                // The reader of this worker's standard error may be slow: the others are told first.
+                io.flush();
+                report::failed(&failure);
+            }
+            Action::Fail(failure) => {
+                let _ = self.failure.set(failure.clone());
+                self.actors.values_mut().for_each(|actor| actor.fail(&failure));
+                self.notes.fail();
+                self.volleys.fail();
+                for answer in self.failing.drain(..) {
+                    let _ = answer.send(failure.clone());
+                }
+            }
+            Action::Leave => {
+                self.has_left = true;
+                if let Some((left, _)) = self.leaving.take() {
+                    let _ = left.send(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What the I/O thread does from time to time: signs of life, silence, and a look at who waits for whom.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use gleaner_transport::Peer;
+
+use super::Engine;
+use crate::algorithm::Waiting;
+use crate::failure::Failure;
+use crate::report;
+
+/// After how long the wait for each peer is told of next.
+pub(super) type Warnings = HashMap<Peer, Duration>;
+
+impl Engine {
+    /// Looks at the clock.
+    pub(super) fn tick(&mut self) {
+        self.io.now = Instant::now();
+        if self.io.moves()
+            && let Some((_, Some(until))) = &mut self.leaving
+        {
+            *until = self.io.now + self.timeout;
+        }
+        // After a pause of this process, signs of life may lie here unread.
+        for peer in self.io.worker.overdue(self.io.now) {
+            self.read(peer);
+        }
+        self.io.worker.tick(self.io.now);
+        let since = self.io.now.checked_sub(self.timeout / 6);
+        let (steps, calls) = (self.io.steps.positions(), self.notes.position());
+        for (peer, link) in &mut self.io.links {
+            if since.is_some_and(|since| link.live(since, calls, &steps)) {
+                self.ready.push(*peer);
+            }
+        }
+        self.look_at_waits();
+        self.io.offer();
+    }
+
+    /// Tells of waits that are longer than the time-out, and ends the job where one would never end.
+    fn look_at_waits(&mut self) {
+        let Self { io, actors, notes, warnings, timeout, .. } = self;
+        let mut waits: Vec<Waiting> = actors.values().flat_map(|actor| actor.waits()).collect();
+        waits.retain(|wait| io.now.duration_since(wait.since) >= *timeout);
+        warnings.retain(|peer, _| waits.iter().any(|wait| wait.from == *peer));
+        for Waiting { id, step, from, since } in waits {
+            let waited = io.now.duration_since(since);
+            let came = io.link(from).came();
+            let Some(seen) = io.positions.seen_from(id, from, came) else { continue };
+            let there = step.saturating_add_signed(seen.ahead.into());
+            // It waits until this rank makes the call, and this rank's program waits for it.
+            let crossed =
+                (notes.position().0, true) == seen.calls && !notes.position().1 && io.mailbox.is_blocked();
+            let reason = if seen.is_lost() {
+                format!("it is past step {step}, in which {} needs more from it", io.rank)
+            } else if crossed {
+                format!("it waits in a call of all ranks while {} waits for it in step {step}", io.rank)
+            } else {
+                String::new()
+            };
+            // By then one that cannot be told that the step was cancelled has been named.
+            if !reason.is_empty() && waited >= 2 * *timeout {
+                let reason = format!(
+                    "{reason}: the two can never meet; all ranks must take the same steps and make the same calls"
+                );
+                return io.fail(Failure { rank: from.0, step: Some(there), reason });
+            }
+            let next = warnings.entry(from).or_insert(*timeout);
+            if waited >= *next {
+                *next = 2 * waited;
+                report::say(format_args!(
+                    "gleaner: {} has waited {:.1} s in step {step} for {from}, which is alive and {} step {there}",
+                    io.rank,
+                    waited.as_secs_f64(),
+                    if seen.has_begun { "in" } else { "before" }
+                ));
+            }
+        }
+    }
+}

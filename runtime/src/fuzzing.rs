@@ -1,0 +1,68 @@
+//! What decoders and the reader of checkpoints make of any bytes, for the fuzz targets. Nothing here is for use.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use gleaner_transport::Tag;
+
+use crate::failure::Failure;
+use crate::silence::Silence;
+use crate::steps::Word;
+use crate::tag::Topic;
+use crate::{checkpoint, checksum, notes, report};
+
+/// One decoder of what workers tell each other, or the launcher, by the first byte; the others are for it. What can be read can
+/// be written and read again.
+pub fn decode(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 7 {
+        0 => {
+            let Some(tag) = bytes.first_chunk().map(|tag| Tag(u64::from_le_bytes(*tag))) else { return };
+            if let Some(topic) = Topic::of(tag) {
+                assert_eq!(topic.tag(), tag);
+            }
+        }
+        1 => {
+            if let Some(word) = Word::decode(bytes) {
+                assert_eq!(word.encode(), bytes);
+            }
+        }
+        2 => {
+            let Some((workers, bytes)) = bytes.split_first() else { return };
+            if let Some(silence) = Silence::decode(bytes, u32::from(*workers)) {
+                assert_eq!(silence.encode(), bytes);
+                assert!(silence.at != silence.from && silence.at.max(silence.from) < u32::from(*workers));
+            }
+        }
+        3 => {
+            if let Some((heads, rest)) = notes::read_heads(bytes) {
+                assert!(heads.len() <= 255 && rest.len() < bytes.len());
+            }
+        }
+        4 => {
+            let answer = notes::read_answer(Bytes::copy_from_slice(bytes));
+            assert!(answer.notes.iter().map(|note| note.len()).sum::<usize>() <= bytes.len());
+        }
+        5 => {
+            if let Ok(failure) = serde_json::from_slice::<Failure>(bytes) {
+                let again = serde_json::to_vec(&failure).expect("a failure can be written");
+                assert_eq!(serde_json::from_slice::<Failure>(&again).expect("and read"), failure);
+            }
+        }
+        _ => drop(report::parse(bytes)),
+    }
+}
+
+/// The reader of checkpoints. Where the first byte is odd, the file gets the checksum that it should have, so that what lies
+/// behind it is reached too. What can be read can be written and read again.
+pub fn residual_file(bytes: &[u8]) {
+    let Some((flag, bytes)) = bytes.split_first() else { return };
+    let (path, mut file) = (Path::new("fuzzed"), bytes.to_vec());
+    if flag % 2 == 1 {
+        let _ = checksum::seal(&mut file);
+    }
+    if let Ok(state) = checkpoint::read(path, &file) {
+        let again = checkpoint::write(path, &state).expect("what was read can be written");
+        assert_eq!(checkpoint::read(path, &again).expect("and read"), state);
+    }
+}

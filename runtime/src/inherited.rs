@@ -1,0 +1,49 @@
+//! Descriptors that the launcher hands on to a worker: each is taken over once.
+
+use std::collections::BTreeSet;
+use std::fs::{self, FileType};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use crate::environment::ConfigError;
+
+/// Names the descriptor from which a worker reads the job's secret: a pipe.
+pub(crate) const SECRET: &str = "GLEANER_SECRET_FD";
+
+/// Names the descriptor at which rank 0 listens: a socket that is bound to the rendezvous.
+pub(crate) const LISTENER: &str = "GLEANER_LISTENER_FD";
+
+/// Which were taken over by this process.
+static TAKEN: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
+
+/// Takes over the descriptor with that number, which such a variable says and which must be of that kind.
+///
+/// # Errors
+/// One that was taken over before, is not open, or is something else.
+pub(crate) fn take(
+    name: &'static str,
+    number: &str,
+    is_it: fn(&FileType) -> bool,
+) -> Result<OwnedFd, ConfigError> {
+    let refused = |why| ConfigError::Descriptor { name, number: number.to_owned(), why };
+    let descriptor: RawFd = match number.trim().parse() {
+        Ok(descriptor @ 3..) => descriptor,
+        _ => return Err(refused("is no number above 2")),
+    };
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if taken.contains(&descriptor) {
+        return Err(refused("was taken before: a process joins the job of its launcher once"));
+    }
+    match fs::metadata(format!("/dev/fd/{descriptor}")).map(|metadata| metadata.file_type()) {
+        Err(_) => {
+            Err(refused("is not open: whatever stands between the launcher and this program must hand it on"))
+        }
+        Ok(kind) if !is_it(&kind) => Err(refused("is something else than the launcher handed on")),
+        Ok(_) => {
+            taken.insert(descriptor);
+            // SAFETY: it is open and of the right kind, as was just seen; the launcher opened it for this process, in which
+            // nobody else knows of it; and it is taken over once.
+            Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the actors on the I/O thread share: links, what has come, what is decided about steps, and this worker's life.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use gleaner_algorithms::Rank;
+use gleaner_algorithms::schedule::Outgoing;
+use gleaner_transport::{Message, Network, Peer};
+
+use crate::compute::{Compute, Task};
+use crate::failure::Failure;
+use crate::inbox::Inbox;
+use crate::link::{Link, cost};
+use crate::mailbox::{Bell, Mailbox};
+use crate::positions::Positions;
+use crate::steps::Steps;
+use crate::tag::{StepId, Topic};
+use crate::timeline::Recorder;
+use crate::worker::{Event, Worker};
+
+/// See the module.
+pub(crate) struct Io {
+    pub(crate) rank: Rank,
+    pub(crate) workers: u32,
+    /// The rank that gathers, decides and judges.
+    pub(crate) coordinator: Rank,
+    pub(crate) epoch: u16,
+    /// Numbers of gradients that were given out so far.
+    pub(crate) gradients: u32,
+    pub(crate) now: Instant,
+    pub(crate) worker: Worker,
+    pub(crate) steps: Steps,
+    pub(crate) inbox: Inbox,
+    pub(crate) positions: Positions,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) links: HashMap<Peer, Link>,
+    pub(crate) network: Box<dyn Network>,
+    pub(crate) recorder: Arc<Recorder>,
+    bell: Arc<Bell>,
+    /// Links that have something to write.
+    dirty: Vec<Peer>,
+    compute: Compute,
+    /// Tasks that found the queue full.
+    tasks: VecDeque<Task>,
+    /// Memory for what executions send.
+    outbox: Vec<Outgoing>,
+}
+
+impl Io {
+    pub(crate) fn new(
+        network: Box<dyn Network>,
+        worker: Worker,
+        (mailbox, bell): (Mailbox, Arc<Bell>),
+        compute: Compute,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        let (rank, workers, coordinator) = (Rank(network.peer().0), network.workers(), Rank(0));
+        Self {
+            rank,
+            workers,
+            coordinator,
+            epoch: 0,
+            gradients: 0,
+            now: Instant::now(),
+            worker,
+            steps: Steps::new(rank.0, workers, coordinator.0),
+            inbox: Inbox::default(),
+            positions: Positions::default(),
+            mailbox,
+            links: HashMap::new(),
+            network,
+            recorder,
+            bell,
+            dirty: Vec::new(),
+            compute,
+            tasks: VecDeque::new(),
+            outbox: Vec::new(),
+        }
+    }
+
+    /// The link to a peer; it is opened if there is none yet.
+    pub(crate) fn link(&mut self, peer: Peer) -> &mut Link {
+        self.links.entry(peer).or_insert_with(|| {
+            self.network.open(peer);
+            self.worker.handle(Event::Reached(peer), self.now);
+            Link::new(self.bell.of(peer), self.now)
+        })
+    }
+
+    /// A link is up, opened by either side.
+    pub(crate) fn connect(&mut self, peer: Peer, transport: Box<dyn gleaner_transport::Link>) {
+        let link = self.links.entry(peer).or_insert_with(|| Link::new(self.bell.of(peer), self.now));
+        link.connect(transport);
+        self.worker.handle(Event::Up(peer), self.now);
+        self.touch(peer);
+    }
+
+    /// A link has ended: in peace, or for this reason.
+    pub(crate) fn ended(&mut self, peer: Peer, reason: Option<String>) {
+        self.link(peer).disconnect();
+        let event = reason.map_or(Event::Ended(peer), |reason| Event::Broken(peer, reason));
+        self.worker.handle(event, self.now);
+    }
+
+    /// Sends a message, in order with all others of its lane; opens the link if there is none yet.
+    pub(crate) fn send(&mut self, to: Peer, message: Message) {
+        self.link(to).send(message);
+        self.touch(to);
+    }
+
+    /// Sends control data.
+    pub(crate) fn tell(&mut self, to: Peer, topic: Topic, payload: Vec<u8>) {
+        self.send(to, Message { tag: topic.tag(), payload: payload.into() });
+    }
+
+    /// Lets a peer have so many bytes of a gradient waiting here.
+    pub(crate) fn widen(&mut self, peer: Peer, gradient: u32, window: u64) {
+        self.link(peer).widen(gradient, window);
+        self.touch(peer);
+    }
+
+    /// Bytes of a gradient were taken in or thrown away.
+    pub(crate) fn consume(&mut self, peer: Peer, gradient: u32, bytes: u64) {
+        if self.links.get_mut(&peer).is_some_and(|link| link.consume(gradient, bytes)) {
+            self.touch(peer);
+        }
+    }
+
+    /// Throws away what waits for a step, on both ends of the links.
+    pub(crate) fn discard(&mut self, id: StepId) {
+        let tag = Topic::Bags(id).tag();
+        for (peer, payload) in self.inbox.clear(tag) {
+            self.consume(peer, id.gradient, cost(&payload));
+        }
+        self.links.values_mut().for_each(|link| link.discard(tag));
+    }
+
+    /// The job cannot go on.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.worker.handle(Event::Failed(failure), self.now);
+    }
+
+    /// A link has something to write, or the transport may take more.
+    pub(crate) fn touch(&mut self, peer: Peer) {
+        if !self.dirty.contains(&peer) {
+            self.dirty.push(peer);
+        }
+    }
+
+    /// Writes what can be written now.
+    pub(crate) fn flush(&mut self) {
+        while let Some(peer) = self.dirty.pop() {
+            if self.links.get_mut(&peer).is_some_and(|link| link.flush(self.now)) {
+                self.worker.handle(Event::Written(peer), self.now);
+                self.end(peer);
+            }
+        }
+    }
+
+    /// Drops a link whose both directions have ended.
+    pub(crate) fn end(&mut self, peer: Peer) {
+        if self.links.get_mut(&peer).is_some_and(Link::end) {
+            self.worker.handle(Event::Ended(peer), self.now);
+        }
+    }
+
+    /// Takes bytes that have moved as signs of life, and of what is still to be sent. Says whether any have.
+    pub(crate) fn moves(&mut self) -> bool {
+        let mut any = false;
+        for (peer, link) in &mut self.links {
+            let (sent, received) = link.moves(self.now);
+            if received {
+                self.worker.hear(*peer, self.now);
+            }
+            if sent {
+                self.worker.extend(*peer, self.now);
+            }
+            any |= sent || received;
+        }
+        any
+    }
+
+    /// Lets a compute thread do something.
+    pub(crate) fn compute(&mut self, task: Task) {
+        self.tasks.push_back(task);
+        self.offer();
+    }
+
+    /// Hands tasks in that found the queue full.
+    pub(crate) fn offer(&mut self) {
+        while let Some(task) = self.tasks.pop_front() {
+            if let Err(task) = self.compute.offer(task) {
+                self.tasks.push_front(task);
+                return;
+            }
+        }
+    }
+
+    /// An empty list for what an execution sends, to be [kept](Self::keep) for the next.
+    pub(crate) fn outbox(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    pub(crate) fn keep(&mut self, outbox: Vec<Outgoing>) {
+        self.outbox = outbox;
+    }
+}

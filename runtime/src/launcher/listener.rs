@@ -1,0 +1,41 @@
+//! The socket at which rank 0 will listen, bound by the launcher and handed on by inheritance.
+
+use std::io;
+use std::net::ToSocketAddrs;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// The numbers that a shell can close and has no use for itself.
+const NUMBERS: RangeInclusive<i32> = 5..=9;
+
+/// See the module. It does not listen yet: who comes too early is refused, and tries again.
+pub(super) struct Listener(OwnedFd);
+
+impl Listener {
+    /// Binds it, if the port is free and there is a number for it.
+    pub(super) fn bind(host: &str, port: u16) -> Option<Listener> {
+        let address = (host, port).to_socket_addrs().ok()?.next()?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).ok()?;
+        socket.bind(&address.into()).ok()?;
+        let mut descriptor = OwnedFd::from(socket);
+        let mut low = Vec::new();
+        while descriptor.as_raw_fd() < *NUMBERS.start() {
+            let higher = descriptor.try_clone().ok()?;
+            low.push(std::mem::replace(&mut descriptor, higher));
+        }
+        NUMBERS.contains(&descriptor.as_raw_fd()).then_some(Listener(descriptor))
+    }
+
+    /// The number of its descriptor, here and wherever it is inherited.
+    pub(super) fn number(&self) -> String {
+        self.0.as_raw_fd().to_string()
+    }
+
+    /// Lets what is started meanwhile inherit it, and closes it here.
+    pub(super) fn hand_on<T>(self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        SockRef::from(&self.0).set_cloexec(false)?;
+        start()
+    }
+}

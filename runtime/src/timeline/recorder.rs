@@ -1,0 +1,224 @@
+//! What is recorded, and how it is written down.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Clock;
+use crate::tag::StepId;
+
+/// Characters of an event as they are expected; few have more.
+pub(super) const LINE: usize = 128;
+
+/// What a worker does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Chooses entries and prepares messages.
+    Select,
+    /// Needs a payload of this rank in this latency round.
+    Receive { from: u32, round: u64, bytes: usize },
+    /// Hands a payload to the link.
+    Send { to: u32, bytes: usize },
+    /// Takes received entries in.
+    Merge,
+    /// Takes what was delivered out of the residual.
+    Commit,
+    /// The program says what.
+    Program(Cow<'static, str>),
+}
+
+/// On which track an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Track {
+    Program,
+    /// The exchange of a group, by its number in the session.
+    Group(u32),
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    track: Track,
+    step: u64,
+    what: What,
+    began: Instant,
+    took: Duration,
+}
+
+/// Where all threads of a worker record what they do, while somebody wants to know.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    is_on: AtomicBool,
+    events: Mutex<Events>,
+}
+
+#[derive(Default)]
+struct Events {
+    newest: VecDeque<Event>,
+    /// How many are kept.
+    most: usize,
+    /// How many older ones were not.
+    dropped: u64,
+}
+
+impl Recorder {
+    /// Records from now on, and keeps the newest events, so many at most.
+    pub(super) fn start(&self, most: usize) {
+        *self.events() = Events { newest: VecDeque::new(), most, dropped: 0 };
+        self.is_on.store(true, Ordering::Release);
+    }
+
+    /// A group's exchange did this from `began` until now.
+    pub(crate) fn group(&self, id: StepId, step: u64, what: What, began: Instant) {
+        self.add(Track::Group(id.gradient), step, what, began..Instant::now());
+    }
+
+    /// The program did this.
+    pub(crate) fn program(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
+        if self.is_on() {
+            self.add(Track::Program, step, What::Program(what.into()), during);
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Acquire)
+    }
+
+    fn add(&self, track: Track, step: u64, what: What, during: Range<Instant>) {
+        if !self.is_on() {
+            return;
+        }
+        let event =
+            Event { track, step, what, began: during.start, took: during.end.duration_since(during.start) };
+        let mut events = self.events();
+        if events.newest.len() == events.most {
+            events.newest.pop_front();
+            events.dropped += 1;
+        }
+        events.newest.push_back(event);
+    }
+
+    /// Records no more. All events of a rank in trace-event JSON, one a line with a comma behind it, in at most so many
+    /// bytes: of more, the newest.
+    pub(super) fn stop(&self, rank: u32, clock: &Clock, most: usize) -> String {
+        self.is_on.store(false, Ordering::Release);
+        let Events { newest, mut dropped, .. } = std::mem::take(&mut *self.events());
+        let mut tracks: Vec<Track> = Vec::new();
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        for event in newest.iter().rev() {
+            let line = event.line(rank, clock);
+            bytes += line.len();
+            if bytes > most {
+                dropped += (newest.len() - lines.len()) as u64;
+                break;
+            }
+            lines.push(line);
+            if !tracks.contains(&event.track) {
+                tracks.push(event.track);
+            }
+        }
+        let mut text = named("process_name", rank, 0, &process(rank, dropped));
+        text += &tracks
+            .iter()
+            .map(|track| named("thread_name", rank, track.number(), &track.name()))
+            .collect::<String>();
+        lines.iter().rev().for_each(|line| text += line);
+        text
+    }
+
+    fn events(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn process(rank: u32, dropped: u64) -> String {
+    match dropped {
+        0 => format!("rank {rank}"),
+        _ => format!("rank {rank} ({dropped} earlier events left out)"),
+    }
+}
+
+/// A line that gives a process or a thread its name.
+fn named(kind: &str, rank: u32, track: u64, name: &str) -> String {
+    let name = serde_json::Value::from(name);
+    format!(
+        "{{\"ph\":\"M\",\"name\":\"{kind}\",\"pid\":{rank},\"tid\":{track},\"args\":{{\"name\":{name}}}}},\n"
+    )
+}
+
+impl Track {
+    fn number(self) -> u64 {
+        match self {
+            Self::Program => 0,
+            Self::Group(number) => 1 + u64::from(number),
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Program => "program".to_owned(),
+            Self::Group(number) => format!("exchange {number}"),
+        }
+    }
+}
+
+impl Event {
+    fn line(&self, rank: u32, clock: &Clock) -> String {
+        let name = match &self.what {
+            What::Select => "select".into(),
+            What::Receive { from, .. } => format!("receive from {from}").into(),
+            What::Send { to, .. } => format!("send to {to}").into(),
+            What::Merge => "merge".into(),
+            What::Commit => "commit".into(),
+            What::Program(name) => name.clone(),
+        };
+        let name = serde_json::Value::from(&*name);
+        let (at, took) = (clock.microseconds(self.began), self.took.as_secs_f64() * 1e6);
+        let mut line = String::with_capacity(LINE);
+        // Writing to a string cannot fail.
+        let _ = match self.what {
+            What::Send { .. } => write!(line, "{{\"ph\":\"i\",\"s\":\"t\",\"name\":{name},\"ts\":{at:.3}"),
+            _ => write!(line, "{{\"ph\":\"X\",\"name\":{name},\"ts\":{at:.3},\"dur\":{took:.3}"),
+        };
+        let track = self.track.number();
+        let _ = write!(line, ",\"pid\":{rank},\"tid\":{track},\"args\":{{\"step\":{}", self.step);
+        let _ = match self.what {
+            What::Receive { from, round, bytes } => {
+                write!(line, ",\"from\":{from},\"round\":{round},\"bytes\":{bytes}")
+            }
+            What::Send { to, bytes } => write!(line, ",\"to\":{to},\"bytes\":{bytes}"),
+            _ => Ok(()),
+        };
+        line + "}},\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The newest are kept, and the track says how many are not there.
+    #[test]
+    fn it_keeps_the_newest_events() {
+        let recorder = Recorder::default();
+        let (clock, began) = (Clock::own(), Instant::now());
+        let program =
+            |steps: std::ops::Range<u64>| steps.for_each(|step| recorder.program(step, "p", began..began));
+        program(0..9);
+        assert!(!recorder.stop(1, &clock, 1000).contains("step"), "it was not on");
+        recorder.start(4);
+        program(0..9);
+        let text = recorder.stop(1, &clock, 1000);
+        let steps: Vec<&str> = text.matches("\"step\":").collect();
+        assert_eq!(steps.len(), 4);
+        assert!(text.contains("\"step\":5") && text.contains("rank 1 (5 earlier events left out)"), "{text}");
+        recorder.start(9);
+        program(0..9);
+        let text = recorder.stop(0, &clock, 200);
+        assert!(text.contains("\"step\":8") && !text.contains("\"step\":6"), "{text}");
+        assert!(text.contains("earlier events left out"), "{text}");
+    }
+}

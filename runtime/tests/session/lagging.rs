@@ -1,0 +1,109 @@
+//! Ranks that are in different steps: one that is late is waited for, and told of; one that can never come ends the job.
+
+use std::process::Command;
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_runtime::{Error, Failure, Session};
+use gleaner_transport::{LinkError, Message, Network, Peer, Tag, memory};
+
+use crate::changed::Changed;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Takes bags of step 3 for bags of step 2, as a rank does that has fallen out of step.
+fn shift(Message { tag, payload }: Message) -> Result<Message, LinkError> {
+    let is_shifted = !tag.is_control() && tag.0 & 0xff_ffff == 3;
+    Ok(Message { tag: Tag(tag.0 - u64::from(is_shifted)), payload })
+}
+
+/// Takes five steps of which each rank sends one message, and pauses before the third.
+fn steps(session: &Session, pause: Duration) -> Result<(), Error> {
+    let mut reducer = session.reducer("r", 8, Method::named("recursive-doubling").unwrap())?;
+    for step in 0..5 {
+        if step == 2 {
+            std::thread::sleep(pause);
+        }
+        reducer.start(&[1.0; 8])?.wait()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn steps_that_can_never_meet_end_the_job() {
+    let mut networks = memory::networks(2).into_iter();
+    let (zero, one) = (networks.next().unwrap(), networks.next().unwrap());
+    let rank = |session: Session| match steps(&session, Duration::ZERO) {
+        Err(Error::Failed(failure)) => failure,
+        other => panic!("expected a failure and found {other:?}"),
+    };
+    let zero =
+        std::thread::spawn(move || rank(Session::over(async { Ok(Changed(zero, shift)) }, TIMEOUT).unwrap()));
+    let one = std::thread::spawn(move || rank(Session::over(async { Ok(one) }, TIMEOUT).unwrap()));
+    let reason = "it is past step 3, in which rank 0 needs more from it: the two can never meet; all ranks must take the same \
+                  steps and make the same calls";
+    let expected = Failure { rank: 1, step: Some(4), reason: reason.to_owned() };
+    assert_eq!([zero.join().unwrap(), one.join().unwrap()], [expected.clone(), expected]);
+}
+
+/// A rank that takes fewer steps than the others waits for them in a call, and they wait for it in a step.
+#[test]
+fn a_call_and_a_step_that_wait_for_each_other_end_the_job() {
+    let ranks: Vec<_> = memory::networks(3)
+        .into_iter()
+        .map(|network| {
+            std::thread::spawn(move || {
+                let steps = if network.peer() == Peer(1) { 4 } else { 6 };
+                let session = Session::over(async { Ok(network) }, TIMEOUT).unwrap();
+                let mut reducer = session.reducer("r", 8, Method::ring()).unwrap();
+                let mut job = (0..steps).map(|_| reducer.start(&[1.0; 8])?.wait().map(drop));
+                match job.by_ref().collect::<Result<(), _>>().and_then(|()| session.barrier()) {
+                    Err(Error::Failed(failure)) => failure,
+                    other => panic!("expected a failure and found {other:?}"),
+                }
+            })
+        })
+        .collect();
+    for rank in ranks {
+        let failure = rank.join().unwrap();
+        assert_eq!((failure.rank, failure.step), (1, Some(4)), "{failure}");
+        assert!(failure.reason.starts_with("it waits in a call of all ranks while rank "), "{failure}");
+    }
+}
+
+const LATE: &str = "GLEANER_TEST_LATE";
+
+/// Not a test of its own: as a process of its own, a job of two whose second rank evaluates for long.
+#[test]
+fn late_process() {
+    if std::env::var_os(LATE).is_none() {
+        return;
+    }
+    let ranks: Vec<_> = memory::networks(2)
+        .into_iter()
+        .map(|network| {
+            std::thread::spawn(move || {
+                let pause = TIMEOUT * 7 / 2 * network.peer().0;
+                let session = Session::over(async { Ok(network) }, TIMEOUT).unwrap();
+                steps(&session, pause).unwrap();
+                session.barrier().unwrap();
+            })
+        })
+        .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+#[test]
+fn one_that_is_late_is_told_of_and_waited_for() {
+    let mut late = Command::new(std::env::current_exe().unwrap());
+    let late =
+        late.args(["--exact", "lagging::late_process", "--nocapture"]).env(LATE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert!(late.status.success(), "{said}");
+    let told: Vec<_> = said.lines().filter(|line| line.contains("has waited")).collect();
+    assert_eq!(told.len(), 2, "after one time-out and after two: {said}");
+    for line in told {
+        assert!(line.starts_with("gleaner: rank 0 has waited "), "{line}");
+        assert!(line.contains(" s in step 2 for rank 1, which is alive and before step 2"), "{line}");
+    }
+}

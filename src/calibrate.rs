@@ -1,0 +1,120 @@
+//! `gleaner calibrate`: what selecting and exchanging take in a job, and lines fitted to it (OMGS-SGD, §V-B and Fig. 2).
+
+pub mod file;
+mod measure;
+mod told;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_algorithms::collectives::RoutineError;
+use gleaner_runtime::launcher::LaunchError;
+use gleaner_runtime::staged::StagedError;
+use gleaner_runtime::{Config, ConfigError, Error};
+use gleaner_testbed::drawing::DrawError;
+use gleaner_testbed::quantity;
+
+use crate::bench::picture::probe;
+use crate::choice::{Choice, ChoiceError};
+use crate::crew::{self, Role};
+use crate::report;
+
+/// Measure what selecting and exchanging take in a job, and fit the cost model's lines to it
+///
+/// All ranks synchronise synthetic gradients of several sizes, by a method and by a dense ring, for some seconds. What gleaner
+/// merge-plan reckons with instead of a forecast.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    gleaner launch -n 4 -- gleaner calibrate --method spardl --out calibration.json\n  \
+    gleaner calibrate --workers 4 --method topka --density 0.001 --svg fits.svg")]
+pub struct Calibrate {
+    /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    workers: u32,
+    #[command(flatten)]
+    choice: Choice,
+    /// Store the fits in this file, for gleaner merge-plan --calibration
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draw what was measured and fitted into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the fits as one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// How long a silent worker counts as alive [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    timeout: Option<Duration>,
+}
+
+/// Why nothing was calibrated.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// A choice that is left to measurements.
+    #[error(
+        "a calibration is of one method, and auto would choose one for each size; name a method by --method"
+    )]
+    Auto,
+    /// Nothing to exchange.
+    #[error("a job of one worker exchanges nothing that could be measured; start at least two")]
+    Alone,
+    /// Times that are no lines.
+    #[error("a clock that stood still: the fits need times above 0; measure again")]
+    Fit,
+    /// A method that cannot run.
+    #[error(transparent)]
+    Routine(#[from] RoutineError),
+    /// Workers that cannot be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// No place in a job.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A job that failed.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// No picture.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// No file.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// No output.
+    #[error("the report cannot be printed: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Runs it, as a worker or as the launcher of workers; gives the exit code.
+pub fn run(calibrate: &Calibrate) -> Result<u8, CalibrateError> {
+    let method = calibrate.choice.method()?;
+    if method.is_auto() {
+        return Err(CalibrateError::Auto);
+    }
+    let files = || calibrate.out.iter().chain(&calibrate.svg);
+    if !Config::is_worker() {
+        if calibrate.workers < 2 {
+            return Err(CalibrateError::Alone);
+        }
+        // Before it takes long to find out.
+        measure::check(&method, calibrate.workers)?;
+        files().try_for_each(|path| probe(path))?;
+    }
+    if let Role::Launched(code) = crew::assemble(calibrate.workers, "calibrate", calibrate.timeout)? {
+        return Ok(code);
+    }
+    let Some(calibration) = measure::measure(&method, calibrate.timeout, files())? else { return Ok(0) };
+    let json = || serde_json::to_string_pretty(&calibration).unwrap_or_default() + "\n";
+    // Before the files: what took long to measure is not lost with one of them.
+    report::print(&if calibrate.json { json() } else { told::table(&calibration) })?;
+    if let Some(path) = &calibrate.out {
+        report::save(path, &json())?;
+    }
+    if let Some(path) = &calibrate.svg {
+        report::save(path, &told::svg(&calibration)?)?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,210 @@
+//! A calibration as it is stored: what was measured where, the lines fitted to it, and by how much they miss.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::merging::{Affine, Line, Misfit};
+use gleaner_testbed::quantity::Rate;
+use gleaner_testbed::record::Machine;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format that this program writes.
+const VERSION: u32 = 1;
+
+/// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
+const SAME_RATE: f64 = 0.25;
+
+/// A line, and by how much it misses what was measured, as shares of that.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// What any group costs, in seconds.
+    pub fixed: f64,
+    /// What each entry of the gradient costs besides, in seconds.
+    pub per_entry: f64,
+    /// The root of the mean square of the relative errors.
+    pub rms: f64,
+    /// The largest relative error.
+    pub most: f64,
+}
+
+/// What was measured with a gradient of so many entries: medians of the slowest rank, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    /// Entries of the gradient, n.
+    pub entries: usize,
+    /// Selection.
+    pub select: f64,
+    /// From when the exchange begins until the update is there.
+    pub exchange: f64,
+    /// The exchange of all entries, over a ring.
+    pub dense: f64,
+    /// What the cost model forecasts for selection and exchange together.
+    pub forecast: f64,
+}
+
+/// What `gleaner calibrate` stores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// [`VERSION`].
+    version: u32,
+    /// The method, with its density.
+    pub method: String,
+    /// How many workers there were, P.
+    pub workers: u32,
+    /// Rank 0's machine.
+    pub machine: Machine,
+    /// How long a round of small messages takes, in seconds: by the probe.
+    pub latency: f64,
+    /// What a worker receives in a second while it sends as much: by the probe.
+    pub bytes_per_second: f64,
+    /// a + γ n: to select.
+    pub select: Fit,
+    /// γ of γ n log2 n, OMGS-SGD's equation 10 with ρ in it, and by how much that misses.
+    pub growth: Fit,
+    /// α + β n: to exchange what was selected.
+    pub exchange: Fit,
+    /// α + β n of a dense exchange over a ring.
+    pub dense: Fit,
+    /// What was measured, by the number of entries.
+    pub samples: Vec<Sample>,
+}
+
+/// What a calibration is wanted for.
+pub struct Wanted<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The number of workers, if it is asked for.
+    pub workers: Option<u32>,
+    /// The rate of links, if it is asked for.
+    pub rate: Option<Rate>,
+}
+
+/// A calibration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    /// No file.
+    #[error("the calibration cannot be read from {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// Another file.
+    #[error("{} is no calibration: {what}; expected what gleaner calibrate --out wrote", path.display())]
+    Format { path: PathBuf, what: String },
+    /// Of something else.
+    #[error("{} is of another {what}: it was measured with {found}, and {wanted} is planned for; calibrate again there", path.display())]
+    Other { path: PathBuf, what: &'static str, found: String, wanted: String },
+}
+
+impl Fit {
+    /// A line with its error.
+    pub fn new(line: Line, misfit: Misfit) -> Self {
+        Self { fixed: line.fixed, per_entry: line.per_entry, rms: misfit.rms, most: misfit.most }
+    }
+
+    /// The line.
+    pub fn line(&self) -> Line {
+        Line { fixed: self.fixed, per_entry: self.per_entry }
+    }
+}
+
+impl Calibration {
+    /// What was measured, and the lines through it. None where times are no lines: fewer than two sizes, or a time of 0.
+    pub fn of(
+        method: &Method,
+        workers: u32,
+        machine: Machine,
+        (latency, bytes_per_second): (f64, f64),
+        samples: Vec<Sample>,
+    ) -> Option<Self> {
+        let places =
+            |of: fn(&Sample) -> f64| samples.iter().map(|s| (s.entries as f64, of(s))).collect::<Vec<_>>();
+        let fit = |of| {
+            let places = places(of);
+            let line = Line::fit(&places)?;
+            Some(Fit::new(line, Misfit::of(&places, |n| line.fixed + line.per_entry * n)))
+        };
+        let selections = places(|s| s.select);
+        let gamma = gleaner_algorithms::merging::fit_growth(&selections)?;
+        let misfit = Misfit::of(&selections, |n| gamma * gleaner_algorithms::merging::growth(n));
+        Some(Self {
+            version: VERSION,
+            method: method.to_string(),
+            workers,
+            machine,
+            latency,
+            bytes_per_second,
+            select: fit(|s| s.select)?,
+            growth: Fit::new(Line { fixed: 0.0, per_entry: gamma }, misfit),
+            exchange: fit(|s| s.exchange)?,
+            dense: fit(|s| s.dense)?,
+            samples,
+        })
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// A file that is not there, or is no calibration of this version with costs that are finite and at least 0.
+    pub fn read(path: &Path) -> Result<Self, CalibrationError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| CalibrationError::Read { path: path.into(), source })?;
+        let wrong = |what| CalibrationError::Format { path: path.into(), what };
+        let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if calibration.version != VERSION {
+            return Err(wrong(format!(
+                "it has version {}, and this program reads {VERSION}",
+                calibration.version
+            )));
+        }
+        let Self { select, growth, exchange, dense, .. } = &calibration;
+        let fits = [select, growth, exchange, dense].map(|fit| [fit.fixed, fit.per_entry]);
+        if let Some(number) = fits.as_flattened().iter().find(|number| !number.is_finite() || **number < 0.0)
+        {
+            return Err(wrong(format!("a cost in it is {number} s")));
+        }
+        Ok(calibration)
+    }
+
+    /// Refuses what was measured on another machine or network, or with another method or number of workers.
+    ///
+    /// # Errors
+    /// The first thing that differs.
+    pub fn check(&self, path: &Path, wanted: &Wanted<'_>) -> Result<(), CalibrationError> {
+        let other = |what, found: String, wanted: String| {
+            Err(CalibrationError::Other { path: path.into(), what, found, wanted })
+        };
+        let method = wanted.method.to_string();
+        if self.method != method {
+            return other("method", self.method.clone(), method);
+        }
+        if let Some(workers) = wanted.workers.filter(|&workers| workers != self.workers) {
+            return other("number of workers", self.workers.to_string(), workers.to_string());
+        }
+        let here = gleaner_testbed::experiment::this_machine();
+        let machine = |machine: &Machine| format!("{} cores of {}", machine.cores, machine.processor);
+        if machine(&self.machine) != machine(&here) {
+            return other("machine", machine(&self.machine), machine(&here));
+        }
+        if let Some(rate) = wanted.rate {
+            let asked = rate.bytes_per_second();
+            if (self.bytes_per_second / asked - 1.0).abs() > SAME_RATE {
+                let found = format!("{:.1} mbit/s a link", self.bytes_per_second * 8e-6);
+                return other("network", found, format!("{:.1} mbit/s", asked * 8e-6));
+            }
+        }
+        Ok(())
+    }
+
+    /// What groups cost with its method.
+    pub fn costs(&self) -> Affine {
+        Affine { select: self.select.line(), exchange: self.exchange.line() }
+    }
+
+    /// What groups cost where all entries are exchanged, over a ring.
+    pub fn dense(&self) -> Affine {
+        Affine { select: Line::default(), exchange: self.dense.line() }
+    }
+}

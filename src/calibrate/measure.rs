@@ -1,0 +1,136 @@
+//! Steps of gradients of several sizes, by the method and by a dense ring in turns.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::forecast::Model;
+use gleaner_runtime::{Config, Error, Gradients, Layout, Session};
+use gleaner_testbed::experiment::this_machine;
+use gleaner_testbed::quantity::grouped;
+use serde::{Deserialize, Serialize};
+
+use super::CalibrateError;
+use super::file::{Calibration, Sample};
+use crate::bench::gradient::Gradient;
+use crate::bench::measure::{PARAMETER, gather};
+use crate::bench::picture::probe;
+use crate::choice;
+use crate::crew::{Display, Progress};
+
+/// Numbers of entries: OMGS-SGD's range of a thousand to a million, and one more, as layers have some millions.
+const SIZES: [usize; 7] = [1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000, 4_000_000];
+
+/// Steps before those that count, in which thresholds settle, and those.
+const WARM_UP: usize = 2;
+const COUNTED: usize = 5;
+
+/// Once a step has taken so long, in seconds, larger gradients are left out, so that all takes seconds.
+const LONG: f64 = 0.3;
+
+/// So many sizes are measured however long they take.
+const FEWEST: usize = 4;
+
+/// What a step took on a rank, in seconds.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Took {
+    select: f64,
+    /// The exchange and the merging.
+    exchange: f64,
+}
+
+/// Refuses a method that cannot run among so many workers with one of the sizes.
+pub fn check(method: &Method, workers: u32) -> Result<(), CalibrateError> {
+    SIZES.iter().try_for_each(|&n| Ok(choice::k(method, workers, n).map(drop)?))
+}
+
+/// What every rank does; rank 0 gets the calibration.
+pub fn measure<'a>(
+    method: &Method,
+    timeout: Option<Duration>,
+    files: impl Iterator<Item = &'a PathBuf>,
+) -> Result<Option<Calibration>, CalibrateError> {
+    let mut config = Config::from_environment()?;
+    config.timeout = timeout.unwrap_or(config.timeout);
+    let session = Session::join_as(config)?;
+    run(&session, method, files).inspect_err(|error| {
+        // All ranks are to know why; where the job had failed before, they do.
+        session.abort(error);
+    })
+}
+
+fn run<'a>(
+    session: &Session,
+    method: &Method,
+    mut files: impl Iterator<Item = &'a PathBuf>,
+) -> Result<Option<Calibration>, CalibrateError> {
+    let (rank, workers) = (session.rank(), session.world_size() as u32);
+    if workers < 2 {
+        return Err(CalibrateError::Alone);
+    }
+    check(method, workers)?;
+    if rank == 0 {
+        files.try_for_each(|path| probe(path))?;
+    }
+    let probed = session.probe(SIZES[SIZES.len() - 1])?;
+    let display = (rank == 0).then(Display::new);
+    let mut samples: Vec<Sample> = Vec::new();
+    for (i, &n) in SIZES.iter().enumerate() {
+        if i >= FEWEST && samples.last().is_some_and(|s| s.dense.max(s.select + s.exchange) > LONG) {
+            break;
+        }
+        let layout = Layout::new().parameter(PARAMETER, n);
+        let mut both =
+            [session.gradients(&layout, method.clone())?, session.gradients(&layout, Method::ring())?];
+        let mut taken = [Vec::new(), Vec::new()];
+        let mut gradient = vec![0.0; n];
+        for step in 0..WARM_UP + COUNTED {
+            Gradient::of(1, rank as u64, step as u64).fill(&mut gradient);
+            for (gradients, taken) in both.iter_mut().zip(&mut taken) {
+                let took = timed(session, gradients, &gradient)?;
+                if step >= WARM_UP {
+                    taken.push(took);
+                }
+            }
+            if let Some(display) = &display {
+                let steps = WARM_UP + COUNTED;
+                let (done, of) = ((i * steps + step + 1) as u64, (SIZES.len() * steps) as u64);
+                display.show(&Progress { done, of, note: format!("{} entries", grouped(n as u64)) });
+            }
+        }
+        let [sparse, dense] = taken.each_ref().map(|taken| median(taken));
+        let model = Model::new(probed.network, probed.speed, method, n)?;
+        let forecast = model.forecast(method.clone(), workers, n)?.seconds;
+        let (select, exchange) = (sparse.select, sparse.exchange);
+        samples.push(Sample { entries: n, select, exchange, dense: dense.select + dense.exchange, forecast });
+    }
+    let network = (probed.network.latency.as_secs_f64(), probed.network.bytes_per_second);
+    if rank > 0 {
+        return Ok(None);
+    }
+    let calibration = Calibration::of(method, workers, this_machine(), network, samples);
+    Ok(Some(calibration.ok_or(CalibrateError::Fit)?))
+}
+
+/// What a step takes on the slowest rank.
+fn timed(session: &Session, gradients: &mut Gradients, gradient: &[f32]) -> Result<Took, Error> {
+    session.barrier()?;
+    gradients.ready(PARAMETER, gradient)?;
+    drop(gradients.wait()?);
+    let times = gradients.times();
+    let own =
+        Took { select: times.select.as_secs_f64(), exchange: (times.exchange + times.merge).as_secs_f64() };
+    let most =
+        |a: Took, b: Took| Took { select: a.select.max(b.select), exchange: a.exchange.max(b.exchange) };
+    Ok(gather(session, &own)?.into_iter().fold(own, most))
+}
+
+/// The median of both parts, each by itself.
+fn median(taken: &[Took]) -> Took {
+    let of = |part: fn(&Took) -> f64| {
+        let mut parts: Vec<f64> = taken.iter().map(part).collect();
+        parts.sort_by(f64::total_cmp);
+        parts[parts.len() / 2]
+    };
+    Took { select: of(|took| took.select), exchange: of(|took| took.exchange) }
+}

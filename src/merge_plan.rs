@@ -1,0 +1,226 @@
+//! `gleaner merge-plan`: which layers of a model travel together on a network, and what that takes.
+
+mod draw;
+pub mod layers;
+mod paper;
+pub mod table;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::forecast::{Model, Network, Speed};
+use gleaner_algorithms::merging::{Costs, MergingError, Optimal, Place, Predicted, Problem, evaluate, named};
+use gleaner_runtime::staged::StagedError;
+use gleaner_testbed::drawing::DrawError;
+use gleaner_testbed::quantity::{self, Rate};
+
+use crate::calibrate::file::{Calibration, CalibrationError, Wanted};
+use crate::choice::{self, Choice, ChoiceError};
+use crate::plan::compare;
+use crate::report;
+use layers::{Layers, LayersError};
+use table::{Plan, Row};
+
+/// Show which layers of a model should travel together, and what an iteration then takes
+///
+/// Compares all merging strategies on one evaluator: OMGS-SGD's, with layer times that are given, and with costs that are forecast
+/// for a network or were measured by gleaner calibrate. Needs no gradients and no network.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    gleaner merge-plan --model resnet50 --backward 120ms --workers 16 --density 0.001\n  \
+    gleaner merge-plan --layers times.csv --calibration calibration.json --svg pipelines.svg\n  \
+    gleaner merge-plan --paper")]
+pub struct MergePlan {
+    /// A model whose layers are known; with --layers, the model that these have to be of
+    #[arg(long, value_name = "MODEL", value_parser = layers::known(), required_unless_present_any = ["layers", "paper"])]
+    model: Option<String>,
+    /// Layers in the order in which backpropagation finishes them, as CSV with the header name,entries,seconds, or as JSON
+    #[arg(long, value_name = "FILE")]
+    layers: Option<PathBuf>,
+    /// The backward pass, shared out to all layers alike, where no times of layers are given
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    backward: Option<Duration>,
+    /// The forward pass [default: what the file of layers says, or half of the backward pass]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    forward: Option<Duration>,
+    #[command(flatten)]
+    choice: Choice,
+    /// Where selection runs
+    #[arg(long, value_name = "WHERE", default_value = "beside")]
+    select_in: SelectIn,
+    /// The number of workers, P
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), required_unless_present_any = ["calibration", "paper"])]
+    workers: Option<u32>,
+    /// The time that a message takes besides its transfer, α [default: 50us]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, conflicts_with = "calibration")]
+    latency: Option<Duration>,
+    /// What a link carries in each direction [default: 1gbit]
+    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    rate: Option<Rate>,
+    /// What a worker takes: nanoseconds per entry selected from, encoded, merged and (dense) added, and per message
+    #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed, conflicts_with = "calibration")]
+    speed: Speed,
+    /// Costs that gleaner calibrate measured, instead of a forecast
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Draw the pipelines of OMGS-SGD's Fig. 1 for this model into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Print OMGS-SGD's Tables V and VI and what its Fig. 4 shows, beside what the evaluator makes of its models
+    #[arg(long, conflicts_with_all = ["model", "layers", "backward", "forward", "select_in", "workers", "latency", "rate", "speed", "calibration", "svg", "json", "method", "density", "k"])]
+    paper: bool,
+}
+
+/// Where selection runs: [`Place`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SelectIn {
+    /// In the thread of the backward pass, which waits for it: OMGS-SGD, equation 6
+    Backward,
+    /// Beside the backward pass, as here
+    Beside,
+}
+
+impl SelectIn {
+    fn place(self) -> Place {
+        match self {
+            SelectIn::Backward => Place::InBackward,
+            SelectIn::Beside => Place::Beside,
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum MergePlanError {
+    /// A choice of method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// Layers that cannot be read.
+    #[error(transparent)]
+    Layers(#[from] LayersError),
+    /// A calibration that cannot be read, or is of something else.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    /// Costs that cannot be.
+    #[error(transparent)]
+    Merging(#[from] MergingError),
+    /// A method that cannot be reckoned with.
+    #[error(transparent)]
+    Routine(#[from] RoutineError),
+    /// A choice that is left to measurements.
+    #[error(
+        "a calibration is of one method, and auto would choose one; name the method that was calibrated by --method"
+    )]
+    Auto,
+    /// No picture.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// No file.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// Nobody reads the report.
+    #[error("the report cannot be printed: {0}")]
+    Print(io::Error),
+}
+
+/// Runs the command.
+pub fn run(arguments: &MergePlan) -> Result<(), MergePlanError> {
+    let text = if arguments.paper { paper::report()? } else { plan(arguments)? };
+    report::print(&text).map_err(MergePlanError::Print)
+}
+
+fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
+    let times = (arguments.forward, arguments.backward);
+    let layers = Layers::find(arguments.model.as_deref(), arguments.layers.as_deref(), times)?;
+    let choice = arguments.choice.method()?;
+    let n = layers.entries();
+    let place = arguments.select_in.place();
+    if let Some(path) = &arguments.calibration {
+        if choice.is_auto() {
+            return Err(MergePlanError::Auto);
+        }
+        let calibration = Calibration::read(path)?;
+        calibration
+            .check(path, &Wanted { method: &choice, workers: arguments.workers, rate: arguments.rate })?;
+        let costs = (&calibration.costs() as &dyn Costs, &calibration.dense() as &dyn Costs);
+        let from = format!("costs of {}", path.display());
+        return told(arguments, &layers, (&choice, calibration.workers), place, costs, &from);
+    }
+    // Not missing without a calibration.
+    let workers = arguments.workers.unwrap_or(1);
+    let latency = arguments.latency.unwrap_or(LATENCY);
+    let rate = match arguments.rate {
+        Some(rate) => rate,
+        None => quantity::rate(RATE).map_err(|error| LayersError::Quantity(error.to_string()))?,
+    };
+    choice::k(&choice, workers, n)?;
+    let network = Network { latency, bytes_per_second: rate.bytes_per_second() };
+    let model = Model::new(network, arguments.speed, &choice, n)?;
+    let candidates = match choice.is_auto() {
+        true => choice.candidates(workers, n).map_err(RoutineError::from)?,
+        false => vec![choice],
+    };
+    let mut best: Option<(f64, &Method)> = None;
+    for method in &candidates {
+        let costs = Predicted { model: &model, method, workers };
+        let iteration = Optimal::solve(&Problem { pass: &layers.pass, costs: &costs, place })?.iteration;
+        if best.is_none_or(|(least, _)| iteration < least) {
+            best = Some((iteration, method));
+        }
+    }
+    let ring = Method::ring();
+    let method = best.map_or(&ring, |(_, method)| method);
+    let costs = Predicted { model: &model, method, workers };
+    let dense = Predicted { model: &model, method: &ring, workers };
+    let from = format!("links of {rate} and {latency:?}");
+    told(arguments, &layers, (method, workers), place, (&costs, &dense), &from)
+}
+
+/// What α is where nobody says it.
+const LATENCY: Duration = Duration::from_micros(50);
+
+/// What links carry where nobody says it.
+const RATE: &str = "1gbit";
+
+/// All strategies for one method's costs, and what layer-wise dense exchange takes: the report, and the picture.
+fn told(
+    arguments: &MergePlan,
+    layers: &Layers,
+    (method, workers): (&Method, u32),
+    place: Place,
+    (costs, dense): (&dyn Costs, &dyn Costs),
+    from: &str,
+) -> Result<String, MergePlanError> {
+    let problem = Problem { pass: &layers.pass, costs, place };
+    let solution = Optimal::solve(&problem)?;
+    let rows = Row::all(&problem)?;
+    let dense = Problem { pass: &layers.pass, costs: dense, place };
+    let dense_layers = evaluate(&dense, &named("layer-wise")?.group(&dense)?)?;
+    let plan = Plan {
+        model: &layers.model,
+        layers: &layers.told,
+        share: layers.share,
+        forward: layers.pass.forward(),
+        backward: layers.pass.backward(),
+        method: method.to_string(),
+        label: method.label(),
+        workers,
+        select_in: place,
+        from,
+        largest_frontier: solution.largest_frontier,
+        strategies: rows,
+        dense: Row::of("P-SGD", &dense_layers, solution.iteration),
+    };
+    if let Some(path) = &arguments.svg {
+        let picture = draw::svg(&plan, &layers.pass, (&problem, &dense_layers))?;
+        report::save(path, &picture)?;
+    }
+    Ok(if arguments.json { plan.json() } else { plan.table(arguments.svg.as_deref()) })
+}

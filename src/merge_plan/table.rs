@@ -1,0 +1,173 @@
+//! A plan as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use gleaner_algorithms::merging::{
+    MergingError, Optimal, Place, Problem, STRATEGIES, Strategy, Timeline, evaluate,
+};
+use gleaner_testbed::quantity::grouped;
+use serde::{Serialize, Serializer};
+
+use super::layers::Told;
+use crate::report::{columns, ms};
+
+/// What a strategy makes of the layers. The names are those of the JSON object; times are in seconds.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub strategy: &'static str,
+    pub groups: usize,
+    /// Behind how many layers each group ends.
+    pub ends: Vec<usize>,
+    pub iteration: f64,
+    /// By how much selection ends after the backward pass alone would.
+    pub selecting: f64,
+    pub non_overlapped: f64,
+    /// The share of the exchange that is under way while something is computed or selected.
+    pub hidden: f64,
+    /// The iteration, divided by that of `optimal`.
+    pub ratio: f64,
+}
+
+impl Row {
+    /// Of a timeline, where the optimum takes so long.
+    pub fn of(strategy: &'static str, timeline: &Timeline, optimum: f64) -> Self {
+        let exchange: f64 =
+            timeline.groups.iter().map(|group| group.exchange.end - group.exchange.begin).sum();
+        Self {
+            strategy,
+            groups: timeline.groups.len(),
+            ends: timeline.groups.iter().map(|group| group.layers.end).collect(),
+            iteration: timeline.iteration,
+            selecting: timeline.selecting,
+            non_overlapped: timeline.non_overlapped,
+            hidden: if exchange > 0.0 { 1.0 - timeline.non_overlapped / exchange } else { 0.0 },
+            ratio: timeline.iteration / optimum.max(f64::MIN_POSITIVE),
+        }
+    }
+
+    /// All strategies, in their order.
+    pub fn all(problem: &Problem<'_>) -> Result<Vec<Self>, MergingError> {
+        let timeline = |strategy: &dyn Strategy| evaluate(problem, &strategy.group(problem)?);
+        let optimum = timeline(&Optimal)?.iteration;
+        STRATEGIES
+            .iter()
+            .map(|strategy| {
+                let strategy = strategy();
+                Ok(Self::of(strategy.name(), &timeline(&*strategy)?, optimum))
+            })
+            .collect()
+    }
+}
+
+/// Everything that is reported. The names are those of the JSON object; times are in seconds.
+#[derive(Debug, Serialize)]
+pub struct Plan<'a> {
+    pub model: &'a str,
+    pub layers: &'a [Told],
+    /// Where the layers' times come from.
+    #[serde(rename = "times")]
+    pub share: &'static str,
+    pub forward: f64,
+    pub backward: f64,
+    pub method: String,
+    #[serde(skip)]
+    pub label: String,
+    pub workers: u32,
+    #[serde(serialize_with = "place")]
+    pub select_in: Place,
+    /// Where costs come from.
+    #[serde(rename = "costs")]
+    pub from: &'a str,
+    pub largest_frontier: usize,
+    pub strategies: Vec<Row>,
+    /// Every layer by itself, dense, over a ring.
+    pub dense: Row,
+}
+
+fn place<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match place {
+        Place::InBackward => "backward",
+        Place::Beside => "beside",
+    })
+}
+
+impl Plan<'_> {
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        // Numbers and names always serialise.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// As a table.
+    pub fn table(&self, picture: Option<&Path>) -> String {
+        let header =
+            ["strategy", "groups", "iteration", "selection", "non-overlapped", "hidden", "/ optimal"];
+        let mut cells = vec![header.map(String::from).to_vec()];
+        for row in self.strategies.iter().chain([&self.dense]) {
+            cells.push(vec![
+                if std::ptr::eq(row, &self.dense) {
+                    "layer-wise, dense (P-SGD)".into()
+                } else {
+                    row.strategy.to_owned()
+                },
+                row.groups.to_string(),
+                ms(row.iteration),
+                ms(row.selecting),
+                ms(row.non_overlapped),
+                format!("{:.0}%", 100.0 * row.hidden),
+                format!("{:.3}", row.ratio),
+            ]);
+        }
+        let entries: usize = self.layers.iter().map(|layer| layer.entries).sum();
+        let mut text = format!(
+            "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} among {} workers, {}, selection {}; times in ms\n\n{}",
+            self.model,
+            self.layers.len(),
+            grouped(entries as u64),
+            ms(self.forward),
+            ms(self.backward),
+            self.share,
+            self.label,
+            self.workers,
+            self.from,
+            match self.select_in {
+                Place::InBackward => "in the backward pass",
+                Place::Beside => "beside the backward pass",
+            },
+            columns(&cells)
+        );
+        if let Some(optimal) = self.strategies.iter().find(|row| row.strategy == Optimal.name()) {
+            let _ = write!(
+                text,
+                "\noptimal merges {} layers, from the last of the network to the first; largest frontier {}\n",
+                lengths(&optimal.ends),
+                self.largest_frontier
+            );
+        }
+        if let Some(picture) = picture {
+            let _ = writeln!(text, "\nThe picture is in {}.", picture.display());
+        }
+        text
+    }
+}
+
+/// How many layers each group has, those of equal length in a row together: `3 × 1 + 4 + 2 × 5`.
+pub fn lengths(ends: &[usize]) -> String {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let lengths: Vec<usize> = starts.zip(ends).map(|(from, to)| to - from).collect();
+    let runs = lengths.chunk_by(|a, b| a == b).map(|run| match run.len() {
+        1 => run[0].to_string(),
+        times => format!("{times} × {}", run[0]),
+    });
+    runs.collect::<Vec<_>>().join(" + ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lengths_of_groups_are_told_in_runs() {
+        assert_eq!(super::lengths(&[1, 2, 3, 7, 12, 17]), "3 × 1 + 4 + 2 × 5");
+        assert_eq!(super::lengths(&[9]), "9");
+    }
+}

@@ -1,0 +1,185 @@
+//! How long an iteration takes, with which method and merging: groups of layers by the evaluator, what they cost by the simulation.
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::merging::{Cost, Costs, MergingError, Optimal, Place, Problem, evaluate, named};
+use gleaner_testbed::quantity::grouped;
+use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
+use serde::Serialize;
+
+use super::table::{Refused, bar};
+use super::{Simulate, bench_gradient};
+use crate::merge_plan::layers::Layers;
+use crate::merge_plan::table::lengths;
+use crate::report::{columns, ms};
+
+/// The smallest group that is simulated; smaller ones cost as much.
+const SMALLEST: usize = 1024;
+
+/// By how many times each size that is simulated is larger than the one before.
+const STEP: usize = 4;
+
+/// Costs of groups as the simulation has them at some sizes; on a line between two of them.
+struct Simulated {
+    /// By increasing numbers of entries.
+    points: Vec<(usize, Cost)>,
+}
+
+impl Simulated {
+    /// The steps of gradients of several sizes, up to n entries.
+    fn of(
+        simulate: &Simulate,
+        method: &Method,
+        (network, machine): (&Network, &Machine),
+        n: usize,
+    ) -> Result<Self, String> {
+        let workers = network.hosts.len() as u32;
+        let mut sizes: Vec<usize> = std::iter::successors(Some(n), |size| Some(size / STEP))
+            .take_while(|&size| size > SMALLEST)
+            .collect();
+        sizes.push(SMALLEST.min(n));
+        let cost = |size: usize| {
+            let bags = simulate.bags(method, network, size, Steps::default())?;
+            let (traces, network) =
+                simulation::traces_on(network, method, (workers, size), bags, &bench_gradient)
+                    .map_err(|error| error.to_string())?;
+            let replayed = calibration::median(&traces, machine, &network, false);
+            let slowest = replayed.slowest();
+            Ok((size, Cost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
+        };
+        let points = sizes.into_iter().rev().map(cost).collect::<Result<_, String>>()?;
+        Ok(Self { points })
+    }
+}
+
+impl Costs for Simulated {
+    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+        let next = self.points.partition_point(|(size, _)| *size < entries).min(self.points.len() - 1);
+        let (size, cost) = self.points[next];
+        let Some((before, less)) = next.checked_sub(1).map(|before| self.points[before]) else {
+            return Ok(cost);
+        };
+        let share = (entries as f64 - before as f64) / (size as f64 - before as f64);
+        let between = |less: f64, more: f64| less + share * (more - less);
+        Ok(Cost {
+            select: between(less.select, cost.select),
+            exchange: between(less.exchange, cost.exchange),
+        })
+    }
+}
+
+/// The iteration of one method. The names are those of the JSON object; times are in seconds.
+#[derive(Debug, Serialize)]
+struct Row {
+    method: String,
+    /// Behind how many layers each group of the optimum ends.
+    ends: Vec<usize>,
+    /// Merged as the optimum is.
+    iteration: f64,
+    non_overlapped: f64,
+    /// All layers at once, and each by itself.
+    single: f64,
+    layer_wise: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Iterations<'a> {
+    model: &'a str,
+    workers: u32,
+    params: usize,
+    forward: f64,
+    backward: f64,
+    methods: Vec<Row>,
+    refused: Vec<Refused>,
+}
+
+/// Predicts an iteration with each method, and says which merging it takes.
+pub fn run(simulate: &Simulate) -> Result<String, String> {
+    let Some(workers) = simulate.workers else { return Err("expected --workers".into()) };
+    let times =
+        (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
+    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)
+        .map_err(|error| error.to_string())?;
+    let (machine, network) = (super::machine(simulate.machine.as_deref())?, simulate.network(workers)?);
+    let n = layers.entries();
+    let methods = simulate.choice.methods();
+    let bar = bar(methods.len() as u64);
+    let (mut rows, mut refused) = (Vec::new(), Vec::new());
+    for (name, method) in methods {
+        bar.set_message(name.clone());
+        let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
+            let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
+            row(method.label(), &layers, &costs).map_err(|error| error.to_string())
+        });
+        match predicted {
+            Ok(row) => rows.push(row),
+            Err(reason) if simulate.choice.is_all() => refused.push(Refused { method: name, reason }),
+            Err(reason) => return Err(reason),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    rows.sort_by(|a, b| a.iteration.total_cmp(&b.iteration));
+    let (forward, backward) = (layers.pass.forward(), layers.pass.backward());
+    let told =
+        Iterations { model: &layers.model, workers, params: n, forward, backward, methods: rows, refused };
+    if simulate.json {
+        return Ok(serde_json::to_string(&told).unwrap_or_default() + "\n");
+    }
+    Ok(table(&told, &layers, simulate))
+}
+
+fn row(method: String, layers: &Layers, costs: &Simulated) -> Result<Row, MergingError> {
+    let problem = Problem { pass: &layers.pass, costs, place: Place::Beside };
+    let takes =
+        |name: &str| Ok::<_, MergingError>(evaluate(&problem, &named(name)?.group(&problem)?)?.iteration);
+    let optimal = evaluate(&problem, &Optimal::solve(&problem)?.grouping)?;
+    Ok(Row {
+        method,
+        ends: optimal.groups.iter().map(|group| group.layers.end).collect(),
+        iteration: optimal.iteration,
+        non_overlapped: optimal.non_overlapped,
+        single: takes("single")?,
+        layer_wise: takes("layer-wise")?,
+    })
+}
+
+fn table(told: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
+    let header = ["method", "groups", "iteration", "non-overlapped", "all at once", "layer-wise"];
+    let mut cells = vec![header.map(String::from).to_vec()];
+    for row in &told.methods {
+        cells.push(vec![
+            row.method.clone(),
+            row.ends.len().to_string(),
+            ms(row.iteration),
+            ms(row.non_overlapped),
+            ms(row.single),
+            ms(row.layer_wise),
+        ]);
+    }
+    let mut text = format!(
+        "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}",
+        told.model,
+        layers.told.len(),
+        grouped(told.params as u64),
+        ms(told.forward),
+        ms(told.backward),
+        layers.share,
+        told.workers,
+        simulate.links(),
+        columns(&cells)
+    );
+    for Refused { method, reason } in &told.refused {
+        text += &format!("\n{method} cannot run: {reason}");
+    }
+    if !told.refused.is_empty() {
+        text.push('\n');
+    }
+    if let Some(best) = told.methods.first() {
+        text += &format!(
+            "\n{} is the fastest, with {} layers merged, from the last of the network to the first.\n",
+            best.method,
+            lengths(&best.ends)
+        );
+    }
+    text
+}

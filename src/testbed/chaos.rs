@@ -1,0 +1,160 @@
+//! `gleaner testbed chaos`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use gleaner_testbed::campaign::{self, Course, Courses, Judged, Phase, Row, Settings, tally, worker};
+use gleaner_testbed::experiment::Interrupt;
+use gleaner_testbed::quantity;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner testbed chaos --runs 1000
+  gleaner testbed chaos --runs 28 --seed 7 --json
+  gleaner testbed chaos --seed 7 --only 17                (that job again, and what it says)
+
+The exit code is 0 if nothing was wrong, 1 if anything was, 130 after Ctrl-C and 143 after SIGTERM.";
+
+/// Disturb jobs at random moments, and ask whether they end as they must
+///
+/// Every job is one of real processes on emulated hosts. Faults take turns: kill, stop, cut, slow link, flood, full disk, full
+/// or unread standard error, changed bytes, unequal steps, or nothing at all; moments are spread evenly over the parts of a job's
+/// life. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Chaos {
+    /// How many jobs
+    #[arg(long, value_name = "N", default_value_t = 140)]
+    runs: u64,
+    /// What all faults and moments follow from; random if not said
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Only the job of this number
+    #[arg(long, value_name = "K", conflicts_with = "runs")]
+    only: Option<u64>,
+    /// Workers of each job; 2 to 8, drawn for each, if not said
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(2..=32))]
+    workers: Option<u32>,
+    /// How long a silent worker counts as alive
+    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = quantity::duration)]
+    timeout: Duration,
+    /// How many jobs run at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    at_once: u8,
+    /// One JSON object on standard output instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// A worker of these jobs
+#[derive(Debug, Args)]
+pub struct ChaosWorker {
+    /// Where it tells what it does
+    folder: PathBuf,
+}
+
+/// Runs a worker.
+pub fn work(worker: &ChaosWorker) -> Result<ExitCode, String> {
+    worker::run(&worker.folder).map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+}
+
+/// Runs a campaign.
+pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
+    let program =
+        std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
+    // A hasher of the standard library is seeded at random.
+    let random = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 44;
+    let seed = chaos.seed.unwrap_or_else(random);
+    let settings = Settings {
+        program,
+        workers: chaos.workers,
+        timeout: chaos.timeout,
+        at_once: if chaos.only.is_some() { 1 } else { chaos.at_once.into() },
+        seed,
+    };
+    let numbers = chaos.only.map_or(0..chaos.runs, |only| only..only + 1);
+    let interrupt = Interrupt::listen().map_err(|error| format!("signals cannot be listened to: {error}"))?;
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
+    let bar = ProgressBar::new(numbers.end - numbers.start);
+    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.tick();
+    let started = Instant::now();
+    let workers = chaos.workers.map_or_else(String::new, |workers| format!(" --workers {workers}"));
+    let again = format!("gleaner testbed chaos{workers} --timeout {}ms", chaos.timeout.as_millis());
+    let on_end = |judged: &Judged| {
+        bar.inc(1);
+        bar.set_message(judged.plan.to_string());
+        if judged.wrong.is_empty() && chaos.only.is_none() {
+            return;
+        }
+        bar.suspend(|| {
+            gleaner_runtime::report::say(told(
+                judged,
+                &format!("{again} --seed {seed} --only {}", judged.plan.number),
+            ))
+        });
+    };
+    let done = campaign::run(&settings, numbers, on_end, || interrupt.code().is_some());
+    bar.finish_and_clear();
+    let (courses, judged) = done.map_err(|error| error.to_string())?;
+    let rows = tally(&judged);
+    let wrong = judged.iter().filter(|judged| !judged.wrong.is_empty()).count();
+    let seconds = started.elapsed().as_secs_f64();
+    let text = if chaos.json {
+        let object = json!({
+            "seed": seed, "runs": judged.len(), "wrong": wrong, "seconds": seconds, "faults": rows,
+            "jobs": judged,
+        });
+        format!("{object}\n")
+    } else {
+        table(seed, seconds, &courses, &rows, &judged)
+    };
+    report::print(&text).map_err(|e| e.to_string())?;
+    Ok(ExitCode::from(interrupt.code().unwrap_or(u8::from(wrong > 0))))
+}
+
+fn told(judged: &Judged, again: &str) -> String {
+    let mut text = format!("{}, after {:.2} s: ", judged.plan, judged.seconds);
+    text += &if judged.wrong.is_empty() { "nothing wrong".to_owned() } else { judged.wrong.join("; ") };
+    judged.said.lines().for_each(|line| text += &format!("\n    {line}"));
+    text + &format!("\n  again: {again}")
+}
+
+fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], judged: &[Judged]) -> String {
+    // Of the fewest workers, and of the most.
+    let span = |of: &dyn Fn(&Course) -> f64| -> (f64, f64) {
+        let mut all = courses.values().map(of);
+        let first = all.next().unwrap_or_default();
+        (first, all.next_back().unwrap_or(first))
+    };
+    let (few, many) = span(&|course| course.whole.as_secs_f64());
+    let sizes = courses.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mut text = format!(
+        "{} jobs of {sizes} workers in {seconds:.0} s, seed {seed}; undisturbed, one takes {few:.2} to {many:.2} s\n\n",
+        judged.len(),
+    );
+    text += "part of a worker's life     undisturbed  struck\n";
+    for (at, phase) in Phase::ALL.iter().enumerate() {
+        let struck = judged.iter().filter(|judged| judged.struck == Some(*phase)).count();
+        let (few, many) = span(&|course| course.phases[at].as_secs_f64() * 1e3);
+        let _ = writeln!(text, "{phase:24} {few:>4.0} to {many:>4.0} ms {struck:>7}");
+    }
+    text.push('\n');
+    text += "fault                tried  struck  either  in time  failed  culprit right  digests equal  orphans  wrong\n";
+    rows.iter().for_each(|row| text += &line(&row.fault.to_string(), row));
+    text + &rows.iter().copied().reduce(Row::plus).map_or_else(String::new, |all| line("all", &all))
+}
+
+fn line(name: &str, row: &Row) -> String {
+    let Row { tried, struck, either, in_time, failed, named_right, digests_equal, orphans, wrong, .. } = row;
+    format!(
+        "{name:20} {tried:>5} {struck:>7} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
+    )
+}

@@ -1,0 +1,241 @@
+//! What goes wrong in a job of a campaign, to whom, and when.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What is done to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// A worker is killed.
+    Kill,
+    /// A worker is stopped and does not go on.
+    Stop,
+    /// A worker is stopped for less than the time-out.
+    Pause,
+    /// A host's link is cut and stays so.
+    Cut,
+    /// A host's link is cut for much less than the time-out.
+    ShortCut,
+    /// A host's link is cut, and mended after about the time-out.
+    MendedCut,
+    /// A host's link becomes slow.
+    SlowLink,
+    /// Another host opens connections to a worker's ports and says nothing.
+    Flood,
+    /// The disk that a worker writes its checkpoints to becomes full.
+    FullDisk,
+    /// What the launcher and a worker say goes to a full disk.
+    FullStderr,
+    /// Nobody reads what the launcher says, and a worker is killed.
+    UnreadStderr,
+    /// Bytes that a worker receives from another are changed on their way.
+    Changed,
+    /// A worker takes fewer steps than the others.
+    Unequal,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::None,
+        Self::Kill,
+        Self::Stop,
+        Self::Pause,
+        Self::Cut,
+        Self::ShortCut,
+        Self::MendedCut,
+        Self::SlowLink,
+        Self::Flood,
+        Self::FullDisk,
+        Self::FullStderr,
+        Self::UnreadStderr,
+        Self::Changed,
+        Self::Unequal,
+    ];
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "none",
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Pause => "stop, continue",
+            Self::Cut => "cut",
+            Self::ShortCut => "short cut",
+            Self::MendedCut => "cut, mended",
+            Self::SlowLink => "slow link",
+            Self::Flood => "flood",
+            Self::FullDisk => "full disk",
+            Self::FullStderr => "full stderr",
+            Self::UnreadStderr => "unread stderr, kill",
+            Self::Changed => "changed bytes",
+            Self::Unequal => "unequal steps",
+        })
+    }
+}
+
+/// A part of a job's life, as its workers tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Finding the others.
+    Joining,
+    /// Agreeing on what is to be done.
+    Agreeing,
+    /// The first step, for which links are opened.
+    FirstStep,
+    /// Steps.
+    Steps,
+    /// Writing a checkpoint.
+    Checkpoint,
+    /// Steps after it.
+    LastSteps,
+    /// Leaving the job.
+    Leaving,
+}
+
+impl Phase {
+    /// All of them, in their order.
+    pub const ALL: [Self; 7] = [
+        Self::Joining,
+        Self::Agreeing,
+        Self::FirstStep,
+        Self::Steps,
+        Self::Checkpoint,
+        Self::LastSteps,
+        Self::Leaving,
+    ];
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Joining => "joining",
+            Self::Agreeing => "agreeing",
+            Self::FirstStep => "first-step",
+            Self::Steps => "steps",
+            Self::Checkpoint => "checkpoint",
+            Self::LastSteps => "last-steps",
+            Self::Leaving => "leaving",
+        })
+    }
+}
+
+/// How many workers a job has where that is drawn.
+const WORKERS: std::ops::RangeInclusive<u32> = 2..=8;
+
+/// One job of a campaign: it follows from the campaign's seed and its number alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Its number.
+    pub number: u64,
+    /// How many workers it has.
+    pub workers: u32,
+    /// What happens.
+    pub fault: Fault,
+    /// To which worker, or its host.
+    pub victim: u32,
+    /// When: in this part of the victim's life,
+    pub phase: Phase,
+    /// after this share of what the part lasts undisturbed.
+    pub share: f64,
+    /// How much of it, where a fault knows more and less: from 0 to 1.
+    pub extent: f64,
+    /// Whether links are not encrypted.
+    pub is_plain: bool,
+}
+
+impl Plan {
+    /// Faults take turns, and of each the phases do, so that all are tried evenly; the rest is drawn. The number of workers is
+    /// drawn if it is not given.
+    pub fn of(seed: u64, number: u64, workers: Option<u32>) -> Self {
+        let (faults, phases) = (Fault::ALL.len() as u64, Phase::ALL.len() as u64);
+        let mut random = seed ^ splitmix(number);
+        let mut draw = || {
+            random = splitmix(random);
+            random
+        };
+        let unit = |random: u64| (random >> 11) as f64 / (1u64 << 53) as f64;
+        let sizes = u64::from(WORKERS.end() - WORKERS.start() + 1);
+        let drawn = WORKERS.start() + (draw() % sizes) as u32;
+        let workers = workers.unwrap_or(drawn);
+        let turn = number / faults + number % faults + splitmix(seed) % phases;
+        Self {
+            number,
+            workers,
+            fault: Fault::ALL[(number % faults) as usize],
+            victim: (draw() % u64::from(workers)) as u32,
+            phase: Phase::ALL[(turn % phases) as usize],
+            share: unit(draw()),
+            extent: unit(draw()),
+            is_plain: draw() & 1 == 1,
+        }
+    }
+
+    /// After which time the fault is undone, where it is.
+    pub fn lasts(&self, timeout: Duration) -> Option<Duration> {
+        let share = match self.fault {
+            Fault::Pause => 0.5,
+            // The kernel takes up to a second to use a link that is mended, and TCP waits longer from time to time.
+            Fault::ShortCut => 0.05 + 0.15 * self.extent,
+            Fault::MendedCut => 0.2 + 1.8 * self.extent,
+            _ => return None,
+        };
+        Some(timeout.mul_f64(share))
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, workers, fault, victim, phase, share, extent, is_plain } = self;
+        let links = if *is_plain { "plain" } else { "sealed" };
+        let (share, extent) = (100.0 * share, 100.0 * extent);
+        write!(
+            f,
+            "run {number}: {fault}, rank {victim} of {workers}, {phase} at {share:.0}%, extent {extent:.0}%, {links} links"
+        )
+    }
+}
+
+fn splitmix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn faults_phases_and_victims_are_tried_evenly() {
+        for seed in [0, 1, 99] {
+            let rounds = (Fault::ALL.len() * Phase::ALL.len()) as u64;
+            let mut tried = HashMap::new();
+            let (mut victims, mut sizes) = ([0; 4], [0; 9]);
+            for number in 0..10 * rounds {
+                let plan = Plan::of(seed, number, Some(4));
+                assert_eq!(plan, Plan::of(seed, number, Some(4)));
+                assert!((0.0..1.0).contains(&plan.share) && (0.0..1.0).contains(&plan.extent));
+                let drawn = Plan::of(seed, number, None);
+                assert!(plan.workers == 4 && drawn.victim < drawn.workers);
+                sizes[drawn.workers as usize] += 1;
+                *tried.entry((plan.fault, plan.phase.to_string())).or_insert(0) += 1;
+                victims[plan.victim as usize] += 1;
+            }
+            assert_eq!(tried.len() as u64, rounds);
+            assert!(tried.values().all(|&count| count == 10), "{tried:?}");
+            assert!(victims.iter().all(|&count| count > 10 * rounds / 8), "{victims:?}");
+            assert!(sizes[2..].iter().all(|&count| count > 10 * rounds / 14), "{sizes:?}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Connections to a worker that say nothing, and stay.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use crate::network::within;
+
+/// Connections in all, and the pause between two: 200 a second.
+const CONNECTIONS: usize = 300;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A flood, which ends when it is dropped.
+pub struct Flood {
+    is_over: Arc<AtomicBool>,
+    flood: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// Begins, from a namespace to all ports at which a process on a host listens.
+    pub fn start(from: String, to: Ipv4Addr, process: Pid) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let flood = thread::spawn(move || {
+            let pour = || {
+                let mut open = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let ports = listening(process);
+                    if open.len() < CONNECTIONS {
+                        let to = ports.iter().map(|&port| SocketAddr::from((to, port)));
+                        open.extend(to.filter_map(|to| TcpStream::connect_timeout(&to, 20 * PAUSE).ok()));
+                    }
+                    thread::sleep(PAUSE);
+                }
+                Ok(())
+            };
+            // Without the namespace the job is over, too.
+            let _ = within(&from, pour);
+        });
+        Self { is_over, flood: Some(flood) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.flood.take().into_iter().for_each(|flood| drop(flood.join()));
+    }
+}
+
+/// The ports at which anybody listens in a process's network.
+fn listening(process: Pid) -> Vec<u16> {
+    let table = fs::read_to_string(format!("/proc/{}/net/tcp", process.as_raw_nonzero())).unwrap_or_default();
+    let port = |line: &str| {
+        // number local remote state
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next()?, words.nth(1)?);
+        let (_, port) = local.split_once(':')?;
+        (state == "0A").then(|| u16::from_str_radix(port, 16).ok())?
+    };
+    table.lines().filter_map(port).collect()
+}

@@ -1,0 +1,295 @@
+//! What is asked of every job.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::fault::{Fault, Phase, Plan};
+use super::forgery::Forged;
+use super::must::{Must, culprits, must, reason, tells_link};
+use super::trial::Ended;
+
+/// A job that was judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Judged {
+    /// What was done to it.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// Seconds from the fault, or the beginning where nothing fails, to the end.
+    pub seconds: f64,
+    /// In which part of the victim's life the fault came, if it came before its end.
+    pub struck: Option<Phase>,
+    /// What must come of it.
+    pub must: Must,
+    /// Whether it ended well.
+    pub succeeded: bool,
+    /// Whether it ended by itself and in time.
+    pub in_time: bool,
+    /// Whether the rank that was struck, and it alone, was named, and the exit code is its own; of a job that failed with reason.
+    pub named_right: bool,
+    /// Whether the updates are right, as far as they came to an end.
+    pub digests_equal: bool,
+    /// Processes that were left.
+    pub orphans: usize,
+    /// What is wrong, a sentence each.
+    pub wrong: Vec<String>,
+    /// What was said on standard error.
+    pub said: String,
+}
+
+/// Judges a job, where the updates should have this digest.
+pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judged {
+    let Ended { took, bound, by_itself, code, object, said, marks, struck, forged, orphans } = ended;
+    let mut wrong = Vec::new();
+    if !by_itself {
+        wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
+    } else if took > bound {
+        wrong.push(format!("it took longer than {:.1} s", bound.as_secs_f64()));
+    }
+    let in_time = wrong.is_empty();
+    let succeeded = code == Some(0);
+    let must = must(&plan, timeout, struck, &marks[plan.victim as usize], &forged);
+    let failed = object["failed_rank"].as_u64();
+    let mut named_right = false;
+    if by_itself && !object.is_object() {
+        wrong.push("its last line on standard output is not an object".to_owned());
+    } else if by_itself && succeeded {
+        if must == Must::Fail {
+            wrong.push(format!("it ended well, in spite of {} to rank {}", plan.fault, plan.victim));
+        }
+        if failed.is_some() {
+            wrong.push(format!("it named {failed:?}, and ended with exit code 0"));
+        }
+    } else if by_itself && must == Must::Succeed {
+        // What was not struck has no reason to fail, and what passes neither.
+        wrong.push(format!("it failed with exit code {code:?}, and had no reason to"));
+    } else if by_itself {
+        let misnamed = misnamed(&plan, must, &forged, code, failed, said.as_deref());
+        named_right = misnamed.is_empty();
+        wrong.extend(misnamed);
+    }
+    let others = marks.iter().filter_map(|marks| marks.digest()).any(|found| found != digest);
+    let missing = succeeded && marks.iter().any(|marks| marks.digest().is_none());
+    let digests_equal = !others && !missing;
+    if others {
+        wrong.push("a rank's updates are not those of a job that nothing is done to".to_owned());
+    }
+    if missing {
+        wrong.push("it ended well, though a rank has not taken all steps".to_owned());
+    }
+    if orphans > 0 {
+        wrong.push(format!("{orphans} processes were left"));
+    }
+    let struck = struck.map(|struck| struck.after);
+    let said = said.unwrap_or_default();
+    let seconds = took.as_secs_f64();
+    Judged {
+        plan,
+        seconds,
+        struck,
+        must,
+        succeeded,
+        in_time,
+        named_right,
+        digests_equal,
+        orphans,
+        wrong,
+        said,
+    }
+}
+
+/// What is wrong with how a failure is told.
+fn misnamed(
+    plan: &Plan,
+    must: Must,
+    forged: &Forged,
+    code: Option<i32>,
+    failed: Option<u64>,
+    said: Option<&str>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let last = said.map(|said| said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing"));
+    if last.is_some_and(|last| tells_link(plan, must, last)) {
+        return wrong;
+    }
+    let culprits = culprits(plan, forged);
+    let Some(named) = culprits.iter().find(|&&rank| failed == Some(rank.into())) else {
+        return vec![format!("it named {failed:?} and not one of {culprits:?}")];
+    };
+    if let Some(last) = last {
+        let mut expected = reason(plan);
+        expected.push(format!("rank {named} failed"));
+        for expected in expected.iter().filter(|&expected| !last.contains(expected)) {
+            wrong.push(format!("its last line does not say \"{expected}\": {last}"));
+        }
+    }
+    if matches!(plan.fault, Fault::Kill | Fault::UnreadStderr) && code != Some(137) {
+        wrong.push(format!("its exit code is {code:?} and not 137"));
+    }
+    wrong
+}
+
+/// What is summed up of one fault.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub fault: Fault,
+    /// Jobs.
+    pub tried: usize,
+    /// Jobs that were struck before their end.
+    pub struck: usize,
+    /// Jobs that might end well or fail, or that the fault did not meet: they show little.
+    pub either: usize,
+    /// Jobs that ended by themselves and in time.
+    pub in_time: usize,
+    /// Jobs that failed.
+    pub failed: usize,
+    /// Of these, those whose culprit was named right.
+    pub named_right: usize,
+    /// Jobs in which all updates that came to an end were right.
+    pub digests_equal: usize,
+    /// Processes that were left.
+    pub orphans: usize,
+    /// Jobs with anything wrong.
+    pub wrong: usize,
+}
+
+impl Row {
+    /// Two rows as one.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            fault: self.fault,
+            tried: self.tried + other.tried,
+            struck: self.struck + other.struck,
+            either: self.either + other.either,
+            in_time: self.in_time + other.in_time,
+            failed: self.failed + other.failed,
+            named_right: self.named_right + other.named_right,
+            digests_equal: self.digests_equal + other.digests_equal,
+            orphans: self.orphans + other.orphans,
+            wrong: self.wrong + other.wrong,
+        }
+    }
+}
+
+/// The table of a campaign: a row for each fault that was tried.
+pub fn tally(judged: &[Judged]) -> Vec<Row> {
+    let row = |fault: Fault| {
+        let of: Vec<&Judged> = judged.iter().filter(|judged| judged.plan.fault == fault).collect();
+        let count = |is: fn(&Judged) -> bool| of.iter().filter(|judged| is(judged)).count();
+        Row {
+            fault,
+            tried: of.len(),
+            struck: count(|judged| judged.struck.is_some()),
+            either: count(|judged| {
+                let was_met = judged.struck.is_some() || judged.plan.fault == Fault::None;
+                judged.must == Must::Either || !was_met
+            }),
+            in_time: count(|judged| judged.in_time),
+            failed: count(|judged| !judged.succeeded),
+            named_right: count(|judged| judged.named_right),
+            digests_equal: count(|judged| judged.digests_equal),
+            orphans: of.iter().map(|judged| judged.orphans).sum(),
+            wrong: count(|judged| !judged.wrong.is_empty()),
+        }
+    };
+    Fault::ALL.into_iter().map(row).filter(|row| row.tried > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::marks::Marks;
+    use super::super::must::Struck;
+    use super::*;
+
+    fn plan(fault: Fault) -> Plan {
+        Plan { fault, victim: 2, phase: Phase::Steps, ..Plan::of(0, 3, Some(4)) }
+    }
+
+    fn ended(code: i32, failed: Option<u32>, said: &str) -> Ended {
+        let took = Duration::from_secs(1);
+        let marks = if code == 0 { "digest ab\nleft 1\n" } else { "" };
+        Ended {
+            took,
+            bound: took * 2,
+            by_itself: true,
+            code: Some(code),
+            object: json!({ "failed_rank": failed }),
+            said: Some(said.to_owned()),
+            marks: (0..4).map(|_| Marks::of(marks)).collect(),
+            struck: Some(Struck { before: Some(Phase::Steps), after: Phase::Steps }),
+            forged: Forged::default(),
+            orphans: 0,
+        }
+    }
+
+    fn wrong(fault: Fault, ended: Ended) -> Vec<String> {
+        judge(plan(fault), Duration::from_secs(4), ended, "ab").wrong
+    }
+
+    #[test]
+    fn who_names_another_or_ends_otherwise_is_wrong() {
+        let line = "gleaner launch: rank 2 failed at step 3: killed by signal 9 (SIGKILL)\n";
+        assert_eq!(wrong(Fault::Kill, ended(137, Some(2), line)), [""; 0]);
+        assert_eq!(wrong(Fault::Kill, ended(1, Some(2), line)).len(), 1);
+        assert_eq!(wrong(Fault::Stop, ended(1, Some(2), line)), [""; 0]);
+        assert_eq!(wrong(Fault::Stop, ended(1, Some(1), line)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, ended(137, Some(2), "rank 1 failed\n")).len(), 2);
+        assert_eq!(wrong(Fault::Kill, ended(137, None, "")).len(), 1);
+        assert_eq!(wrong(Fault::Unequal, ended(1, Some(2), line)).len(), 1);
+        // What is survived does not fail, and what was not struck neither.
+        assert_eq!(wrong(Fault::Pause, ended(1, Some(2), line)).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { struck: None, ..ended(137, Some(2), line) }).len(), 1);
+        // Where it cannot be read, the object is enough.
+        assert_eq!(wrong(Fault::UnreadStderr, Ended { said: None, ..ended(137, Some(2), "") }), [""; 0]);
+        assert_eq!(wrong(Fault::Kill, Ended { object: json!(null), ..ended(137, None, line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { orphans: 2, ..ended(137, Some(2), line) }).len(), 1);
+        assert_eq!(wrong(Fault::Kill, Ended { by_itself: false, ..ended(137, Some(2), line) }).len(), 1);
+        let late = Duration::from_secs(3);
+        assert_eq!(wrong(Fault::Kill, Ended { took: late, ..ended(137, Some(2), line) }).len(), 1);
+    }
+
+    #[test]
+    fn who_ends_well_in_spite_of_a_fault_or_with_other_updates_is_wrong() {
+        assert_eq!(wrong(Fault::Flood, ended(0, None, "")), [""; 0]);
+        assert_eq!(wrong(Fault::Flood, ended(0, Some(2), "")).len(), 1);
+        assert_eq!(wrong(Fault::FullDisk, ended(0, None, "")).len(), 1);
+        assert_eq!(wrong(Fault::Unequal, ended(0, None, "")).len(), 1);
+        let marks = |of: [&str; 4]| of.map(Marks::of).into_iter().collect();
+        let whole = "digest ab\n";
+        let of = |last| Ended { marks: marks([whole, whole, whole, last]), ..ended(0, None, "") };
+        assert_eq!(wrong(Fault::Flood, of("digest cd\n")).len(), 1);
+        assert_eq!(wrong(Fault::Flood, of("")).len(), 1);
+        // A cut must fail the job unless the victim had all that it needs.
+        assert_eq!(wrong(Fault::Cut, of(whole)), [""; 0]);
+        assert_eq!(wrong(Fault::Cut, Ended { marks: marks([whole, whole, "", whole]), ..of("") }).len(), 2);
+    }
+
+    /// After a cut of about the time-out, a failure may tell the link to the victim instead; after a longer one, it may not.
+    #[test]
+    fn the_link_may_be_told_where_it_was_mended_in_time() {
+        let line = "rank 1 failed at step 7: no sign of life passed between it and rank 2 for 4.0 s, though both are alive";
+        let of = |extent, line| {
+            let plan = Plan { extent, ..plan(Fault::MendedCut) };
+            judge(plan, Duration::from_secs(4), ended(1, Some(1), line), "ab").wrong.len()
+        };
+        assert_eq!((of(0.4, line), of(1.0, line), of(0.4, "rank 1 failed: gone")), (0, 1, 1));
+    }
+
+    #[test]
+    fn a_table_counts_what_was_tried() {
+        let line = "rank 2 failed";
+        let of = |fault, ended| judge(plan(fault), Duration::from_secs(4), ended, "ab");
+        let judged = [
+            of(Fault::Stop, ended(1, Some(2), line)),
+            of(Fault::Stop, ended(1, Some(0), line)),
+            of(Fault::Stop, Ended { struck: None, ..ended(0, None, "") }),
+            of(Fault::None, Ended { struck: None, ..ended(0, None, "") }),
+        ];
+        let rows = tally(&judged);
+        let counts = |row: &Row| (row.tried, row.either, row.failed, row.named_right, row.wrong);
+        assert_eq!(rows.iter().map(counts).collect::<Vec<_>>(), [(1, 0, 0, 0, 0), (3, 1, 2, 1, 1)]);
+    }
+}

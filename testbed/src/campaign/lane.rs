@@ -1,0 +1,88 @@
+//! Emulated hosts on which one job after the other runs.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::Pid;
+
+use super::CampaignError;
+use super::flood::Flood;
+use super::forgery::Forgery;
+use crate::network::{Network, Node};
+use crate::quantity;
+use crate::topology::{Link, Shape, Subnet, Topology};
+
+/// What a slow link carries.
+const SLOW: &str = "4mbit";
+
+/// A network of its own.
+pub struct Lane {
+    /// Its number.
+    pub number: usize,
+    network: Network,
+    hosts: Vec<Node>,
+    cut: Option<u32>,
+    slowed: Option<u32>,
+}
+
+impl Lane {
+    /// Brings it up.
+    pub fn up(number: usize, hosts: u32) -> Result<Self, CampaignError> {
+        let topology = Topology::uniform(hosts as usize, Subnet::default(), Link::default())?;
+        let name = format!("chaos-{}-{number}", std::process::id());
+        let network = Network::up(&topology, &name, true)?;
+        let hosts = network.hosts();
+        Ok(Self { number, network, hosts, cut: None, slowed: None })
+    }
+
+    /// Takes it down.
+    pub fn down(self) -> Result<(), CampaignError> {
+        Ok(self.network.down()?)
+    }
+
+    /// Writes the hostfile for a launcher: a host for each worker.
+    pub fn write_hosts(&self, path: &Path, workers: u32) -> io::Result<()> {
+        let hosts = self.network.hostfile();
+        fs::write(path, hosts.split_inclusive('\n').take(workers as usize).collect::<String>())
+    }
+
+    /// Cuts the link of a host.
+    pub fn cut(&mut self, host: u32) -> Result<(), CampaignError> {
+        self.cut = Some(host);
+        Ok(self.network.cut(&self.hosts[host as usize].name)?)
+    }
+
+    /// Makes the link of a host slow.
+    pub fn slow(&mut self, host: u32) -> Result<(), CampaignError> {
+        self.slowed = Some(host);
+        let shape = Shape { rate: Some(quantity::rate(SLOW)?), ..Shape::default() };
+        Ok(self.network.set_link(&self.hosts[host as usize].name, Link::both(shape))?)
+    }
+
+    /// Opens connections to a worker on a host, from the next one.
+    pub fn flood(&self, host: u32, process: Pid) -> Flood {
+        Flood::start(self.next(host).namespace.clone(), self.hosts[host as usize].address, process)
+    }
+
+    /// Changes bytes on their way to a host.
+    pub fn forge(&self, host: u32) -> Result<Forgery, CampaignError> {
+        let ranks = self.hosts.iter().map(|host| host.address).collect();
+        Ok(Forgery::start(&self.hosts[host as usize], self.next(host), ranks)?)
+    }
+
+    fn next(&self, host: u32) -> &Node {
+        &self.hosts[(host as usize + 1) % self.hosts.len()]
+    }
+
+    /// Undoes what was done to links.
+    pub fn restore(&mut self) -> Result<(), CampaignError> {
+        if let Some(host) = self.cut.take() {
+            self.network.mend(&self.hosts[host as usize].name)?;
+        }
+        if let Some(host) = self.slowed.take() {
+            self.network.set_link(&self.hosts[host as usize].name, Link::default())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Jobs on emulated hosts that are disturbed at random moments, and judged by somebody who alone knows what was done to them.
+//!
+//! A campaign first runs a job that nothing happens to, several times, and measures the parts of its life. Then faults take
+//! turns, each at a moment that is drawn evenly from these parts. What must come of the job follows from the fault and the
+//! moment; of every job it is asked whether that came and in time, whether the rank that was struck was named, whether the updates
+//! were those of the job that nothing happened to, and whether any process was left.
+
+mod fault;
+mod flood;
+mod forgery;
+mod judge;
+mod lane;
+mod marks;
+mod must;
+mod trial;
+pub mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::network::NetworkError;
+use crate::topology::TopologyError;
+
+pub use fault::{Fault, Phase, Plan};
+pub use judge::{Judged, Row, tally};
+pub use must::Must;
+
+use lane::Lane;
+use trial::Ended;
+
+/// Jobs of each number of workers that are measured before any is disturbed, at least.
+const MEASURED: usize = 3;
+
+/// What kept a campaign from being run.
+#[derive(Debug, thiserror::Error)]
+pub enum CampaignError {
+    /// No network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// No such network.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// No such rate.
+    #[error(transparent)]
+    Rate(#[from] crate::quantity::QuantityError),
+    /// No place for what workers write.
+    #[error(
+        "a job's folder cannot be prepared: {0}; it is made where temporary files go, and needs root and room"
+    )]
+    Folder(#[source] io::Error),
+    /// No launcher.
+    #[error("gleaner launch cannot be started: {0}")]
+    Launcher(#[source] io::Error),
+    /// A job that nothing was done to failed.
+    #[error("a job that nothing was done to did not end well, so nothing can be measured: {0}")]
+    Undisturbed(String),
+}
+
+/// What jobs are like.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This program.
+    pub program: PathBuf,
+    /// How many workers a job has; drawn for each if not said.
+    pub workers: Option<u32>,
+    /// After which a silent worker counts as dead.
+    pub timeout: Duration,
+    /// How many jobs run at once.
+    pub at_once: usize,
+    /// What follows from it.
+    pub seed: u64,
+}
+
+/// The course of a job that nothing happens to.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// How long each part of a worker's life is.
+    pub phases: Vec<Duration>,
+    /// From the start of the launcher to its end.
+    pub whole: Duration,
+    /// The digest of all updates.
+    pub digest: String,
+}
+
+/// The courses of jobs that nothing happens to, by their numbers of workers.
+pub type Courses = BTreeMap<u32, Course>;
+
+/// Runs these jobs. `on_end` hears of each; `wants_end` is asked before each.
+///
+/// # Errors
+/// A network that cannot be emulated, or a job that fails although nothing is done to it.
+pub fn run(
+    settings: &Settings,
+    numbers: std::ops::Range<u64>,
+    on_end: impl Fn(&Judged) + Sync,
+    wants_end: impl Fn() -> bool + Sync,
+) -> Result<(Courses, Vec<Judged>), CampaignError> {
+    let mut lanes = Vec::new();
+    let plans = numbers.map(|number| Plan::of(settings.seed, number, settings.workers));
+    let plans: Vec<Plan> = plans.collect();
+    let hosts = plans.iter().map(|plan| plan.workers).max().unwrap_or(1);
+    let result = (0..settings.at_once.max(1))
+        .try_for_each(|number| Lane::up(number, hosts).map(|lane| lanes.push(lane)))
+        .and_then(|()| disturb(settings, &plans, &mut lanes, &on_end, &wants_end));
+    let down: Result<Vec<()>, CampaignError> = lanes.into_iter().map(Lane::down).collect();
+    let result = result?;
+    down.map(|_| result)
+}
+
+fn disturb(
+    settings: &Settings,
+    plans: &[Plan],
+    lanes: &mut [Lane],
+    on_end: &(impl Fn(&Judged) + Sync),
+    wants_end: &(impl Fn() -> bool + Sync),
+) -> Result<(Courses, Vec<Judged>), CampaignError> {
+    let sizes: BTreeSet<u32> = plans.iter().map(|plan| plan.workers).collect();
+    let courses = sizes.into_iter().map(|workers| Ok((workers, measure(settings, workers, lanes)?)));
+    let courses = courses.collect::<Result<Courses, CampaignError>>()?;
+    let next = AtomicUsize::new(0);
+    let judged = Mutex::new(Vec::new());
+    let work = |lane: &mut Lane| -> Result<(), CampaignError> {
+        loop {
+            let Some(&plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
+            if wants_end() {
+                return Ok(());
+            }
+            let course = &courses[&plan.workers];
+            let ended = trial::run(lane, settings, &plan, Some(course))?;
+            // Who interrupts a campaign interrupts its jobs, too.
+            if wants_end() {
+                return Ok(());
+            }
+            let one = judge::judge(plan, settings.timeout, ended, &course.digest);
+            on_end(&one);
+            judged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(one);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(|| work(lane))).collect();
+        let mut done = threads.into_iter().map(|thread| thread.join());
+        done.try_for_each(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
+    })?;
+    let mut judged = judged.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    judged.sort_by_key(|judged| judged.plan.number);
+    Ok((courses, judged))
+}
+
+/// The course of jobs of so many workers that nothing happens to, as many at once as later.
+fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Course, CampaignError> {
+    let plan = Plan { fault: Fault::None, ..Plan::of(settings.seed, 0, Some(workers)) };
+    let each = MEASURED.div_ceil(lanes.len());
+    let work = |lane: &mut Lane| -> Result<Vec<Ended>, CampaignError> {
+        (0..each).map(|_| trial::run(lane, settings, &plan, None)).collect()
+    };
+    let ended: Result<Vec<Vec<Ended>>, CampaignError> = thread::scope(|scope| {
+        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(move || work(lane))).collect();
+        let done = threads.into_iter().map(|thread| thread.join());
+        done.map(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))).collect()
+    });
+    let (mut phases, mut whole, mut digest) = (vec![Vec::new(); Phase::ALL.len()], Vec::new(), None);
+    for job in ended?.into_iter().flatten() {
+        whole.push(job.took);
+        for marks in &job.marks {
+            let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
+            let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))
+            else {
+                return Err(CampaignError::Undisturbed(job.said.unwrap_or_default()));
+            };
+            phases.iter_mut().zip(lasted).for_each(|(all, one)| all.push(one));
+        }
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times.get(times.len() / 2).copied().unwrap_or_default()
+    };
+    let phases = phases.into_iter().map(median).collect();
+    Ok(Course { phases, whole: median(whole), digest: digest.unwrap_or_default() })
+}

@@ -1,0 +1,149 @@
+//! What must come of a job, for every fault and moment.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::fault::{Fault, Phase, Plan};
+use super::forgery::Forged;
+use super::marks::Marks;
+use super::worker::CHECKPOINT;
+
+/// What must come of a job. Whatever comes, updates must be right as far as they came to an end, and a failure must name who is
+/// to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Must {
+    /// It ends well on all ranks.
+    Succeed,
+    /// It fails.
+    Fail,
+    /// It may do either: nobody can tell whether the fault took anything from the job.
+    Either,
+}
+
+/// When a fault came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Struck {
+    /// In which part of the victim's life it was, if it had begun any, right before,
+    pub before: Option<Phase>,
+    /// and right after.
+    pub after: Phase,
+}
+
+/// A silence of this many time-outs is noticed by all, whatever else the machine does.
+const NOTICED: f64 = 1.5;
+
+/// What must come of a job of this plan, whose victim told this in the end.
+pub fn must(plan: &Plan, timeout: Duration, struck: Option<Struck>, victim: &Marks, forged: &Forged) -> Must {
+    let Some(Struck { before, after }) = struck else { return Must::Succeed };
+    let fails_unless = |passes| if passes { Must::Either } else { Must::Fail };
+    // It had all that it needs for its steps, and others may have.
+    let has_finished = victim.digest().is_some();
+    match plan.fault {
+        Fault::None | Fault::Pause | Fault::ShortCut => Must::Succeed,
+        Fault::SlowLink | Fault::Flood | Fault::FullStderr => Must::Succeed,
+        Fault::Kill | Fault::UnreadStderr | Fault::Stop => fails_unless(victim.has_left()),
+        Fault::Cut => fails_unless(has_finished),
+        Fault::MendedCut => {
+            let is_short = plan.lasts(timeout).is_some_and(|lasts| lasts < timeout.mul_f64(NOTICED));
+            fails_unless(has_finished || is_short)
+        }
+        Fault::FullDisk if before > Some(Phase::Checkpoint) => Must::Succeed,
+        Fault::FullDisk => fails_unless(after >= Phase::Checkpoint),
+        // While links are opened, it may be tried again.
+        Fault::Changed if forged.peers.is_empty() => Must::Succeed,
+        Fault::Changed => fails_unless(!forged.was_taken || has_finished || before <= Some(Phase::FirstStep)),
+        Fault::Unequal => Must::Fail,
+    }
+}
+
+/// Which ranks a failure may name.
+pub fn culprits(plan: &Plan, forged: &Forged) -> Vec<u32> {
+    match plan.fault {
+        // Of two, nobody can tell which was cut off.
+        Fault::Cut | Fault::MendedCut if plan.workers == 2 => vec![0, 1],
+        // Nor which end of a link changes bytes.
+        Fault::Changed => [&[plan.victim][..], &forged.peers].concat(),
+        _ => vec![plan.victim],
+    }
+}
+
+/// Whether a failure that names another rank says that it is the link to the victim. Once a host's link is mended, TCP's connections
+/// go on one by one: until then both ends of one may be alive to the others.
+pub fn tells_link(plan: &Plan, must: Must, last: &str) -> bool {
+    let link = format!("no sign of life passed between it and rank {} for", plan.victim);
+    plan.fault == Fault::MendedCut && must == Must::Either && last.contains(&link)
+}
+
+/// What the reason of a failure says.
+pub fn reason(plan: &Plan) -> Vec<String> {
+    match plan.fault {
+        Fault::Kill | Fault::UnreadStderr => vec!["killed by signal 9 (SIGKILL)".to_owned()],
+        Fault::FullDisk => {
+            vec![format!("disk-{}/{CHECKPOINT}", plan.victim), "No space left on device".to_owned()]
+        }
+        Fault::Unequal => vec!["steps".to_owned()],
+        _ => vec![],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(4);
+
+    /// What no job survives while it takes its steps.
+    const FATAL: [Fault; 7] = [
+        Fault::Kill,
+        Fault::Stop,
+        Fault::Cut,
+        Fault::MendedCut,
+        Fault::FullDisk,
+        Fault::UnreadStderr,
+        Fault::Unequal,
+    ];
+
+    fn of(fault: Fault, extent: f64, struck: Option<(Phase, Phase)>, marks: &str) -> Must {
+        let plan = Plan { fault, extent, ..Plan::of(0, 0, Some(4)) };
+        let struck = struck.map(|(before, after)| Struck { before: Some(before), after });
+        must(&plan, TIMEOUT, struck, &Marks::of(marks), &Forged::default())
+    }
+
+    #[test]
+    fn what_must_come_of_a_job_follows_from_the_fault_and_its_moment() {
+        use Phase::{Checkpoint, LastSteps, Leaving, Steps};
+        let steps = Some((Steps, Steps));
+        for fault in Fault::ALL {
+            assert_eq!(of(fault, 1.0, None, ""), Must::Succeed, "{fault}: it did not come");
+            let fails = FATAL.contains(&fault);
+            assert_eq!(of(fault, 1.0, steps, "") == Must::Fail, fails, "{fault}");
+            assert_eq!(of(fault, 1.0, steps, "") == Must::Succeed, !fails, "{fault}");
+        }
+        let leaving = Some((LastSteps, Leaving));
+        assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\n"), Must::Fail);
+        assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\nleft 7\n"), Must::Either);
+        assert_eq!(of(Fault::Cut, 0.0, leaving, "digest ab\n"), Must::Either);
+        // 1.1 and 1.9 seconds more than the time-out.
+        assert_eq!(of(Fault::MendedCut, 0.6, steps, ""), Must::Either);
+        assert_eq!(of(Fault::MendedCut, 0.8, steps, ""), Must::Fail);
+        assert_eq!(of(Fault::FullDisk, 0.0, Some((Steps, Checkpoint)), ""), Must::Either);
+        assert_eq!(of(Fault::FullDisk, 0.0, Some((LastSteps, LastSteps)), ""), Must::Succeed);
+    }
+
+    #[test]
+    fn changed_bytes_that_were_taken_fail_a_job() {
+        let plan = Plan { fault: Fault::Changed, victim: 2, ..Plan::of(0, 0, Some(4)) };
+        let of = |phase, was_taken, marks| {
+            let forged = Forged { peers: vec![3, 1], was_taken };
+            assert_eq!(culprits(&plan, &forged), [2, 3, 1]);
+            let struck = Some(Struck { before: Some(phase), after: phase });
+            must(&plan, TIMEOUT, struck, &Marks::of(marks), &forged)
+        };
+        assert_eq!(of(Phase::Steps, true, ""), Must::Fail);
+        assert_eq!(of(Phase::Steps, false, ""), Must::Either);
+        assert_eq!(of(Phase::Steps, true, "digest ab\n"), Must::Either);
+        assert_eq!(of(Phase::Joining, true, ""), Must::Either);
+    }
+}

@@ -1,0 +1,129 @@
+//! A worker of a campaign's jobs, which tells in a file where it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_runtime::{Config, Error, Gradients, Layout, Session};
+
+use super::fault::Phase;
+use super::marks::{DIGEST, LEFT, PROCESS};
+
+/// Entries of the gradient.
+const ENTRIES: usize = 20_000;
+
+/// Steps before the checkpoint, besides the first, and behind it.
+const STEPS: [u64; 2] = [12, 6];
+
+/// What a checkpoint is called.
+pub const CHECKPOINT: &str = "residual.safetensors";
+
+/// What a step takes besides the exchange.
+const COMPUTING: Duration = Duration::from_millis(15);
+
+/// What kept it from its end.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The job.
+    #[error(transparent)]
+    Job(#[from] Error),
+    /// The place of this worker.
+    #[error(transparent)]
+    Place(#[from] gleaner_runtime::ConfigError),
+    /// Its file.
+    #[error("the worker cannot tell where it is: {0}; make sure that its folder is there and has room")]
+    Marks(#[from] io::Error),
+}
+
+/// Where a worker's checkpoints go.
+pub fn disk(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("disk-{rank}"))
+}
+
+/// Says that a worker leaves early: after so many steps besides the first, as `extent` from 0 to 1 is a share of all.
+pub fn shorten(folder: &Path, rank: u32, extent: f64) -> io::Result<()> {
+    let steps = (extent * STEPS.iter().sum::<u64>() as f64) as u64;
+    fs::write(shortened(folder, rank), steps.to_string())
+}
+
+fn shortened(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("steps-{rank}"))
+}
+
+/// Runs it to its end.
+///
+/// # Errors
+/// A job that failed.
+pub fn run(folder: &Path) -> Result<(), WorkerError> {
+    let config = Config::from_environment()?;
+    let rank = config.rank;
+    let mut marks = OpenOptions::new().create(true).append(true).open(super::marks::path(folder, rank))?;
+    tell(&mut marks, PROCESS, &std::process::id().to_string())?;
+    begin(&mut marks, Phase::Joining)?;
+    let session = Session::join_as(config)?;
+    if let Err(error) = work(&session, folder, &mut marks) {
+        session.abort(&error);
+        return Err(error);
+    }
+    drop(session);
+    Ok(tell(&mut marks, LEFT, &micros())?)
+}
+
+/// From joining to leaving.
+fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), WorkerError> {
+    begin(marks, Phase::Agreeing)?;
+    let layout = Layout::new().parameter("output", ENTRIES / 4).group().parameter("input", ENTRIES / 4 * 3);
+    let mut gradients = session.gradients(&layout, Method::spardl().density(0.05))?;
+    session.barrier()?;
+    let mut digest = DefaultHasher::new();
+    begin(marks, Phase::FirstStep)?;
+    step(session, &mut gradients, &mut digest)?;
+    let rank = session.rank() as u32;
+    let fewer = fs::read_to_string(shortened(folder, rank)).ok().and_then(|steps| steps.parse().ok());
+    begin(marks, Phase::Steps)?;
+    for number in 0..STEPS.iter().sum() {
+        if fewer == Some(number) {
+            return Ok(());
+        }
+        if number == STEPS[0] {
+            begin(marks, Phase::Checkpoint)?;
+            gradients.save(&disk(folder, rank).join(CHECKPOINT))?;
+            begin(marks, Phase::LastSteps)?;
+        }
+        step(session, &mut gradients, &mut digest)?;
+    }
+    tell(marks, DIGEST, &format!("{:016x}", digest.finish()))?;
+    Ok(begin(marks, Phase::Leaving)?)
+}
+
+fn step(session: &Session, gradients: &mut Gradients, digest: &mut DefaultHasher) -> Result<(), Error> {
+    std::thread::sleep(COMPUTING);
+    let seed = gradients.step() << 8 | session.rank() as u64;
+    let noise = |i: usize| {
+        let x = (i as u64 ^ seed << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let uniform = (x >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        uniform * uniform * uniform
+    };
+    let gradient: Vec<f32> = (0..ENTRIES).map(noise).collect();
+    gradients.ready("output", &gradient[..ENTRIES / 4])?;
+    gradients.ready("input", &gradient[ENTRIES / 4..])?;
+    gradients.wait()?.digest(|bytes| digest.write(bytes));
+    Ok(())
+}
+
+fn begin(marks: &mut File, phase: Phase) -> io::Result<()> {
+    tell(marks, &phase.to_string(), &micros())
+}
+
+/// One write, so that a line is there whole or not at all.
+fn tell(marks: &mut File, name: &str, value: &str) -> io::Result<()> {
+    marks.write_all(format!("{name} {value}\n").as_bytes())
+}
+
+fn micros() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_micros().to_string()
+}

@@ -1,0 +1,129 @@
+//! Connections that cannot be made for a while, and workers that lack what it takes to make any.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::job::Job;
+use crate::process::{Process, clean, eventually, ports, start};
+
+/// A `connect` for LD_PRELOAD. From the second call on, as far as it goes to the port UNREACHABLE (0 for all), there is no
+/// route to any host for two seconds.
+const UNREACHABLE: &str = r#"
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+static int calls;
+static double first;
+int connect(int fd, const struct sockaddr *to, socklen_t length) {
+    int (*real)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "connect");
+    int port = atoi(getenv("UNREACHABLE"));
+    if (to->sa_family != AF_INET || (port && ntohs(((const struct sockaddr_in *)to)->sin_port) != port)
+        || __sync_fetch_and_add(&calls, 1) == 0)
+        return real(fd, to, length);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = now.tv_sec + now.tv_nsec * 1e-9;
+    if (first == 0) first = seconds;
+    if (seconds - first > 2) return real(fd, to, length);
+    fprintf(stderr, "no route\n");
+    errno = EHOSTUNREACH;
+    return -1;
+}
+"#;
+
+/// The library with that function, or nothing where there is no C compiler.
+fn library() -> Option<PathBuf> {
+    let library =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("unreachable-{}.so", std::process::id()));
+    let source = library.with_extension("c");
+    std::fs::write(&source, UNREACHABLE).unwrap();
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status();
+    if compiled.is_ok_and(|status| status.success()) {
+        return Some(library);
+    }
+    println!("SKIPPED: there is no C compiler, cc");
+    None
+}
+
+/// The ranks of a job; rank 0 listens before the others start, so that each of them calls it once to join.
+fn ranks(job: &Job, command: impl Fn(u32) -> Command) -> Vec<Process> {
+    let zero = start(command(0));
+    eventually("rank 0 listens", || ports(zero.id()).contains(&job.port));
+    std::iter::once(zero).chain((1..job.workers).map(|rank| start(command(rank)))).collect()
+}
+
+/// The next four ranks are known to each. Of twelve there are pairs that neither end knows, so all wait until rank 0 can be
+/// asked, and then go on.
+#[test]
+fn who_cannot_be_asked_for_two_seconds_is_asked_again() {
+    let Some(library) = library() else { return };
+    let arguments = ["--params", "10000", "--steps", "20", "--method", "topkdsa"];
+    for (workers, of, affected) in [(12, "rank 0", 1..12), (8, "all", 5..6)] {
+        let job = Job::new(workers, &arguments);
+        let port = if of == "all" { 0 } else { job.port };
+        let begun = Instant::now();
+        let ranks = ranks(&job, |rank| {
+            let mut command = job.command(rank, &[], &[]);
+            if affected.contains(&rank) {
+                command.env("LD_PRELOAD", &library).env("UNREACHABLE", port.to_string());
+            }
+            command
+        });
+        for (rank, mut process) in (0..).zip(ranks) {
+            let ended = process.end(job.timeout);
+            assert_eq!(ended.code, 0, "{ended:?}");
+            assert_eq!(
+                ended.err.contains("no route"),
+                affected.contains(&rank),
+                "{of}: rank {rank}: {ended:?}"
+            );
+        }
+        assert!(of == "all" || begun.elapsed() > Duration::from_secs(2));
+    }
+}
+
+/// One of 8 ranks that may open 14 files joins and can open no links; rank 0 of 16 cannot take all in.
+#[test]
+fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
+    for (workers, lacking, own) in [
+        (8, 5, "rank 5 failed at step 0: its host could not open a connection"),
+        (16, 0, "the host of rank 0 could make no connection"),
+    ] {
+        let job = Job { timeout: Duration::from_secs(8), ..Job::endless(workers, "topkdsa") };
+        let ranks = ranks(&job, |rank| {
+            let whole = job.command(rank, &[], &[]);
+            if rank == lacking { limited(&whole) } else { whole }
+        });
+        for (rank, mut process) in (0..).zip(ranks) {
+            let ended = process.end(job.timeout * 2);
+            if rank == lacking || lacking != 0 {
+                ended.failed_with(&[own, "raise the limit on open files"]);
+            } else {
+                ended.failed_with(&["rank 0"]);
+            }
+        }
+    }
+}
+
+/// The same command in a process that may open 14 files.
+fn limited(whole: &Command) -> Command {
+    let mut limited = clean(Command::new("sh"));
+    limited
+        .args(["-c", "ulimit -n 14 && exec \"$0\" \"$@\""])
+        .arg(whole.get_program())
+        .args(whole.get_args());
+    for (name, value) in whole.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}

@@ -1,0 +1,61 @@
+//! A short campaign of faults at random moments, as `gleaner testbed chaos` runs it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Network, namespaces, testbed, text};
+
+/// Every fault twice, at moments that follow from a random seed, which is printed.
+#[test]
+fn whatever_happens_to_a_job_it_ends_in_time_and_names_the_right_rank() {
+    if Network::named("chaos").is_none() {
+        return;
+    }
+    let output = testbed(&["chaos", "--runs", "28", "--at-once", "3", "--json"]).output().unwrap();
+    let said = text(&output.stderr);
+    let Ok(object) = serde_json::from_slice::<Value>(&output.stdout) else { panic!("no object: {said}") };
+    println!("seed {}, {:.1} s", object["seed"], object["seconds"].as_f64().unwrap());
+    assert_eq!((object["runs"].as_u64(), object["wrong"].as_u64()), (Some(28), Some(0)), "{said}");
+    assert!(output.status.success(), "{said}");
+    let rows = object["faults"].as_array().unwrap();
+    for row in rows {
+        let count = |key: &str| row[key].as_u64().unwrap();
+        assert_eq!(
+            (count("tried"), count("in_time"), count("digests_equal"), count("orphans")),
+            (2, 2, 2, 0),
+            "{row}"
+        );
+        assert_eq!(count("failed"), count("named_right"), "{row}");
+    }
+    let jobs = object["jobs"].as_array().unwrap();
+    for job in jobs {
+        let must_end = job["must"] == "either" || (job["must"] == "succeed") == (job["succeeded"] == true);
+        assert!(must_end, "{job}");
+    }
+    let struck: u64 = rows.iter().map(|row| row["struck"].as_u64().unwrap()).sum();
+    assert!(rows.len() == 14 && struck >= 20, "hardly anything was done to the jobs: {object}");
+    let of = |key: &str| jobs.iter().map(|job| job[key].to_string()).collect::<BTreeSet<_>>();
+    assert!(of("phase").len() == 7 && of("victim").len() > 1 && of("workers").len() > 1, "{object}");
+    assert_eq!(namespaces("chaos"), [""; 0]);
+}
+
+/// A number means the same job again, and who asks for what cannot be is told.
+#[test]
+fn one_job_of_a_campaign_is_run_again_by_its_number() {
+    if Network::named("chaos").is_none() {
+        return;
+    }
+    let again = || {
+        let output = testbed(&["chaos", "--seed", "7", "--only", "1", "--json"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let job = &object["jobs"][0];
+        ["number", "fault", "workers", "victim", "phase", "share", "extent"].map(|key| job[key].clone())
+    };
+    let first = again();
+    assert_eq!((first[0].as_u64(), first[1].as_str()), (Some(1), Some("kill")));
+    assert_eq!(again(), first);
+    let output = testbed(&["chaos", "--workers", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "one worker has nobody to tell of it");
+}

@@ -1,0 +1,190 @@
+//! What every network promises, as laws that one of your own can be tested for.
+//!
+//! ```
+//! use gleaner_transport::{conformance, memory};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! conformance::check(async |workers| memory::networks(workers)).await;
+//! # });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Beside the laws there are functions that drive a network or a link from a test.
+
+use std::future::{Future, poll_fn};
+use std::panic::resume_unwind;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::{Link, LinkError, LinkEvent, Message, Network, Peer, Tag};
+
+mod links;
+mod messages;
+
+/// The longest that one law may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long nothing has to happen until a law takes it that nothing will.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Tests every law, each on networks made for it: `make` is given a number of workers and returns one network for each, in
+/// the order of their numbers. Links may be up between them. It needs a tokio runtime with time, of any kind.
+///
+/// # Panics
+/// If a law is not kept, or not within a minute; the sentence says which.
+pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
+    law("every pair of workers has one link", links::every_pair(make(5).await)).await;
+    law("a link to nobody is refused", links::to_nobody(make(2).await)).await;
+    law("messages of one lane keep their order", messages::order(make(2).await)).await;
+    law("every length up to the longest arrives", messages::lengths(make(2).await)).await;
+    law("each message is completed once", messages::completions(make(2).await)).await;
+    law("both may send before either receives", messages::full_load(make(2).await)).await;
+    law("a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
+    law("too long a message ends the sending alone", messages::too_long(make(2).await)).await;
+    law("the counters are right", messages::counters(make(2).await)).await;
+    law("two that open at once have one link", links::opened_by_both(make(3).await)).await;
+    law("a dropped link is closed, and can be opened again", links::dropped(make(3).await)).await;
+    law("links outlive their network", links::left(make(3).await)).await;
+    law("who asks for a link is told when its peer leaves", links::left_while_asked(make(3).await)).await;
+}
+
+/// Runs one in a task of its own, so that what fails it is told with its name.
+async fn law(name: &str, law: impl Future<Output = ()> + Send + 'static) {
+    let mut task = JoinSet::new();
+    task.spawn(law);
+    match timeout(LIMIT, task.join_next()).await {
+        Ok(Some(Ok(()))) => {}
+        Ok(Some(Err(error))) => {
+            let payload = error.into_panic();
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            panic!("expected that {name}: {}", text.unwrap_or("it panicked"));
+        }
+        _ => panic!("expected that {name}: it was not done within {LIMIT:?}"),
+    }
+}
+
+/// The next event.
+pub async fn event(network: &mut impl Network) -> Option<LinkEvent> {
+    poll_fn(|context| network.poll_event(context)).await
+}
+
+/// The link to that peer, once it is up. Others that come first are dropped.
+///
+/// # Panics
+/// If it does not come about.
+pub async fn up(network: &mut impl Network, peer: Peer) -> Box<dyn Link> {
+    loop {
+        match event(network).await {
+            Some(LinkEvent::Up(link)) if link.peer() == peer => return link,
+            Some(LinkEvent::Up(_) | LinkEvent::Refused { .. }) => {}
+            other => panic!("expected a link from {} to {peer} and found {other:?}", network.peer()),
+        }
+    }
+}
+
+/// The next message.
+///
+/// # Errors
+/// A link that brings no more.
+pub async fn receive(link: &mut dyn Link) -> Result<Message, LinkError> {
+    poll_fn(|context| link.poll_received(context)).await
+}
+
+/// How many more messages are sent, once some are.
+async fn sent(link: &mut dyn Link) -> Result<usize, LinkError> {
+    poll_fn(|context| link.poll_sent(context)).await
+}
+
+/// Sends these messages: returns when all are handed to the network.
+///
+/// # Errors
+/// A link that can carry no more.
+pub async fn send(link: &mut dyn Link, messages: impl IntoIterator<Item = Message>) -> Result<(), LinkError> {
+    exchange(link, messages, 0, |_| {}).await
+}
+
+/// Sends these messages and hears so many at the same time.
+///
+/// # Errors
+/// A link that can carry no more.
+///
+/// # Panics
+/// If the link says that more is sent than was submitted.
+pub async fn exchange(
+    link: &mut dyn Link,
+    messages: impl IntoIterator<Item = Message>,
+    expected: usize,
+    hear: impl FnMut(Message),
+) -> Result<(), LinkError> {
+    let mut submitted = 0;
+    for message in messages {
+        link.submit(message);
+        submitted += 1;
+    }
+    drive(link, submitted, expected, hear).await
+}
+
+/// Goes on until so many messages that were submitted are sent, and so many have come.
+async fn drive(
+    link: &mut dyn Link,
+    mut submitted: usize,
+    mut expected: usize,
+    mut hear: impl FnMut(Message),
+) -> Result<(), LinkError> {
+    poll_fn(|context| {
+        while submitted > 0
+            && let Poll::Ready(sent) = link.poll_sent(context)
+        {
+            let sent = sent?;
+            assert!(
+                (1..=submitted).contains(&sent),
+                "expected 1 to {submitted} messages to be sent and found {sent}"
+            );
+            submitted -= sent;
+        }
+        while expected > 0
+            && let Poll::Ready(message) = link.poll_received(context)
+        {
+            hear(message?);
+            expected -= 1;
+        }
+        if submitted + expected == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// A message whose content follows from all three, so that none is taken for another.
+fn message(tag: u64, number: usize, length: usize) -> Message {
+    let seed = (tag.wrapping_mul(0x9e37_79b9) ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let words = (0..).map(|i: u64| seed.wrapping_add(i.wrapping_mul(0x0101_0307)).to_le_bytes());
+    let payload: Vec<u8> = words.flatten().take(length).collect();
+    Message { tag: Tag(tag), payload: Bytes::from(payload) }
+}
+
+/// Two workers' networks, and the link between them at both.
+async fn pair<N: Network>(networks: &mut [N], [one, two]: [u32; 2]) -> [Box<dyn Link>; 2] {
+    networks[one as usize].open(Peer(two));
+    let first = up(&mut networks[one as usize], Peer(two)).await;
+    [first, up(&mut networks[two as usize], Peer(one)).await]
+}
+
+/// Runs each in a task of its own, so that none is polled because another was woken. Returns what they return, in order.
+async fn at_once<T: Send + 'static>(
+    tasks: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let mut set = JoinSet::new();
+    for (number, task) in tasks.into_iter().enumerate() {
+        set.spawn(async move { (number, task.await) });
+    }
+    let mut ended = Vec::new();
+    while let Some(task) = set.join_next().await {
+        ended.push(task.unwrap_or_else(|error| resume_unwind(error.into_panic())));
+    }
+    ended.sort_by_key(|(number, _)| *number);
+    ended.into_iter().map(|(_, value)| value).collect()
+}

@@ -1,0 +1,49 @@
+//! Whether what the operating system says about a connection is this host's doing.
+
+use std::io;
+
+/// Why a connection was not made.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The peer's host answers, and nobody listens there: it ended.
+    Gone,
+    /// This host lacks what it takes.
+    Here,
+    /// A route, a host or a firewall, which may come back.
+    Passes,
+}
+
+impl Cause {
+    pub(super) fn of(error: &io::Error) -> Self {
+        /// Linux's numbers of what has no kind: too many open files, in the process and on the host; no buffer space.
+        const SCARCE: [i32; 3] = [24, 23, 105];
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Gone,
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory => {
+                Self::Here
+            }
+            _ if error.raw_os_error().is_some_and(|number| SCARCE.contains(&number)) => Self::Here,
+            _ => Self::Passes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_host_lacks_is_told_from_what_others_do() {
+        // Of Linux: EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL; EHOSTUNREACH, ENETUNREACH, ETIMEDOUT; ECONNREFUSED.
+        for (numbers, cause) in [
+            (&[24, 23, 105, 12, 99][..], Cause::Here),
+            (&[113, 101, 110], Cause::Passes),
+            (&[111], Cause::Gone),
+        ] {
+            for number in numbers {
+                let error = io::Error::from_raw_os_error(*number);
+                assert_eq!(Cause::of(&error), cause, "{error}");
+            }
+        }
+    }
+}

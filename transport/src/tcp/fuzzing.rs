@@ -1,0 +1,196 @@
+//! What decoders and handshakes make of any bytes, for the fuzz targets. Nothing here is for use.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use super::handshake::{self, Greeted, HandshakeError, Heard, Identity, Visitor};
+use super::wire::{self, Asked, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Place, Verdict};
+use crate::seal::{HEAD, KEY, Opener};
+use crate::{MAX_PAYLOAD, Message, Peer, Secret, Tag};
+
+/// One decoder of what stands on the wire, by the first byte; the others are for it. What can be read can be written and read
+/// again.
+pub fn decode(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 10 {
+        0 => again(bytes, Hello::decode, |hello| hello.encode().to_vec()),
+        1 => again(bytes, Challenge::decode, |challenge| challenge.encode().to_vec()),
+        // Three bytes of a sentence become one sign where they are not UTF-8, so it may become too long to be written whole.
+        2 => again(bytes.get(..600).unwrap_or(bytes), Verdict::decode, |verdict| match verdict {
+            Verdict::Refused(sentence) if sentence.len() > wire::MAX_SENTENCE => bytes.to_vec(),
+            verdict => verdict.encode(),
+        }),
+        3 => again(bytes, Place::decode, Place::encode),
+        4 => again(bytes, Outcome::decode, Outcome::encode),
+        5 => again(bytes, Asked::decode, Asked::encode),
+        6 => again(bytes, Cards::decode, Cards::encode),
+        7 => again(bytes, Header::decode, |header| header.encode().to_vec()),
+        8 => message(bytes),
+        _ => record(bytes),
+    }
+}
+
+fn again<T: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> Result<T, E>,
+    write: impl Fn(&T) -> Vec<u8>,
+) {
+    if let Ok(value) = read(bytes) {
+        assert_eq!(read(&write(&value)).expect("what was written can be read"), value);
+    }
+}
+
+/// A message whose header is right, and one bit of it that is not.
+fn message(bytes: &[u8]) {
+    let Some((tag, rest)) = bytes.split_first_chunk::<8>() else { return };
+    let Some((bit, payload)) = rest.split_first_chunk::<2>() else { return };
+    let message = Message { tag: Tag(u64::from_le_bytes(*tag)), payload: payload.to_vec().into() };
+    let whole = [&Header::of(&message, false).encode(), payload].concat();
+    let read = |bytes: &[u8]| {
+        let (head, payload) = bytes.split_at(HEADER);
+        let header = Header::decode(head).ok()?;
+        assert!(header.length as usize <= MAX_PAYLOAD);
+        (header.length as usize == payload.len() && header.check(payload).is_ok()).then_some(header.tag)
+    };
+    assert_eq!(read(&whole), Some(message.tag));
+    let mut changed = whole;
+    let bit = usize::from(u16::from_le_bytes(*bit)) % (8 * changed.len());
+    changed[bit / 8] ^= 1 << (bit % 8);
+    assert_eq!(read(&changed), None, "bit {bit} was changed");
+}
+
+/// A record of somebody who does not know the key.
+fn record(bytes: &[u8]) {
+    let Some(head) = bytes.first_chunk::<HEAD>() else { return };
+    if let Ok(length) = Opener::length(*head)
+        && let Some(record) = bytes.get(..length)
+    {
+        Opener::new(&[7; KEY]).open(&mut record.to_vec()).expect_err("nobody knows the key");
+    }
+}
+
+/// The other end of a handshake sends what these bytes say: a stranger or a member to an acceptor, or an acceptor that is none
+/// or one to a dialler.
+pub fn handshake(bytes: &[u8]) {
+    thread_local! {
+        static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()
+            .expect("a runtime");
+    }
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    RUNTIME.with(|runtime| {
+        runtime.block_on(async {
+            let (here, there) = pair();
+            match kind % 16 {
+                0 => member_calls(here, there, bytes).await,
+                1 => member_answers(here, there, bytes).await,
+                2 => stranger_answers(here, there, bytes).await,
+                _ => stranger_calls(here, there, bytes).await,
+            }
+        });
+    });
+}
+
+/// The bytes of a hello that a member of the job has said, as somebody may have recorded them.
+pub fn hello() -> Vec<u8> {
+    let us = identity(1);
+    let dialled = handshake::dialler(&us.key).and_then(|mut noise| handshake::hello(&mut noise, &claims()));
+    dialled.expect("a hello")
+}
+
+/// What a member says of itself.
+pub fn claims_of_a_member() -> [u8; HELLO] {
+    claims().encode()
+}
+
+fn claims() -> Hello {
+    let (version, purpose, timeout) = (wire::VERSION, wire::JOIN, 1000);
+    Hello { version, purpose, from: Peer(1), to: Peer(0), workers: 4, port: 9, is_plain: false, timeout }
+}
+
+fn identity(peer: u32) -> Identity {
+    let secret = Secret::from_hex(&"2a".repeat(32)).expect("a secret");
+    let (workers, timeout) = (4, Duration::from_secs(1));
+    Identity { peer: Peer(peer), workers, key: secret.key_of("17"), is_plain: false, timeout }
+}
+
+/// Two ends of a connection without a network.
+fn pair() -> (TcpStream, TcpStream) {
+    let stream = |end: UnixStream| {
+        end.set_nonblocking(true)?;
+        TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(end)))
+    };
+    let (here, there) = UnixStream::pair().expect("two ends");
+    (stream(here).expect("a stream"), stream(there).expect("a stream"))
+}
+
+async fn accept(here: TcpStream) -> (bool, Result<Visitor, HandshakeError>) {
+    let (us, heard) = (identity(0), Heard::default());
+    match handshake::listen(here, &us, &heard).await {
+        Ok(greeted) => (true, challenge(greeted, &us).await),
+        Err(error) => (false, Err(error)),
+    }
+}
+
+async fn challenge(greeted: Greeted, us: &Identity) -> Result<Visitor, HandshakeError> {
+    handshake::challenge(greeted, ([192, 0, 2, 1], 9).into(), us).await
+}
+
+async fn stranger_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
+    there.write_all(bytes).await.expect("room for a short text");
+    there.shutdown().await.expect("an end");
+    let (greeted, visitor) = accept(here).await;
+    visitor.expect_err("a stranger is no visitor");
+    let mut answer = Vec::new();
+    let _ = there.read_to_end(&mut answer).await;
+    assert!(greeted || answer.is_empty(), "a stranger was answered with {} bytes", answer.len());
+}
+
+async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
+    let Some((said, rest)) = bytes.split_first_chunk::<HELLO>() else { return };
+    let Ok(claims) = Hello::decode(said) else { return };
+    let key = identity(1).key;
+    let caller = async {
+        if rest.first().is_some_and(|flag| flag % 2 == 0) {
+            // Proves it, whatever it claims.
+            drop(handshake::speak(there, &key, &claims).await);
+            return;
+        }
+        let noise = handshake::dialler(&key).and_then(|mut noise| handshake::hello(&mut noise, &claims));
+        there.write_all(&noise.expect("a hello")).await.expect("room for a hello");
+        let _ = there.write_all(rest).await;
+        let _ = there.shutdown().await;
+        let _ = there.read_to_end(&mut Vec::new()).await;
+    };
+    let acceptor = async {
+        if let (_, Ok(mut visitor)) = accept(here).await {
+            let us = identity(0);
+            let verdict = visitor.misfit(&us).map_or(Verdict::Welcome, Verdict::Refused);
+            let _ = visitor.answer(&us, &verdict).await;
+        }
+    };
+    tokio::join!(caller, acceptor);
+}
+
+async fn stranger_answers(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
+    there.write_all(bytes).await.expect("room for a short text");
+    there.shutdown().await.expect("an end");
+    let spoken = handshake::speak(here, &identity(1).key, &claims()).await;
+    spoken.expect_err("a stranger has no verdict");
+}
+
+async fn member_answers(here: TcpStream, there: TcpStream, bytes: &[u8]) {
+    let dialler = async { drop(handshake::speak(here, &identity(1).key, &claims()).await) };
+    let acceptor = async {
+        if let (_, Ok(mut visitor)) = accept(there).await {
+            // A verdict that nobody of this version would tell.
+            let _ = visitor.stream.write_all(bytes).await;
+            let _ = visitor.stream.flush().await;
+        }
+    };
+    tokio::join!(dialler, acceptor);
+}

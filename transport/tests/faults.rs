@@ -1,0 +1,234 @@
+//! The conformance suite refuses what breaks the contract: a network over memory with one fault at a time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use gleaner_transport::memory::{self, MemoryNetwork};
+use gleaner_transport::{
+    Counters, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer, Tag, conformance,
+};
+use tokio::task::{LocalSet, spawn_local};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    SwapsWithinATag,
+    SwapsControl,
+    SendsTwice,
+    Alters,
+    Misaligns,
+    CompletesTwice,
+    CompletesAtOnce,
+    ForgetsACompletion,
+    ReceivesWhenAllIsSent,
+    WakesNobody,
+    CutsWhatIsTooLong,
+    StaysOpen,
+    LendsEightAndNoMore,
+    LosesALink,
+    OpensToItself,
+    IsSilentAboutTheGone,
+    CountsNothing,
+}
+
+/// Each, and the law that finds it.
+const FOUND: [(Fault, &str); 17] = [
+    (Fault::SwapsWithinATag, "every length up to the longest arrives: expected Tag("),
+    (Fault::SwapsControl, "messages of one lane keep their order: expected Tag(9223372036854775"),
+    (Fault::SendsTwice, "messages of one lane keep their order"),
+    (Fault::Alters, "messages of one lane keep their order"),
+    (Fault::Misaligns, "messages of one lane keep their order: expected a payload at a multiple of 4"),
+    (Fault::CompletesTwice, "messages of one lane keep their order: expected 1 to "),
+    (Fault::CompletesAtOnce, "both may send before either receives: expected that a sender waits"),
+    (Fault::ForgetsACompletion, "messages of one lane keep their order: it was not done"),
+    (Fault::ReceivesWhenAllIsSent, "messages of one lane keep their order: it was not done"),
+    (Fault::WakesNobody, "every pair of workers has one link: it was not done"),
+    (Fault::CutsWhatIsTooLong, "too long a message ends the sending alone"),
+    (Fault::StaysOpen, "a dropped link is closed, and can be opened again: it was not done"),
+    (Fault::LendsEightAndNoMore, "a payload that is kept blocks nothing: it was not done"),
+    (Fault::LosesALink, "every pair of workers has one link: it was not done"),
+    (Fault::OpensToItself, "a link to nobody is refused: it was not done"),
+    (Fault::IsSilentAboutTheGone, "links outlive their network: it was not done"),
+    (Fault::CountsNothing, "every pair of workers has one link"),
+];
+
+struct Faulty {
+    inner: MemoryNetwork,
+    fault: Option<Fault>,
+    links: usize,
+}
+
+impl Network for Faulty {
+    fn peer(&self) -> Peer {
+        self.inner.peer()
+    }
+
+    fn workers(&self) -> u32 {
+        self.inner.workers()
+    }
+
+    fn open(&mut self, peer: Peer) {
+        if self.fault != Some(Fault::OpensToItself) || peer != self.peer() {
+            self.inner.open(peer);
+        }
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        let event = match ready!(self.inner.poll_event(context)) {
+            Some(LinkEvent::Up(inner)) => {
+                self.links += 1;
+                if self.fault == Some(Fault::LosesALink) && self.links == 3 {
+                    return self.poll_event(context);
+                }
+                let (fault, owed, received, kept, next) = (self.fault, 0, 0, Vec::new(), None);
+                Some(LinkEvent::Up(Box::new(FaultyLink { inner, fault, owed, received, kept, next })))
+            }
+            Some(LinkEvent::Failed { error: OpenError::Gone { .. }, .. })
+                if self.fault == Some(Fault::IsSilentAboutTheGone) =>
+            {
+                return self.poll_event(context);
+            }
+            event => event,
+        };
+        Poll::Ready(event)
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        if self.fault == Some(Fault::CountsNothing) { Arc::default() } else { self.inner.counters() }
+    }
+}
+
+struct FaultyLink {
+    inner: Box<dyn Link>,
+    fault: Option<Fault>,
+    /// Messages that were submitted and are not told to be sent.
+    owed: usize,
+    received: usize,
+    kept: Vec<Bytes>,
+    /// What is received next.
+    next: Option<Message>,
+}
+
+impl FaultyLink {
+    fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    /// The message after `first`, if it is there and there was no other before: what comes first is kept for later.
+    fn swap(&mut self, context: &mut Context<'_>, first: Message, is_fit: fn(Tag, Tag) -> bool) -> Message {
+        if let Poll::Ready(Ok(second)) = self.inner.poll_received(context) {
+            if is_fit(first.tag, second.tag) {
+                self.fault = None;
+                self.next = Some(first);
+                return second;
+            }
+            self.next = Some(second);
+        }
+        first
+    }
+}
+
+impl Link for FaultyLink {
+    fn peer(&self) -> Peer {
+        self.inner.peer()
+    }
+
+    fn submit(&mut self, mut message: Message) {
+        self.owed += 1;
+        if self.has(Fault::CutsWhatIsTooLong) {
+            message.payload.truncate(MAX_PAYLOAD);
+        }
+        self.inner.submit(message);
+    }
+
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
+        if self.has(Fault::CompletesAtOnce) {
+            while self.inner.poll_sent(context)?.is_ready() {}
+            let all = std::mem::take(&mut self.owed);
+            return if all > 0 { Poll::Ready(Ok(all)) } else { Poll::Pending };
+        }
+        let mut sent = ready!(self.inner.poll_sent(context))?;
+        self.owed -= sent;
+        let is_late = self.received > 100;
+        if is_late && self.has(Fault::CompletesTwice) {
+            sent += self.owed + 1;
+        } else if sent > 1 && self.has(Fault::ForgetsACompletion) {
+            sent -= 1;
+        }
+        Poll::Ready(Ok(sent))
+    }
+
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
+        if let Some(message) = self.next.take() {
+            return Poll::Ready(Ok(message));
+        }
+        if self.has(Fault::LendsEightAndNoMore) {
+            self.kept.retain(|payload| !payload.is_unique());
+        }
+        if self.kept.len() >= 8 || self.has(Fault::ReceivesWhenAllIsSent) && self.owed > 0 {
+            return Poll::Pending;
+        }
+        if self.has(Fault::CompletesAtOnce) {
+            while matches!(self.inner.poll_sent(context), Poll::Ready(Ok(_))) {}
+        }
+        let mut deaf = Context::from_waker(Waker::noop());
+        let context = if self.has(Fault::WakesNobody) { &mut deaf } else { context };
+        let mut message = match ready!(self.inner.poll_received(context)) {
+            Err(_) if self.has(Fault::StaysOpen) => return Poll::Pending,
+            received => received?,
+        };
+        self.received += 1;
+        let payload = &mut message.payload;
+        match self.fault {
+            Some(Fault::SwapsWithinATag) => {
+                message = self.swap(context, message, |first, second| first == second && !first.is_control());
+            }
+            Some(Fault::SwapsControl) => {
+                message = self.swap(context, message, |first, second| {
+                    first != second && first.is_control() && second.is_control()
+                });
+            }
+            Some(Fault::SendsTwice) if self.received == 100 => self.next = Some(message.clone()),
+            Some(Fault::Alters) if payload.len() > 1000 => {
+                let mut altered = payload.to_vec();
+                altered[1000] ^= 1;
+                *payload = altered.into();
+            }
+            Some(Fault::Misaligns) if payload.len() > 100 => {
+                *payload = Bytes::from([&[0], &payload[..]].concat()).slice(1..);
+            }
+            Some(Fault::LendsEightAndNoMore) => {
+                *payload = Bytes::copy_from_slice(payload);
+                self.kept.push(payload.clone());
+            }
+            _ => {}
+        }
+        Poll::Ready(Ok(message))
+    }
+}
+
+async fn check(fault: Option<Fault>) -> Result<(), String> {
+    let faulty = move |inner| Faulty { inner, fault, links: 0 };
+    let check = async move {
+        conformance::check(async |workers| memory::networks(workers).into_iter().map(faulty).collect()).await;
+    };
+    let tasks = LocalSet::new();
+    let checked = tasks.run_until(async { spawn_local(check).await }).await;
+    checked.map_err(|error| *error.into_panic().downcast::<String>().unwrap())
+}
+
+/// Time is skipped while nothing happens, so that what never happens is noticed at once.
+#[tokio::test(start_paused = true)]
+async fn every_fault_is_found_by_the_law_for_it() {
+    assert_eq!(check(None).await, Ok(()));
+    let mut wrong = Vec::new();
+    for (fault, law) in FOUND {
+        let found = check(Some(fault)).await;
+        if !found.as_ref().is_err_and(|found| found.starts_with(&format!("expected that {law}"))) {
+            wrong.push((fault, found));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
