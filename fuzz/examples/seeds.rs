@@ -5,9 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use gleaner_algorithms::Element;
 use gleaner_algorithms::bag::wire::{Body, encode};
 use gleaner_algorithms::bag::{Coding, Entries, Rounded};
+use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::{Element, Method};
+use gleaner_runtime::{Layout, Session};
+use gleaner_transport::tcp::fuzzing as tcp;
 use half::{bf16, f16};
 
 /// What no seed is longer than.
@@ -42,6 +45,8 @@ fn main() -> io::Result<()> {
         seeds.aligned(coding)?;
     }
     seeds.of_type::<f64>(1)?;
+    seeds.of_workers()?;
+    seeds.of_files()?;
     seeds.of_type::<bf16>(2)?;
     seeds.of_type::<f16>(3)
 }
@@ -52,12 +57,87 @@ fn entries<T: Element>(indices: &[u32]) -> Entries<T> {
 
 impl Seeds {
     fn write(&self, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() >= MOST {
-            return Ok(());
-        }
+        if bytes.len() >= MOST { Ok(()) } else { self.put(target, name, bytes) }
+    }
+
+    fn put(&self, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         let folder = self.0.join(target);
         fs::create_dir_all(&folder)?;
         fs::write(folder.join(name.replace(' ', "-")), bytes)
+    }
+
+    /// What workers say to each other besides bags, by the first byte of their targets.
+    fn of_workers(&self) -> io::Result<()> {
+        let hello = tcp::claims_of_a_member();
+        let card = [&[1u8][..], &[0; 10], &[0xff, 0xff, 192, 0, 2, 1, 9, 0]].concat();
+        let cards = [&19u16.to_le_bytes()[..], &card].concat();
+        let wire: [(u8, &str, Vec<u8>); 10] = [
+            (0, "hello", hello.to_vec()),
+            (1, "challenge", vec![3, 0, 0, 0, 1, 0, 0, 0]),
+            (2, "verdict", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
+            (3, "place", card),
+            (4, "outcome", [&[0; 4], &cards[..]].concat()),
+            (5, "asked", vec![1, 0, 0, 0, 2, 0, 0, 0]),
+            (6, "cards", cards),
+            (7, "header", vec![0; 16]),
+            (8, "message", (0..40).collect()),
+            (9, "record", [&[20, 0][..], &[7; 40]].concat()),
+        ];
+        for (kind, name, bytes) in wire {
+            self.write("wire", name, &[&[kind], &bytes[..]].concat())?;
+        }
+        let member = |rest: &[u8]| [&hello[..], rest].concat();
+        let handshakes: [(u8, &str, Vec<u8>); 6] = [
+            (0, "member", member(&[0])),
+            (0, "member-without-proof", member(&[1; 60])),
+            (1, "verdict", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
+            (2, "unauthenticated-answers", vec![5; 56]),
+            (3, "recorded-hello", tcp::hello()),
+            (3, "another-program", b"GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n".to_vec()),
+        ];
+        for (kind, name, bytes) in handshakes {
+            self.write("handshake", name, &[&[kind], &bytes[..]].concat())?;
+        }
+        let head = [&[1][..], &[0; 4], &[3], &[9; 32]].concat();
+        let failure = br#"{"rank":1,"step":5,"reason":"it died"}"#;
+        let runtime: [(u8, &str, Vec<u8>); 8] = [
+            (0, "tag", vec![1, 0, 0, 0, 0, 0, 0, 0xc0]),
+            (1, "cancelled", vec![5, 1, 2, 0, 0, 0]),
+            (1, "ask", vec![0, 0]),
+            (2, "silence", vec![4, 1, 0, 0, 0, 2, 0, 0, 0]),
+            (3, "heads", [&head[..], b"notes"].concat()),
+            (4, "answer", vec![1, 0, 0, 0, 0, 2, 0, 0, 0, 7, 8, 1, 0, 0, 0, 0, 0, 0, 0]),
+            (5, "failure", failure.to_vec()),
+            (6, "event", [&br#"{"kind":"failed","body":"#[..], failure, b"}"].concat()),
+        ];
+        for (kind, name, bytes) in runtime {
+            self.write("runtime", name, &[&[kind], &bytes[..]].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Files of checkpoints, with a checksum that is made right behind a first byte of 1. They are longer than other seeds.
+    fn of_files(&self) -> io::Result<()> {
+        self.put("model_file", "model", &[&[1], &gleaner_fuzz::model_seed()[..]].concat())?;
+        let path = std::env::temp_dir().join(format!("gleaner-seeds-{}", std::process::id()));
+        for (name, method) in [
+            ("spardl", Method::spardl().k(1)),
+            ("oktopk", Method::named("oktopk").map_err(io::Error::other)?),
+        ] {
+            let saved = || -> Result<(), gleaner_runtime::Error> {
+                let session = Session::join()?;
+                let layout = Layout::new().parameter("w", 3).group().parameter("b", 2);
+                let correction = Correction { momentum: 0.5, ..Correction::default() };
+                let mut gradients = session.gradients(&layout, method.corrected(correction))?;
+                gradients.ready("w", &[0.5, -2.0, 0.25])?;
+                gradients.ready("b", &[1.0, 3.0])?;
+                gradients.wait()?;
+                gradients.save(&path)
+            };
+            saved().map_err(io::Error::other)?;
+            self.put("residual_file", name, &[&[1], &fs::read(&path)?[..]].concat())?;
+        }
+        fs::remove_file(path)
     }
 
     /// What the types have that are never rounded.

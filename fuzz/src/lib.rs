@@ -4,15 +4,87 @@
 
 use std::sync::Arc;
 
+pub mod campaign;
+#[path = "../../src/train/model_file.rs"]
+mod model_file;
+mod mutate;
+
 use bytes::Bytes;
 use gleaner_algorithms::bag::wire::{Body, Content, Decoder, Expected, PIECE, Part, encode};
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded};
 use gleaner_algorithms::element::{self, Element};
 use half::{bf16, f16};
+use model_file::Refusal;
+
+/// All targets.
+pub const TARGETS: &[campaign::Target] = &[
+    ("decoder", stream),
+    ("round_trip", round_trip),
+    ("dense", |data| body(Form::Dense, data)),
+    ("raw", |data| body(Form::Raw, data)),
+    ("packed", |data| body(Form::Packed, data)),
+    ("bitmap", |data| body(Form::Bitmap, data)),
+    ("elias_fano", |data| body(Form::EliasFano, data)),
+    ("rice", |data| body(Form::Rice, data)),
+    ("full", |data| body(Form::Full, data)),
+    ("aligned", |data| body(Form::Aligned, data)),
+    ("wire", gleaner_transport::tcp::fuzzing::decode),
+    ("handshake", gleaner_transport::tcp::fuzzing::handshake),
+    ("runtime", gleaner_runtime::fuzzing::decode),
+    ("residual_file", gleaner_runtime::fuzzing::residual_file),
+    ("model_file", model),
+];
+
+/// What the file of a model in the seeds says of itself, and how many numbers each of its parameters has.
+pub const MODEL: ([(&str, &str); 2], usize) = ([("rank", "0"), ("step", "5")], 3);
+
+/// The file of a model that a worker of `gleaner train` is to go on from. Where the first byte is odd, the file gets the checksum
+/// that it should have.
+pub fn model(data: &[u8]) {
+    let Some((flag, file)) = data.split_first() else { return };
+    let mut file = file.to_vec();
+    if flag % 2 == 1 {
+        let _ = gleaner_runtime::checksum::seal(&mut file);
+    }
+    reads_model(&file);
+}
+
+/// Whether it is such a file.
+pub fn reads_model(file: &[u8]) -> bool {
+    let model = match model_file::Model::read(file, &identity()) {
+        Ok(model) => model,
+        Err(Refusal::Damaged(reason)) => {
+            assert!(!reason.is_empty());
+            return false;
+        }
+        Err(Refusal::Other { name, expected, found }) => {
+            assert!(MODEL.0.contains(&(name, &expected)) && found != Some(expected));
+            return false;
+        }
+    };
+    assert!(model.run.len() + 16 * model.loss_curve.len() < 16 * file.len());
+    for kind in ["parameter", "velocity", "buffer"] {
+        if let Ok(values) = model.tensors.values(&format!("{kind}/w"), MODEL.1) {
+            assert_eq!(values.len(), MODEL.1);
+        }
+    }
+    true
+}
+
+/// Such a file.
+pub fn model_seed() -> Vec<u8> {
+    let tensors = ["parameter/w", "velocity/w"].map(|name| (name.to_owned(), vec![0.5; MODEL.1]));
+    let file =
+        model_file::write(&identity(), &"0123456789abcdef".repeat(2), &[(0, 2.5), (5, 1.25)], &tensors);
+    file.expect("a file")
+}
+
+fn identity() -> model_file::Identity {
+    MODEL.0.iter().map(|&(name, value)| (name, value.to_owned())).collect()
+}
 
 /// The forms of bodies by their numbers on the wire; see `docs/src/architecture/wire.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Form {
     Dense = 0,
     Raw = 1,
@@ -155,7 +227,7 @@ fn check<T: Element>(entries: &Entries<T>, len: u32, bound: u32) {
     assert!(entries.len() <= bound as usize && entries.indices.len() == entries.values.len());
     assert!(entries.indices.is_sorted_by(|a, b| a < b));
     assert!(entries.indices.last().is_none_or(|&last| last < len));
-    assert!(entries.values.iter().all(|v| v.is_finite() && *v != T::ZERO));
+    assert!(entries.values.iter().all(|v| v.is_finite() && v.bits() != (-T::ZERO).bits()));
 }
 
 /// Encodes bodies, decodes that, and compares every bit.
@@ -251,7 +323,7 @@ fn trip<T: Element>(mut data: &[u8]) -> Trip<T> {
         if next + gap >= u64::from(u32::MAX) {
             break;
         }
-        if value.is_finite() && value != T::ZERO {
+        if value.is_finite() && value.bits() != (-T::ZERO).bits() {
             entries.push((next + gap) as u32, value);
         }
         next += gap + 1;
@@ -263,7 +335,8 @@ fn trip<T: Element>(mut data: &[u8]) -> Trip<T> {
 fn round_trip_of<T: Element>(data: &[u8]) {
     let Trip { dense, entries, len, .. } = trip::<T>(data);
     if dense {
-        same_again(&[Body::Dense { values: entries.to_dense(len).into(), rounded: Rounded::EXACT }]);
+        let values = entries.to_dense_with(len, -T::ZERO).into();
+        same_again(&[Body::Dense { values, rounded: Rounded::EXACT }]);
     }
     same_again(&[Body::Sparse { entries, len, rounded: Rounded::EXACT }]);
 }
@@ -272,7 +345,7 @@ fn round_trip_of_floats(data: &[u8]) {
     let Trip { coding, dense, seed, entries, len } = trip::<f32>(data);
     let coding = coding_of::<f32>(coding);
     if dense {
-        let mut values = entries.to_dense(len);
+        let mut values = entries.to_dense_with(len, -0.0);
         let rounded = coding.round_dense(&mut values, &mut vec![0.0; len], seed);
         same_again(&[Body::Dense { values: values.into(), rounded }]);
     }
