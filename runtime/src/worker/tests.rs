@@ -293,6 +293,29 @@ fn one_that_leaves_waits_until_all_has_come() {
     }
 }
 
+/// Two ranks that have said goodbye to each other may both have stopped reading, so when another one tells them of a failure,
+/// neither waits for a sign that the other has heard of it too.
+#[test]
+fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
+    let start = Instant::now();
+    for (rank, other) in [(0, Peer(1)), (1, Peer(0))] {
+        let mut worker = Worker::new(rank, 4, 0, TIMEOUT);
+        let teller = Peer(3);
+        for peer in [other, teller] {
+            worker.handle(Event::Up(peer), start);
+        }
+        worker.handle(Event::Leave, start);
+        worker.handle(Event::Left(other), start);
+        for peer in [other, teller] {
+            worker.handle(Event::Written(peer), start);
+        }
+        assert!(!worker.actions().contains(&Action::Leave), "rank {rank} waits until all has come");
+        let failure = Failure { rank: 2, step: Some(1), reason: "it was killed".into() };
+        worker.handle(Event::News(teller, failure.clone()), start);
+        assert!(worker.actions().contains(&Action::Fail(failure)), "rank {rank} waits for one that left");
+    }
+}
+
 /// A goodbye is not silence: rank 0 left, rank 2 was stopped, and rank 3 must not take itself for the one that is cut off.
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {
