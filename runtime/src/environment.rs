@@ -217,7 +217,7 @@ impl Config {
             job: self.job,
             is_plain: self.is_plain,
             timeout: self.timeout,
-            // Another one of the same socket, which no child inherits.
+            // Another one of the same socket: this configuration may have been cloned.
             listener: self.listener.and_then(|listener| listener.try_clone().ok()),
         })
     }

@@ -1,9 +1,11 @@
-//! Descriptors that the launcher hands on to a worker: each is taken over once.
+//! Descriptors that the launcher hands on to a worker: each is taken over once, and goes no further.
 
 use std::collections::BTreeSet;
 use std::fs::{self, FileType};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::environment::ConfigError;
 
@@ -16,7 +18,8 @@ pub(crate) const LISTENER: &str = "GLEANER_LISTENER_FD";
 /// Which were taken over by this process.
 static TAKEN: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
 
-/// Takes over the descriptor with that number, which such a variable says and which must be of that kind.
+/// Takes over the descriptor with that number, which such a variable says and which must be of that kind. What this process
+/// starts from then on does not inherit it.
 ///
 /// # Errors
 /// One that was taken over before, is not open, or is something else.
@@ -43,7 +46,41 @@ pub(crate) fn take(
             taken.insert(descriptor);
             // SAFETY: it is open and of the right kind, as was just seen; the launcher opened it for this process, in which
             // nobody else knows of it; and it is taken over once.
-            Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+            let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            // It cannot fail for one that is open.
+            let _ = fcntl_setfd(&owned, FdFlags::CLOEXEC);
+            Ok(owned)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileTypeExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_is_started_after_it_was_taken_does_not_inherit_it() {
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let kinds: [(_, OwnedFd, fn(&FileType) -> bool); 2] =
+            [(SECRET, pipe.into(), FileType::is_fifo), (LISTENER, listener.into(), FileType::is_socket)];
+        for (name, handed_on, is_it) in kinds {
+            fcntl_setfd(&handed_on, FdFlags::empty()).unwrap();
+            let number = handed_on.as_raw_fd().to_string();
+            let inherits = || {
+                let mut child = Command::new("sh");
+                child.args(["-c", "test -e /dev/fd/$0", &number]).status().unwrap().success()
+            };
+            assert!(inherits(), "{name}");
+            std::mem::forget(handed_on);
+            let taken = take(name, &number, is_it).unwrap();
+            assert_eq!(taken.as_raw_fd().to_string(), number);
+            assert!(!inherits(), "{name}");
         }
     }
 }
