@@ -36,7 +36,9 @@ pub enum CheckpointError {
         source: std::io::Error,
     },
     /// Not a whole checkpoint.
-    #[error("{path} is no checkpoint of residuals: {what}; it may be damaged or of another program")]
+    #[error(
+        "{path} is no checkpoint of residuals: {what}; the file is damaged or of another program, so go on from an earlier checkpoint"
+    )]
     Damaged {
         /// Which file.
         path: PathBuf,

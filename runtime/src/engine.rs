@@ -258,7 +258,8 @@ impl Engine {
                     return self.io.fail(Failure { rank, step, reason: error.to_string() });
                 }
                 Err(LinkError::Closed { .. }) => {
-                    Some("its connection closed without a goodbye: it died or was killed".to_owned())
+                    let reason = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
+                    Some(reason.to_owned())
                 }
                 Err(error) => Some(format!("its connection broke: {error}")),
             };
