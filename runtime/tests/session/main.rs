@@ -19,6 +19,6 @@ mod nonfinite;
 mod panics;
 mod reductions;
 mod regroup;
-mod stranger_schedule;
 mod timeline;
+mod unknown_schedule;
 mod updates;
