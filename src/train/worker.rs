@@ -301,6 +301,7 @@ impl<'a> Run<'a> {
             workers,
             method: settings.method.to_string(),
             merge: settings.merge.name().into(),
+            select_over: settings.method.selects_over().name(),
             groups: self.overlap.grouping().map_or(1, Grouping::groups),
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,
