@@ -19,6 +19,7 @@ mod nonfinite;
 mod panics;
 mod reductions;
 mod regroup;
+mod shares;
 mod stranger_schedule;
 mod timeline;
 mod updates;
