@@ -88,6 +88,7 @@ impl Gradients {
             session.agree(Purpose::Gradients, &lines)?;
         }
         let mut gradients = Self::make(session.clone(), channel, layout, method)?;
+        gradients.auto.iter_mut().for_each(|auto| auto.announce(false, None));
         gradients.run = session.agree_and_draw(Purpose::Gradients, &lines)?;
         Ok(gradients)
     }

@@ -349,6 +349,20 @@ mod tests {
     }
 
     #[test]
+    fn groups_compete_where_the_largest_entries_are_selected() {
+        let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
+        assert_eq!(over(&[]).unwrap(), "group");
+        assert_eq!(over(&["--select-over", "gradient", "--method", "topka"]).unwrap(), "gradient");
+        for method in
+            [&["--method", "ring"][..], &["--method", "auto"], &["--method", "topka", "--selector", "random"]]
+        {
+            let refusal = over(&[&["--select-over", "gradient"], method].concat()).unwrap_err().to_string();
+            assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
+            assert!(over(method).is_ok());
+        }
+    }
+
+    #[test]
     fn impossible_options_are_refused_by_name() {
         for (option, value) in [
             ("--steps", "0"),

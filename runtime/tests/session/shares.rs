@@ -99,7 +99,14 @@ fn nothing_is_lost_and_nothing_waits_for_ever() {
         let values = gradient(EACH, rank, 10 * step + i as u64);
         values.iter().map(|value| large * (4.0 * value).round()).collect()
     };
-    let regrouped = || Layout::new().parameter("c", EACH).parameter("a", EACH).group().parameter("d", EACH).parameter("b", EACH);
+    let regrouped = || {
+        Layout::new()
+            .parameter("c", EACH)
+            .parameter("a", EACH)
+            .group()
+            .parameter("d", EACH)
+            .parameter("b", EACH)
+    };
     // A step sends at least LEAST entries of each group, and `Shape::passes` counts P · n of them twice over.
     let drained = 2 * (WORKERS * EACH).div_ceil(LEAST);
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +225,10 @@ fn a_resumed_job_has_the_same_shares_and_bits() {
         gradients.save(&file(folder.path(), 0)).unwrap();
         let mut other = session.gradients(&apart(), method().select_over(SelectOver::Group)).unwrap();
         let refusal = other.load(&file(folder.path(), 0)).unwrap_err().to_string();
-        assert!(refusal.contains("its method is") && refusal.contains("over the whole gradient"), "{refusal}");
+        assert!(
+            refusal.contains("its method is") && refusal.contains("over the whole gradient"),
+            "{refusal}"
+        );
     });
 }
 
@@ -251,13 +261,17 @@ fn what_does_not_select_the_largest_is_refused() {
         .chain([Method::auto()])
         .filter_map(|method| refusal(method.clone()).map(|sentence| (method.collective().name(), sentence)))
         .map(|(name, sentence)| {
-            let begins = "selection over the whole gradient needs a method that selects its k largest entries, and ";
+            let begins =
+                "selection over the whole gradient needs a method that selects its k largest entries, and ";
             assert!(sentence.starts_with(&format!("{begins}{name} ")), "{sentence}");
             name
         })
         .collect();
     let dense = ["ring", "rabenseifner", "recursive-doubling"];
-    assert_eq!(refused, [&["oktopk", "exdyna", "exdyna-printed", "random-k"], &dense[..], &["auto"]].concat());
+    assert_eq!(
+        refused,
+        [&["oktopk", "exdyna", "exdyna-printed", "random-k"], &dense[..], &["auto"]].concat()
+    );
     let topka = Method::named("topka").unwrap().selector("sampled".parse().unwrap());
     assert!(refusal(topka).unwrap().contains("topka with the selector sampled was asked for"));
 }
