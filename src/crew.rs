@@ -1,5 +1,7 @@
 //! Running a command as several workers of this machine: the command starts itself once for each of them.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use gleaner_runtime::Config;
@@ -53,6 +55,30 @@ impl Drop for Display {
     }
 }
 
+/// How long work goes on before it is shown that something does.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Does work that tells nothing of how far it is, and shows what it is once it takes longer than a second.
+pub fn meanwhile<R>(shown: &Progress, work: impl FnOnce() -> R) -> R {
+    let display = Display::new();
+    after(PATIENCE, || display.show(shown), work)
+}
+
+/// Does the work, and calls `show` from another thread if it takes longer than that.
+fn after<R>(patience: Duration, show: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
+    thread::scope(|scope| {
+        let (done, waits) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if waits.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                show();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
 fn draw(bar: &ProgressBar, progress: &Progress) {
     bar.set_length(progress.of);
     bar.set_position(progress.done);
@@ -98,4 +124,25 @@ pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<R
         say(format_args!("gleaner {name}: {failure}"));
     }
     Ok(Role::Launched(outcome.exit_code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    #[test]
+    fn only_long_work_is_shown() {
+        let shown = AtomicBool::new(false);
+        let show = || shown.store(true, Relaxed);
+        assert_eq!(after(Duration::from_secs(600), show, || 5), 5);
+        assert!(!shown.load(Relaxed));
+        // Shown while the work goes on, and not after it.
+        let wait = || {
+            while !shown.load(Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        after(Duration::from_millis(5), show, wait);
+    }
 }

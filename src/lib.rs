@@ -47,7 +47,7 @@ mod testbed;
 mod train;
 
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
-pub use gleaner_algorithms::{Method, Sparsity};
+pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
     Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout, LayoutError,

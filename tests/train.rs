@@ -306,3 +306,28 @@ fn a_timeline_shows_what_each_rank_does_when() {
     assert!(!nowhere.status.success() && said.contains("missing/timeline.json cannot be written"), "{said}");
     assert!(nowhere.stdout.is_empty(), "it is refused before the first step");
 }
+
+/// The seven parameters of the language model are four layers, of which the recurrent ones have the larger gradients.
+#[test]
+fn groups_that_compete_for_k_end_with_the_same_parameters_on_all_ranks() {
+    let run = |options: &[&str]| {
+        let text = ["--steps", "24", "--evaluate-every", "24", "--workers", "3", "--json"];
+        summary(&train(&[&text[..], options].concat()).output().unwrap())
+    };
+    let single = |over: &str| run(&["--merge", "single", "--select-over", over]);
+    let layers = |over: &str| run(&["--merge", "layer-wise", "--select-over", over]);
+    let (group, gradient) = (layers("group"), layers("gradient"));
+    assert_eq!(
+        (group["select_over"].as_str(), gradient["select_over"].as_str()),
+        (Some("group"), Some("gradient"))
+    );
+    assert_eq!(gradient["groups"], 4);
+    assert_ne!(group["parameters_digest"], gradient["parameters_digest"]);
+    assert_eq!(single("group")["parameters_digest"], single("gradient")["parameters_digest"]);
+    let refused = train(&["--select-over", "gradient", "--method", "ring"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("needs a method that selects its k largest entries"),
+        "{said}"
+    );
+}

@@ -27,6 +27,7 @@ pub mod residual;
 pub mod schedule;
 pub mod select;
 pub mod selectors;
+pub mod shares;
 
 pub use allotment::Allotment;
 pub use collectives::Method;
@@ -34,6 +35,7 @@ pub use element::Element;
 pub use layers::Layers;
 pub use partition::{Partition, Sparsity, SparsityError};
 pub use reduction::Reduction;
+pub use shares::SelectOver;
 
 use std::fmt;
 

@@ -69,6 +69,8 @@ pub struct Overlap<'s> {
     /// By name, so that all ranks have the same order also where they come out of a hash map.
     parameters: Vec<(String, Var)>,
     strategy: Arc<dyn Strategy>,
+    /// Of the whole gradient: groups may have others.
+    sparsity: Sparsity,
     shared: Arc<Shared>,
     /// What was watched in this step, and since when.
     watched: HashMap<usize, Tensor>,
@@ -103,11 +105,13 @@ impl<'s> Overlap<'s> {
             }
         }
         let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
+        let sparsity = method.sparsity();
         let gradients = session.gradients(&parameters.iter().fold(Layout::new(), add), method)?;
         Ok(Self {
             session,
             parameters,
             strategy,
+            sparsity,
             shared: Arc::new(Shared::new(gradients)),
             watched: HashMap::new(),
             since: None,
@@ -173,7 +177,7 @@ impl<'s> Overlap<'s> {
         let unused = (0..self.parameters.len()).rev().filter(|position| !order.contains(position));
         order.extend(unused.collect::<Vec<_>>());
         let mut gradients = self.shared.gradients();
-        let Some(method) = gradients.methods().into_iter().next() else { return Ok(()) };
+        let Some(method) = method(&gradients, self.sparsity) else { return Ok(()) };
         let count = |position: usize| self.parameters[position].1.elem_count();
         let layers = layers(&order, count, &method);
         let entries = layers.iter().map(|layer| layer.iter().copied().map(count).sum()).collect();
@@ -296,7 +300,7 @@ impl<'s> Overlap<'s> {
         let exchange = gradients.times().under_way.as_secs_f64();
         let measured =
             Measured { forward: forward.as_secs_f64(), layers: between(layers, &finished), exchange };
-        let Some(method) = gradients.methods().into_iter().next() else { return Ok(update) };
+        let Some(method) = method(&gradients, self.sparsity) else { return Ok(update) };
         if planner.conclude(self.session, &method, measured)? {
             let (layers, grouping) = (layers.clone(), planner.grouping().clone());
             gradients.regroup(&self.layout(&layers, &grouping))?;
@@ -350,6 +354,15 @@ impl<'s> Overlap<'s> {
         }
         error
     }
+}
+
+/// The method of the first group, with the sparsity of the whole gradient.
+fn method(gradients: &Gradients, sparsity: Sparsity) -> Option<Method> {
+    let method = gradients.methods().into_iter().next()?;
+    Some(match sparsity {
+        Sparsity::Density(density) => method.density(density),
+        Sparsity::K(k) => method.k(k),
+    })
 }
 
 /// A layer has at least so many entries to be selected in a step.

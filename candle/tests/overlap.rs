@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{CpuStorage, CustomOp1, Device::Cpu, Layout, Shape, Tensor, Var};
 use gleaner_algorithms::residual::OnNonFinite;
-use gleaner_algorithms::{Method, merging};
+use gleaner_algorithms::{Method, SelectOver, merging};
 use gleaner_candle::{Overlap, OverlapError};
 use gleaner_runtime::{Error, Failure, Session};
 use gleaner_transport::memory;
@@ -354,4 +354,41 @@ fn survivors_have_the_parameters_of_a_whole_step() {
             }
         }
     }
+}
+
+/// Groups compete for k of the whole gradient while a backward pass goes on, and keep their parameters' shares when they are merged.
+#[test]
+fn a_layer_with_a_larger_gradient_sends_more() {
+    const ENTRIES: usize = 2000;
+    let ranks = job(4, |session| {
+        let weights: Vec<(String, Var)> =
+            (0..3).map(|i| (name(i), Var::zeros(ENTRIES, candle_core::DType::F32, &Cpu).unwrap())).collect();
+        let method = Method::spardl().density(0.03).select_over(SelectOver::Gradient);
+        let mut overlap = overlap(&session, &weights, &method, "layer-wise");
+        let mut ks = Vec::new();
+        for step in 0..14 {
+            let mut loss = Tensor::new(0f32, &Cpu).unwrap();
+            for layer in 0..3 {
+                let scale = if layer == 1 { 100.0 } else { 1.0 };
+                let value =
+                    |i: usize| scale * (((i * 7919 + step * 31 + session.rank() * 13) % 1009) as f32 - 504.0);
+                let inputs =
+                    Tensor::from_vec((0..ENTRIES).map(value).collect::<Vec<f32>>(), ENTRIES, &Cpu).unwrap();
+                loss = (loss + (overlap.watch(&name(layer)).unwrap() * inputs).unwrap().sum_all().unwrap())
+                    .unwrap();
+            }
+            overlap.backward(&loss).unwrap();
+            let update = overlap.wait().unwrap();
+            learn(&overlap, &update, &weights);
+            let k = |method: &Method| method.sparsity().k(ENTRIES).unwrap();
+            ks.push(overlap.gradients().methods().iter().map(k).collect::<Vec<_>>());
+        }
+        (ks, bits(&weights))
+    });
+    assert!(ranks.iter().all(|rank| *rank == ranks[0]), "the same on all ranks");
+    // k = 0.03 · 6000, of which the other two keep an eighth of a third each.
+    let (floor, k) = (8, 180);
+    assert!(ranks[0].0.iter().all(|ks| ks.iter().sum::<usize>() == k && ks.len() == 3));
+    assert!(ranks[0].0[0].iter().filter(|&&k| k == floor).count() == 2, "{:?}", ranks[0].0);
+    assert!(ranks[0].0[0].contains(&(k - 2 * floor)), "{:?}", ranks[0].0);
 }

@@ -7,6 +7,7 @@
 
 mod course;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
@@ -15,7 +16,7 @@ use gleaner_algorithms::forecast::{Forecast, Model};
 
 use crate::failure::Error;
 use crate::notes::Purpose;
-use crate::probe;
+use crate::probe::{self, Probed};
 use crate::report::say;
 use crate::session::Inner;
 use course::{COUNTED, Course, milliseconds};
@@ -77,8 +78,11 @@ pub struct Tried {
 /// The choices of all groups of one gradient exchange.
 pub(crate) struct Auto {
     courses: Vec<Course>,
+    probed: Probed,
     /// Says what is chosen: one rank does.
     speaks: bool,
+    /// What was said, groups before a regrouping included: whatever several groups come to is said once.
+    said: BTreeSet<(bool, String)>,
 }
 
 impl Auto {
@@ -93,13 +97,33 @@ impl Auto {
         let mut courses = Vec::new();
         for (choice, n) in groups {
             let model = Model::new(probed.network, probed.speed, choice, *n)?;
-            let course = Course::new(model.rank(choice, workers, *n)?);
-            if speaks {
-                say(format_args!("gleaner: {}", course.announce(&probed)));
-            }
-            courses.push(course);
+            courses.push(Course::new(model.rank(choice, workers, *n)?));
         }
-        Ok(Self { courses, speaks })
+        Ok(Self { courses, probed, speaks, said: BTreeSet::new() })
+    }
+
+    /// Says what the groups begin with, or what those that have settled have come to; `before` is what was said of the groups
+    /// before a regrouping.
+    pub(crate) fn announce(&mut self, settled: bool, before: Option<&mut Self>) {
+        if let Some(before) = before {
+            self.said.append(&mut before.said);
+        }
+        for line in self.unsaid(settled) {
+            if self.speaks {
+                say(format_args!("gleaner: {line}"));
+            }
+        }
+    }
+
+    /// Each method once, however many groups take it or settle for it.
+    fn unsaid(&mut self, settled: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for course in self.courses.iter().filter(|course| !settled || course.is_settled()) {
+            if self.said.insert((settled, course.present().to_string())) {
+                lines.push(if settled { course.summary() } else { course.announce(&self.probed) });
+            }
+        }
+        lines
     }
 
     /// The method that a group runs.
@@ -134,10 +158,8 @@ impl Auto {
             if course.conclude(&counted) {
                 changed.push(group);
             }
-            if course.is_settled() && self.speaks {
-                say(format_args!("gleaner: {}", course.summary()));
-            }
         }
+        self.announce(true, None);
         Ok(changed)
     }
 
@@ -151,5 +173,43 @@ impl Auto {
     /// Goes on with the method that a checkpoint names, if it is one of a group's candidates.
     pub(crate) fn resume(&mut self, group: usize, name: &str) -> bool {
         self.courses[group].resume(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_algorithms::forecast::{Network, Speed};
+
+    use super::*;
+
+    #[test]
+    fn what_several_groups_come_to_is_said_once() {
+        let network = Network { latency: Duration::from_micros(100), bytes_per_second: 1e8 };
+        let probed = Probed { network, speed: Speed::of([1.0; 5]), took: Duration::ZERO };
+        let model = Model::new(probed.network, probed.speed, &Method::auto(), 10_000).unwrap();
+        let ranking = model.rank(&Method::auto(), 6, 10_000).unwrap();
+        let groups = |firsts: &[usize]| Auto {
+            courses: firsts.iter().map(|&first| Course::new(ranking[first..].to_vec())).collect(),
+            probed,
+            speaks: false,
+            said: BTreeSet::new(),
+        };
+        let begins = |line: &str, verb: &str, first: usize| {
+            line.starts_with(&format!("auto {verb} {}: ", ranking[first]))
+        };
+        let mut one = groups(&[0]);
+        assert_eq!(one.unsaid(false).len(), 1);
+        // The same in three groups after a regrouping, and another one in the fourth and fifth.
+        let mut five = groups(&[0, 0, 0, 1, 1]);
+        five.said.append(&mut one.said);
+        let lines = five.unsaid(false);
+        assert!(lines.len() == 1 && begins(&lines[0], "takes", 1), "{lines:?}");
+        // Nothing is left to be chosen: four groups settle, two by two.
+        let last = ranking.len() - 1;
+        let mut settled = groups(&[last, last, 0, 0]);
+        assert_eq!(settled.unsaid(true).len(), 1);
+        assert_eq!(settled.unsaid(true), [""; 0]);
+        settled.courses.push(Course::new(ranking[last - 1..last].to_vec()));
+        assert_eq!(settled.unsaid(true).len(), 1);
     }
 }

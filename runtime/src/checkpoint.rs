@@ -98,6 +98,8 @@ pub(crate) struct State {
     /// What was not delivered, by parameter.
     pub(crate) waiting: BTreeMap<String, Waiting>,
     pub(crate) groups: Vec<Learnt>,
+    /// By which groups share k, by parameter; empty where they do not compete for it.
+    pub(crate) weights: BTreeMap<String, u64>,
 }
 
 /// What was learnt of a group.
@@ -205,6 +207,9 @@ pub(crate) fn write(path: &Path, state: &State) -> Result<Vec<u8>, CheckpointErr
         ("run".to_owned(), state.run.clone()),
         ("method".to_owned(), state.method.clone()),
     ]);
+    if !state.weights.is_empty() {
+        metadata.insert("weights".to_owned(), serde_json::json!(state.weights).to_string());
+    }
     checksum::reserve(&mut metadata);
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
     let mut file = views
@@ -238,6 +243,9 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
     checksum::verify(file).map_err(|error| damaged(error.to_string()))?;
     let groups: Vec<Vec<String>> = serde_json::from_str(&text("groups")?)
         .map_err(|error| damaged(format!("its groups cannot be read: {error}")))?;
+    let weights =
+        metadata.get("weights").map_or(Ok(BTreeMap::new()), |weights| serde_json::from_str(weights));
+    let weights = weights.map_err(|error| damaged(format!("its weights cannot be read: {error}")))?;
     let (step, skipped) = (number("step")?, number("skipped")?);
     let steps = step
         .checked_sub(skipped)
@@ -299,6 +307,7 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
         method: text("method")?,
         waiting,
         groups,
+        weights,
     })
 }
 
@@ -319,6 +328,7 @@ mod tests {
             workers: 5,
             run: "0123456789abcdef".repeat(2),
             method: "spardl".into(),
+            weights: BTreeMap::from([("a".into(), u64::MAX), ("b.c\"".into(), 0)]),
             waiting: BTreeMap::from([("a".into(), moving), ("b.c\"".into(), Waiting::default())]),
             groups: vec![
                 Learnt {

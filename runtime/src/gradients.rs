@@ -2,6 +2,7 @@
 
 mod regrouping;
 mod saving;
+mod sharing;
 mod times;
 
 use std::collections::HashMap;
@@ -10,15 +11,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::residual::{OnNonFinite, norm};
-use gleaner_algorithms::{Method, Reduction, Sparsity};
+use gleaner_algorithms::{Method, Reduction, SelectOver, Sparsity, shares};
 
 use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
 use crate::exchange::Exchange;
 use crate::failure::{Error, Failure};
 use crate::group::Group;
-use crate::layout::{Layout, LayoutError};
+use crate::layout::{Layout, LayoutError, Parameter};
 use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
 use crate::update::{Skipped, Update};
@@ -43,6 +45,8 @@ pub struct Gradients {
     /// Whether to keep what is selected from, and what was kept of it.
     keeps: bool,
     kept: Vec<(usize, Arc<Vec<f32>>)>,
+    /// By which the parameters' groups share k, if they compete for it and have agreed on that.
+    weights: Vec<u64>,
     /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
     held: Vec<Vec<f32>>,
     /// Parameters that are ready in this step, and how many.
@@ -84,6 +88,7 @@ impl Gradients {
             session.agree(Purpose::Gradients, &lines)?;
         }
         let mut gradients = Self::make(session.clone(), channel, layout, method)?;
+        gradients.auto.iter_mut().for_each(|auto| auto.announce(false, None));
         gradients.run = session.agree_and_draw(Purpose::Gradients, &lines)?;
         Ok(gradients)
     }
@@ -91,28 +96,20 @@ impl Gradients {
     /// Before the first step. The caller lets all ranks come together before they send anything.
     fn make(session: Arc<Inner>, channel: u64, layout: &Layout, method: Method) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
-        let mut methods = Vec::new();
-        let mut before = 0;
-        for number in 0..layout.group_count() {
-            let n = layout.layers(number).entries();
-            let method = match method.sparsity() {
-                Sparsity::Density(_) => method.clone(),
-                // An explicit k is shared out to the groups by their lengths; none goes without an entry, or it would wait
-                // for ever.
-                Sparsity::K(k) => {
-                    method
-                        .sparsity()
-                        .k(layout.entries())
-                        .map_err(gleaner_algorithms::collectives::MethodError::from)?;
-                    let upto = |entries: usize| {
-                        (k as u128 * entries as u128 / layout.entries().max(1) as u128) as usize
-                    };
-                    method.clone().k((upto(before + n) - upto(before)).max(k.min(1)).min(n))
-                }
-            };
-            before += n;
-            methods.push((method, n));
-        }
+        let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
+        let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
+        let methods: Vec<(Method, usize)> = match method.sparsity() {
+            Sparsity::Density(_) if !over => entries.iter().map(|&n| (method.clone(), n)).collect(),
+            sparsity => {
+                let k = sparsity.k(layout.entries()).map_err(MethodError::from)?;
+                let lengths: Vec<u64> = entries.iter().map(|&n| n as u64).collect();
+                let shares = match over {
+                    true => shares::by_weight(k, &lengths, &entries),
+                    false => shares::by_length(k, &entries),
+                };
+                shares.into_iter().zip(entries).map(|(k, n)| (method.clone().k(k), n)).collect()
+            }
+        };
         let mut auto = None;
         if method.is_auto() {
             auto = Some(Auto::new(&session, &methods)?);
@@ -137,6 +134,7 @@ impl Gradients {
             gathering,
             keeps: false,
             kept: Vec::new(),
+            weights: Vec::new(),
             held: vec![Vec::new(); ready.len()],
             ready,
             given: 0,
@@ -228,7 +226,7 @@ impl Gradients {
         let gathering = &mut self.gathering[number];
         if gathering.missing == 0 && !std::mem::replace(&mut gathering.is_under_way, true) {
             gathering.began = Some(Instant::now());
-            let begun = self.exchange.begin(number, self.keeps)?;
+            let begun = self.exchange.begin(number, self.keeps || self.counts_entries())?;
             self.times.blocked += begun.blocked;
             self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
         }
@@ -253,12 +251,14 @@ impl Gradients {
     /// residual, in the order of the layout. Nothing before the gradients of all parameters are ready, after
     /// [`wait`](Self::wait), or if one of them was not finite.
     pub fn accumulated(&self) -> Option<Vec<f32>> {
-        let mut entries = Vec::with_capacity(self.layout.entries());
-        for p in &self.layout.parameters {
-            let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
-            entries.extend_from_slice(&kept.1[p.offset..p.offset + p.len]);
-        }
-        Some(entries)
+        let parts: Option<Vec<&[f32]>> =
+            self.layout.parameters.iter().map(|p| self.accumulated_of(p)).collect();
+        parts.filter(|_| self.keeps).map(|parts| parts.concat())
+    }
+
+    fn accumulated_of(&self, p: &Parameter) -> Option<&[f32]> {
+        let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
+        Some(&kept.1[p.offset..p.offset + p.len])
     }
 
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
@@ -283,6 +283,7 @@ impl Gradients {
         let clock = Instant::now();
         let step = self.exchange.step;
         let own = self.refused.take();
+        let counted = self.count_entries();
         let gathered = self.end_step();
         let outcome = match self.exchange.outcome() {
             Some(outcome) => outcome.await.unwrap_or_else(|_| Err(self.session.ended(Some(step)).into())),
@@ -316,6 +317,7 @@ impl Gradients {
         };
         if skipped.is_none() {
             self.revise()?;
+            counted.map_or(Ok(()), |counted| self.share_out(&counted))?;
         }
         let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
         let (workers, reduction) = (self.session.workers, Reduction::Sum);

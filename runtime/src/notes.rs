@@ -42,6 +42,7 @@ pub(crate) enum Purpose {
     Regroup = 7,
     Load = 8,
     Timeline = 9,
+    Share = 10,
 }
 
 impl Purpose {
@@ -56,6 +57,7 @@ impl Purpose {
             7 => "regroup()",
             8 => "load() or load_from()",
             9 => "timeline() or gather() of a timeline",
+            10 => "wait() where groups compete for the entries of a step",
             _ => "an unknown call",
         }
     }

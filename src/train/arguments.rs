@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use gleaner_algorithms::Method;
 use gleaner_algorithms::merging::{self, Strategy};
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
+use gleaner_algorithms::{Method, SelectOver};
 
 use super::data::Source;
 use super::error::TrainError;
@@ -46,6 +46,10 @@ pub struct TrainArgs {
     /// threshold/ENTRIES, mg-wfbp, omgs or omgs-printed [default: optimal, or single with --clip and --clip-local]
     #[arg(long, value_name = "STRATEGY")]
     pub merge: Option<String>,
+    /// What entries are selected from: group (each group of layers selects the same share of its entries) or gradient (groups
+    /// compete for k of the whole gradient)
+    #[arg(long, value_name = "WHAT", default_value = "group")]
+    pub select_over: SelectOver,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
@@ -180,7 +184,8 @@ impl TrainArgs {
                 found: momentum.to_string(),
             });
         }
-        let method = self.choice.method()?.residual(self.residual);
+        let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
+        method.competes().map_err(crate::choice::ChoiceError::from)?;
         let needs_all = match self.clip_local {
             Some(_) => Some("--clip-local"),
             None => (clip > 0.0).then_some("--clip"),
@@ -340,6 +345,20 @@ mod tests {
         for (wrong, named) in [("best", "choose one of layer-wise"), ("threshold/0", "threshold/8192")] {
             let refusal = merge(&["--merge", wrong]).unwrap_err().to_string();
             assert!(refusal.starts_with("--merge: ") && refusal.contains(named), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn groups_compete_where_the_largest_entries_are_selected() {
+        let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
+        assert_eq!(over(&[]).unwrap(), "group");
+        assert_eq!(over(&["--select-over", "gradient", "--method", "topka"]).unwrap(), "gradient");
+        for method in
+            [&["--method", "ring"][..], &["--method", "auto"], &["--method", "topka", "--selector", "random"]]
+        {
+            let refusal = over(&[&["--select-over", "gradient"], method].concat()).unwrap_err().to_string();
+            assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
+            assert!(over(method).is_ok());
         }
     }
 

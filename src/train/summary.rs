@@ -38,6 +38,8 @@ pub struct Summary {
     pub method: String,
     /// The strategy that decides which layers travel together.
     pub merge: String,
+    /// What entries were selected from: each group, or the whole gradient, for which groups compete.
+    pub select_over: &'static str,
     /// In how many groups they travelled in the last step.
     pub groups: usize,
     /// The share of a gradient's entries asked for in a step.

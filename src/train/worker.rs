@@ -21,6 +21,7 @@ use super::optimizer::Optimizer;
 use super::parameters::Parameters;
 use super::record::Record;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use crate::crew::{self, meanwhile};
 use clock::{Clock, Reporter};
 use gleaner_algorithms::merging::Grouping;
 use gleaner_algorithms::residual::OnNonFinite;
@@ -113,7 +114,13 @@ impl<'a> Run<'a> {
         parameters.watch(&mut overlap)?;
         let example = dataset.train.batch(&[0], 0)?;
         let logits = model.forward(&example.input, Mode::Evaluation)?;
-        overlap.arrange(&cross_entropy(&logits, &example.targets)?)?;
+        let loss = cross_entropy(&logits, &example.targets)?;
+        if rank == 0 && workers > 1 && settings.merge.needs_times() {
+            let note = "measuring the network and the workers' speed for --merge".into();
+            meanwhile(&crew::Progress { done: 0, of: settings.steps, note }, || overlap.arrange(&loss))?;
+        } else {
+            overlap.arrange(&loss)?;
+        }
         parameters.unwatch();
         if let Some(option) = settings.needs_all.filter(|_| rank == 0) {
             say(format_args!(
@@ -301,6 +308,7 @@ impl<'a> Run<'a> {
             workers,
             method: settings.method.to_string(),
             merge: settings.merge.name().into(),
+            select_over: settings.method.selects_over().name(),
             groups: self.overlap.grouping().map_or(1, Grouping::groups),
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,

@@ -26,6 +26,10 @@ impl Collective for Auto {
         "whichever of the others is expected to take the least time: a job measures its network and workers first"
     }
 
+    fn competes(&self) -> bool {
+        false
+    }
+
     fn takes_selector(&self) -> bool {
         true
     }

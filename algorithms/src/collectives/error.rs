@@ -115,6 +115,18 @@ pub enum MethodError {
         /// The selector.
         selector: Selector,
     },
+    /// Groups whose entries are not chosen by magnitude alone have nothing to compete with.
+    #[error(
+        "selection over the whole gradient needs a method that selects its k largest entries, and {method} with the selector \
+         {selector} was asked for; select over each group, or choose the selector top and one of {}",
+        names(|method| method.collective().competes())
+    )]
+    NoCompetition {
+        /// The method's name.
+        method: &'static str,
+        /// The selector.
+        selector: Selector,
+    },
     /// A selector that cannot be.
     #[error(transparent)]
     Selector(#[from] SelectorError),

@@ -115,6 +115,10 @@ impl Collective for ExDyna {
         }
     }
 
+    fn competes(&self) -> bool {
+        false
+    }
+
     fn suits_auto(&self) -> bool {
         false
     }

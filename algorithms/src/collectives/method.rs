@@ -1,6 +1,7 @@
 //! A method as a user chooses it.
 
-use std::fmt;
+mod display;
+
 use std::sync::Arc;
 
 use super::auto::{self, Auto};
@@ -12,7 +13,7 @@ use crate::bag::Coding;
 use crate::residual::{Collection, Correction, CorrectionError, OnNonFinite};
 use crate::schedule::{Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector};
-use crate::{Layers, Rank, Sparsity};
+use crate::{Layers, Rank, SelectOver, Sparsity};
 
 /// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
 #[derive(Clone, Debug)]
@@ -24,40 +25,13 @@ pub struct Method {
     selector: Selector,
     correction: Correction,
     nonfinite: OnNonFinite,
+    over: SelectOver,
 }
 
 impl Method {
     /// Whether it is a copy of the very same, with the same options.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.collective, &other.collective) && self.to_string() == other.to_string()
-    }
-}
-
-/// Names the method and its options; options at their defaults are left out.
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.collective.name())?;
-        let is_sparse = self.collective.is_sparse();
-        match self.sparsity {
-            _ if !is_sparse => {}
-            Sparsity::Density(density) => write!(f, " at density {density}")?,
-            Sparsity::K(k) => write!(f, " with k = {k}")?,
-        }
-        match &*self.collective.variant() {
-            "" => {}
-            variant => write!(f, ", {variant}")?,
-        }
-        if !is_sparse {
-            // Nothing of it is sparse, so there is nothing to warm up.
-            return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
-        }
-        if self.coding != Coding::Exact {
-            write!(f, ", {} values", self.coding)?;
-        }
-        if self.selector != Selector::Top {
-            write!(f, ", selector {}", self.selector)?;
-        }
-        write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
     }
 }
 
@@ -124,6 +98,7 @@ impl Method {
         if self.correction.warm_up > 0 {
             return Err(CorrectionError::Auto.into());
         }
+        self.competes()?;
         let asked = self.collective.options();
         let mut candidates = Vec::new();
         for listed in Self::all().filter(|method| method.collective.suits_auto()) {
@@ -170,6 +145,7 @@ impl Method {
             selector: Selector::Top,
             correction: Correction::default(),
             nonfinite: OnNonFinite::Refuse,
+            over: SelectOver::Group,
         }
     }
 
@@ -231,6 +207,32 @@ impl Method {
     #[must_use]
     pub fn on_nonfinite(self, nonfinite: OnNonFinite) -> Self {
         Self { nonfinite, ..self }
+    }
+
+    /// Selects over this where a gradient travels in groups. With [`SelectOver::Gradient`] the groups compete for k of the whole
+    /// gradient: k is shared out by how many of the k largest entries each group held in an earlier step, as all ranks counted.
+    #[must_use]
+    pub fn select_over(self, over: SelectOver) -> Self {
+        Self { over, ..self }
+    }
+
+    /// What k entries are selected from where a gradient travels in groups.
+    pub fn selects_over(&self) -> SelectOver {
+        self.over
+    }
+
+    /// Whether groups can compete as this method is set to.
+    ///
+    /// # Errors
+    /// Selection over the whole gradient by what does not select the k largest.
+    pub fn competes(&self) -> Result<(), MethodError> {
+        let exact = self.collective.competes() && self.selector == Selector::Top;
+        match self.over {
+            SelectOver::Gradient if !exact => {
+                Err(MethodError::NoCompetition { method: self.collective.name(), selector: self.selector })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The name, and after a slash its first option if it is set: as commands take it in a list of methods.
@@ -323,6 +325,7 @@ impl Method {
             shape.pooled(method)?;
         }
         self.correction.check()?;
+        self.competes()?;
         if let Some(selection) = &shape.selection {
             selector.check()?;
             if n >= u32::MAX as usize {

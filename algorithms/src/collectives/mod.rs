@@ -120,6 +120,12 @@ pub trait Collective: Debug + Send + Sync {
         false
     }
 
+    /// Whether it selects the k largest entries exactly, by no threshold of its own, so that groups may compete for k
+    /// ([`SelectOver::Gradient`](crate::SelectOver)).
+    fn competes(&self) -> bool {
+        self.is_sparse()
+    }
+
     /// Whether `auto` may choose it. Not where what is delivered is large on the worker that proposed it, or drawn at
     /// random, and not in the sum: less is delivered in as much time, and a forecast of time does not see it.
     fn suits_auto(&self) -> bool {

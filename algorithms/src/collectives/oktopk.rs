@@ -108,6 +108,10 @@ impl Collective for OkTopk {
         shape.pooled(self.name())
     }
 
+    fn competes(&self) -> bool {
+        false
+    }
+
     fn varies(&self) -> bool {
         true
     }

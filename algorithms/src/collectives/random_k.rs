@@ -24,6 +24,10 @@ impl Collective for RandomK {
         "indices drawn alike by all workers: 2⌈log2 P⌉ rounds, 2k(P−1)/P words"
     }
 
+    fn competes(&self) -> bool {
+        false
+    }
+
     fn suits_auto(&self) -> bool {
         false
     }

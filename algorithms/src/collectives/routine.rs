@@ -7,7 +7,7 @@ use crate::residual::VersionError;
 use crate::schedule::{
     Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, check,
 };
-use crate::{Element, Layers, Membership, Rank};
+use crate::{Element, Layers, Membership, Rank, Sparsity};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
@@ -254,6 +254,23 @@ impl Routine {
         self.go_on(shape, memory)
     }
 
+    /// Goes over to another number of entries between two steps, with what was learnt. Says whether the schedule is another one now.
+    ///
+    /// # Errors
+    /// k above n, and schedules that the checker refuses. All stays as it is then.
+    pub fn aim_at(&mut self, k: usize) -> Result<bool, RoutineError> {
+        let method = self.method.clone().k(k);
+        let before = std::mem::replace(&mut self.method, method);
+        let aimed = self.shape_in(self.memory.steps).map_err(RoutineError::from).and_then(|shape| {
+            let memory = self.method.migrate(&self.shape, &shape, &self.memory);
+            self.go_on(shape, memory)
+        });
+        if aimed.is_err() {
+            self.method = before;
+        }
+        aimed
+    }
+
     /// Goes on from what was learnt before. Says whether the schedule is another one now.
     ///
     /// # Errors
@@ -278,7 +295,12 @@ impl Routine {
         layers: impl Into<Layers>,
     ) -> Result<bool, RoutineError> {
         let layers = layers.into();
-        let before = self.method.in_step(memory.steps, layers.entries())?.shape(workers, layers)?;
+        let method = match self.method.sparsity() {
+            // Of another length: the same density.
+            Sparsity::K(k) => self.method.clone().k(rescaled(k, self.layers.entries(), layers.entries())),
+            Sparsity::Density(_) => self.method.clone(),
+        };
+        let before = method.in_step(memory.steps, layers.entries())?.shape(workers, layers)?;
         let present = self.shape_in(memory.steps)?;
         self.restore(if before == present { memory } else { self.method.migrate(&before, &present, &memory) })
     }
@@ -306,6 +328,11 @@ impl Routine {
 /// Programs are whole whenever they can be locked, also where a thread died with them.
 fn lock(programs: &Mutex<Programs>) -> std::sync::MutexGuard<'_, Programs> {
     programs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// k of n entries, of so many.
+fn rescaled(k: usize, n: usize, to: usize) -> usize {
+    (k as u128 * to as u128).div_ceil(n.max(1) as u128) as usize
 }
 
 /// The seed of a step's rounding.

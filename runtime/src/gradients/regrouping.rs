@@ -40,6 +40,7 @@ impl Gradients {
                     auto.keep(number, before, was);
                 }
             }
+            auto.announce(false, Some(before));
         }
         regrouped.go_on_from(state)?;
         (regrouped.times, regrouped.lost, regrouped.keeps) = (self.times, self.lost, self.keeps);

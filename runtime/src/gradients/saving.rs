@@ -7,7 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
 
-use super::Gradients;
+use super::{Gradients, Parameter};
 use crate::checkpoint::{self, CheckpointError, Learnt, State};
 use crate::failure::{Error, Failure};
 use crate::notes::Purpose;
@@ -139,7 +139,8 @@ impl Gradients {
 
     /// What this rank has to go on from, by parameter and by group.
     pub(super) fn state(&self) -> State {
-        let waiting = self.layout.parameters.iter().map(|p| {
+        let parameters = self.layout.parameters.iter();
+        let waiting = parameters.clone().map(|p| {
             let group = self.exchange.group(p.group);
             (p.name.clone(), group.residual.waiting(p.offset..p.offset + p.len))
         });
@@ -157,6 +158,7 @@ impl Gradients {
             method: self.method_names(),
             waiting: waiting.collect(),
             groups: groups.collect(),
+            weights: parameters.map(|p| p.name.clone()).zip(self.weights.iter().copied()).collect(),
         }
     }
 
@@ -167,6 +169,9 @@ impl Gradients {
                 self.exchange.group(p.group).residual.set_waiting(p.offset, waiting);
             }
         }
+        let weight = |p: &Parameter| state.weights.get(&p.name).copied();
+        self.weights = self.layout.parameters.iter().map_while(weight).collect();
+        self.aim()?;
         for (number, mut group) in self.exchange.groups().enumerate() {
             let names = self.layout.names(number);
             // Where each group has a method of its own, only the very same group is known to have had this one.

@@ -19,6 +19,7 @@ mod nonfinite;
 mod panics;
 mod reductions;
 mod regroup;
+mod shares;
 mod timeline;
 mod unknown_schedule;
 mod updates;

@@ -1,0 +1,40 @@
+//! The name of a method with its options.
+
+use std::fmt;
+
+use super::Method;
+use crate::bag::Coding;
+use crate::residual::Correction;
+use crate::selectors::Selector;
+use crate::{SelectOver, Sparsity};
+
+/// Names the method and its options; options at their defaults are left out.
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.collective.name())?;
+        let is_sparse = self.collective.is_sparse();
+        match self.sparsity {
+            _ if !is_sparse => {}
+            Sparsity::Density(density) => write!(f, " at density {density}")?,
+            Sparsity::K(k) => write!(f, " with k = {k}")?,
+        }
+        match &*self.collective.variant() {
+            "" => {}
+            variant => write!(f, ", {variant}")?,
+        }
+        if !is_sparse {
+            // Nothing of it is sparse, so there is nothing to warm up.
+            return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
+        }
+        if self.coding != Coding::Exact {
+            write!(f, ", {} values", self.coding)?;
+        }
+        if self.selector != Selector::Top {
+            write!(f, ", selector {}", self.selector)?;
+        }
+        if self.over == SelectOver::Gradient {
+            write!(f, ", selected over the whole gradient")?;
+        }
+        write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
+    }
+}

@@ -1,0 +1,93 @@
+//! Groups that compete for k of the whole gradient: what each held of the largest entries decides how many it sends from the next
+//! step on. All ranks count in the same steps, and add their counts up.
+
+use gleaner_algorithms::{SelectOver, shares};
+
+use super::Gradients;
+use crate::failure::{Error, Failure};
+use crate::notes::Purpose;
+
+/// Steps from one count to the next.
+const EVERY: u64 = 10;
+
+/// Shares stay as they are until so small a part of k would go to other groups.
+const MOVED: usize = 10;
+
+impl Gradients {
+    /// k of the whole gradient, where groups compete for it.
+    fn contested(&self) -> Option<usize> {
+        let competes = self.method.selects_over() == SelectOver::Gradient && self.gathering.len() > 1;
+        let k = || self.method.sparsity().k(self.layout.entries());
+        competes.then(k)?.ok()
+    }
+
+    /// Whether entries are counted in this step: in the last one of a warm-up of the density, and in every [`EVERY`]th after it.
+    pub(super) fn counts_entries(&self) -> bool {
+        let learnt =
+            (self.exchange.step - self.skipped + 1).checked_sub(self.method.correction().warm_up.max(1));
+        learnt.is_some_and(|learnt| learnt.is_multiple_of(EVERY)) && self.contested().is_some()
+    }
+
+    /// How many of the k largest entries each parameter holds of those that this worker selects from in this step.
+    pub(super) fn count_entries(&self) -> Option<Vec<u64>> {
+        let k = self.contested().filter(|_| self.counts_entries())?;
+        let parts: Option<Vec<&[f32]>> =
+            self.layout.parameters.iter().map(|p| self.accumulated_of(p)).collect();
+        Some(shares::among_largest(&parts?, k))
+    }
+
+    /// Shares k out by what all ranks counted, if that moves enough of it. All ranks call it together, between two steps.
+    pub(super) fn share_out(&mut self, own: &[u64]) -> Result<(), Error> {
+        let note: Vec<u8> = own.iter().flat_map(|count| count.to_le_bytes()).collect();
+        let mut counts = vec![0u64; own.len()];
+        for (rank, note) in (0..).zip(self.session.gather(Purpose::Share, &note)?) {
+            let (words, rest) = note.as_chunks::<8>();
+            if words.len() != counts.len() || !rest.is_empty() {
+                let reason = format!(
+                    "it told {} bytes of counted entries, expected {}; start every rank with the same program",
+                    note.len(),
+                    8 * counts.len()
+                );
+                return Err(self.session.fail(Failure { rank, step: None, reason }));
+            }
+            for (sum, word) in counts.iter_mut().zip(words) {
+                *sum = sum.saturating_add(u64::from_le_bytes(*word));
+            }
+        }
+        let Some(k) = self.contested().filter(|_| counts.iter().any(|&count| count > 0)) else {
+            return Ok(());
+        };
+        let (before, after) = (self.shares(&self.weights), self.shares(&counts));
+        if shares::moved(&before, &after) * MOVED < k {
+            return Ok(());
+        }
+        self.weights = counts;
+        self.aim()?;
+        self.exchange.widen();
+        Ok(())
+    }
+
+    /// Lets each group select its share. Where groups do not compete, all stays as it is.
+    pub(super) fn aim(&mut self) -> Result<(), Error> {
+        let shares = self.shares(&self.weights);
+        for (mut group, k) in self.exchange.groups().zip(shares) {
+            if group.routine.aim_at(k)? {
+                group.change();
+            }
+        }
+        Ok(())
+    }
+
+    /// What each group gets of k by the weights of the parameters, or by their lengths where there are no weights. Nothing where
+    /// groups do not compete.
+    fn shares(&self, weights: &[u64]) -> Vec<usize> {
+        let Some(k) = self.contested() else { return Vec::new() };
+        let (mut of_groups, mut entries) = (vec![0u64; self.gathering.len()], vec![0; self.gathering.len()]);
+        for (position, p) in self.layout.parameters.iter().enumerate() {
+            let weight = weights.get(position).copied().unwrap_or(p.len as u64);
+            of_groups[p.group] = of_groups[p.group].saturating_add(weight);
+            entries[p.group] += p.len;
+        }
+        shares::by_weight(k, &of_groups, &entries)
+    }
+}
