@@ -19,7 +19,7 @@ mod printed;
 pub use corrected::Corrected;
 pub use printed::Printed;
 
-use super::{Collective, CostRange, Number, Shape, State, Structure, agreed, bruck, ceil_log2};
+use super::{Collective, CostRange, MethodError, Number, Shape, State, Structure, agreed, bruck, ceil_log2};
 use crate::schedule::{Cost, Observed, Register, Rule, Slots, Step};
 use crate::{Block, Partition, Rank};
 
@@ -134,7 +134,7 @@ impl Collective for ExDyna {
         }
     }
 
-    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Result<Structure, MethodError> {
         let turn = step % u64::from(shape.workers);
         let partition = match learnt {
             Learnt::Corrected(following) => Partition::at(shape.n, following.cuts()),
