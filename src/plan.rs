@@ -86,7 +86,7 @@ pub enum PlanError {
     /// Nothing to reduce.
     #[error("there are 0 parameters; expected at least one")]
     NoParameters,
-    /// A choice that cannot be reckoned with.
+    /// A choice that has no forecast.
     #[error(transparent)]
     Routine(#[from] RoutineError),
     /// More than the checker should be given.

@@ -88,7 +88,7 @@ fn candidates(
     Ok(candidates)
 }
 
-/// A ranking for one number of workers, and what it was reckoned with.
+/// A ranking for one number of workers, and what it was computed from.
 pub struct Comparison {
     choice: Method,
     methods: Vec<Method>,

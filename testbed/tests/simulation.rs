@@ -293,7 +293,7 @@ fn an_infinite_network_leaves_the_longest_chain() {
     }
 }
 
-/// The longest chain of work and messages where nobody shares anything, reckoned without events.
+/// The longest chain of work and messages where nobody shares anything, computed without events.
 fn chain(trace: &Trace, machine: &Machine, link: Link) -> f64 {
     let workers = trace.workers.len();
     let mut times = vec![0.0f64; workers];

@@ -7,7 +7,7 @@
 //! 3. An all-gather brings all proposals to everybody. No index is proposed twice, so the union is their sum and nothing
 //!    builds up.
 //! 4. An all-reduce adds up everybody's values at the union. The bags are aligned, so it carries no indices.
-//! 5. From how many entries each partition gave, all workers reckon alike the next threshold and the next cuts.
+//! 5. From how many entries each partition gave, all workers compute the same next threshold and the next cuts.
 //!
 //! 3⌈log2 P⌉ rounds and 3k(P − 1)/P words for any P, where k entries are proposed and the partitions are equally full.
 //!

@@ -284,11 +284,11 @@ impl<'a> Replay<'a> {
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
         let ends = class.had + seconds;
         class.tasks.push(Reverse(Shared { ends, number: self.number, task }));
-        self.reckon(host.pool);
+        self.plan_next(host.pool);
     }
 
     /// Plans the end of a pool's next task.
-    fn reckon(&mut self, number: usize) {
+    fn plan_next(&mut self, number: usize) {
         let pool = &mut self.pools[number];
         pool.changes += 1;
         if let Some((seconds, class)) = pool.next() {
@@ -297,7 +297,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// All workers begin. Of those that share cores, one after the other gets its slice, in an order by lot; what is over
+    /// All workers begin. Of those that share cores, one after the other gets its slice, in a random order; what is over
     /// before that keeps the next one waiting no longer.
     fn begin(&mut self) {
         let mut starts = vec![0.0; self.pools.len()];
@@ -361,7 +361,7 @@ impl<'a> Replay<'a> {
         let Some(Reverse(done)) = class.tasks.pop() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
         class.had = class.had.max(done.ends);
-        self.reckon(number);
+        self.plan_next(number);
         match done.task {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
