@@ -23,7 +23,7 @@ use crate::report;
 /// Measure what selecting and exchanging take in a job, and fit the cost model's lines to it
 ///
 /// All ranks synchronise synthetic gradients of several sizes, by a method and by a dense ring, for some seconds. What gleaner
-/// merge-plan reckons with instead of a forecast.
+/// merge-plan computes with instead of a forecast.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     gleaner launch -n 4 -- gleaner calibrate --method spardl --out calibration.json\n  \

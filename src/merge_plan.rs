@@ -111,7 +111,7 @@ pub enum MergePlanError {
     /// Costs that cannot be.
     #[error(transparent)]
     Merging(#[from] MergingError),
-    /// A method that cannot be reckoned with.
+    /// A method that has no forecast.
     #[error(transparent)]
     Routine(#[from] RoutineError),
     /// A choice that is left to measurements.

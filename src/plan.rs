@@ -86,7 +86,7 @@ pub enum PlanError {
     /// Nothing to reduce.
     #[error("there are 0 parameters; expected at least one")]
     NoParameters,
-    /// A choice that cannot be reckoned with.
+    /// A choice that has no forecast.
     #[error(transparent)]
     Routine(#[from] RoutineError),
     /// More than the checker should be given.
@@ -146,7 +146,10 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
         let choice = if arguments.compare { arguments.choice.auto()? } else { method };
         choice::k(&choice, workers, n)?;
         let network = (arguments.latency, arguments.bandwidth);
-        let comparison = Comparison::new(choice, (workers, n), network, arguments.speed)?;
+        // A job's `auto` takes none of the program's own.
+        let methods: Vec<Method> =
+            if arguments.compare { choice::all().collect() } else { Method::all().collect() };
+        let comparison = Comparison::new(choice, methods, (workers, n), network, arguments.speed)?;
         if arguments.compare {
             return compare(arguments, &comparison);
         }
@@ -163,7 +166,7 @@ pub fn run(arguments: &Plan) -> Result<(), PlanError> {
     limit(&method, workers, n)?;
     let shape = method.shape(workers, n)?;
     let proof =
-        schedule::check(method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))))?;
+        schedule::check(method.schedules_of(&shape, &method.structure(&shape, &method.memory(&shape))?))?;
 
     let heading = format!(
         "{} among {} {}: n = {}, k = {}",

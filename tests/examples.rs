@@ -78,6 +78,15 @@ fn it_is_planned_and_measured_like_any_other() {
         planned && plan.contains(r#""method":"star""#) && plan.contains(r#""words_received":4000"#),
         "{plan}"
     );
+    let (compared, ranking, errors) = example("plan --compare --workers 5 --params 1000 --json");
+    let ranking: serde_json::Value = serde_json::from_str(&ranking).unwrap_or_else(|_| panic!("{errors}"));
+    let star = ranking["methods"].as_array().unwrap().iter().find(|row| row["method"] == "star").unwrap();
+    // Everything to the root and back: two rounds, and four workers' entries in the first.
+    assert!(compared && star["rounds"] == 2 && star["words_critical"] == 4 * 1000 + 1000, "{star}");
+    assert!(ranking["methods"].as_array().unwrap().len() > 12, "{ranking}");
+    // What its schedules are too long to be counted for is left out.
+    let (compared, ranking, errors) = example("plan --compare --workers 1000000 --params 4_000_000 --json");
+    assert!(compared && !ranking.contains("star") && ranking.contains("ring"), "{ranking}{errors}");
     let (measured, report, errors) =
         example("bench --method star/1,ring --workers 3 --params 1000 --steps 2 --json");
     assert!(measured && report.contains(r#""method":"star/1""#), "{report}{errors}");

@@ -170,9 +170,23 @@ impl Model {
     /// # Errors
     /// As [`Method::candidates`] and [`forecast`](Self::forecast).
     pub fn rank(&self, choice: &Method, workers: u32, n: usize) -> Result<Vec<Forecast>, RoutineError> {
-        let candidates = choice.candidates(workers, n)?.into_iter();
-        let mut ranking =
-            candidates.map(|method| self.forecast(method, workers, n)).collect::<Result<Vec<_>, _>>()?;
+        self.rank_all(choice.candidates(workers, n)?, workers, n)
+    }
+
+    /// As [`rank`](Self::rank), of these methods.
+    ///
+    /// # Errors
+    /// As [`forecast`](Self::forecast).
+    pub fn rank_all(
+        &self,
+        methods: Vec<Method>,
+        workers: u32,
+        n: usize,
+    ) -> Result<Vec<Forecast>, RoutineError> {
+        let mut ranking = methods
+            .into_iter()
+            .map(|method| self.forecast(method, workers, n))
+            .collect::<Result<Vec<_>, _>>()?;
         // For the same time, more is better.
         ranking.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(b.delivered.0.cmp(&a.delivered.0)));
         Ok(ranking)

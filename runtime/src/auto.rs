@@ -1,6 +1,6 @@
 //! The method `auto`: takes what the cost model expects to be cheapest, and revises that by what steps really take.
 //!
-//! Every rank comes to the same choice, because all of them reckon with the same numbers: measurements are agreed on before
+//! Every rank comes to the same choice, because all of them compute with the same numbers: measurements are agreed on before
 //! anything is concluded from them. A forecast is right within a factor, so the methods whose forecasts come near the best
 //! time measured are tried for a few steps each. Those that were nearly as fast as the fastest then take turns, as a machine
 //! is not equally fast at all times, and the one that was fastest over all of its turns stays.

@@ -85,7 +85,7 @@ pub enum Error {
     /// A schedule that is no all-reduce.
     #[error("the method's schedules are wrong: {0}")]
     Schedule(#[from] CheckError),
-    /// A checkpoint of another method, or a method that cannot be reckoned with.
+    /// A checkpoint of another method, or a method that has no forecast.
     #[error(transparent)]
     Routine(RoutineError),
     /// A checkpoint that cannot be written or read.

@@ -225,7 +225,7 @@ impl Session {
     }
 
     /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks
-    /// together, in less than two seconds. What the method `auto` reckons with.
+    /// together, in less than two seconds. What the method `auto` computes with.
     ///
     /// # Errors
     /// The job has failed.

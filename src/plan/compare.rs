@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
 use plotters::element::{DashedPathElement, PathElement};
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
@@ -72,9 +72,26 @@ pub fn speed(text: &str) -> Result<Speed, String> {
     Ok(Speed::of(parts))
 }
 
-/// A ranking for one number of workers, and what it was reckoned with.
+/// What a choice among these methods may be resolved to. One without a formula for its cost is left out where its schedules are
+/// too long to be counted.
+fn candidates(
+    choice: &Method,
+    methods: &[Method],
+    workers: u32,
+    n: usize,
+) -> Result<Vec<Method>, MethodError> {
+    let mut candidates = choice.candidates_among(methods.iter().cloned(), workers, n)?;
+    candidates.retain(|method| {
+        let formula = method.shape(workers, n).is_ok_and(|shape| method.collective().cost(&shape).is_some());
+        formula || super::limit(method, workers, n).is_ok()
+    });
+    Ok(candidates)
+}
+
+/// A ranking for one number of workers, and what it was computed from.
 pub struct Comparison {
     choice: Method,
+    methods: Vec<Method>,
     workers: u32,
     n: usize,
     bandwidth: Rate,
@@ -83,20 +100,21 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Ranks the candidates of a choice.
+    /// Ranks the candidates of a choice among methods.
     ///
     /// # Errors
     /// Options that no method takes.
     pub fn new(
         choice: Method,
+        methods: Vec<Method>,
         (workers, n): (u32, usize),
         (latency, bandwidth): (Duration, Rate),
         speed: Speed,
     ) -> Result<Self, RoutineError> {
         let network = Network { latency, bytes_per_second: bandwidth.bytes_per_second() };
         let model = Model::new(network, speed, &choice, n)?;
-        let ranking = model.rank(&choice, workers, n)?;
-        Ok(Self { choice, workers, n, bandwidth, model, ranking })
+        let ranking = model.rank_all(candidates(&choice, &methods, workers, n)?, workers, n)?;
+        Ok(Self { choice, methods, workers, n, bandwidth, model, ranking })
     }
 
     /// The fastest.
@@ -203,7 +221,8 @@ impl Comparison {
         let most = MOST_WORKERS.max(self.workers);
         let mut curves: Vec<(&'static str, Vec<(u32, f64)>)> = Vec::new();
         for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
-            for forecast in self.model.rank(&self.choice, workers, self.n).unwrap_or_default() {
+            let candidates = candidates(&self.choice, &self.methods, workers, self.n).unwrap_or_default();
+            for forecast in self.model.rank_all(candidates, workers, self.n).unwrap_or_default() {
                 let name = forecast.method.collective().name();
                 let place = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
                     curves.push((name, Vec::new()));

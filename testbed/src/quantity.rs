@@ -25,7 +25,7 @@ pub enum QuantityError {
     /// Not a duration.
     #[error("'{0}' is no duration; expected a number and a unit (ns, us, ms or s), such as 50us")]
     Duration(String),
-    /// Too long to reckon with.
+    /// Too long to compute with.
     #[error("'{0}' is too long; expected at most a billion seconds")]
     Long(String),
     /// Not a limit of time.

@@ -1,4 +1,4 @@
-//! Measurements that were never made: reckoned from simple laws, with noise, in the format of real ones.
+//! Measurements that were never made: computed from simple formulas, with noise, in the format of real ones.
 
 use std::fs;
 use std::path::Path;

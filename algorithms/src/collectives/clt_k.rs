@@ -54,9 +54,9 @@ impl Collective for CltK {
         agreed::LANES
     }
 
-    fn structure(&self, shape: &Shape, _: u64, turn: &Turn) -> Structure {
+    fn structure(&self, shape: &Shape, _: u64, turn: &Turn) -> Result<Structure, MethodError> {
         let leader = turn.leader % shape.workers;
-        Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, 0).turned(leader)
+        Ok(Structure::of(Partition::even(shape.n, shape.workers as usize), shape.k, 0)?.turned(leader))
     }
 
     /// Where rank 0 leads.

@@ -38,6 +38,11 @@ impl<T: Element> Ensemble<T> {
         Self { reduction, ..self }
     }
 
+    /// By what values are reduced.
+    pub(crate) fn reduction(&self) -> &Reduction<T> {
+        &self.reduction
+    }
+
     /// What the schedules of the next step are made for.
     pub fn shape(&self) -> &Shape {
         self.routines[0].shape()

@@ -7,7 +7,7 @@
 //! 3. An all-gather brings all proposals to everybody. No index is proposed twice, so the union is their sum and nothing
 //!    builds up.
 //! 4. An all-reduce adds up everybody's values at the union. The bags are aligned, so it carries no indices.
-//! 5. From how many entries each partition gave, all workers reckon alike the next threshold and the next cuts.
+//! 5. From how many entries each partition gave, all workers compute the same next threshold and the next cuts.
 //!
 //! 3⌈log2 P⌉ rounds and 3k(P − 1)/P words for any P, where k entries are proposed and the partitions are equally full.
 //!
@@ -19,7 +19,7 @@ mod printed;
 pub use corrected::Corrected;
 pub use printed::Printed;
 
-use super::{Collective, CostRange, Number, Shape, State, Structure, agreed, bruck, ceil_log2};
+use super::{Collective, CostRange, MethodError, Number, Shape, State, Structure, agreed, bruck, ceil_log2};
 use crate::schedule::{Cost, Observed, Register, Rule, Slots, Step};
 use crate::{Block, Partition, Rank};
 
@@ -138,7 +138,7 @@ impl Collective for ExDyna {
         }
     }
 
-    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Result<Structure, MethodError> {
         let turn = step % u64::from(shape.workers);
         let partition = match learnt {
             Learnt::Corrected(following) => Partition::at(shape.n, following.cuts()),

@@ -91,6 +91,19 @@ impl Method {
     /// # Errors
     /// As [`shape`](Self::shape), where no method accepts these options, or the one that has what was asked for does not.
     pub fn candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
+        self.candidates_among(Self::all(), workers, n)
+    }
+
+    /// As [`candidates`](Self::candidates), with these methods in place of the listed ones.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn candidates_among(
+        &self,
+        methods: impl IntoIterator<Item = Self>,
+        workers: u32,
+        n: usize,
+    ) -> Result<Vec<Self>, MethodError> {
         if !self.is_auto() {
             self.shape(workers, n)?;
             return Ok(vec![self.clone()]);
@@ -101,7 +114,7 @@ impl Method {
         self.competes()?;
         let asked = self.collective.options();
         let mut candidates = Vec::new();
-        for listed in Self::all().filter(|method| method.collective.suits_auto()) {
+        for listed in methods.into_iter().filter(|method| method.collective.suits_auto()) {
             let set = |method: Self, o: &Setting| method.with(o.name, &o.value);
             let own = match listed.collective.is_sparse() {
                 true => asked.iter().try_fold(listed, set),
@@ -347,7 +360,7 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedule(&self, rank: Rank, workers: u32, n: usize) -> Result<Schedule, MethodError> {
         let shape = self.shape(workers, n)?;
-        let structure = self.structure(&shape, &self.memory(&shape));
+        let structure = self.structure(&shape, &self.memory(&shape))?;
         Ok(self.schedule_of(rank, &shape, &structure))
     }
 
@@ -359,7 +372,10 @@ impl Method {
     }
 
     /// What of the next step's schedules follows from what was learnt.
-    pub fn structure(&self, shape: &Shape, memory: &Memory) -> Structure {
+    ///
+    /// # Errors
+    /// As [`Structure::of`].
+    pub fn structure(&self, shape: &Shape, memory: &Memory) -> Result<Structure, MethodError> {
         self.collective.structure_after(shape, memory)
     }
 
@@ -384,7 +400,7 @@ impl Method {
     /// As [`shape`](Self::shape).
     pub fn schedules(&self, workers: u32, n: usize) -> Result<Vec<Schedule>, MethodError> {
         let shape = self.shape(workers, n)?;
-        Ok(self.schedules_of(&shape, &self.structure(&shape, &self.memory(&shape))).collect())
+        Ok(self.schedules_of(&shape, &self.structure(&shape, &self.memory(&shape))?).collect())
     }
 
     /// The schedules of all workers with this structure, made one by one.
@@ -415,7 +431,7 @@ impl Method {
         if let Some(cost) = self.collective.cost(shape) {
             return Ok(cost);
         }
-        let structure = self.structure(shape, &self.memory(shape));
+        let structure = self.structure(shape, &self.memory(shape))?;
         let schedules: Vec<Schedule> = self.schedules_of(shape, &structure).collect();
         Ok(CostRange::fixed(check(schedules)?.cost))
     }

@@ -192,7 +192,10 @@ pub trait Collective: Debug + Send + Sync {
     }
 
     /// The partition and the program of a step, counted from 0. A pure function of what is the same on all workers.
-    fn structure(&self, shape: &Shape, _step: u64, _: &Self::State) -> Structure
+    ///
+    /// # Errors
+    /// As [`Structure::of`].
+    fn structure(&self, shape: &Shape, _step: u64, _: &Self::State) -> Result<Structure, MethodError>
     where
         Self: Sized,
     {
@@ -312,11 +315,13 @@ impl Shape {
 }
 
 impl Structure {
-    /// A partition with k shared out to its blocks. Where the partition has fewer than k entries there is no such allotment, and
-    /// the checker refuses every rule that would need it.
-    pub fn of(partition: Partition, k: usize, kind: u32) -> Self {
-        let allotment = Allotment::of(&partition, k).unwrap_or_default();
-        Self { partition, allotment, kind, turn: None }
+    /// A partition with k shared out to its blocks.
+    ///
+    /// # Errors
+    /// [`MethodError::Sparsity`], where the partition has fewer than k entries.
+    pub fn of(partition: Partition, k: usize, kind: u32) -> Result<Self, MethodError> {
+        let allotment = Allotment::of(&partition, k)?;
+        Ok(Self { partition, allotment, kind, turn: None })
     }
 
     /// The same where this rank does what rank 0 does in the steps.

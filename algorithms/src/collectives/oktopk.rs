@@ -124,7 +124,7 @@ impl Collective for OkTopk {
         Learnt { cuts: even(shape), ..Learnt::default() }
     }
 
-    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Structure {
+    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Result<Structure, MethodError> {
         // A threshold of 0 says nothing about the next step and cannot be nudged.
         let exact = step.is_multiple_of(EXACT_EVERY) || learnt.global == 0.0;
         let cut = step.is_multiple_of(CUT_EVERY) && shape.workers > 1;
@@ -201,15 +201,18 @@ impl Collective for OkTopk {
         Some(shape.passes()?.saturating_mul(FEW as u64))
     }
 
-    /// Of steps that neither find thresholds nor renew cuts, which is all but one in 32.
+    /// Of steps that do not find thresholds, which is all but one in 32. The notes of the cuts, a number of two words with each of
+    /// 2(P − 1) bags that a worker receives in the step that renews them, are shared out to the steps until the next one.
     fn cost(&self, shape: &Shape) -> Option<CostRange> {
         let others = u64::from(shape.workers - 1);
         let l = u64::from(ceil_log2(shape.workers));
         let len = (shape.n as u64).div_ceil(u64::from(shape.workers));
         let share = (2 * (shape.k as u64).div_ceil(u64::from(shape.workers))).min(len);
         let split = others.div_ceil(u64::from(WINDOW));
+        let notes = (2 * 2 * others).div_ceil(CUT_EVERY);
         let cost = |balancing: u64| {
-            let words = others * (2 * share + balancing * 2 * (share / 2).div_ceil(u64::from(shape.workers)));
+            let balanced = balancing * 2 * (share / 2).div_ceil(u64::from(shape.workers));
+            let words = others * (2 * share + balanced) + notes;
             let rounds = split + l + balancing * u64::from(others > 0);
             let messages = (1 + balancing) * others + l;
             Cost { rounds, messages, words_received: words, words_critical: words }
@@ -261,9 +264,9 @@ mod tests {
         let shape = Method::of(OkTopk).k(16).shape(4, 1000).unwrap();
         for (counts, exact) in [(vec![1, 1, 1, 0], true), (vec![1; 4], false), (vec![4; 4], false)] {
             let mut learnt = Learnt { global: 2.0, local: 1.0, ..OkTopk.start(&shape) };
-            let structure = OkTopk.structure(&shape, 3, &learnt);
+            let structure = OkTopk.structure(&shape, 3, &learnt).unwrap();
             OkTopk.learn(&shape, &structure, &mut learnt, &Observed { counts, ..observed(0.5, 0) });
-            assert_eq!(Kind::of(&OkTopk.structure(&shape, 4, &learnt)).exact, exact);
+            assert_eq!(Kind::of(&OkTopk.structure(&shape, 4, &learnt).unwrap()).exact, exact);
         }
     }
 
@@ -273,7 +276,7 @@ mod tests {
         let shape = Method::of(OkTopk).k(12).shape(4, 1000).unwrap();
         let mut learnt = OkTopk.start(&shape);
         for (step, own, local) in [(0, 0.0, 0.0), (1, 0.25, 0.25), (2, 0.5, 0.25)] {
-            let structure = OkTopk.structure(&shape, step, &learnt);
+            let structure = OkTopk.structure(&shape, step, &learnt).unwrap();
             OkTopk.learn(&shape, &structure, &mut learnt, &observed(own, 0));
             assert_eq!(learnt.local, local, "step {step}");
         }
@@ -283,10 +286,10 @@ mod tests {
     fn hostile_cuts_stay_within_the_gradient() {
         let shape = Method::of(OkTopk).k(12).shape(4, 1000).unwrap();
         let mut learnt = OkTopk.start(&shape);
-        let structure = OkTopk.structure(&shape, 0, &learnt);
+        let structure = OkTopk.structure(&shape, 0, &learnt).unwrap();
         OkTopk.learn(&shape, &structure, &mut learnt, &observed(0.5, u64::MAX));
         assert_eq!(learnt.cuts, [1000; 3]);
-        assert_eq!(OkTopk.structure(&shape, 1, &learnt).partition.entries(), 1000);
+        assert_eq!(OkTopk.structure(&shape, 1, &learnt).unwrap().partition.entries(), 1000);
     }
 
     /// 2^31 entries of blocks that are short enough each.

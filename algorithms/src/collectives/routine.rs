@@ -200,7 +200,7 @@ impl Routine {
     ) -> Result<Self, RoutineError> {
         let shape = method.in_step(0, layers.entries())?.shape(membership.workers, layers.clone())?;
         let memory = method.memory(&shape);
-        let structure = method.structure(&shape, &memory);
+        let structure = method.structure(&shape, &memory)?;
         let prepared = lock(&programs).prepare(&method, &shape, &structure, membership)?;
         let memory = Arc::new(memory);
         Ok(Self { method, layers, shape, membership, memory, structure, prepared, programs, stream })
@@ -313,7 +313,7 @@ impl Routine {
 
     /// Prepares the step after what was learnt.
     fn go_on(&mut self, shape: Shape, memory: Memory) -> Result<bool, RoutineError> {
-        let structure = self.method.structure(&shape, &memory);
+        let structure = self.method.structure(&shape, &memory)?;
         let changed = shape != self.shape || structure != self.structure;
         if changed {
             self.prepared =

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Collective, Shape, Structure};
+use super::{Collective, MethodError, Shape, Structure};
 use crate::schedule::{Memory, Observed};
 
 /// A number of a state. All of them are told as 64-bit floats, which hold whole numbers below 2^53 exactly.
@@ -75,7 +75,7 @@ impl<S: State> State for Option<S> {
 /// A collective without the types that only itself knows.
 pub(super) trait Erased: Collective {
     fn memory(&self, shape: &Shape) -> Memory;
-    fn structure_after(&self, shape: &Shape, memory: &Memory) -> Structure;
+    fn structure_after(&self, shape: &Shape, memory: &Memory) -> Result<Structure, MethodError>;
     fn learn_from(&self, shape: &Shape, structure: &Structure, memory: &mut Memory, observed: &Observed);
     fn migrated(&self, from: &Shape, to: &Shape, memory: &Memory) -> Memory;
     fn with_option(&self, option: &str, value: &str) -> Option<Arc<dyn Erased>>;
@@ -87,7 +87,7 @@ impl<C: Collective + Clone + 'static> Erased for C {
         told(self.start(shape), Memory::default())
     }
 
-    fn structure_after(&self, shape: &Shape, memory: &Memory) -> Structure {
+    fn structure_after(&self, shape: &Shape, memory: &Memory) -> Result<Structure, MethodError> {
         self.structure(shape, memory.steps, &typed(self, shape, memory))
     }
 
@@ -147,7 +147,7 @@ mod tests {
                 let (from, to) = (shape(from), shape(to));
                 let mut memory = method.memory(&from);
                 memory.steps = 5;
-                let structure = method.structure(&from, &memory);
+                let structure = method.structure(&from, &memory).unwrap();
                 let blocks = structure.partition.blocks();
                 let proposed = (0..blocks).map(|b| Some((0..(b as u32 % 3)).collect())).collect();
                 let observed =
@@ -158,7 +158,7 @@ mod tests {
                 let lengths = (migrated.agreed.len(), migrated.own.len(), migrated.steps);
                 assert_eq!(lengths, (fresh.agreed.len(), fresh.own.len(), 5), "{method}");
                 assert_eq!(migrated.agreed.iter().find(|v| !v.is_finite()), None, "{method}");
-                let partition = method.structure(&to, &migrated).partition;
+                let partition = method.structure(&to, &migrated).unwrap().partition;
                 assert_eq!(
                     (partition.entries(), partition.blocks()),
                     (to.n, method.collective().blocks(&to) as usize)

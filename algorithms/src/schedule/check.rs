@@ -371,7 +371,7 @@ mod tests {
             let shape = method.shape(workers, 40).unwrap();
             let mut memory = method.memory(&shape);
             (memory.steps, memory.agreed[0], memory.agreed[1]) = (1, 0.6, 1.0);
-            method.schedules_of(&shape, &method.structure(&shape, &memory)).next().unwrap()
+            method.schedules_of(&shape, &method.structure(&shape, &memory).unwrap()).next().unwrap()
         };
         let (mut refused, mut accepted) = (0, 0);
         for workers in 2..=5 {

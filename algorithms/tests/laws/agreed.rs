@@ -32,7 +32,8 @@ fn step(team: &mut Team, gradients: &[Vec<f32>]) -> (Vec<Observed>, Vec<usize>, 
         observed[0].proposed[b].as_ref().unwrap().iter().map(move |&i| start + i as usize)
     });
     let positions = positions.collect();
-    let committed = team.ensemble.commit(step, team.collection).unwrap();
+    let collection = team.collection();
+    let committed = team.ensemble.commit(step, collection).unwrap();
     let mut update = vec![0.0; partition.entries()];
     for (b, bag) in committed[0].update.iter().enumerate() {
         let start = partition.range(Block(b as u32)).start;

@@ -102,7 +102,8 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
     let runs = gradients.iter().enumerate().map(|(w, gradient)| shadow.begin(w, gradient, usize::MAX));
     let step = lockstep(runs.collect()).unwrap();
     let proposed = step.runs[0].finished.observed().proposed;
-    shadow.ensemble.commit(step, shadow.collection).unwrap();
+    let collection = shadow.collection();
+    shadow.ensemble.commit(step, collection).unwrap();
     let mut witnesses: Vec<Witness> = team
         .ensemble
         .prepared()
@@ -159,7 +160,8 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
     assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.reading.is_none()));
     let runs =
         runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
-    team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, team.collection).unwrap();
+    let collection = team.collection();
+    team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, collection).unwrap();
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! Schedules written by hand, in few words.
 
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::collectives::{Collective, Number, Shape, State, Structure};
+use gleaner_algorithms::collectives::{Collective, MethodError, Number, Shape, State, Structure};
 use gleaner_algorithms::schedule::{After, How, Memory, Receive, Rule, Schedule, Send, Slots, Step};
 use gleaner_algorithms::{Method, Partition, Rank};
 
@@ -108,7 +108,7 @@ impl Collective for ByHand {
         Given(self.1.agreed.clone(), self.1.own.clone())
     }
 
-    fn structure(&self, _: &Shape, _: u64, _: &Given) -> Structure {
+    fn structure(&self, _: &Shape, _: u64, _: &Given) -> Result<Structure, MethodError> {
         Structure::of(self.0[0].partition.clone(), 0, 0)
     }
 

@@ -3,7 +3,7 @@
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{RoutineError, Structure};
 use gleaner_algorithms::schedule::{CheckError, Memory, Note, Rule, Schedule, Step, check};
-use gleaner_algorithms::{Block, Partition, Rank};
+use gleaner_algorithms::{Allotment, Block, Partition, Rank, SparsityError};
 
 use super::by_hand::{self, add, copy, exchange, give, keep, place, schedules, slots, swap};
 
@@ -235,15 +235,17 @@ fn as_many_parts_are_cut_as_there_are_blocks() {
     }
 }
 
-/// More entries than a partition has are shared out to no blocks, and not to fewer entries in silence.
+/// More entries than a partition has are refused, and not shared out to fewer in silence; and so is a rule with an allotment of
+/// other blocks.
 #[test]
 fn more_entries_than_there_are_fit_nowhere() {
-    let with = |k| {
-        let rule = Rule::Top(Structure::of(Partition::even(5, 2), k, 0).allotment);
-        let keep = Step::Keep { slots: slots(0, 2), rule, coding: Coding::Exact };
+    let allotment = |k| Structure::of(Partition::even(5, 2), k, 0).map(|structure| structure.allotment);
+    assert_eq!(allotment(6), Err(SparsityError::MoreThanAll { k: 6, n: 5 }.into()));
+    let with = |allotment| {
+        let keep = Step::Keep { slots: slots(0, 2), rule: Rule::Top(allotment), coding: Coding::Exact };
         check(schedules(5, 2, vec![vec![keep]]))
     };
-    assert!(with(5).is_ok());
+    assert!(with(allotment(5).unwrap()).is_ok());
     let nowhere = CheckError::Nowhere { rank: Rank(0), step: 0, slots: slots(0, 2) };
-    assert_eq!(with(6).unwrap_err(), nowhere);
+    assert_eq!(with(Allotment::default()).unwrap_err(), nowhere);
 }

@@ -116,7 +116,10 @@ fn dense_values_that_come_are_the_words_declared() {
         for p in 1..=20 {
             let mut team = Team::of(method.clone(), p, 50);
             let outcome = team.step(&positive(p, 50));
-            assert_eq!(outcome.entries_received.into_iter().max(), Some(team.ensemble.cost().words_received));
+            assert_eq!(
+                outcome.entries_received.iter().copied().max(),
+                Some(team.ensemble.cost().words_received)
+            );
         }
     }
 }

@@ -31,7 +31,7 @@ proptest! {
                 let outcome = team.step(&pattern.gradients(workers, n, &mut random));
                 assert_sum(&outcome);
                 prop_assert_eq!(&outcome.new, &vec![vec![0.0; n]; workers]);
-                prop_assert!(!outcome.anything_lost);
+                prop_assert!(!outcome.anything_lost());
             }
         }
     }

@@ -38,21 +38,6 @@ fn each(workers: usize, mut law: impl FnMut(Method, usize)) {
     }
 }
 
-/// How many steps without gradients it takes until all residuals are zero, `limit` at most.
-fn drains(team: &mut Team, limit: u64) -> Option<u64> {
-    let (workers, n) = (team.workers(), team.partition().entries());
-    let zeros = vec![vec![0.0; n]; workers];
-    let is_zero = |team: &Team| {
-        team.ensemble.residuals.iter().all(|residual| residual.read(0..n).iter().all(|&v| v == 0.0))
-    };
-    (0..=limit).find(|&t| {
-        if t > 0 {
-            team.step(&zeros);
-        }
-        is_zero(team)
-    })
-}
-
 /// Drain: within the bound that the method states, nothing is left, whether or not values cancel.
 #[test]
 fn what_waits_drains() {
@@ -77,9 +62,8 @@ fn what_waits_drains() {
                 for _ in 0..1 + random.below(12) {
                     team.step(&pattern.gradients(workers, n, &mut random));
                 }
-                let drained = drains(&mut team, bound);
-                let waits = format!("{method}, P {workers}, n {n}, {pattern:?}: something waits");
-                assert!(drained.is_some(), "{waits} after {bound} steps");
+                let drained = team.drain(bound);
+                assert!(drained.is_ok(), "{method}, P {workers}, n {n}, {pattern:?}: {drained:?}");
             }
         });
     }
@@ -163,7 +147,8 @@ fn what_cancels_is_delivered() {
                 (0..n).map(move |i| if w.is_multiple_of(2) { 1.0 + i as f32 } else { -1.0 - i as f32 })
             };
             team.step(&(0..workers).map(|w| gradient(w).collect()).collect::<Vec<_>>());
-            assert!(drains(&mut team, bound).is_some(), "{method}, P {workers}");
+            let drained = team.drain(bound);
+            assert!(drained.is_ok(), "{method}, P {workers}: {drained:?}");
         }
     }
 }

@@ -175,7 +175,8 @@ fn oktopk_finds_a_threshold_after_a_gradient_of_zeros() {
             20.. => assert!(own < 2 * k, "step {step} selects {own} entries"),
             _ => {}
         }
-        team.ensemble.commit(finished, team.collection).unwrap();
+        let collection = team.collection();
+        team.ensemble.commit(finished, collection).unwrap();
     }
 }
 
@@ -324,7 +325,7 @@ fn structures_change_where_a_method_says_so_and_nowhere_else() {
         let (workers, n) = (12, 600);
         let mut team = Team::of(method.clone().density(0.05), workers, n);
         let structure = |team: &Team| {
-            let structure = method.structure(team.ensemble.shape(), &team.ensemble.memories()[0]);
+            let structure = method.structure(team.ensemble.shape(), &team.ensemble.memories()[0]).unwrap();
             (structure.partition, structure.allotment, structure.kind)
         };
         let first = structure(&team);

@@ -72,7 +72,7 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             );
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];
-                team.step(&pattern.gradients(workers, n, &mut random)).assert_laws(collection);
+                team.step(&pattern.gradients(workers, n, &mut random)).assert_laws();
             }
             drop(says);
         }

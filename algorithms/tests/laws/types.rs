@@ -1,13 +1,12 @@
 //! Every type of value and every reduction: conservation, equal bits on all workers, and the reduction itself.
 
-use gleaner_algorithms::bag::{Bag, Coding};
-use gleaner_algorithms::collectives::Ensemble;
-use gleaner_algorithms::residual::Collection;
-use gleaner_algorithms::schedule::{ExecutionError, lockstep};
-use gleaner_algorithms::{Block, Element, Method, Reduction};
+use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::laws::{LawError, Trial};
+use gleaner_algorithms::schedule::ExecutionError;
+use gleaner_algorithms::{Element, Method, Reduction};
 use half::{bf16, f16};
 
-use super::harness::{methods, open, variants};
+use super::harness::{Team, methods, open, variants};
 use super::inputs::Random;
 
 /// Small numbers with a few bits, so that products stay in range; zeros and both signs among them.
@@ -15,35 +14,21 @@ fn values<T: Element>(n: usize, random: &mut Random) -> Vec<T> {
     (0..n).map(|_| T::from_f64((random.below(33) as f64 - 16.0) / 8.0)).collect()
 }
 
+/// The workers of a job that reduce by this.
+fn team<T: Element>(method: Method, workers: u32, n: usize, reduction: Reduction<T>) -> Trial<T> {
+    let mut team = Trial::new(method, workers, n).unwrap();
+    team.ensemble = team.ensemble.reducing(reduction);
+    team
+}
+
 /// The update as a vector, absent entries read as the neutral element; the same bits on every worker.
-fn delivered<T: Element>(
-    ensemble: &mut Ensemble<T>,
-    gradients: &[Vec<T>],
-    reduction: Reduction<T>,
-) -> Result<Vec<T>, ExecutionError> {
-    let mut executions = Vec::new();
-    for (rank, gradient) in gradients.iter().enumerate() {
-        ensemble.residuals[rank].accumulate(0, gradient).unwrap();
-        executions.push(ensemble.begin(rank)?);
-    }
-    let partition = ensemble.partition().clone();
-    let step = lockstep(executions)?;
-    let mut all: Vec<Vec<T>> = Vec::new();
-    for committed in ensemble.commit(step, Collection::Global).unwrap() {
-        assert!(committed.lost.iter().all(|lost| lost.is_empty()));
-        let mut update = vec![reduction.neutral(); partition.entries()];
-        for (b, bag) in committed.update.iter().enumerate() {
-            let place = &mut update[partition.range(Block(b as u32))];
-            match bag {
-                Bag::Dense(values) => place.copy_from_slice(&values.to_vec()),
-                Bag::Sparse(entries) => entries.iter().for_each(|(i, v)| place[i as usize] = v),
-            }
-        }
-        all.push(update);
-    }
+fn delivered<T: Element>(team: &mut Trial<T>, gradients: &[Vec<T>]) -> Result<Vec<T>, LawError> {
+    let mut outcome = team.step(gradients)?;
+    assert!(!outcome.anything_lost());
     let bits = |update: &[T]| update.iter().map(|v| v.bits()).collect::<Vec<_>>();
-    assert!(all.iter().all(|update| bits(update) == bits(&all[0])), "all workers have the same bits");
-    Ok(all.swap_remove(0))
+    let first = bits(&outcome.delivered[0]);
+    assert!(outcome.delivered.iter().all(|update| bits(update) == first), "all workers have the same bits");
+    Ok(outcome.delivered.swap_remove(0))
 }
 
 /// The distance between 1 and the next number.
@@ -70,25 +55,18 @@ fn conserves<T: Element>() {
         let mut random = Random(workers as u64);
         for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
             let n = 40 + random.below(60);
-            let mut ensemble = Ensemble::<T>::new(method.clone().density(0.2), workers as u32, n).unwrap();
-            for step in 0..3 {
+            let mut team = Team::<T>::of(method.clone().density(0.2), workers, n);
+            for _ in 0..3 {
                 // What d workers drop together is shared out to them.
-                let holders = ensemble.prepared().flat_map(|p| p.program.facts()).flat_map(|f| &f.holders);
+                let holders =
+                    team.ensemble.prepared().flat_map(|p| p.program.facts()).flat_map(|f| &f.holders);
                 let unit = holders.map(|holders| holders.count).max().unwrap_or(1);
                 let [old, gradients] = exact::<T>(workers, n, unit, &mut random);
-                ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old));
-                let update = delivered(&mut ensemble, &gradients, Reduction::Sum).unwrap();
-                for i in 0..n {
-                    let brought: f64 = gradients.iter().chain(&old).map(|v| v[i].to_f64()).sum();
-                    let left: f64 = ensemble.residuals.iter().map(|r| r.read(i..i + 1)[0].to_f64()).sum();
-                    let found = update[i].to_f64() + left;
-                    assert_eq!(
-                        found,
-                        brought,
-                        "{method}, P {workers}, {}, step {step}: entry {i}: gradients {gradients:?}, old {old:?}",
-                        T::NAME
-                    );
-                }
+                team.ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old));
+                let outcome = team.step(&gradients);
+                outcome.assert_identical();
+                outcome.assert_conserved_exactly();
+                assert!(!outcome.anything_lost());
             }
         }
     }
@@ -128,15 +106,15 @@ fn reduces<T: Element>() {
                 let sparse = method.collective().is_sparse();
                 let n = 1 + random.below(70);
                 let gradients: Vec<Vec<T>> = (0..workers).map(|_| values(n, &mut random)).collect();
-                let ensemble = |m: Method| {
-                    let mut ensemble = Ensemble::<T>::new(m, workers, n).unwrap().reducing(reduction);
-                    open(&mut ensemble);
-                    ensemble
+                let team = |m: Method| {
+                    let mut team = team(m, workers, n, reduction);
+                    open(&mut team.ensemble);
+                    team
                 };
-                let all = delivered(&mut ensemble(method.clone().density(1.0)), &gradients, reduction);
+                let all = delivered(&mut team(method.clone().density(1.0)), &gradients);
                 let found = match all {
                     Ok(found) => found,
-                    Err(ExecutionError::NotASum { .. }) => {
+                    Err(LawError::Execution(ExecutionError::NotASum { .. })) => {
                         assert!(sparse && !reduction.has_residual(), "{method} refuses {}", reduction.name());
                         continue;
                     }
@@ -161,11 +139,14 @@ fn reduces<T: Element>() {
                     );
                 }
                 if sparse && !reduction.has_residual() {
-                    let mut half = ensemble(method.clone().k(n / 2));
+                    let mut half = team(method.clone().k(n / 2));
                     // A selector that goes by buckets or blocks may round half of them up to all.
-                    let all = half.shape().k == n;
-                    let refused = delivered(&mut half, &gradients, reduction);
-                    assert!(all || matches!(refused, Err(ExecutionError::NotASum { .. })), "{method}");
+                    let all = half.ensemble.shape().k == n;
+                    let refused = delivered(&mut half, &gradients);
+                    assert!(
+                        all || matches!(refused, Err(LawError::Execution(ExecutionError::NotASum { .. }))),
+                        "{method}"
+                    );
                 }
             }
         }
@@ -187,15 +168,11 @@ fn sparse_streams_take_any_reduction() {
         ["topka", "topkdsa", "ssar-recursive-double", "ssar-split-all-gather", "dsar-split-all-gather"]
     {
         let method = Method::named(name).unwrap().density(1.0);
-        let mut ensemble = Ensemble::<f32>::new(method, 4, 3).unwrap().reducing(Reduction::Max);
+        let mut team = team(method, 4, 3, Reduction::<f32>::Max);
         let absent = Reduction::<f32>::Max.neutral();
         let gradients = [[absent, -3.0, absent], [-2.0, -4.0, absent], [absent; 3], [-5.0, 1.0, absent]];
         let gradients = gradients.map(|g| g.to_vec());
-        assert_eq!(
-            delivered(&mut ensemble, &gradients, Reduction::Max).unwrap(),
-            [-2.0, 1.0, absent],
-            "{name}"
-        );
+        assert_eq!(delivered(&mut team, &gradients).unwrap(), [-2.0, 1.0, absent], "{name}");
     }
 }
 
@@ -204,7 +181,7 @@ fn sparse_streams_take_any_reduction() {
 fn steps_of_other_reductions_know_nothing_of_each_other() {
     for method in methods() {
         let method = method.density(1.0);
-        let mut ensemble = Ensemble::<f32>::new(method.clone(), 3, 4).unwrap().reducing(Reduction::Max);
+        let mut team = team(method.clone(), 3, 4, Reduction::<f32>::Max);
         let steps = [
             (
                 [[-3.0, 0.0, 2.0, -1.0], [0.0, -5.0, 1.0, -2.0], [-4.0, -6.0, 0.0, -3.0]],
@@ -217,9 +194,9 @@ fn steps_of_other_reductions_know_nothing_of_each_other() {
             ([[-9.0; 4], [-8.0; 4], [-7.0; 4]], [-7.0; 4]),
         ];
         for (step, (gradients, expected)) in steps.into_iter().enumerate() {
-            match delivered(&mut ensemble, &gradients.map(|g| g.to_vec()), Reduction::Max) {
+            match delivered(&mut team, &gradients.map(|g| g.to_vec())) {
                 Ok(found) => assert_eq!(found, expected, "{method}, step {step}"),
-                Err(ExecutionError::NotASum { .. }) => break,
+                Err(LawError::Execution(ExecutionError::NotASum { .. })) => break,
                 Err(error) => panic!("{method}, step {step}: {error}"),
             }
         }
@@ -231,19 +208,14 @@ fn steps_of_other_reductions_know_nothing_of_each_other() {
 fn nearly_dense_bags_travel_in_the_smallest_form() {
     let n = 40_000;
     let method = Method::named("ssar-recursive-double").unwrap().density(0.35);
-    let mut ensemble = Ensemble::<f32>::new(method, 4, n).unwrap();
     let mut random = Random(5);
-    for residual in &mut ensemble.residuals {
-        let gradient: Vec<f32> = (0..n).map(|_| random.below(100_000) as f32 - 50_000.5).collect();
-        residual.accumulate(0, &gradient).unwrap();
-    }
-    let runs = (0..4).map(|rank| ensemble.begin(rank).unwrap()).collect();
-    let step = lockstep(runs).unwrap();
+    let mut gradient = || (0..n).map(|_| random.below(100_000) as f32 - 50_000.5).collect::<Vec<f32>>();
+    let gradients: Vec<Vec<f32>> = (0..4).map(|_| gradient()).collect();
+    let outcome = Team::of(method, 4, n).step(&gradients);
     let (first, union) = (0.35, 1.0 - 0.65f64.powi(2));
     // In each exchange the values, and a bit for each position.
     let bytes = n as f64 * (4.0 * (first + union) + 2.0 / 8.0);
-    for run in &step.runs {
-        let found = run.bytes_received as f64;
+    for found in outcome.bytes_received.iter().map(|&bytes| bytes as f64) {
         assert!(
             found < 1.02 * bytes,
             "{found} bytes, {bytes} expected, {} if dense",

@@ -17,7 +17,7 @@ pub struct Figure {
     pub id: &'static str,
     /// The question in a few words.
     pub title: &'static str,
-    /// What is shown, how it was reckoned, and what the error bars are.
+    /// What is shown, how it was computed, and what the error bars are.
     pub caption: String,
     /// How it is drawn.
     pub shape: Shape,
@@ -114,7 +114,7 @@ impl Point {
         Some(Self::of(x, Spread::over(&spreads)?, &from))
     }
 
-    /// A number that was reckoned from all these measurements.
+    /// A number that was computed from all these measurements.
     pub fn of(x: Option<f64>, spread: Spread, from: &[&Sample]) -> Self {
         let sources = from.iter().map(|s| (s.run, s.record)).collect();
         Self { x, part: None, spread, measurements: from.len(), sources }

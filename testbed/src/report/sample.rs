@@ -151,7 +151,7 @@ fn asked(record: &Record, params: Option<f64>, number: &dyn Fn(&str) -> Option<f
     share.filter(|share| *share == 1.0).or(told).or(share).or(number("density"))
 }
 
-/// Quartiles over the steps where all of them are there, or as they were reckoned while measuring.
+/// Quartiles over the steps where all of them are there, or as they were computed while measuring.
 fn exchange_step(object: &Map<String, Value>, number: &dyn Fn(&str) -> Option<f64>) -> Option<Spread> {
     let value = number("seconds")?;
     let steps: Option<Vec<f64>> = object

@@ -1,4 +1,4 @@
-//! Numbers that were reckoned by hand, and pictures that any reader of XML understands.
+//! Numbers that were computed by hand, and pictures that any reader of XML understands.
 
 use serde_json::{Value, json};
 

@@ -79,7 +79,7 @@ pub enum LengthsError {
 pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Result<Trace, LengthsError> {
     let shape = method.shape(workers, n)?;
     refuse_large(method, &shape)?;
-    let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)).collect();
+    let schedules: Vec<Schedule> = method.schedules_of(&shape, &typical(method, &shape)?).collect();
     walk_through(method, &schedules, overlap, &shape)
 }
 
@@ -95,7 +95,7 @@ pub fn one_for_all(
     overlap: Overlap,
 ) -> Result<Option<Trace>, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::one_for_all(method.schedules_of(&shape, &typical(method, &shape))) else {
+    let Some(schedule) = rotated::one_for_all(method.schedules_of(&shape, &typical(method, &shape)?)) else {
         return Ok(None);
     };
     let trace = walk_through(method, &[schedule], overlap, &shape)?;
@@ -127,11 +127,11 @@ fn refuse_large(method: &Method, shape: &Shape) -> Result<(), LengthsError> {
 }
 
 /// The structure of the second step, after a first one in which all went as it should: first steps are not typical.
-fn typical(method: &Method, shape: &Shape) -> Structure {
+fn typical(method: &Method, shape: &Shape) -> Result<Structure, MethodError> {
     /// Indices that a method is shown of each block: enough to see that they are spread evenly.
     const SHOWN: usize = 64;
     let mut memory = method.memory(shape);
-    let structure = method.structure(shape, &memory);
+    let structure = method.structure(shape, &memory)?;
     let blocks = structure.partition.blocks();
     let first = |block: u32| structure.allotment.at(0, Block(block)) as usize;
     let shown = |block: u32| {

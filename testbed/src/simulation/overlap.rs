@@ -1,6 +1,6 @@
 //! How far the choices of workers lie in the same places: a model with two numbers, fitted to gradients.
 //!
-//! A share φ of a worker's k entries is chosen by all workers. The others are drawn by lot, by each worker for itself, from a
+//! A share φ of a worker's k entries is chosen by all workers. The others are drawn at random, by each worker for itself, from a
 //! share σ of all entries. So m workers together choose, in a block of `len` entries with S = σ · len,
 //!
 //! > φk + S · (1 − (1 − (1 − φ)k/S)^m)

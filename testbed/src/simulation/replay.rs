@@ -76,8 +76,8 @@ pub fn replay(trace: &Trace, machine: &Machine, network: &Network, spans: bool) 
     let mut replay = Replay::new(trace, machine, network, spans);
     replay.begin();
     while let Some(Reverse(next)) = replay.events.pop() {
-        replay.now = next.time;
-        replay.happen(next.event);
+        replay.now = next.at;
+        replay.happen(next.what);
     }
     Replayed { workers: replay.workers.into_iter().map(|worker| worker.lived).collect() }
 }
@@ -101,65 +101,37 @@ enum Event {
     Arrives(Flight),
     /// All of a message is at its receiver.
     Delivered { from: usize, to: usize, bytes: f64 },
-    /// Whoever waits for this message runs.
+    /// The worker that waits for this message runs.
     Wakes { from: usize, to: usize },
     /// A worker begins its step.
     Begins { rank: usize },
 }
 
-/// In the order of time, and of equal times in the order in which they were planned.
+/// Something that comes at a time; of equal times, in the order in which it was numbered.
 #[derive(Clone, Copy, Debug)]
-struct Planned {
-    time: f64,
+struct Due<T> {
+    at: f64,
     number: u64,
-    event: Event,
+    what: T,
 }
 
-impl PartialEq for Planned {
+impl<T> PartialEq for Due<T> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Planned {}
+impl<T> Eq for Due<T> {}
 
-impl PartialOrd for Planned {
+impl<T> PartialOrd for Due<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Planned {
+impl<T> Ord for Due<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.time.total_cmp(&other.time).then(self.number.cmp(&other.number))
-    }
-}
-
-/// A task that ends when every task of its pool has had so much work since the start.
-#[derive(Clone, Copy, Debug)]
-struct Shared {
-    ends: f64,
-    number: u64,
-    task: Task,
-}
-
-impl PartialEq for Shared {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Shared {}
-
-impl PartialOrd for Shared {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Shared {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.ends.total_cmp(&other.ends).then(self.number.cmp(&other.number))
+        self.at.total_cmp(&other.at).then(self.number.cmp(&other.number))
     }
 }
 
@@ -168,7 +140,8 @@ impl Ord for Shared {
 struct Class {
     /// Seconds of work that a task which was there from the start has had.
     had: f64,
-    tasks: BinaryHeap<Reverse<Shared>>,
+    /// Each ends when every task of its pool has had so much work since the start.
+    tasks: BinaryHeap<Reverse<Due<Task>>>,
 }
 
 impl Class {
@@ -210,7 +183,7 @@ impl Pool {
     fn next(&self) -> Option<(f64, usize)> {
         let of = |(class, speed): (usize, f64)| {
             let Reverse(first) = self.classes[class].tasks.peek()?;
-            (speed > 0.0).then(|| (((first.ends - self.classes[class].had) / speed).max(0.0), class))
+            (speed > 0.0).then(|| (((first.at - self.classes[class].had) / speed).max(0.0), class))
         };
         self.speeds().into_iter().enumerate().filter_map(of).min_by(|a, b| a.0.total_cmp(&b.0))
     }
@@ -239,7 +212,7 @@ struct Replay<'a> {
     spans: bool,
     now: f64,
     number: u64,
-    events: BinaryHeap<Reverse<Planned>>,
+    events: BinaryHeap<Reverse<Due<Event>>>,
     pools: Vec<Pool>,
     /// By pool, whether several workers use it.
     shared: Vec<bool>,
@@ -267,7 +240,7 @@ impl<'a> Replay<'a> {
 
     fn plan(&mut self, time: f64, event: Event) {
         self.number += 1;
-        self.events.push(Reverse(Planned { time, number: self.number, event }));
+        self.events.push(Reverse(Due { at: time, number: self.number, what: event }));
     }
 
     /// Seconds of a processor for one side of a message.
@@ -282,13 +255,13 @@ impl<'a> Replay<'a> {
         let pool = &mut self.pools[host.pool];
         pool.advance(self.now);
         let class = &mut pool.classes[usize::from(matches!(task, Task::Main(_)))];
-        let ends = class.had + seconds;
-        class.tasks.push(Reverse(Shared { ends, number: self.number, task }));
-        self.reckon(host.pool);
+        let at = class.had + seconds;
+        class.tasks.push(Reverse(Due { at, number: self.number, what: task }));
+        self.plan_next(host.pool);
     }
 
     /// Plans the end of a pool's next task.
-    fn reckon(&mut self, number: usize) {
+    fn plan_next(&mut self, number: usize) {
         let pool = &mut self.pools[number];
         pool.changes += 1;
         if let Some((seconds, class)) = pool.next() {
@@ -297,7 +270,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// All workers begin. Of those that share cores, one after the other gets its slice, in an order by lot; what is over
+    /// All workers begin. Of those that share cores, one after the other gets its slice, in a random order; what is over
     /// before that keeps the next one waiting no longer.
     fn begin(&mut self) {
         let mut starts = vec![0.0; self.pools.len()];
@@ -360,9 +333,9 @@ impl<'a> Replay<'a> {
         let class = &mut pool.classes[class];
         let Some(Reverse(done)) = class.tasks.pop() else { return };
         // What was lost to rounding is given back, so that equal tasks end at the same time.
-        class.had = class.had.max(done.ends);
-        self.reckon(number);
-        match done.task {
+        class.had = class.had.max(done.at);
+        self.plan_next(number);
+        match done.what {
             Task::Main(rank) => {
                 if let Op::Work(part, _) = self.trace.workers[rank][self.workers[rank].next - 1] {
                     self.lived(rank, Busy::On(part));

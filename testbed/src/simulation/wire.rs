@@ -185,7 +185,7 @@ impl<'a> Wires<'a> {
         seconds
     }
 
-    /// The numbers below `count` in an order by lot.
+    /// The numbers below `count` in a random order.
     pub(super) fn shuffled(&mut self, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..count).collect();
         for i in (1..count).rev() {

@@ -1,0 +1,58 @@
+//! Laws of simulated steps, for every method that there is.
+
+#![allow(clippy::unwrap_used)]
+
+mod bags;
+mod fits;
+mod links;
+mod processors;
+
+use gleaner_algorithms::Method;
+use gleaner_testbed::simulation::{Bags, Link, Machine, Network, Op, Steps, Trace, Work, replay, traces};
+
+/// Heavy-tailed, partly shared between the ranks, another one in each step.
+fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
+    let of = |seed: u64, i: usize| {
+        let mut x = (seed << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let uniform = ((x ^ (x >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        uniform * uniform * uniform
+    };
+    let own = 2 * (step * 1000 + u64::from(rank)) + 1;
+    entries.iter_mut().enumerate().for_each(|(i, entry)| *entry = of(2 * step, i) + of(own, i));
+}
+
+/// All methods that run among so many workers.
+fn methods(workers: u32, n: usize, density: f64) -> Vec<Method> {
+    let named = Method::all().map(|method| method.density(density));
+    named.filter(|method| method.shape(workers, n).is_ok()).collect()
+}
+
+fn steps(counted: u32) -> Steps {
+    Steps { counted, ..Steps::default() }
+}
+
+fn carried(method: &Method, workers: u32, n: usize) -> Vec<Trace> {
+    traces(method, (workers, n), Bags::Carried { scale: 1, steps: steps(4) }, &gradient).unwrap()
+}
+
+const LINK: Link = Link { rate: 1.25e8, burst: 0.0, latency: 5e-5, loss: 0.0 };
+
+fn star(workers: u32) -> Network {
+    Network::star(workers, LINK, 2.0, false)
+}
+
+fn seconds(trace: &Trace, machine: &Machine, network: &Network) -> f64 {
+    replay(trace, machine, network, false).seconds()
+}
+
+/// Seconds of processor that a worker's operations take.
+fn work(trace: &Trace, rank: usize, machine: &Machine) -> f64 {
+    let seconds = |op: &Op| if let Op::Work(_, work) = op { machine.work(work) } else { 0.0 };
+    trace.workers[rank].iter().map(seconds).sum()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-6 * a.abs().max(b.abs())
+}

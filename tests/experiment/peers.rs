@@ -1,0 +1,111 @@
+//! All-reduces of other libraries beside ours.
+
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+use std::thread::sleep;
+
+use super::{can_emulate, named, namespaces, steps, told, workers};
+
+/// A program that neither ends nor hears, in place of Gloo's.
+#[test]
+fn a_peer_that_hangs_is_ended_at_its_limit() {
+    if !can_emulate() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    script("mpicc.openmpi", "exit 1");
+    script("mpicc.mpich", "exit 1");
+    let python = script("python", "[ \"$1\" = -c ] && exit\ntrap '' TERM\nwhile :; do sleep 1; done");
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.args(["testbed", "peers", "--hosts", "2", "--params", "1_000", "--turns", "1", "--limit", "6s"]);
+    command.args(["--json", "--name", &named("peerhang"), "--python"]).arg(python).env("PATH", path);
+    let output = command.arg("--out").arg(directory.path().join("out")).output().unwrap();
+    let (code, said) = told(&output);
+    let sentence = "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
+    assert!(code == 1 && said.contains(sentence), "{code}: {said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let measured: Vec<&Value> =
+        report["methods"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
+    assert_eq!(measured, ["spardl", "ring"]);
+    assert_eq!(namespaces(&named("peerhang")), [""; 0]);
+
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
+        .args(["testbed", "peers", "--params", "1_000", "--limit", "never"])
+        .output()
+        .unwrap();
+    let (code, said) = told(&output);
+    assert!(
+        code == 2 && said.contains("'never' is no limit; expected a number above 0 and a unit"),
+        "{said}"
+    );
+}
+
+#[test]
+fn more_entries_than_mpi_counts_are_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    for params in ["2_147_483_648", "0"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_gleaner"))
+            .args(["testbed", "peers", "--name", &named("toomany"), "--params", params, "--out"])
+            .arg(directory.path().join("out"))
+            .output()
+            .unwrap();
+        let (code, said) = told(&output);
+        assert!(
+            code == 1 && said.contains("entries cannot be compared; expected from 1 to 2147483647"),
+            "{said}"
+        );
+        // Not even what is missing was looked for.
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!directory.path().join("out").exists());
+    }
+}
+
+#[test]
+fn peers_are_measured_or_said_to_be_missing() {
+    if !can_emulate() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command
+        .args(["testbed", "peers", "--hosts", "2", "--rate", "1gbit", "--params", "50_000", "--steps", "3"]);
+    command
+        .args(["--turns", "1", "--name", &named("peertest"), "--json", "--out"])
+        .arg(directory.path().join("out"));
+    let output = command.output().unwrap();
+    let (code, said) = told(&output);
+    assert_eq!(code, 0, "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names = |list: &str| -> Vec<String> {
+        report[list]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["method"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let mut all = [names("methods"), names("missing")].concat();
+    all.sort_unstable();
+    assert_eq!(all, ["gloo", "mpich", "open-mpi", "ring", "spardl"]);
+    for row in report["methods"].as_array().unwrap() {
+        // Whoever is dense has to receive a sum over the wire.
+        let least = if row["method"] == "spardl" { 1000.0 } else { 200_000.0 };
+        assert!(row["bytes_received"].as_f64().unwrap() > least, "{row}");
+        assert!(
+            row["seconds"].as_f64().unwrap() > 0.0 && row["seconds_to_ring"].as_f64().unwrap() > 0.0,
+            "{row}"
+        );
+    }
+    for name in names("missing") {
+        assert!(said.contains(&format!("{name} is not measured")) && said.contains("install"), "{said}");
+    }
+    assert_eq!(namespaces(&named("peertest")), [""; 0]);
+}
