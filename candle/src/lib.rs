@@ -297,9 +297,9 @@ impl<'s> Overlap<'s> {
         if update.skipped().is_some() {
             return Ok(update);
         }
-        let exchange = gradients.times().under_way.as_secs_f64();
+        let under_way = gradients.times().under_way.as_secs_f64();
         let measured =
-            Measured { forward: forward.as_secs_f64(), layers: between(layers, &finished), exchange };
+            Measured { forward: forward.as_secs_f64(), layers: between(layers, &finished), under_way };
         let Some(method) = method(&gradients, self.sparsity) else { return Ok(update) };
         if planner.conclude(self.session, &method, measured)? {
             let (layers, grouping) = (layers.clone(), planner.grouping().clone());

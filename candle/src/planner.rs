@@ -12,7 +12,7 @@ use std::{fs, thread};
 use gleaner_algorithms::forecast::Model;
 use gleaner_algorithms::merging::{
     Affine, Cost, Costs, Grouping, Layer, MergingError, Pass, Place, Predicted, Problem, Span, Strategy,
-    Timeline, evaluate,
+    evaluate,
 };
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::Session;
@@ -32,6 +32,9 @@ const DRIFT: f64 = 0.25;
 /// By which share of an iteration another plan must be better.
 const GAIN: f64 = 0.02;
 
+/// The most bytes in which a rank tells what its steps took.
+const NOTE: usize = 1 << 17;
+
 /// What a step took on one worker, in seconds; or the medians of several.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
@@ -40,7 +43,7 @@ pub(crate) struct Measured {
     /// The backward pass of each layer.
     pub(crate) layers: Vec<f64>,
     /// For how long groups were under way.
-    pub(crate) exchange: f64,
+    pub(crate) under_way: f64,
 }
 
 /// See the module.
@@ -64,27 +67,42 @@ pub(crate) struct Planner {
 pub struct Expected {
     /// From the first parameter that is watched until the update is there, in seconds.
     pub iteration: f64,
-    /// The share of selection and exchange that lies within the passes.
+    /// The share of the time in which groups are under way that lies within the passes.
     pub hidden_share: f64,
-}
-
-impl Expected {
-    fn of(pass: &Pass, timeline: &Timeline) -> Self {
-        let compute = pass.forward() + pass.backward();
-        let length = |span: Span| span.end - span.begin;
-        let work: f64 =
-            timeline.groups.iter().map(|group| length(group.select) + length(group.exchange)).sum();
-        let exposed = timeline.iteration - compute;
-        let hidden_share = if work > 0.0 { (1.0 - exposed / work).max(0.0) } else { 1.0 };
-        Self { iteration: timeline.iteration, hidden_share }
-    }
 }
 
 struct Assumed {
     times: Measured,
     expected: Expected,
-    /// What exchanges of these groups take, once that was measured.
-    exchange: Option<f64>,
+    /// By how much the backward pass of each layer is longer because selection runs in it.
+    stalls: Vec<f64>,
+    /// What the groups' exchanges take, one after the other.
+    exchange: f64,
+}
+
+impl Assumed {
+    /// What the evaluator makes of a grouping in these times.
+    fn of(problem: &Problem, grouping: &Grouping, times: &Measured) -> Result<Self, MergingError> {
+        let timeline = evaluate(problem, grouping)?;
+        let length = |span: Span| span.end - span.begin;
+        let (mut exchange, mut under_way, mut until) = (0.0, 0.0, 0.0_f64);
+        let mut stalls = vec![0.0; times.layers.len()];
+        for group in &timeline.groups {
+            exchange += length(group.exchange);
+            under_way += group.exchange.end - until.max(group.compute.end);
+            until = group.exchange.end;
+            if let Some(next) =
+                stalls.get_mut(group.layers.end).filter(|_| problem.place == Place::InBackward)
+            {
+                *next = length(group.select);
+            }
+        }
+        let passes = problem.pass.forward() + problem.pass.backward() + stalls.iter().sum::<f64>();
+        let exposed = (timeline.iteration - passes).max(0.0);
+        let hidden_share = if under_way > 0.0 { (1.0 - exposed / under_way).max(0.0) } else { 1.0 };
+        let expected = Expected { iteration: timeline.iteration, hidden_share };
+        Ok(Self { times: Measured { under_way, ..times.clone() }, expected, stalls, exchange })
+    }
 }
 
 impl Planner {
@@ -171,74 +189,85 @@ impl Planner {
         Ok(before != self.grouping)
     }
 
-    /// The medians over the steps, and of these over the ranks; both passes are stretched so that together they take as long as on the
-    /// rank that was last in a step, for which all others wait. The same on every rank.
+    /// The medians over the steps of what counts for all ranks: a layer is finished when the last of them has it, and the rank for which
+    /// groups are under way for the shortest time waits for no other. The same on every rank.
     fn agree(&mut self, session: &Session) -> Result<Measured, OverlapError> {
         let steps = std::mem::take(&mut self.steps);
-        let layers = self.entries.len();
-        let over_steps = |of: &dyn Fn(&Measured) -> f64| median(steps.iter().map(of).collect());
-        let mut own = vec![over_steps(&|step| step.forward), over_steps(&|step| step.exchange)];
-        own.extend((0..layers).map(|layer| over_steps(&|step| step.layers[layer])));
-        own.extend(steps.iter().map(|step| step.forward + step.layers.iter().sum::<f64>()));
+        // The forward pass, the layers, and how long groups were under way.
+        let width = self.entries.len() + 2;
+        let recent = steps.len().min(NOTE / 4 / width).max(1);
+        let mut own: Vec<f32> = Vec::with_capacity(recent * width);
+        for Measured { forward, layers, under_way } in &steps[steps.len() - recent..] {
+            let finished = layers.iter().scan(*forward, |at, layer| {
+                *at += layer;
+                Some(*at as f32)
+            });
+            own.push(*forward as f32);
+            own.extend(finished);
+            own.push(*under_way as f32);
+        }
         let note: Vec<u8> = own.iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
         let mut ranks: Vec<Vec<f64>> = Vec::new();
         for (rank, found) in session.all_gather(&note)?.iter().enumerate() {
-            let (words, rest) = found.as_chunks::<8>();
+            let (words, rest) = found.as_chunks::<4>();
             if words.len() != own.len() || !rest.is_empty() {
                 return Err(OverlapError::Times { rank, expected: note.len(), found: found.len() });
             }
-            ranks.push(words.iter().map(|&word| f64::from_le_bytes(word)).collect());
+            ranks.push(words.iter().map(|&word| f64::from(f32::from_le_bytes(word))).collect());
         }
-        let column = |i: usize| ranks.iter().map(move |rank| rank[i]);
-        let typical = |i: usize| median(column(i).collect());
-        let last = |i: usize| column(2 + layers + i).fold(0.0, f64::max);
-        let passes = typical(0) + (0..layers).map(|layer| typical(2 + layer)).sum::<f64>();
-        let longest = median((0..steps.len()).map(last).collect());
-        let stretch = if passes > 0.0 { (longest / passes).max(1.0) } else { 1.0 };
+        let over = |column: usize, worst: fn(f64, f64) -> f64| {
+            let of_step = |step: usize| ranks.iter().map(|rank| rank[step * width + column]).reduce(worst);
+            median((0..recent).filter_map(of_step).collect())
+        };
+        let finished: Vec<f64> = (0..width - 1).map(|column| over(column, f64::max)).collect();
         Ok(Measured {
-            forward: stretch * typical(0),
-            // The last rank to begin waits for nobody: it sees the exchange alone.
-            exchange: column(1).fold(f64::INFINITY, f64::min),
-            layers: (0..layers).map(|layer| stretch * typical(2 + layer)).collect(),
+            forward: finished[0],
+            layers: finished.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+            under_way: over(width - 1, f64::min),
         })
     }
 
     /// Takes other groups where these times ask for it: the first time, and when they have drifted. Gives the groups before;
     /// nothing where all stays as it was planned.
-    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Grouping>, OverlapError> {
-        let Some(model) = &mut self.model else { return Ok(None) };
-        let is_first = self.assumed.is_none();
-        if let Some(assumed) = &mut self.assumed {
-            let slower = match assumed.exchange {
-                Some(exchange) if exchange > 0.0 => (measured.exchange / exchange).clamp(0.01, 100.0),
-                _ => 1.0,
-            };
-            if !differ(&assumed.times, &measured) && (slower - 1.0).abs() <= DRIFT {
-                assumed.exchange.get_or_insert(measured.exchange);
+    fn revise(&mut self, method: &Method, mut measured: Measured) -> Result<Option<Grouping>, OverlapError> {
+        let Some(mut model) = self.model else { return Ok(None) };
+        if let Some(assumed) = &self.assumed {
+            let stalled = measured.layers.iter_mut().zip(&assumed.stalls);
+            stalled.for_each(|(layer, stall)| *layer = (*layer - stall).max(0.0));
+            if !differ(&assumed.times, &measured) {
                 return Ok(None);
             }
+        }
+        let method = spread(method, self.entries.iter().sum());
+        let pass = self.pass(measured.forward, &measured.layers)?;
+        let place = self.place;
+        let outlook = |model: &Model, grouping: &Grouping| {
+            let costs = self.costs(model, &method);
+            Assumed::of(&Problem { pass: &pass, costs: &costs, place }, grouping, &measured)
+        };
+        // What takes another time than the model says is put down to the network.
+        let present = outlook(&model, &self.grouping)?;
+        if present.exchange > 0.0 {
+            let slower = 1.0 + (measured.under_way - present.times.under_way) / present.exchange;
+            let slower = slower.clamp(0.1, 10.0);
             model.network.latency = model.network.latency.mul_f64(slower);
             model.network.bytes_per_second /= slower;
         }
-        let model = *model;
-        let method = spread(method, self.entries.iter().sum());
-        let beside = Predicted { model: &model, method: &method, workers: self.workers };
-        let within = Within(beside);
-        let costs: &dyn Costs = if self.place == Place::Beside { &beside } else { &within };
-        let pass = self.pass(measured.forward, &measured.layers)?;
-        let problem = Problem { pass: &pass, costs, place: self.place };
-        let grouping = self.strategy.group(&problem)?;
-        let expect =
-            |grouping: &Grouping| Ok::<_, OverlapError>(Expected::of(&pass, &evaluate(&problem, grouping)?));
-        let (expected, present) = (expect(&grouping)?, expect(&self.grouping)?);
-        let exchange = Some(measured.exchange);
-        if expected.iteration > (1.0 - GAIN) * present.iteration {
-            let exchange = exchange.filter(|_| !is_first);
-            self.assumed = Some(Assumed { times: measured, expected: present, exchange });
+        let costs = self.costs(&model, &method);
+        let grouping = self.strategy.group(&Problem { pass: &pass, costs: &costs, place })?;
+        let (planned, present) = (outlook(&model, &grouping)?, outlook(&model, &self.grouping)?);
+        self.model = Some(model);
+        let is_first = self.assumed.is_none();
+        if planned.expected.iteration > (1.0 - GAIN) * present.expected.iteration {
+            self.assumed = Some(present);
             return Ok(is_first.then(|| self.grouping.clone()));
         }
-        self.assumed = Some(Assumed { times: measured, expected, exchange: None });
+        self.assumed = Some(planned);
         Ok(Some(std::mem::replace(&mut self.grouping, grouping)))
+    }
+
+    fn costs<'a>(&self, model: &'a Model, method: &'a Method) -> Shared<'a> {
+        Shared { predicted: Predicted { model, method, workers: self.workers }, place: self.place }
     }
 
     /// What a step takes by the present plan, once there is one.
@@ -250,7 +279,7 @@ impl Planner {
         let Some(Expected { iteration, hidden_share }) = self.expected() else { return };
         let why = before.map_or(String::new(), |before| format!("times have drifted: instead of {before}, "));
         say(format_args!(
-            "gleaner: {why}{} puts {} layers into {} ({}): {:.1} ms a step expected, {:.0}% of selection and exchange hidden",
+            "gleaner: {why}{} puts {} layers into {} ({}): {:.1} ms a step expected, {:.0}% of the exchange hidden",
             self.strategy.name(),
             self.entries.len(),
             match self.grouping.groups() {
@@ -269,12 +298,18 @@ impl Planner {
     }
 }
 
-/// Costs where the backward pass has to share its cores: merging takes its time as selecting does.
-struct Within<'a>(Predicted<'a>);
+/// What the session's model predicts. Where the backward pass has to share its cores, merging takes its time as selecting does.
+struct Shared<'a> {
+    predicted: Predicted<'a>,
+    place: Place,
+}
 
-impl Costs for Within<'_> {
+impl Costs for Shared<'_> {
     fn of(&self, entries: usize) -> Result<Cost, MergingError> {
-        let Predicted { model, method, workers } = self.0;
+        if self.place == Place::Beside {
+            return self.predicted.of(entries);
+        }
+        let Predicted { model, method, workers } = self.predicted;
         let forecast = model.forecast(method.clone(), workers, entries)?;
         Ok(Cost { select: forecast.select + forecast.merge, exchange: forecast.exchange })
     }
@@ -297,11 +332,13 @@ fn place(session: &Session) -> Result<Place, OverlapError> {
     Ok(if is_crowded { Place::InBackward } else { Place::Beside })
 }
 
-/// Whether layers take other times: all differences together, against the backward pass.
+/// Whether steps take other times: all differences of the layers together, against the backward pass, or groups are under way for
+/// another time.
 fn differ(assumed: &Measured, measured: &Measured) -> bool {
     let pairs = || assumed.layers.iter().zip(&measured.layers);
     let difference: f64 = pairs().map(|(a, b)| (a - b).abs()).sum();
     difference > DRIFT * assumed.layers.iter().sum::<f64>()
+        || (assumed.under_way - measured.under_way).abs() > DRIFT * assumed.under_way
 }
 
 /// The method with its entries as a share, which holds for groups of any length.

@@ -97,7 +97,7 @@ fn table(s: &Summary) -> String {
         (
             "groups",
             format!(
-                "{} by {}, {:.0}% of selection and exchange hidden{}",
+                "{} by {}, {:.0}% of the exchange hidden{}",
                 s.groups,
                 s.merge,
                 s.hidden_share * 100.0,

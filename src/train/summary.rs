@@ -62,17 +62,26 @@ pub struct Summary {
     pub evaluations: Vec<Evaluated>,
     /// The time from this process's first step to the end of its last, evaluations included.
     pub seconds: f64,
-    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median of the second half of
-    /// the steps, on the worker where it was longest.
+    /// An iteration, from the beginning of the forward pass until the update is there, in seconds: the median over the second half of
+    /// the steps, or the last 128, of the worker where it was longest. The four that follow are medians over the same steps, of the
+    /// worker that waited least: all others wait for its passes, too.
     pub iteration_seconds: f64,
-    /// The same by the plan of the merging strategy, if it needed one.
+    /// The forward pass, in seconds.
+    pub forward_seconds: f64,
+    /// The backward pass, in which gradients are handed over, in seconds.
+    pub backward_seconds: f64,
+    /// Choosing entries on compute threads, in seconds.
+    pub select_seconds: f64,
+    /// From the end of the backward pass until the update is there, in seconds.
+    pub exposed_seconds: f64,
+    /// `iteration_seconds` by the plan of the merging strategy, if it needed one.
     pub expected_iteration_seconds: Option<f64>,
     /// `hidden_share` by that plan.
     pub expected_hidden_share: Option<f64>,
     /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
     pub waiting_share: f64,
-    /// The share of selection and exchange that passed while the trainer computed, on the worker where it was smallest: 1 − the time
-    /// that the trainer waited for updates / the time in which at least one group was under way.
+    /// The share of the time in which at least one group was under way that lies within the passes: 1 − `exposed_seconds` / that
+    /// time.
     pub hidden_share: f64,
     /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
     /// in seconds.

@@ -22,7 +22,7 @@ use super::parameters::Parameters;
 use super::record::Record;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
 use crate::crew::{self, meanwhile};
-use clock::{Clock, Reporter};
+use clock::{Clock, Reporter, Times};
 use gleaner_algorithms::merging::Grouping;
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::report::say;
@@ -225,14 +225,15 @@ impl<'a> Run<'a> {
         }
         let is_last = step + 1 == self.settings.steps;
         self.overlap.gradients().keep_accumulated(is_last && self.record.is_some());
+        let forward = began.elapsed();
         self.backward(&loss)?;
+        let backward = began.elapsed() - forward;
         if let Some(record) = self.record.as_mut().filter(|_| is_last) {
             record.entries = self.overlap.gradients().accumulated();
         }
 
         let update = self.overlap.wait()?;
-        clock.iterations.push(began.elapsed());
-        clock.count(self.overlap.gradients().times());
+        clock.count(forward, backward, began.elapsed(), self.overlap.gradients().times());
         clock.entries += update.entries() as u64;
         match update.skipped() {
             None => {
@@ -320,11 +321,15 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            iteration_seconds: worst.iteration,
+            iteration_seconds: worst.times.iteration.into(),
+            forward_seconds: worst.times.forward.into(),
+            backward_seconds: worst.times.backward.into(),
+            select_seconds: worst.times.select.into(),
+            exposed_seconds: worst.times.exposed.into(),
             expected_iteration_seconds: self.overlap.expected().map(|expected| expected.iteration),
             expected_hidden_share: self.overlap.expected().map(|expected| expected.hidden_share),
             waiting_share: worst.waiting_share,
-            hidden_share: worst.hidden_share,
+            hidden_share: worst.times.hidden_share(),
             blocked_seconds: worst.blocked_seconds,
             entries_per_step: clock.entries as f64 / steps_here as f64,
             bytes_received: worst.bytes,
@@ -335,40 +340,47 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What counts of each worker, where it was worst.
+    /// What counts of each worker, where it was worst, and what a step takes.
     fn worst_of_all_workers(&self, clock: &Clock) -> Result<Worst, TrainError> {
         let bytes = self.overlap.gradients().bytes_received() - clock.bytes_at_start;
-        let shares =
-            [clock.waiting_share(), clock.hidden_share(), clock.blocked.as_secs_f64(), clock.iteration()];
-        let note: Vec<u8> =
-            bytes.to_le_bytes().into_iter().chain(shares.into_iter().flat_map(f64::to_le_bytes)).collect();
-        let mut worst =
-            Worst { bytes: 0, waiting_share: 0.0, hidden_share: 1.0, blocked_seconds: 0.0, iteration: 0.0 };
-        for (rank, note) in self.session.all_gather(&note)?.iter().enumerate() {
-            let ([bytes, waiting, hidden, blocked, iteration], []) = note.as_chunks::<8>() else {
-                return Err(TrainError::Note {
-                    rank,
-                    expected: "bytes and shares of time",
-                    found: note.len(),
-                });
+        let mut note = bytes.to_le_bytes().to_vec();
+        note.extend(
+            [clock.waiting_share(), clock.blocked.as_secs_f64()].into_iter().flat_map(f64::to_le_bytes),
+        );
+        note.extend(clock.note());
+        let notes = self.session.all_gather(&note)?;
+        let wrong = |rank: usize| TrainError::Note {
+            rank,
+            expected: "bytes, shares of time and the times of steps",
+            found: notes[rank].len(),
+        };
+        let mut worst = Worst { bytes: 0, waiting_share: 0.0, blocked_seconds: 0.0, times: Times::default() };
+        let mut steps = Vec::new();
+        for (rank, found) in notes.iter().enumerate() {
+            let Some(([bytes, waiting, blocked], times)) =
+                found.split_at_checked(24).and_then(|(head, times)| {
+                    Some((<[[u8; 8]; 3]>::try_from(head.as_chunks::<8>().0).ok()?, times))
+                })
+            else {
+                return Err(wrong(rank));
             };
-            worst.bytes = worst.bytes.max(u64::from_le_bytes(*bytes));
-            worst.waiting_share = worst.waiting_share.max(f64::from_le_bytes(*waiting));
-            worst.hidden_share = worst.hidden_share.min(f64::from_le_bytes(*hidden));
-            worst.blocked_seconds = worst.blocked_seconds.max(f64::from_le_bytes(*blocked));
-            worst.iteration = worst.iteration.max(f64::from_le_bytes(*iteration));
+            worst.bytes = worst.bytes.max(u64::from_le_bytes(bytes));
+            worst.waiting_share = worst.waiting_share.max(f64::from_le_bytes(waiting));
+            worst.blocked_seconds = worst.blocked_seconds.max(f64::from_le_bytes(blocked));
+            steps.push(times);
         }
+        let differs = notes.iter().position(|found| found.len() != note.len()).unwrap_or(0);
+        worst.times = clock::typical(&steps).ok_or_else(|| wrong(differs))?;
         Ok(worst)
     }
 }
 
-/// The most bytes, the largest waiting share, the smallest hidden share, the longest blocking and the longest iteration of any worker.
+/// The most bytes, the largest waiting share and the longest blocking of any worker, and what a step takes.
 struct Worst {
     bytes: u64,
     waiting_share: f64,
-    hidden_share: f64,
     blocked_seconds: f64,
-    iteration: f64,
+    times: Times,
 }
 
 /// Begins to record, once rank 0 has seen that the file can be written.

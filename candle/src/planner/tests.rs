@@ -26,7 +26,7 @@ fn step(rank: usize, layers: [f64; 3], exchange: f64) -> Measured {
     Measured {
         forward: 0.01,
         layers: layers.iter().map(|seconds| own * seconds).collect(),
-        exchange: own * exchange,
+        under_way: own * exchange,
     }
 }
 
@@ -132,7 +132,9 @@ fn more_workers_than_cores_select_in_the_backward_pass() {
     }
     let (model, method) = (model(), Method::spardl().density(0.01));
     let beside = Predicted { model: &model, method: &method, workers: 3 };
-    let (within, besides) = (Within(beside).of(10_000).unwrap(), beside.of(10_000).unwrap());
+    let of = |place| Shared { predicted: beside, place }.of(10_000).unwrap();
+    let (within, besides) = (of(Place::InBackward), of(Place::Beside));
+    assert_eq!(besides, beside.of(10_000).unwrap());
     assert!((within.select + within.exchange - besides.select - besides.exchange).abs() < 1e-12);
     assert!(within.select > besides.select);
 }
@@ -145,12 +147,12 @@ fn a_step_takes_as_long_as_the_last_of_its_ranks() {
         let mut planner = planner(3, "optimal");
         let late = |number: usize| if number % 3 == session.rank() { 2.0 } else { 1.0 };
         planner.steps = (0..6)
-            .map(|number| Measured { forward: late(number), layers: vec![late(number); 3], exchange: 1.0 })
+            .map(|number| Measured { forward: late(number), layers: vec![late(number); 3], under_way: 1.0 })
             .collect();
         planner.agree(&session).unwrap()
     };
     let ranks: Vec<_> =
         memory::networks(3).into_iter().map(|network| thread::spawn(move || rank(network))).collect();
-    let expected = Measured { forward: 2.0, layers: vec![2.0; 3], exchange: 1.0 };
+    let expected = Measured { forward: 2.0, layers: vec![2.0; 3], under_way: 1.0 };
     ranks.into_iter().for_each(|rank| assert_eq!(rank.join().unwrap(), expected));
 }

@@ -1,5 +1,6 @@
 //! Where the time of a run goes, and how it is told while it trains.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::super::summary::{Progress, dense_bytes_per_step};
@@ -9,48 +10,83 @@ use gleaner_runtime::{Gradients, StepTimes};
 /// The shortest time between two reports of progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Of so many steps at most are the times kept.
+const LATE: usize = 128;
+
 /// Where the time of the steps went.
 pub struct Clock {
     /// In steps, without evaluations and checkpoints.
     pub worked: Duration,
     /// Waiting for updates.
     pub waited: Duration,
-    /// At least one group was under way, and how much of that was waited for.
-    under_way: Duration,
-    exposed: Duration,
     /// Waiting until compute threads took a group over.
     pub blocked: Duration,
-    /// What the iterations took.
-    pub iterations: Vec<Duration>,
     /// The updates' entries.
     pub entries: u64,
     /// What was received before.
     pub bytes_at_start: u64,
+    /// How many steps were counted, and the last of them.
+    steps: usize,
+    late: VecDeque<Times>,
+}
+
+/// What one step took on one rank, in seconds; or the medians of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    /// From the beginning of the forward pass until the update was there.
+    pub iteration: f32,
+    pub forward: f32,
+    /// The backward pass, with handing gradients over.
+    pub backward: f32,
+    /// Choosing entries, on compute threads.
+    pub select: f32,
+    /// At least one group was under way.
+    pub under_way: f32,
+    /// Waiting for the update after the backward pass.
+    pub exposed: f32,
+}
+
+impl Times {
+    const FIELDS: usize = 6;
+
+    fn fields(self) -> [f32; Self::FIELDS] {
+        [self.iteration, self.forward, self.backward, self.select, self.under_way, self.exposed]
+    }
+
+    fn of([iteration, forward, backward, select, under_way, exposed]: [f32; Self::FIELDS]) -> Self {
+        Self { iteration, forward, backward, select, under_way, exposed }
+    }
+
+    /// The share of the time in which groups were under way that was not waited for.
+    pub fn hidden_share(&self) -> f64 {
+        if self.under_way > 0.0 { f64::from(1.0 - self.exposed / self.under_way).max(0.0) } else { 0.0 }
+    }
 }
 
 impl Clock {
     /// Begins after so many bytes.
     pub fn new(bytes_at_start: u64) -> Self {
         let zero = Duration::ZERO;
-        let (worked, waited, under_way, exposed, blocked) = (zero, zero, zero, zero, zero);
-        Clock {
-            worked,
-            waited,
-            under_way,
-            exposed,
-            blocked,
-            iterations: Vec::new(),
-            entries: 0,
-            bytes_at_start,
-        }
+        let (worked, waited, blocked, late) = (zero, zero, zero, VecDeque::new());
+        Clock { worked, waited, blocked, entries: 0, bytes_at_start, steps: 0, late }
     }
 
-    /// Counts a step's exchange.
-    pub fn count(&mut self, times: StepTimes) {
-        self.waited += times.waiting;
-        self.under_way += times.under_way;
-        self.exposed += times.waiting.min(times.under_way);
-        self.blocked += times.blocked;
+    /// Counts a step by what its passes, all of it, and its exchange took.
+    pub fn count(&mut self, forward: Duration, backward: Duration, iteration: Duration, exchange: StepTimes) {
+        self.waited += exchange.waiting;
+        self.blocked += exchange.blocked;
+        self.steps += 1;
+        self.late.push_back(Times {
+            iteration: iteration.as_secs_f32(),
+            forward: forward.as_secs_f32(),
+            backward: backward.as_secs_f32(),
+            select: exchange.select.as_secs_f32(),
+            under_way: exchange.under_way.as_secs_f32(),
+            exposed: exchange.waiting.min(exchange.under_way).as_secs_f32(),
+        });
+        if self.late.len() > LATE {
+            self.late.pop_front();
+        }
     }
 
     /// The share of the time in which the trainer waited.
@@ -58,17 +94,39 @@ impl Clock {
         share(self.waited, self.worked)
     }
 
-    /// The median of the second half of the iterations, in seconds; 0 of none.
-    pub fn iteration(&self) -> f64 {
-        let mut late = self.iterations[self.iterations.len() / 2..].to_vec();
-        late.sort();
-        late.get(late.len().saturating_sub(1) / 2).map_or(0.0, Duration::as_secs_f64)
+    /// The steps of the second half, the last 128 at most, for [`typical`].
+    pub fn note(&self) -> Vec<u8> {
+        let second_half = self.late.iter().rev().take(self.steps.div_ceil(2));
+        second_half.flat_map(|times| times.fields()).flat_map(f32::to_le_bytes).collect()
     }
+}
 
-    /// The share of the time in which groups were under way that the trainer did not wait for.
-    pub fn hidden_share(&self) -> f64 {
-        1.0 - share(self.exposed, self.under_way)
+/// The medians over steps, from what [`Clock::note`] gave on each rank: of each step the times of the rank that waited least, since all
+/// others waited for its passes too, and the longest iteration. Nothing where the notes differ in length.
+pub fn typical(notes: &[&[u8]]) -> Option<Times> {
+    let steps = |note: &&[u8]| -> Option<Vec<Times>> {
+        let (words, rest) = note.as_chunks::<4>();
+        let values: Vec<f32> = words.iter().map(|&word| f32::from_le_bytes(word)).collect();
+        let (rows, more) = values.as_chunks::<{ Times::FIELDS }>();
+        (rest.is_empty() && more.is_empty()).then(|| rows.iter().copied().map(Times::of).collect())
+    };
+    let ranks: Vec<Vec<Times>> = notes.iter().map(steps).collect::<Option<_>>()?;
+    let count = ranks.first()?.len();
+    if ranks.iter().any(|steps| steps.len() != count) {
+        return None;
     }
+    let of_step = |step: usize| {
+        let ranks = || ranks.iter().map(|steps| steps[step]);
+        let last = ranks().min_by(|a, b| a.exposed.total_cmp(&b.exposed))?;
+        Some(Times { iteration: ranks().map(|times| times.iteration).fold(0.0, f32::max), ..last })
+    };
+    let rows: Vec<[f32; Times::FIELDS]> = (0..count).filter_map(of_step).map(Times::fields).collect();
+    let median = |field: usize| {
+        let mut values: Vec<f32> = rows.iter().map(|row| row[field]).collect();
+        values.sort_by(f32::total_cmp);
+        values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+    };
+    Some(Times::of(std::array::from_fn(median)))
 }
 
 fn share(part: Duration, whole: Duration) -> f64 {
@@ -133,12 +191,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_waited_for_is_hidden() {
+    fn what_the_last_rank_does_not_wait_for_is_hidden() {
         let ms = Duration::from_millis;
-        let mut clock = Clock::new(0);
-        clock.count(StepTimes { under_way: ms(10), waiting: ms(4), ..StepTimes::default() });
-        clock.count(StepTimes { under_way: ms(10), waiting: ms(12), blocked: ms(1), ..StepTimes::default() });
-        assert!((clock.hidden_share() - 0.3).abs() < 1e-12);
-        assert_eq!((clock.waited, clock.blocked), (ms(16), ms(1)));
+        let rank = |waits: [u64; 4]| {
+            let mut clock = Clock::new(0);
+            for waiting in waits {
+                let exchange = StepTimes {
+                    under_way: ms(10),
+                    waiting: ms(waiting),
+                    blocked: ms(1),
+                    ..StepTimes::default()
+                };
+                clock.count(ms(5), ms(20 - waiting), ms(25), exchange);
+            }
+            assert_eq!((clock.waited, clock.blocked), (ms(waits.iter().sum()), ms(4)));
+            clock
+        };
+        // Only the second half counts; in it another rank is the last in each step.
+        let (a, b) = (rank([0, 0, 4, 8]).note(), rank([1, 1, 9, 2]).note());
+        let times = typical(&[&a, &b]).unwrap();
+        assert_eq!((times.exposed, times.forward, times.iteration), (0.002, 0.005, 0.025));
+        assert!((times.hidden_share() - 0.8).abs() < 1e-6, "{times:?}");
+        assert_eq!(typical(&[&a, &b[4..]]), None);
+        assert_eq!(typical(&[&Clock::new(0).note(), &Clock::new(0).note()]), Some(Times::default()));
     }
 }

@@ -8,7 +8,7 @@ use super::statistics::Spread;
 pub const REFERENCE: &str = "ring";
 
 /// The parts of a step, in the order in which they are drawn.
-pub const PARTS: [&str; 4] = ["select", "exchange", "merge", "between"];
+const PARTS: [&str; 4] = ["select", "exchange", "merge", "between"];
 
 /// The part of bytes that were counted by the interface, which has a mark of its own.
 pub const ON_THE_INTERFACE: &str = "on the interface";
@@ -59,18 +59,18 @@ fn split(samples: &[&Sample]) -> Figure {
         shape: Shape::Stacks,
         value: Quantity { name: "time of a step".into(), unit: Unit::Seconds },
         against: None,
-        panels: panels(&settings(samples, None), |of_label, _| parts(of_label)),
+        panels: panels(&settings(samples, None), |of_label, _| parts(PARTS, of_label)),
     }
 }
 
-fn parts(samples: &[&Sample]) -> Vec<Point> {
+/// The three parts of a step and the rest of it, by these names.
+pub fn parts(names: [&'static str; 4], samples: &[&Sample]) -> Vec<Point> {
     let with: Vec<(&Sample, [f64; 4])> = samples
         .iter()
         .filter_map(|s| {
-            let [select, exchange, merge] = s.parts?;
-            let between = s.seconds?.value - select - exchange - merge;
+            let [a, b, c] = s.parts?;
             // The parts are scaled to the median step, so what is below nothing is rounding.
-            Some((*s, [select, exchange, merge, between.max(0.0)]))
+            Some((*s, [a, b, c, (s.whole? - a - b - c).max(0.0)]))
         })
         .collect();
     let from: Vec<&Sample> = with.iter().map(|(s, _)| *s).collect();
@@ -78,7 +78,7 @@ fn parts(samples: &[&Sample]) -> Vec<Point> {
     let point = |(i, name): (usize, &'static str)| {
         Some(Point { part: Some(name), ..Point::of(None, mean(i)?, &from) })
     };
-    PARTS.into_iter().enumerate().filter_map(point).collect()
+    names.into_iter().enumerate().filter_map(point).collect()
 }
 
 /// A number that some measurements have.

@@ -13,7 +13,7 @@ use crate::record::{Outcome, Record};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it: they follow its name.
-const OF_THE_METHOD: [&str; 7] = ["teams", "sag", "values", "selector", "residual", "chaos", "run"];
+const OF_THE_METHOD: [&str; 8] = ["teams", "sag", "values", "selector", "residual", "merge", "chaos", "run"];
 
 /// Axes in the order in which a setting names them; any others follow.
 const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
@@ -60,8 +60,11 @@ pub struct Sample {
     pub axes: Axes,
     /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations.
     pub seconds: Option<Spread>,
-    /// Of a step on the slowest rank, in seconds: select, exchange, merge.
+    /// Of a step on the slowest rank, in seconds: select, exchange, merge; or, in training, forward, backward and what is exposed of the
+    /// exchange.
     pub parts: Option<[f64; 3]>,
+    /// What these are parts of, in seconds.
+    pub whole: Option<f64>,
     /// What the worker that receives most receives in a step, in bytes, by the method's own count.
     pub bytes: Option<f64>,
     /// The same on its interface, with the headers of all layers.
@@ -123,7 +126,12 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
     let params = number("params").or(number("parameters")).filter(|n| *n > 0.0);
     let steps = number("steps").filter(|s| *s > 0.0);
     let seconds = if training { training_step(&number) } else { exchange_step(object, &number) };
-    let parts = [number("slowest_select"), number("slowest_exchange"), number("slowest_merge")];
+    let names = if training {
+        ["forward_seconds", "backward_seconds", "exposed_seconds"]
+    } else {
+        ["slowest_select", "slowest_exchange", "slowest_merge"]
+    };
+    let whole = if training { number("iteration_seconds") } else { seconds.map(|spread| spread.value) };
     let evaluations = object.get("evaluations").and_then(Value::as_array);
     Sample {
         kind: if training { Kind::Training } else { Kind::Exchange },
@@ -135,7 +143,8 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         label: String::new(),
         axes: axes(record, object),
         seconds,
-        parts: if let [Some(a), Some(b), Some(c)] = parts { Some([a, b, c]) } else { None },
+        parts: if let [Some(a), Some(b), Some(c)] = names.map(number) { Some([a, b, c]) } else { None },
+        whole,
         bytes: if training { number("bytes_per_step") } else { number("bytes_received") },
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),

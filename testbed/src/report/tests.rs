@@ -102,6 +102,33 @@ fn parts_add_up_to_the_mean_step() {
 }
 
 #[test]
+fn strategies_of_merging_stand_beside_each_other_with_the_parts_of_their_iterations() {
+    let with = |merge: &str, parts: [f64; 4]| {
+        let mut record = training("spardl", 1, 1.0, &[4.0]);
+        record.case.insert("merge".into(), merge.into());
+        if let crate::record::Outcome::Done(done) = &mut record.outcome {
+            let names = ["iteration_seconds", "forward_seconds", "backward_seconds", "exposed_seconds"];
+            for (name, part) in names.into_iter().zip(parts) {
+                done[name] = part.into();
+            }
+        }
+        record
+    };
+    let records = vec![with("single", [9.0, 1.0, 2.0, 5.0]), with("optimal", [6.0, 1.0, 2.5, 2.0])];
+    let iteration = figure(records, "iteration");
+    assert_eq!(iteration.panels.len(), 1);
+    let parts = |label: &str| -> Vec<(&str, f64)> {
+        let points = &series(&iteration, 0, label).points;
+        points.iter().map(|p| (p.part.unwrap(), p.spread.value)).collect()
+    };
+    let named = |values: [f64; 4]| {
+        ["forward", "backward", "exposed", "between"].into_iter().zip(values).collect::<Vec<_>>()
+    };
+    assert_eq!(parts("spardl, merge single"), named([1.0, 2.0, 5.0, 1.0]));
+    assert_eq!(parts("spardl, merge optimal"), named([1.0, 2.5, 2.0, 0.5]));
+}
+
+#[test]
 fn bytes_of_an_interface_need_the_warm_up_and_a_job_of_ones_own() {
     let with = |turn: u32, method: &str, command: &[&str]| {
         let mut record = bench(method, 4, Some(0.1), turn, 1.0);

@@ -19,7 +19,34 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     speed_up.title = "Speed-up of training against workers";
     let mut bytes = exchange::bytes("training-bytes", samples);
     bytes.title = "Bytes received by a worker in a training step";
-    vec![accuracy(samples), loss(samples), reached(samples), step, bytes, speed_up, delivered(samples)]
+    let breakdown = breakdown(samples);
+    vec![
+        accuracy(samples),
+        loss(samples),
+        reached(samples),
+        step,
+        breakdown,
+        bytes,
+        speed_up,
+        delivered(samples),
+    ]
+}
+
+/// OMGS-SGD's Fig. 4. Its selection stalls the backward pass; here it runs beside it, or within it where cores are shared.
+fn breakdown(samples: &[&Sample]) -> Figure {
+    let names = ["forward", "backward", "exposed", "between"];
+    Figure {
+        id: "iteration",
+        title: "What an iteration is spent on",
+        caption: "The worker that waited least, for which all others waited: the forward pass, the backward pass, in which gradients \
+                  are exchanged as well, what the exchange takes after it (exposed), and what was spent between these or waiting for \
+                  other workers to begin. Medians over the steps, means over seeds and turns."
+            .into(),
+        shape: Shape::Stacks,
+        value: Quantity { name: "time of an iteration".into(), unit: Unit::Seconds },
+        against: None,
+        panels: panels(&settings(samples, None), |of_label, _| exchange::parts(names, of_label)),
+    }
 }
 
 const SEEDS: &str = "Means over seeds and turns at the same step, in time and in value; the band reaches from the least \

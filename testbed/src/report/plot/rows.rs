@@ -9,7 +9,7 @@ use super::marks::diamond;
 use super::scale::{Scale, suited, tick, written};
 use super::{TEXT, WIDTH, draw, short, stroke, width};
 use crate::drawing::{Area, DrawError, INK, write};
-use crate::report::exchange::{ON_THE_INTERFACE, PARTS as PARTS_OF_A_STEP};
+use crate::report::exchange::ON_THE_INTERFACE;
 use crate::report::figure::{Figure, Panel, Series, Unit};
 
 /// The height of a row, of a bar in it, and of what stands above and below, in pixels.
@@ -184,8 +184,10 @@ fn stack(figure: &Figure, series: &[&Series]) -> Result<String, DrawError> {
                 from = to;
             }
         }
+        let names =
+            series.first().map_or(Vec::new(), |s| s.points.iter().filter_map(|point| point.part).collect());
         let (y, step) = (frame.bottom + BOTTOM + LEGEND / 2 - 4, WIDTH / 4);
-        for (part, name) in PARTS_OF_A_STEP.iter().enumerate() {
+        for (part, name) in names.into_iter().enumerate() {
             let x = 12 + part as i32 * step;
             section(area, ((x, y - 7), (x + 28, y + 7)), part)?;
             write(area, name, (x + 36, y), TEXT, HPos::Left, INK)?;
