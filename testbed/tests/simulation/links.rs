@@ -5,7 +5,7 @@ use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, Work, repla
 use gleaner_testbed::topology::Topology;
 use std::time::Duration;
 
-use super::{LINK, carried, close, methods, seconds, star, steps, work};
+use super::{LINK, carried, close, methods, seconds, star};
 
 /// The α-β model is a lower bound: nobody receives faster than its link, and each message takes a latency and its transfer
 /// before what waits for it.
