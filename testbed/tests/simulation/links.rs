@@ -1,7 +1,7 @@
 //! Messages on links: latency, bandwidth, order, bursts and losses.
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, Work, replay};
+use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, replay};
 use gleaner_testbed::topology::Topology;
 use std::time::Duration;
 
