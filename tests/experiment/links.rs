@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Bed, SHORT, can_emulate, median, named, namespaces, reason, steps, workers};
+use super::{Bed, SHORT, can_emulate, median, named, namespaces, reason, steps};
 
 #[test]
 fn a_cut_that_is_mended_is_survived_and_one_that_stays_is_named() {

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::thread::sleep;
 
-use super::{can_emulate, named, namespaces, steps, told, workers};
+use super::{can_emulate, named, namespaces, told};
 
 /// A program that neither ends nor hears, in place of Gloo's.
 #[test]

@@ -3,9 +3,9 @@
 use gleaner_algorithms::Method;
 use gleaner_testbed::simulation::calibration::{Prepared, fit};
 use gleaner_testbed::simulation::measured::{Measured, read};
-use gleaner_testbed::simulation::{Machine, Network, Overlap, Steps, replay, traces};
+use gleaner_testbed::simulation::{Machine, Network, Overlap, Steps, replay};
 
-use super::{LINK, carried, methods, seconds, star, steps};
+use super::{LINK, carried, steps};
 
 /// A machine's numbers are found again from steps that were simulated with them.
 #[test]

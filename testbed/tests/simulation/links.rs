@@ -1,11 +1,11 @@
 //! Messages on links: latency, bandwidth, order, bursts and losses.
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, Work, replay};
+use gleaner_testbed::simulation::{Link, Machine, Network, Op, Trace, replay};
 use gleaner_testbed::topology::Topology;
 use std::time::Duration;
 
-use super::{LINK, carried, close, methods, seconds, star, steps, work};
+use super::{LINK, carried, close, methods, seconds, star};
 
 /// The α-β model is a lower bound: nobody receives faster than its link, and each message takes a latency and its transfer
 /// before what waits for it.

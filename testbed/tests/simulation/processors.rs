@@ -1,10 +1,9 @@
 //! Work on cores: what a worker computes, alone and beside others.
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::measured::read;
 use gleaner_testbed::simulation::{Link, Machine, Network, Op, Part, Trace, Work, replay};
 
-use super::{LINK, carried, close, gradient, methods, seconds, star, work};
+use super::{LINK, carried, close, methods, seconds, star, work};
 
 #[test]
 fn one_worker_takes_what_it_computes_and_no_more() {
