@@ -99,7 +99,7 @@ fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
         let job = Job { timeout: Duration::from_secs(8), ..Job::endless(workers, "topkdsa") };
         let ranks = ranks(&job, |rank| {
             let whole = job.command(rank, &[], &[]);
-            if rank == lacking { limited(&whole) } else { whole }
+            if rank == lacking { limited(&whole, 14) } else { whole }
         });
         for (rank, mut process) in (0..).zip(ranks) {
             let ended = process.end(job.timeout * 2);
@@ -112,11 +112,26 @@ fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
     }
 }
 
-/// The same command in a process that may open 14 files.
-fn limited(whole: &Command) -> Command {
+/// Rank 1 reaches rank 0, and then cannot open its own port; rank 0 cannot open the one at which it is expected.
+#[test]
+fn a_worker_that_cannot_open_its_own_port_names_its_lack_of_descriptors() {
+    for (lacking, limit) in [(1, 10), (1, 11), (0, 9), (0, 10)] {
+        let job = Job { timeout: Duration::from_secs(4), ..Job::endless(2, "ring") };
+        let other = (lacking == 1).then(|| start(job.command(0, &[], &[])));
+        if let Some(zero) = &other {
+            eventually("rank 0 listens", || ports(zero.id()).contains(&job.port));
+        }
+        let ended = start(limited(&job.command(lacking, &[], &[]), limit)).end(job.timeout);
+        let own = format!("the host of rank {lacking} could make no connection");
+        ended.failed_with(&[&own, "Too many open files", "raise the limit on open files (`ulimit -n`)"]);
+    }
+}
+
+/// The same command in a process that may open so many files.
+fn limited(whole: &Command, files: u32) -> Command {
     let mut limited = clean(Command::new("sh"));
     limited
-        .args(["-c", "ulimit -n 14 && exec \"$0\" \"$@\""])
+        .args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")])
         .arg(whole.get_program())
         .args(whole.get_args());
     for (name, value) in whole.get_envs() {

@@ -10,6 +10,7 @@ mod listeners;
 mod misfits;
 mod process;
 mod refusals;
+mod relays;
 mod reports;
 mod secrets;
 mod starters;

@@ -43,7 +43,7 @@ pub enum LinkEvent {
         /// Why not.
         error: OpenError,
     },
-    /// A stranger, or a peer that does not fit, was turned away. Nothing to act on, but worth a line in a log.
+    /// An unauthenticated peer, or one that does not fit, was turned away. Nothing to act on, but worth a line in a log.
     Refused {
         /// Where it called from.
         address: String,

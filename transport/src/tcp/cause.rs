@@ -15,17 +15,21 @@ pub(super) enum Cause {
 
 impl Cause {
     pub(super) fn of(error: &io::Error) -> Self {
-        /// Linux's numbers of what has no kind: too many open files, in the process and on the host; no buffer space.
-        const SCARCE: [i32; 3] = [24, 23, 105];
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Gone,
-            io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory => {
-                Self::Here
-            }
-            _ if error.raw_os_error().is_some_and(|number| SCARCE.contains(&number)) => Self::Here,
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Self::Here,
+            _ if is_scarce(error) => Self::Here,
             _ => Self::Passes,
         }
     }
+}
+
+/// Whether this host lacks descriptors or memory, whatever was asked of it.
+pub(super) fn is_scarce(error: &io::Error) -> bool {
+    /// Linux's numbers of what has no kind: too many open files, in the process and on the host; no buffer space.
+    const SCARCE: [i32; 3] = [24, 23, 105];
+    error.kind() == io::ErrorKind::OutOfMemory
+        || error.raw_os_error().is_some_and(|number| SCARCE.contains(&number))
 }
 
 #[cfg(test)]
@@ -43,6 +47,8 @@ mod tests {
             for number in numbers {
                 let error = io::Error::from_raw_os_error(*number);
                 assert_eq!(Cause::of(&error), cause, "{error}");
+                // An address that is taken or of another host is no lack where a port is opened.
+                assert_eq!(is_scarce(&error), cause == Cause::Here && *number != 99, "{error}");
             }
         }
     }

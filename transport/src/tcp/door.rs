@@ -31,7 +31,7 @@ pub(super) enum Caller {
     /// A holder of the secret, who waits for the verdict.
     Visitor(Visitor),
     /// Someone who was turned away, without an answer.
-    Stranger {
+    Unauthenticated {
         /// Where it called from.
         address: SocketAddr,
         /// Why it was turned away.
@@ -158,7 +158,7 @@ async fn prove(
     prepare(&stream);
     let proof = async {
         let heard = timeout(us.timeout, listen(stream, us, heard)).await;
-        let greeted = heard.unwrap_or(Err(HandshakeError::Stranger))?;
+        let greeted = heard.unwrap_or(Err(HandshakeError::NoHello))?;
         is_heard.store(true, Ordering::Relaxed);
         if greeted.hello.purpose == JOIN {
             known.begun().insert(address);
@@ -169,6 +169,6 @@ async fn prove(
     match proof.await {
         Ok(visitor) => Some(Caller::Visitor(visitor)),
         Err(HandshakeError::Nothing) => None,
-        Err(reason) => Some(Caller::Stranger { address, reason }),
+        Err(reason) => Some(Caller::Unauthenticated { address, reason }),
     }
 }

@@ -114,7 +114,7 @@ pub enum JoinError {
         /// How long all are waited for.
         timeout: Duration,
     },
-    /// This worker's own host could not make a connection, or take one in.
+    /// This worker's own host could not make a connection, take one in, or open a port.
     #[error(
         "the host of {peer} could make no connection for {address}: {source}; raise the limit on open files (`ulimit -n`), \
          or free ports and memory"

@@ -45,23 +45,26 @@ fn again<T: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     }
 }
 
-/// A message whose header is right, and one bit of it that is not.
+/// A message whose header is right, and one bit of it, or its place on the link, that is not.
 fn message(bytes: &[u8]) {
     let Some((tag, rest)) = bytes.split_first_chunk::<8>() else { return };
     let Some((bit, payload)) = rest.split_first_chunk::<2>() else { return };
     let message = Message { tag: Tag(u64::from_le_bytes(*tag)), payload: payload.to_vec().into() };
-    let whole = [&Header::of(&message, false).encode(), payload].concat();
-    let read = |bytes: &[u8]| {
+    let number = u64::from(u16::from_le_bytes(*bit));
+    let whole = [&Header::of(&message, Some(number)).encode(), payload].concat();
+    let read = |bytes: &[u8], number: u64| {
         let (head, payload) = bytes.split_at(HEADER);
         let header = Header::decode(head).ok()?;
         assert!(header.length as usize <= MAX_PAYLOAD);
-        (header.length as usize == payload.len() && header.check(payload).is_ok()).then_some(header.tag)
+        (header.length as usize == payload.len() && header.check(payload, number).is_ok())
+            .then_some(header.tag)
     };
-    assert_eq!(read(&whole), Some(message.tag));
+    assert_eq!(read(&whole, number), Some(message.tag));
+    assert_eq!(read(&whole, number + 1), None, "a message was dropped");
     let mut changed = whole;
     let bit = usize::from(u16::from_le_bytes(*bit)) % (8 * changed.len());
     changed[bit / 8] ^= 1 << (bit % 8);
-    assert_eq!(read(&changed), None, "bit {bit} was changed");
+    assert_eq!(read(&changed, number), None, "bit {bit} was changed");
 }
 
 /// A record of somebody who does not know the key.
@@ -74,8 +77,8 @@ fn record(bytes: &[u8]) {
     }
 }
 
-/// The other end of a handshake sends what these bytes say: a stranger or a member to an acceptor, or an acceptor that is none
-/// or one to a dialler.
+/// The other end of a handshake sends what these bytes say: an unauthenticated peer or a member to an acceptor, or an acceptor
+/// that is none or one to a dialler.
 pub fn handshake(bytes: &[u8]) {
     thread_local! {
         static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()
@@ -88,8 +91,8 @@ pub fn handshake(bytes: &[u8]) {
             match kind % 16 {
                 0 => member_calls(here, there, bytes).await,
                 1 => member_answers(here, there, bytes).await,
-                2 => stranger_answers(here, there, bytes).await,
-                _ => stranger_calls(here, there, bytes).await,
+                2 => unauthenticated_answers(here, there, bytes).await,
+                _ => unauthenticated_calls(here, there, bytes).await,
             }
         });
     });
@@ -140,14 +143,14 @@ async fn challenge(greeted: Greeted, us: &Identity) -> Result<Visitor, Handshake
     handshake::challenge(greeted, ([192, 0, 2, 1], 9).into(), us).await
 }
 
-async fn stranger_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
+async fn unauthenticated_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     there.write_all(bytes).await.expect("room for a short text");
     there.shutdown().await.expect("an end");
     let (greeted, visitor) = accept(here).await;
-    visitor.expect_err("a stranger is no visitor");
+    visitor.expect_err("an unauthenticated peer is no visitor");
     let mut answer = Vec::new();
     let _ = there.read_to_end(&mut answer).await;
-    assert!(greeted || answer.is_empty(), "a stranger was answered with {} bytes", answer.len());
+    assert!(greeted || answer.is_empty(), "an unauthenticated peer was answered with {} bytes", answer.len());
 }
 
 async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
@@ -176,11 +179,11 @@ async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     tokio::join!(caller, acceptor);
 }
 
-async fn stranger_answers(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
+async fn unauthenticated_answers(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     there.write_all(bytes).await.expect("room for a short text");
     there.shutdown().await.expect("an end");
     let spoken = handshake::speak(here, &identity(1).key, &claims()).await;
-    spoken.expect_err("a stranger has no verdict");
+    spoken.expect_err("an unauthenticated peer has no verdict");
 }
 
 async fn member_answers(here: TcpStream, there: TcpStream, bytes: &[u8]) {

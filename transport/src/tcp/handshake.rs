@@ -80,7 +80,7 @@ pub(super) enum HandshakeError {
     #[error("it connected and left without a word")]
     Nothing,
     #[error("it did not say a gleaner hello: something else calls this port")]
-    Stranger,
+    NoHello,
     #[error(
         "its hello was not made with the job's key: it belongs to another job, or was started with another secret"
     )]
@@ -94,7 +94,7 @@ pub(super) enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// An attempt that another attempt may mend: the acceptor may have been overrun by strangers.
+    /// An attempt that another attempt may mend: the acceptor may have been overrun by unauthenticated peers.
     pub(super) fn passes(&self) -> bool {
         matches!(self, HandshakeError::Silent | HandshakeError::Cut)
     }
@@ -254,7 +254,7 @@ pub(super) async fn listen(
     us: &Identity,
     heard: &Heard,
 ) -> Result<Greeted, HandshakeError> {
-    let gone = || ended(HandshakeError::Stranger);
+    let gone = || ended(HandshakeError::NoHello);
     let mut said = [0; MAGIC.len() + HELLO + NOISE];
     let begun = socket.read(&mut said[..MAGIC.len()]).await.map_err(gone())?;
     if begun == 0 {
@@ -263,7 +263,7 @@ pub(super) async fn listen(
     // Who begins otherwise is turned away without waiting for the rest.
     socket.read_exact(&mut said[begun..MAGIC.len()]).await.map_err(gone())?;
     if said[..MAGIC.len()] != MAGIC {
-        return Err(HandshakeError::Stranger);
+        return Err(HandshakeError::NoHello);
     }
     socket.read_exact(&mut said[MAGIC.len()..]).await.map_err(gone())?;
     let mut noise = noise(&us.key).build_responder().map_err(HandshakeError::Noise)?;

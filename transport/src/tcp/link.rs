@@ -43,6 +43,8 @@ struct Outgoing {
     messages: VecDeque<([u8; HEADER], Bytes)>,
     /// Bytes of the first that are written.
     written: usize,
+    /// How many were submitted in all.
+    count: u64,
     /// The length of a message that is too long. It ended the sending.
     refused: Option<u64>,
 }
@@ -56,6 +58,8 @@ struct Incoming {
     /// The long message whose payload is coming. Its buffer has room for what is read behind it.
     begun: Option<(Header, BytesMut)>,
     is_sealed: bool,
+    /// How many messages were handed out.
+    count: u64,
     /// Reads that brought something.
     #[cfg(test)]
     reads: usize,
@@ -68,6 +72,7 @@ impl Incoming {
             range: 0..0,
             begun: None,
             is_sealed,
+            count: 0,
             #[cfg(test)]
             reads: 0,
         }
@@ -77,8 +82,9 @@ impl Incoming {
     fn take(&mut self) -> Result<Option<Message>, WireError> {
         let Some((header, payload)) = self.whole()? else { return Ok(None) };
         if !self.is_sealed {
-            header.check(&payload)?;
+            header.check(&payload, self.count)?;
         }
+        self.count += 1;
         Ok(Some(Message { tag: header.tag, payload }))
     }
 
@@ -171,7 +177,7 @@ impl Link for TcpLink {
     }
 
     fn submit(&mut self, message: Message) {
-        let Outgoing { messages, refused, .. } = &mut self.outgoing;
+        let Outgoing { messages, refused, count, .. } = &mut self.outgoing;
         if refused.is_some() {
             return;
         }
@@ -180,13 +186,15 @@ impl Link for TcpLink {
             messages.clear();
             return;
         }
-        messages.push_back((Header::of(&message, self.stream.is_sealed()).encode(), message.payload));
+        let number = (!self.stream.is_sealed()).then_some(*count);
+        messages.push_back((Header::of(&message, number).encode(), message.payload));
+        *count += 1;
     }
 
     /// Writes headers and payloads from where they lie.
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, LinkError>> {
         let peer = self.peer;
-        let Outgoing { messages, written, refused } = &mut self.outgoing;
+        let Outgoing { messages, written, refused, .. } = &mut self.outgoing;
         if let Some(length) = *refused {
             return Poll::Ready(Err(LinkError::TooLong { peer, length }));
         }

@@ -35,14 +35,15 @@
 //!
 //! A dialler that wants a link and is welcomed says `"taken\0\0\0"` and takes it, or leaves if it has another link to A by then.
 //! After that, or after a welcome to the rendezvous, both sides send messages: a header of 16 bytes (the lowest 32 bits of the payload's XXH3; the payload's
-//! length in 21 bits and the lowest 11 of the XXH3 of the header without them; the tag u64) and the payload. A length
-//! above [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) is refused before anything is allocated.
+//! length in 21 bits and the lowest 11 of the XXH3 of the header without them; the tag u64) and the payload. The payload's XXH3 is
+//! seeded with the tag, the length rotated right by 21 bits and the message's number, joined by exclusive or; numbers count from
+//! 0 in each direction of a link, and what is sent before there is a link has 2⁶⁴ − 1. A length above [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) is refused before anything is allocated.
 //!
 //! They travel in records, and the payload's checksum is 0: who reads packets between two hosts learns how much is sent when, and
 //! who changes, repeats or leaves out any ends the link. An end without the goodbye of the runtime, which is a message, is
 //! taken for a failure. With [`is_plain`](TcpConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
-//! that nobody means.
+//! that nobody means: bytes that are changed, and messages that are repeated, dropped or swapped.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -71,6 +72,7 @@ pub use error::JoinError;
 pub use network::TcpNetwork;
 
 use crate::{Peer, Secret};
+use cause::is_scarce;
 use door::Door;
 use handshake::Identity;
 use rendezvous::Met;
@@ -147,13 +149,16 @@ async fn bind(
     dialled: Option<&TcpStream>,
     port: u16,
 ) -> Result<TcpListener, JoinError> {
-    let address = || config.rendezvous.clone();
+    let (peer, address) = (config.peer, config.rendezvous.clone());
+    let failed = |source: io::Error| match source.kind() {
+        _ if is_scarce(&source) => JoinError::Local { peer, address, source },
+        io::ErrorKind::AddrInUse => JoinError::PortInUse { address, port },
+        _ => JoinError::Bind { address, source },
+    };
     if let Some(listener) = config.listener.take() {
         let listens = SockRef::from(&listener).listen(BACKLOG);
         let taken = listens.and_then(|()| listener.set_nonblocking(true));
-        return taken
-            .and_then(|()| TcpListener::from_std(listener))
-            .map_err(|source| JoinError::Bind { address: address(), source });
+        return taken.and_then(|()| TcpListener::from_std(listener)).map_err(failed);
     }
     let (host, _) = split(&config.rendezvous)?;
     let bound = match reached_at(&host, dialled).await {
@@ -166,10 +171,7 @@ async fn bind(
         },
         None => bind_everywhere(port).await,
     };
-    bound.map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => JoinError::PortInUse { address: address(), port },
-        _ => JoinError::Bind { address: address(), source },
-    })
+    bound.map_err(failed)
 }
 
 async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {

@@ -417,7 +417,7 @@ async fn answer(inner: Arc<Inner>, mut door: Door) {
     while let Some(caller) = door.callers.recv().await {
         match caller {
             Caller::Visitor(visitor) => inner.receive(visitor).await,
-            Caller::Stranger { address, reason } => inner.refuse(address, reason.to_string()),
+            Caller::Unauthenticated { address, reason } => inner.refuse(address, reason.to_string()),
         }
     }
 }

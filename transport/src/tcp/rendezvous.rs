@@ -21,7 +21,7 @@ use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::stream::{Stream, prepare};
-use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, Verdict, WireError, frame};
+use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
 use super::{TcpConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
@@ -68,8 +68,8 @@ struct Party<'a> {
     waiting: JoinSet<Waited>,
     outcome: watch::Sender<Option<Arc<Told>>>,
     /// How many were turned away, and the last of them: it may have been one who is missed.
-    strangers: u32,
-    last_stranger: String,
+    turned_away: u32,
+    last_turned_away: String,
 }
 
 /// Peer 0's part.
@@ -84,8 +84,8 @@ pub(super) async fn host(
         came: BTreeMap::new(),
         waiting: JoinSet::new(),
         outcome: watch::Sender::new(None),
-        strangers: 0,
-        last_stranger: String::new(),
+        turned_away: 0,
+        last_turned_away: String::new(),
     };
     let gathered = tokio::select! {
         gathered = party.gather(&mut door, events) => Some(gathered),
@@ -125,12 +125,12 @@ impl Party<'_> {
             tokio::select! {
                 caller = door.callers.recv() => match caller {
                     Some(Caller::Visitor(visitor)) => self.admit(visitor).await?,
-                    Some(Caller::Stranger { address, reason }) => {
+                    Some(Caller::Unauthenticated { address, reason }) => {
                         let (address, reason) = (address.to_string(), reason.to_string());
-                        self.strangers += 1;
-                        self.last_stranger = format!("{address}: {reason}");
+                        self.turned_away += 1;
+                        self.last_turned_away = format!("{address}: {reason}");
                         // Nobody reads these before all have come.
-                        if self.strangers <= TOLD {
+                        if self.turned_away <= TOLD {
                             let _ = events.send(LinkEvent::Refused { address, reason });
                         }
                     }
@@ -207,7 +207,7 @@ impl Party<'_> {
     }
 
     fn absent(&self, waited: Duration, missing: Vec<Peer>) -> JoinError {
-        let hint = match (self.strangers, &self.last_stranger) {
+        let hint = match (self.turned_away, &self.last_turned_away) {
             (0, _) => String::new(),
             (1, last) => format!("; one caller was turned away, {last}"),
             (count, last) => format!("; {count} callers were turned away, the last from {last}"),
@@ -419,6 +419,6 @@ pub(super) async fn read_frame(stream: &mut Stream, most: usize) -> io::Result<V
     }
     let mut payload = vec![0; header.length as usize];
     stream.read_exact(&mut payload).await?;
-    header.check(&payload).map_err(io::Error::other)?;
+    header.check(&payload, UNLINKED).map_err(io::Error::other)?;
     Ok(payload)
 }

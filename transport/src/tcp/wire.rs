@@ -11,7 +11,7 @@ use crate::{MAX_PAYLOAD, Message, Peer, Tag};
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
 /// Bytes of what a hello claims.
@@ -24,6 +24,8 @@ pub const VERDICT: usize = 8;
 pub const MAX_SENTENCE: usize = 1024;
 /// Bytes in the header of a message.
 pub const HEADER: usize = 16;
+/// The number of a message that is sent before there is a link. Those of a link count from 0 in each direction.
+pub const UNLINKED: u64 = u64::MAX;
 /// Bits of a header's second word that are the payload's length. The others are a checksum of the header.
 const LENGTH_BITS: u32 = 21;
 /// Purpose of a hello: to take part in the rendezvous.
@@ -53,9 +55,14 @@ pub enum WireError {
     /// Not the header of a message.
     #[error("expected the header of a message and found {0:02x?}, whose checksum is wrong")]
     Header([u8; HEADER]),
-    /// The payload of a message is not what was sent.
-    #[error("expected a payload with the checksum {expected:#010x} and found one with {found:#010x}")]
+    /// The payload of a message is not what was sent, or the message is not the next one.
+    #[error(
+        "expected message {number} to have the checksum {expected:#010x} and found one with {found:#010x}, so its payload was \
+         changed, or messages were repeated, dropped or reordered"
+    )]
     Payload {
+        /// Which message was expected, counted from 0 in its direction on the link.
+        number: u64,
         /// What its header says.
         expected: u32,
         /// What it has.
@@ -219,20 +226,20 @@ pub struct Header {
     pub length: u32,
     /// The conversation it belongs to.
     pub tag: Tag,
-    /// The checksum (XXH3) of the payload, seeded with tag and length: the few bits that the header has for itself
-    /// find a change early, these find it surely. 0 where the message is sealed, which says more.
+    /// The checksum (XXH3) of the payload, seeded with tag, length and the message's number: the few bits that the header has
+    /// for itself find a change early, these find it surely. 0 where the message is sealed, which says more.
     pub sum: u32,
 }
 
 impl Header {
-    /// Of a message that is sent.
-    pub fn of(Message { tag, payload }: &Message, is_sealed: bool) -> Self {
+    /// Of a message that is sent: with its number in this direction of the link, or none if it is sealed.
+    pub fn of(Message { tag, payload }: &Message, number: Option<u64>) -> Self {
         let header = Self { length: payload.len() as u32, tag: *tag, sum: 0 };
-        if is_sealed { header } else { Self { sum: header.sum_of(payload), ..header } }
+        number.map_or(header, |number| Self { sum: header.sum_of(payload, number), ..header })
     }
 
-    fn sum_of(&self, payload: &[u8]) -> u32 {
-        checksum(payload, self.tag.0 ^ u64::from(self.length).rotate_right(LENGTH_BITS))
+    fn sum_of(&self, payload: &[u8], number: u64) -> u32 {
+        checksum(payload, self.tag.0 ^ u64::from(self.length).rotate_right(LENGTH_BITS) ^ number)
     }
 
     /// Writes it.
@@ -260,20 +267,20 @@ impl Header {
         if header.length as usize > MAX_PAYLOAD { Err(WireError::TooLong(header.length)) } else { Ok(header) }
     }
 
-    /// Whether this is the payload that was sent, where it is not sealed.
+    /// Whether this is the payload that was sent, and the message with that number, where it is not sealed.
     ///
     /// # Errors
     /// Another checksum.
-    pub fn check(&self, payload: &[u8]) -> Result<(), WireError> {
-        let found = self.sum_of(payload);
-        if found == self.sum { Ok(()) } else { Err(WireError::Payload { expected: self.sum, found }) }
+    pub fn check(&self, payload: &[u8], number: u64) -> Result<(), WireError> {
+        let (expected, found) = (self.sum, self.sum_of(payload, number));
+        if found == expected { Ok(()) } else { Err(WireError::Payload { number, expected, found }) }
     }
 }
 
 /// A payload of control data with its header, as it stands on the wire before there are links.
 pub fn frame(payload: &[u8]) -> Vec<u8> {
     let message = Message { tag: Tag(0), payload: Bytes::copy_from_slice(payload) };
-    [&Header::of(&message, false).encode(), payload].concat()
+    [&Header::of(&message, Some(UNLINKED)).encode(), payload].concat()
 }
 
 /// Where a peer listens: what is on its card.

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::super::rendezvous::read_frame;
 use super::super::wire::{ASK, Asked, Cards, Place, frame};
-use super::strangers::met;
+use super::unauthenticated::met;
 use super::*;
 use crate::{MAX_PAYLOAD, Network, OpenError};
 

@@ -8,16 +8,16 @@ use tokio::net::TcpSocket;
 
 use super::super::link::TcpLink;
 use super::super::links::Links;
-use super::super::wire::{HEADER, Header, LINK, TAKEN};
-use super::strangers::{met, met_as};
+use super::super::wire::{HEADER, Header, LINK, TAKEN, frame};
+use super::unauthenticated::{met, met_as};
 use super::*;
 use crate::conformance::{receive, send};
 use crate::{LinkError, MAX_PAYLOAD, Message, Tag};
 
-/// A message as it is written.
-fn framed(tag: u64, payload: &[u8], is_sealed: bool) -> Vec<u8> {
+/// A message as it is written: on a plain link, with its number there.
+fn framed(tag: u64, payload: &[u8], number: Option<u64>) -> Vec<u8> {
     let message = Message { tag: Tag(tag), payload: Bytes::copy_from_slice(payload) };
-    [&Header::of(&message, is_sealed).encode()[..], payload].concat()
+    [&Header::of(&message, number).encode()[..], payload].concat()
 }
 
 /// A dialler that has another link by the time it is welcomed, which has come and gone here, leaves. That was no link.
@@ -37,7 +37,7 @@ async fn a_welcome_that_is_not_taken_is_no_link() {
             continue;
         }
         write(&mut stream, &TAKEN).await;
-        write(&mut stream, &framed(1, b"taken", true)).await;
+        write(&mut stream, &framed(1, b"taken", None)).await;
         let mut link = up(&mut zero, 1).await;
         assert_eq!(receive(&mut *link).await.unwrap().payload, "taken");
     }
@@ -76,7 +76,7 @@ async fn nothing_of_a_sealed_message_is_seen_on_the_wire() {
     let (mut reader, _) = listener.accept().await.unwrap();
     let mut stream = Stream::new(socket, &[1; 32], &[2; 32]);
     stream.settle(true);
-    let message = framed(7, &[0x5a; 100], true);
+    let message = framed(7, &[0x5a; 100], None);
     let mut seen = Vec::new();
     for _ in 0..2 {
         write(&mut stream, &message).await;
@@ -93,11 +93,11 @@ async fn nothing_of_a_sealed_message_is_seen_on_the_wire() {
 async fn a_byte_that_was_changed_on_the_way_is_told() {
     for (is_plain, expected) in [(true, "found one with"), (false, "not sealed by the peer")] {
         let (_job, _zero, mut stream, mut link) = met_as(is_plain).await;
-        write(&mut stream, &framed(1, b"heard", !is_plain)).await;
+        write(&mut stream, &framed(1, b"heard", is_plain.then_some(0))).await;
         assert_eq!(receive(&mut *link).await.unwrap().payload, "heard");
-        let mut changed = framed(1, b"heard", true);
+        let mut changed = framed(1, b"heard", None);
         if is_plain {
-            changed = framed(1, b"heard", false);
+            changed = framed(1, b"heard", Some(1));
             changed[HEADER] ^= 1;
         }
         // Past the seal, as one writes who is not the peer.
@@ -114,11 +114,40 @@ async fn a_byte_that_was_changed_on_the_way_is_told() {
     }
 }
 
+/// A relay that repeats, drops or swaps whole messages of a plain link ends it, and so does one that sends an acceptor's words
+/// from before the link again: the first message that is not the next one is told.
+#[tokio::test]
+async fn a_message_of_a_plain_link_that_is_repeated_dropped_or_swapped_is_told() {
+    let sent: Vec<_> = (0..6).map(|number| framed(1, b"same", Some(number))).collect();
+    let before = frame(b"same");
+    for (relayed, next) in [
+        (vec![&sent[0], &sent[0]], 1),
+        (vec![&sent[0], &sent[1], &sent[2], &sent[1]], 3),
+        (vec![&sent[1]], 0),
+        (vec![&sent[0], &sent[1], &sent[5]], 2),
+        (vec![&sent[1], &sent[0]], 0),
+        (vec![&sent[0], &sent[1], &sent[3], &sent[2]], 2),
+        (vec![&before], 0),
+    ] {
+        let (_job, _zero, mut stream, mut link) = met_as(true).await;
+        write(&mut stream, &relayed.into_iter().flatten().copied().collect::<Vec<u8>>()).await;
+        for _ in 0..next {
+            assert_eq!(receive(&mut *link).await.unwrap().payload, "same");
+        }
+        let error = receive(&mut *link).await.unwrap_err();
+        let expected = format!("expected message {next} to have the checksum");
+        assert!(
+            matches!(&error, LinkError::Damaged { peer: Peer(1), what } if what.contains(&expected)),
+            "{error}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn an_end_in_the_middle_of_a_message_is_an_end() {
     for bytes in [0, 7, 16, 100] {
         let (_job, _zero, mut stream, mut link) = met().await;
-        write(&mut stream, &framed(1, &[7; 200], true)[..bytes]).await;
+        write(&mut stream, &framed(1, &[7; 200], None)[..bytes]).await;
         drop(stream);
         let error = receive(&mut *link).await.unwrap_err();
         assert!(matches!(error, LinkError::Closed { peer: Peer(1) }), "{error:?}");
@@ -147,7 +176,7 @@ async fn messages_are_read_from_pieces_of_any_length() {
     let length = payloads.iter().map(|payload| HEADER + payload.len()).sum();
     let pieces = [5, 16, 17, 1000, 8 << 10, (8 << 10) + 1, 30_000, length];
     for (piece, is_plain) in pieces.into_iter().flat_map(|piece| [(piece, false), (piece, true)]) {
-        let framed = |(tag, payload): (u64, &Vec<u8>)| framed(tag, payload, !is_plain);
+        let framed = |(tag, payload): (u64, &Vec<u8>)| framed(tag, payload, is_plain.then_some(tag));
         let bytes: Vec<u8> = (0..).zip(&payloads).flat_map(framed).collect();
         let (_job, _zero, mut stream, mut link) = met_as(is_plain).await;
         let write = async {
@@ -174,7 +203,7 @@ async fn messages_are_read_from_pieces_of_any_length() {
 async fn a_receive_that_was_dropped_loses_nothing() {
     let (_job, _zero, mut stream, mut link) = met().await;
     for length in [50, 20_000] {
-        for piece in framed(3, &vec![9; length], true).chunks(length / 10) {
+        for piece in framed(3, &vec![9; length], None).chunks(length / 10) {
             assert!(timeout(Duration::from_millis(2), receive(&mut *link)).await.is_err());
             write(&mut stream, piece).await;
         }
@@ -196,9 +225,9 @@ async fn written_in_pieces(is_plain: bool) {
     let payload: Vec<u8> = (0..MAX_PAYLOAD).map(|i| (i / 3) as u8).collect();
     let messages = vec![Message { tag: Tag(4), payload: Bytes::from(payload.clone()) }; 20];
     let read = async {
-        let expected = framed(4, &payload, !is_plain);
-        let mut found = vec![0; expected.len()];
-        for _ in 0..20 {
+        for number in 0..20 {
+            let expected = framed(4, &payload, is_plain.then_some(number));
+            let mut found = vec![0; expected.len()];
             tokio::time::sleep(Duration::from_millis(1)).await;
             stream.read_exact(&mut found).await.unwrap();
             assert!(found == expected);
@@ -228,14 +257,14 @@ async fn there_is_at_most_one_read_for_each_message() {
     for (length, most) in [(64 << 10, COUNT + COUNT / 50), (100, COUNT / 20)] {
         let (mut link, mut stream) = connected().await;
         let ahead = if length > 1000 { 2 } else { 100 };
-        let message = framed(1, &vec![5; length], false);
-        for _ in 0..ahead {
-            stream.write_all(&message).await.unwrap();
+        let message = |number: usize| framed(1, &vec![5; length], Some(number as u64));
+        for number in 0..ahead {
+            stream.write_all(&message(number)).await.unwrap();
         }
         for number in 0..COUNT {
             assert_eq!(receive(&mut link).await.unwrap().payload.len(), length);
             if number + ahead < COUNT {
-                stream.write_all(&message).await.unwrap();
+                stream.write_all(&message(number + ahead)).await.unwrap();
             }
         }
         let reads = link.reads();

@@ -4,7 +4,7 @@
 mod cards;
 mod link;
 mod rendezvous;
-mod strangers;
+mod unauthenticated;
 mod wire;
 
 use std::net::SocketAddr;

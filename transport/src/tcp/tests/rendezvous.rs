@@ -37,7 +37,7 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 4: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 5: install the same \
                     version of gleaner on every host";
     misfit(|hello| hello.version = 7, expected).await;
 }

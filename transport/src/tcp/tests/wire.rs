@@ -32,24 +32,25 @@ proptest! {
     #[test]
     fn a_changed_bit_is_found(payload in proptest::collection::vec(any::<u8>(), 0..99), tag in any::<u64>(), bit in any::<usize>()) {
         let message = Message { tag: Tag(tag), payload: payload.clone().into() };
-        let header = Header::of(&message, false);
-        prop_assert_eq!(header.check(&payload), Ok(()));
+        let header = Header::of(&message, Some(3));
+        prop_assert_eq!(header.check(&payload, 3), Ok(()));
         let mut changed = [&header.encode()[..], &payload].concat();
         let bit = bit % (8 * changed.len());
         changed[bit / 8] ^= 1 << (bit % 8);
         let (head, payload) = changed.split_at(HEADER);
-        prop_assert!(Header::decode(head).and_then(|header| header.check(payload)).is_err());
+        prop_assert!(Header::decode(head).and_then(|header| header.check(payload, 3)).is_err());
     }
 
     /// A header has eleven bits to check itself. What they let pass is found with the payload.
     #[test]
     fn a_header_that_passes_its_own_check_is_found_with_its_payload(
-        payload in proptest::collection::vec(any::<u8>(), 0..99), tag in any::<u64>(), bit in 0..64u32,
+        payload in proptest::collection::vec(any::<u8>(), 0..99), tag in any::<u64>(), bit in 0..64u32, number in any::<u64>(),
     ) {
-        let header = Header::of(&Message { tag: Tag(tag), payload: payload.clone().into() }, false);
+        let header = Header::of(&Message { tag: Tag(tag), payload: payload.clone().into() }, Some(number));
         let tagged = Header { tag: Tag(tag ^ (1u64 << bit)), ..header };
         let longer = Header { length: header.length ^ (1u32 << (bit % 21)), ..header };
-        prop_assert!(tagged.check(&payload).is_err() && longer.check(&payload).is_err());
+        prop_assert!(tagged.check(&payload, number).is_err() && longer.check(&payload, number).is_err());
+        prop_assert!(header.check(&payload, number ^ (1 << bit)).is_err(), "another message of the link");
     }
 
     #[test]

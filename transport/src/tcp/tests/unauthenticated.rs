@@ -1,4 +1,4 @@
-//! Strangers get no byte, disturb nobody, and are told of.
+//! Unauthenticated peers get no byte, disturb nobody, and are told of.
 
 use std::thread::sleep;
 
@@ -40,7 +40,7 @@ pub(super) async fn met_as(is_plain: bool) -> (Job, TcpNetwork, Stream, Box<dyn 
     (job, zero, stream, link)
 }
 
-/// What strangers may send: none of it is answered.
+/// What unauthenticated peers may send: none of it is answered.
 fn rubbish(job: &Job) -> Vec<Vec<u8>> {
     let forged = said(&Secret::random().unwrap().key_of(ID), &job.hello(1));
     let of_another_job = said(&job.secret.key_of("16"), &job.hello(1));
@@ -58,7 +58,7 @@ fn rubbish(job: &Job) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn strangers_get_no_byte_and_the_job_begins() {
+async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
     let job = Job::start(2, LONG).await;
     let silent = TcpStream::connect(job.address).await.unwrap();
     let mut halfway = TcpStream::connect(job.address).await.unwrap();
@@ -73,15 +73,15 @@ async fn strangers_get_no_byte_and_the_job_begins() {
         refused(&mut zero).await;
     }
     up(&mut zero, 1).await;
-    for mut stranger in [silent, halfway] {
-        stranger.shutdown().await.unwrap();
-        assert_eq!(rest(&mut stranger).await, []);
+    for mut peer in [silent, halfway] {
+        peer.shutdown().await.unwrap();
+        assert_eq!(rest(&mut peer).await, []);
     }
     drop(one);
 }
 
 #[tokio::test]
-async fn strangers_get_no_byte_while_the_job_goes_on() {
+async fn unauthenticated_peers_get_no_byte_while_the_job_goes_on() {
     let (job, mut zero, mut stream, mut link) = met().await;
     for bytes in rubbish(&job) {
         assert_eq!(answer(job.address, &bytes).await, []);
@@ -102,8 +102,8 @@ async fn a_crowd_that_says_nothing_holds_nobody_up() {
     let one = join(TcpConfig { timeout: LONG, ..job.config(1) }).await.unwrap();
     let zero = job.zero.await.unwrap().unwrap();
     drop((one, zero));
-    for mut stranger in crowd {
-        assert_eq!(rest(&mut stranger).await, []);
+    for mut peer in crowd {
+        assert_eq!(rest(&mut peer).await, []);
     }
 }
 
@@ -132,8 +132,7 @@ fn flood_process() {
 async fn a_flood_of_silent_connections_delays_nobody_for_long() {
     let job = Job::start(2, LONG).await;
     let program = std::env::current_exe().unwrap();
-    let flood =
-        "ulimit -n $(ulimit -H -n) && exec \"$0\" --exact tcp::tests::strangers::flood_process --nocapture";
+    let flood = "ulimit -n $(ulimit -H -n) && exec \"$0\" --exact tcp::tests::unauthenticated::flood_process --nocapture";
     let mut flood = std::process::Command::new("sh")
         .args(["-c", flood])
         .arg(program)
@@ -224,7 +223,7 @@ async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
         (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and rank 0 for 2"),
         (
             Hello { purpose: LINK, version: 7, ..job.hello(1) },
-            "speaks protocol version 7 and rank 0 speaks version 4",
+            "speaks protocol version 7 and rank 0 speaks version 5",
         ),
         (
             Hello { purpose: LINK, timeout: 3000, ..job.hello(1) },
