@@ -65,9 +65,10 @@ mod tests {
 
     #[test]
     fn what_is_started_after_it_was_taken_does_not_inherit_it() {
+        type IsIt = fn(&FileType) -> bool;
         let (pipe, _writer) = std::io::pipe().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let kinds: [(_, OwnedFd, fn(&FileType) -> bool); 2] =
+        let kinds: [(_, OwnedFd, IsIt); 2] =
             [(SECRET, pipe.into(), FileType::is_fifo), (LISTENER, listener.into(), FileType::is_socket)];
         for (name, handed_on, is_it) in kinds {
             fcntl_setfd(&handed_on, FdFlags::empty()).unwrap();
