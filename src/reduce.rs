@@ -235,7 +235,7 @@ fn open_residuals(folder: &Path, gradients: &[Vector]) -> Result<Vec<Vector>, Re
     if path.exists() { Err(ReduceError::ResidualLeft { path, workers }) } else { Ok(residuals) }
 }
 
-/// Writes the residuals and then the update: whoever finds the update finds all.
+/// Writes the residuals and then the update: where the update is, all is.
 fn write(
     arguments: &Reduce,
     gradients: &[Vector],

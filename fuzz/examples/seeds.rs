@@ -1,5 +1,5 @@
 //! Writes the seed corpus, `fuzz/seeds`, which the fuzzer starts from: a few inputs of less than 200 bytes for each target.
-//! They are kept with the sources; whoever changes what the targets read writes them again: `cargo run --manifest-path
+//! They are kept with the sources; a change to what the targets read needs them written again: `cargo run --manifest-path
 //! fuzz/Cargo.toml --example seeds`.
 
 use std::path::{Path, PathBuf};

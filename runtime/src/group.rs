@@ -126,7 +126,7 @@ impl<T: Element> Group<T> {
 
     /// Ends a step: what was delivered leaves the residual, and the method learns from it.
     pub(crate) fn commit(&mut self, finished: Finished<T>) -> Result<Delivered<T>, Error> {
-        // Whoever shares it makes the residual copy it.
+        // If it is shared, the residual copies it.
         self.accumulator = None;
         let partition = self.residual.partition().clone();
         let changed = self.routine.learn(&finished)?;

@@ -141,7 +141,7 @@ impl<T: Element> Reducer<T> {
         self.exchange.step
     }
 
-    /// What waits here for a later step, entry by entry, once the step under way is committed. Whoever goes on in another
+    /// What waits here for a later step, entry by entry, once the step under way is committed. A caller that goes on in another
     /// process adds it to the first values there.
     ///
     /// # Errors

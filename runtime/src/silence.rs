@@ -3,7 +3,7 @@
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes. Both ends may live, and each would name the other. So one rank judges by what it hears itself:
 //!
-//! - whoever hears none of its peers, of two or more, is cut off itself;
+//! - a rank that hears none of its peers, of two or more, is cut off itself;
 //! - of the two ends of a silent link, the one that the judge does not hear has failed;
 //! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
 //!
@@ -23,7 +23,7 @@ pub(crate) struct Silence {
 
 impl Silence {
     /// Whom rank `this` tells, when it has noticed or was told: the judge, or if it does not hear that one, a few others. They
-    /// tell the judge, and when they know the verdict, whoever told them.
+    /// tell the judge, and when they know the verdict, the ranks that told them.
     pub(crate) fn confidants(self, this: u32, workers: u32, judge: u32) -> Vec<u32> {
         match self {
             _ if this == judge => Vec::new(),

@@ -290,7 +290,7 @@ impl Worker {
         }
     }
 
-    /// A peer is gone and did not say why. Whoever hears of a failure tells all its peers before it ends, but the
+    /// A peer is gone and did not say why. A rank that hears of a failure tells all its peers before it ends, but the
     /// news may come over another link, or be lost with a process that is killed: who ended because of somebody
     /// else must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
@@ -309,7 +309,7 @@ impl Worker {
         }
         let silence = Silence { at: self.rank, from: peer.0 };
         self.tell_of(silence);
-        // Whoever is not the judge gives the verdict time to come.
+        // A rank that is not the judge gives the verdict time to come.
         let pause = if self.rank == self.coordinator { self.hearing() } else { 3 * self.hearing() };
         self.silence = Some((silence, now + pause));
     }

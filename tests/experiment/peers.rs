@@ -96,7 +96,7 @@ fn peers_are_measured_or_said_to_be_missing() {
     all.sort_unstable();
     assert_eq!(all, ["gloo", "mpich", "open-mpi", "ring", "spardl"]);
     for row in report["methods"].as_array().unwrap() {
-        // Whoever is dense has to receive a sum over the wire.
+        // A dense method has to receive a sum over the wire.
         let least = if row["method"] == "spardl" { 1000.0 } else { 200_000.0 };
         assert!(row["bytes_received"].as_f64().unwrap() > least, "{row}");
         assert!(

@@ -1,4 +1,4 @@
-//! The same job, whoever starts its workers.
+//! The same job under each starter.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::command::page;
 use crate::samples;
 
-/// Where pictures of the page are kept for whoever wants to look at them.
+/// Where pictures of the page are kept for people to look at.
 const ARTEFACTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/artefacts");
 
 /// Looks for words outside of their picture, words upon words, and a page wider than its window. What it finds becomes

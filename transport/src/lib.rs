@@ -54,7 +54,7 @@ impl Tag {
     }
 }
 
-/// The largest payload of one message, in bytes. Whoever has more to say sends several messages:
+/// The largest payload of one message, in bytes. What is longer goes in several messages:
 /// a length from the wire is refused above this bound before anything is allocated.
 pub const MAX_PAYLOAD: usize = 1 << 20;
 

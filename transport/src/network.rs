@@ -11,7 +11,7 @@ use crate::{Link, OpenError, Peer};
 /// Links are opened lazily, by whichever side needs one first, and come out of [`poll_event`](Self::poll_event): the side
 /// that asked and the side that was called each see one [`LinkEvent::Up`] for the same link. Between two peers there is at
 /// most one link at a time; after a link was dropped on both sides another may be opened. Keeping links alive and noticing
-/// silence is left to whoever holds them. Dropping the network accepts and opens no more links; those that are up belong to
+/// silence is left to their owner. Dropping the network accepts and opens no more links; those that are up belong to
 /// their holders and stay.
 pub trait Network: Send {
     /// Who we are.
@@ -34,7 +34,7 @@ pub trait Network: Send {
 /// What happens in a network without being asked.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// A link came about, whoever opened it.
+    /// A link came about, opened by either side.
     Up(Box<dyn Link>),
     /// A link that [`Network::open`] asked for did not come about.
     Failed {

@@ -1,7 +1,7 @@
 //! What values look like on the wire, and rounding to values that look so.
 //!
 //! Rounding is apart from encoding. [`Coding::round`] replaces values by ones that the coding can represent, and gives
-//! the errors, which belong to the residuals. From then on encoding loses nothing: whoever decodes has the bits that
+//! the errors, which belong to the residuals. From then on encoding loses nothing: the decoder has the bits that
 //! rounding gave, and encoding those again gives the same bytes.
 
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! SparDL, Algorithm 1 and §3.2: after a step, at the indices of the final update the residual is what this worker
 //! itself dropped on the way; at all others it is the worker's whole accumulated gradient. That is exactly
-//! conservation: no entry is lost, whoever dropped it.
+//! conservation: no entry is lost, no matter which worker dropped it.
 
 mod commit;
 mod correction;
@@ -100,7 +100,7 @@ impl<T: Element> Residual<T> {
     }
 
     /// Accumulates velocities instead of gradients, and masks them, if the correction says so. Its other two parts are for
-    /// whoever holds the whole gradient, and for the schedules.
+    /// those that hold the whole gradient, and for the schedules.
     #[must_use]
     pub fn corrected(self, correction: &Correction) -> Self {
         Self { velocity: Velocity::new(correction, self.partition.entries()), ..self }

@@ -11,7 +11,7 @@ const SAMPLES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 15;
 /// most 32,768 entries, and lowered by three standard deviations of what the sample can err by. The same slice gives the same
 /// threshold, always. 0 if `k` is not below the length, or if a non-zero threshold would be too high; infinity if `k` is 0.
 ///
-/// It is a guess: whoever needs `k` entries counts what reached it.
+/// It is a guess: a caller that needs `k` entries counts what reached it.
 pub fn estimate_threshold<T: Element>(values: &[T], k: usize) -> T {
     if k == 0 {
         return T::from_magnitude(T::INFINITE);

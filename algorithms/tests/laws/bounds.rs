@@ -270,7 +270,7 @@ fn what_is_passed_on_is_not_encoded_again() {
     }
 }
 
-/// Finite gradients may have a sum that is not: whoever adds it reports it, whatever form its bag has.
+/// Finite gradients may have a sum that is not: the worker that adds it reports it, whatever form its bag has.
 #[test]
 fn a_sum_out_of_range_is_reported() {
     for (n, k, method) in methods().flat_map(|m| [(12, 2), (12, 12), (2, 1)].map(|(n, k)| (n, k, m.clone())))

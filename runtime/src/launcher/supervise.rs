@@ -1,4 +1,4 @@
-//! Runs a job: starts all workers, waits for the first failure or for Ctrl-C, and ends whoever is left.
+//! Runs a job: starts all workers, waits for the first failure or for Ctrl-C, and ends those that are left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -136,7 +136,7 @@ impl<F: FnMut(Event)> Course<F> {
     fn hear(&mut self, rank: u32, news: News) {
         match news {
             News::Told(kind, body) => (self.on_event)(Event { rank, kind, body }),
-            // Whoever is being ended looks to others as if it had failed.
+            // A worker that is being ended looks to others as if it had failed.
             News::Blamed(_) if *self.stage.borrow() > Stage::Run => {}
             News::Blamed(failed) => self.record.reported(rank, failed),
             News::Looked { stopped, time } => self.looked(rank, stopped.then_some(time)),

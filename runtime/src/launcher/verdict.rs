@@ -13,7 +13,7 @@ pub(super) enum Bad {
     Otherwise { code: u8, reason: String },
 }
 
-/// What became of the workers.
+/// How the workers ended.
 #[derive(Default)]
 pub(super) struct Record {
     /// Who ended badly of their own accord, in the order of time.

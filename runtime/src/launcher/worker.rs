@@ -231,7 +231,7 @@ fn hold_lifeline(
     let stdin = child.stdin.take();
     tokio::spawn(async move {
         if let Some(mut stdin) = stdin {
-            // Whoever does not read its script has ended already, or ends without having started anything.
+            // A shell that does not read its script has ended already, or ends without having started anything.
             for part in &script {
                 let _ = stdin.write_all(part).await;
             }

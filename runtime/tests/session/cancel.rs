@@ -316,7 +316,7 @@ fn the_last_step_of_a_job_may_be_cancelled() {
     assert!(cancelled >= 15, "{cancelled} of 60 were cancelled");
 }
 
-/// A rank that leaves instead of taking part fails the job, whoever cancels meanwhile.
+/// A rank that leaves instead of taking part fails the job, no matter which rank cancels meanwhile.
 #[test]
 fn a_failure_counts_more_than_a_request_to_cancel() {
     let n = 500;

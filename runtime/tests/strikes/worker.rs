@@ -152,7 +152,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let network = async move { Ok(watched(tcp::join(config).await?, watching)) };
     let session = Session::over(network, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
-    // One more than is counted, at whose end all of its messages have left. Whoever is struck when it leaves has to leave.
+    // One more than is counted, at whose end all of its messages have left. A rank that is struck when it leaves has to leave.
     let steps = if part.endless && part.kind != Kind::Bye { u64::MAX } else { 4 };
     for number in 0..steps {
         let (values, clock) = (gradient(part, number), Instant::now());

@@ -41,7 +41,7 @@ impl Kernel {
             }
         }
         let namespaces = |said: String| NetworkError::Namespaces { said };
-        // A terminal's Ctrl-C is for whoever asked, not for the trials.
+        // A terminal's Ctrl-C is for the command, not for the trials.
         let output = Command::new("unshare").args(["--net", "sh", "-c", TRIALS]).process_group(0).output();
         let output = output.map_err(|error| namespaces(error.to_string()))?;
         if !output.status.success() {

@@ -148,7 +148,7 @@ fn residuals(cases: &[Prepared], numbers: &[f64; NUMBERS], origin: &[f64; NUMBER
         let whole = (slowest.seconds / measured.seconds).ln();
         [whole, part(slowest.select, measured.select), part(slowest.merge, measured.merge)]
     };
-    // In the order of the cases, whoever finds them.
+    // In the order of the cases, in whichever order they are found.
     let mut found = vec![[0.0; 3]; cases.len()];
     let places = Mutex::new(cases.iter().zip(&mut found));
     let next = || places.lock().unwrap_or_else(PoisonError::into_inner).next();

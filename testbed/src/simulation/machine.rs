@@ -36,7 +36,7 @@ pub struct Machine {
     pub message: f64,
     /// Nanoseconds of a processor per byte, on each of its two sides.
     pub byte: f64,
-    /// Microseconds from a message's arrival until whoever waits for it runs, where workers share cores and none is idle.
+    /// Microseconds from a message's arrival until the worker that waits for it runs, where workers share cores and none is idle.
     pub wake: f64,
     /// Microseconds that a worker computes before the next one gets its turn, where they share cores.
     pub stagger: f64,

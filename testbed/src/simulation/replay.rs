@@ -354,7 +354,7 @@ impl<'a> Replay<'a> {
             }
             Task::Read(rank) => {
                 if let Some((from, _)) = self.workers[rank].reads.pop_front() {
-                    // Whoever finds an idle core waits for nobody.
+                    // A worker that finds an idle core waits for no other.
                     let pool = self.network.hosts[rank].pool;
                     let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
                     let wake = if waits { self.machine.wake * 1e-6 } else { 0.0 };

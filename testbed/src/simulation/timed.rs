@@ -55,7 +55,7 @@ pub(super) fn traces(
             .unzip();
         for step in 0..u64::from(steps.warm_up) + u64::from(steps.counted) {
             fill(&mut gradients, step, source);
-            // Whoever has ended early says why.
+            // A worker that has ended early says why.
             tasks.iter().zip(gradients.drain(..)).for_each(|(task, gradient)| drop(task.send(gradient)));
             let mut done = Vec::new();
             for report in reports.iter().filter_map(|reports| reports.recv().ok()) {
@@ -215,7 +215,7 @@ impl<'a> Record<'a> {
     fn send(&mut self, outgoing: &mut Vec<Outgoing>, outbox: &[Sender<Bytes>]) {
         for Outgoing { to, payload, .. } in outgoing.drain(..) {
             self.ops.push(Op::Send { to: to.0, bytes: payload.len() as f32 });
-            // Whoever has ended early says why.
+            // A worker that has ended early says why.
             let _ = outbox[to.index()].send(payload);
         }
         self.since = Instant::now();

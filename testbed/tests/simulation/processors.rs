@@ -45,7 +45,7 @@ fn timed_work_takes_longer_beside_other_work() {
     assert!(close(seconds(&trace, &machine, &Network::star(2, LINK, 2.0, true)), 0.75));
 }
 
-/// Whoever wakes up waits for a core where workers share them and all are busy, and for nobody where one is idle.
+/// A worker that wakes up waits for a core where workers share them and all are busy, and for none where one is idle.
 #[test]
 fn who_wakes_up_waits_for_a_core() {
     let machine = Machine { crowding: 1.0, wake: 10_000.0, ..Machine::infinite() };

@@ -1,4 +1,4 @@
-//! The listening port: lets in whoever proves that it holds the job's secret, and turns all others away.
+//! The listening port: lets in peers that prove that they hold the job's secret, and turns all others away.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;

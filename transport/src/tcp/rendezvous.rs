@@ -60,7 +60,7 @@ enum Waited {
     Dismissed(bool),
 }
 
-/// Peer 0 and whoever has come so far.
+/// Peer 0 and those that have come so far.
 struct Party<'a> {
     us: &'a Identity,
     came: BTreeMap<Peer, (SocketAddr, Place)>,
@@ -115,7 +115,7 @@ pub(super) async fn host(
 }
 
 impl Party<'_> {
-    /// Lets guests in until all have come. Whoever leaves or does not fit ends it: the job was started wrongly.
+    /// Lets guests in until all have come. A guest that leaves or does not fit ends it: the job was started wrongly.
     async fn gather(
         &mut self,
         door: &mut Door,
@@ -230,7 +230,7 @@ impl Party<'_> {
                 }
             }
         };
-        // Whoever cannot be told in time finds its connection closed.
+        // A guest that cannot be told in time finds its connection closed.
         let _ = timeout(TELLING, told).await;
         if let Some(sentence) = failed {
             while let Ok(caller) = door.callers.try_recv() {
