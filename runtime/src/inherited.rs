@@ -61,6 +61,8 @@ mod tests {
     use std::os::unix::fs::FileTypeExt;
     use std::process::Command;
 
+    use rustix::io::fcntl_dupfd_cloexec;
+
     use super::*;
 
     #[test]
@@ -70,7 +72,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let kinds: [(_, OwnedFd, IsIt); 2] =
             [(SECRET, pipe.into(), FileType::is_fifo), (LISTENER, listener.into(), FileType::is_socket)];
-        for (name, handed_on, is_it) in kinds {
+        for ((name, opened, is_it), least) in kinds.into_iter().zip([900, 950]) {
+            // A number that nothing else in this process has had: each is taken over once.
+            let handed_on = fcntl_dupfd_cloexec(&opened, least).unwrap();
             fcntl_setfd(&handed_on, FdFlags::empty()).unwrap();
             let number = handed_on.as_raw_fd().to_string();
             let inherits = || {
