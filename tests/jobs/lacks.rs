@@ -1,7 +1,8 @@
 //! Connections that cannot be made for a while, and workers that lack what it takes to make any.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::job::Job;
@@ -89,7 +90,7 @@ fn who_cannot_be_asked_for_two_seconds_is_asked_again() {
     }
 }
 
-/// One of 8 ranks that may open 14 files joins and can open no links; rank 0 of 16 cannot take all in.
+/// One of 8 ranks that may open 11 files joins and can open no links; rank 0 of 16 cannot take all in.
 #[test]
 fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
     for (workers, lacking, own) in [
@@ -99,7 +100,7 @@ fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
         let job = Job { timeout: Duration::from_secs(8), ..Job::endless(workers, "topkdsa") };
         let ranks = ranks(&job, |rank| {
             let whole = job.command(rank, &[], &[]);
-            if rank == lacking { limited(&whole, 14) } else { whole }
+            if rank == lacking { limited(&whole, 11) } else { whole }
         });
         for (rank, mut process) in (0..).zip(ranks) {
             let ended = process.end(job.timeout * 2);
@@ -115,7 +116,8 @@ fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
 /// Rank 1 reaches rank 0, and then cannot open its own port; rank 0 cannot open the one at which it is expected.
 #[test]
 fn a_worker_that_cannot_open_its_own_port_names_its_lack_of_descriptors() {
-    for (lacking, limit) in [(1, 10), (1, 11), (0, 9)] {
+    // A worker opens 6 before its first connection.
+    for (lacking, limit) in [(1, 7), (0, 6)] {
         let job = Job { timeout: Duration::from_secs(4), ..Job::endless(2, "ring") };
         let other = (lacking == 1).then(|| start(job.command(0, &[], &[])));
         if let Some(zero) = &other {
@@ -127,11 +129,13 @@ fn a_worker_that_cannot_open_its_own_port_names_its_lack_of_descriptors() {
     }
 }
 
-/// The same command in a process that may open so many files.
-fn limited(whole: &Command, files: u32) -> Command {
+/// The same command in a process that may open so many files besides those that it inherits.
+fn limited(whole: &Command, files: usize) -> Command {
+    let inherited = inherited();
+    let limit = (0..).filter(|number| !inherited.contains(number)).nth(files).unwrap();
     let mut limited = clean(Command::new("sh"));
     limited
-        .args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")])
+        .args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")])
         .arg(whole.get_program())
         .args(whole.get_args());
     for (name, value) in whole.get_envs() {
@@ -141,4 +145,18 @@ fn limited(whole: &Command, files: u32) -> Command {
         };
     }
     limited
+}
+
+/// The descriptors that a process has that is started here, its standard streams among them.
+fn inherited() -> Vec<u32> {
+    let mut shell = clean(Command::new("sh"));
+    let child = shell.args(["-c", "echo && read end"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    // It is loaded, and has closed what it read for that.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let numbers = open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    numbers
 }
