@@ -242,20 +242,12 @@ impl Engine {
                 Ok(Ok(())) => None,
                 // Nobody can know better who is to blame.
                 Ok(Err(what)) => {
-                    let (rank, step) = (peer.0, self.io.worker.step);
-                    self.io.link(peer).ignore();
-                    return self.io.fail(Failure {
-                        rank,
-                        step,
-                        reason: format!("it broke the rules: {what}"),
-                    });
+                    return self.distrust(peer, format!("it broke the rules: {what}"));
                 }
                 Err(_) if self.io.worker.has_left(peer) => Some(String::new()),
                 // Who reads what nobody has sent knows it first-hand, and what is said to the peer still arrives.
                 Err(error @ (LinkError::Damaged { .. } | LinkError::TooLong { .. })) => {
-                    let (rank, step) = (peer.0, self.io.worker.step);
-                    self.io.link(peer).ignore();
-                    return self.io.fail(Failure { rank, step, reason: error.to_string() });
+                    return self.distrust(peer, error.to_string());
                 }
                 Err(LinkError::Closed { .. }) => {
                     let reason = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
@@ -269,6 +261,14 @@ impl Engine {
             }
             self.settle();
         }
+        self.ready.push(peer);
+    }
+
+    /// What came from a peer ends the job.
+    fn distrust(&mut self, peer: Peer, reason: String) {
+        let (rank, step) = (peer.0, self.io.worker.step);
+        self.io.link(peer).distrust();
+        self.io.fail(Failure { rank, step, reason });
         self.ready.push(peer);
     }
 

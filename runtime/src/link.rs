@@ -11,7 +11,7 @@
 //! once what came before it was taken in.
 
 use std::collections::{HashMap, VecDeque};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -53,8 +53,7 @@ pub(crate) struct Link {
     is_written: bool,
     /// What had moved when that was last looked at, and when that was.
     moved: (Moved, Instant),
-    /// Whether what comes is still read.
-    reads: bool,
+    reads: Reads,
     /// Bytes of bags and measurements that have come, and how many there are in all, once the peer has said goodbye.
     came: u64,
     last: Option<u64>,
@@ -85,6 +84,15 @@ impl Flow {
             grant
         })
     }
+}
+
+/// What is read from a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Messages,
+    /// The peer sent what nobody can read: what follows is thrown away.
+    Nonsense,
+    Nothing,
 }
 
 /// How a link ends.
@@ -118,7 +126,7 @@ impl Link {
             end: End::Open,
             is_written: false,
             moved: (Moved::default(), now),
-            reads: true,
+            reads: Reads::Messages,
             came: 0,
             last: None,
         }
@@ -190,7 +198,13 @@ impl Link {
 
     /// Reads no more.
     pub(crate) fn ignore(&mut self) {
-        self.reads = false;
+        self.reads = Reads::Nothing;
+    }
+
+    /// Reads what comes until the peer closes, and throws it away: what is said to a peer may be lost where a connection ends
+    /// with bytes that nobody has read.
+    pub(crate) fn distrust(&mut self) {
+        self.reads = Reads::Nonsense;
     }
 
     /// Gives a sign of life if nothing was written since then, and tells in which steps and calls this rank is. Says so.
@@ -267,9 +281,16 @@ impl Link {
 
     /// The next message, if one is to be read.
     pub(crate) fn poll_received(&mut self) -> Poll<Result<Message, gleaner_transport::LinkError>> {
-        match &mut self.transport {
-            Some(transport) if self.reads => transport.poll_received(&mut Context::from_waker(&self.waker)),
-            _ => Poll::Pending,
+        let Some(transport) = &mut self.transport else { return Poll::Pending };
+        let mut context = Context::from_waker(&self.waker);
+        match self.reads {
+            Reads::Messages => transport.poll_received(&mut context),
+            Reads::Nonsense => loop {
+                if let Err(error) = ready!(transport.poll_received(&mut context)) {
+                    return Poll::Ready(Err(error));
+                }
+            },
+            Reads::Nothing => Poll::Pending,
         }
     }
 
@@ -313,7 +334,7 @@ impl Link {
 
     /// Drops the connection if both directions have ended. Says so.
     pub(crate) fn end(&mut self) -> bool {
-        let has_ended = self.is_up() && self.is_written && !self.reads;
+        let has_ended = self.is_up() && self.is_written && self.reads == Reads::Nothing;
         has_ended && self.transport.take().is_some()
     }
 

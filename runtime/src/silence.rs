@@ -3,7 +3,7 @@
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes. Both ends may live, and each would name the other. So one rank judges by what it hears itself:
 //!
-//! - a rank that hears none of its peers, of two or more, is cut off itself;
+//! - a rank that hears none of its peers, of two or more, is cut off itself, though it may hear some again a moment later;
 //! - of the two ends of a silent link, the one that the judge does not hear has failed;
 //! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
 //!

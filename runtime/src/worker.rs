@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     suspected: Option<(Failure, Instant)>,
     /// The first link that fell silent, as far as this worker knows, and when to say who is to blame.
     silence: Option<(Silence, Instant)>,
+    /// Whether this worker heard none of its peers when a link fell silent: those that it hears again tell it nothing.
+    was_cut_off: bool,
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
     failed: Option<Failure>,
@@ -123,6 +125,7 @@ impl Worker {
             ties: BTreeMap::new(),
             suspected: None,
             silence: None,
+            was_cut_off: false,
             failing: None,
             failed: None,
             leaving: None,
@@ -228,10 +231,15 @@ impl Worker {
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant) {
-        for peer in self.overdue(now) {
+        let overdue = self.overdue(now);
+        if !overdue.is_empty() {
+            let stayed = self.stayed();
+            self.was_cut_off |= stayed.len() > 1 && !stayed.iter().any(|&rank| self.hears(rank, now));
+        }
+        for peer in overdue {
             if let Some(tie) = self.ties.get_mut(&peer) {
                 // Nobody waits until it has read what is written to it. Last words may still reach it.
-                (tie.is_silent, tie.has_left) = (true, true);
+                tie.is_silent = true;
             }
             self.actions.push(Action::Ignore(peer));
             self.fall_silent(peer, now);
@@ -240,10 +248,8 @@ impl Worker {
             self.fail(failure, now);
         }
         if let Some((silence, _)) = self.silence.take_if(|(_, until)| *until <= now) {
-            // Who left in peace says nothing any more, and that means nothing.
-            let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
-            let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
-            let (rank, reason) = silence.judge(self.rank, &peers, |rank| self.hears(rank, now), self.timeout);
+            let hears = |rank| rank == self.rank || !self.was_cut_off && self.hears(rank, now);
+            let (rank, reason) = silence.judge(self.rank, &self.stayed(), hears, self.timeout);
             self.fail(Failure { rank, step: self.step, reason }, now);
         }
         self.end(now);
@@ -261,6 +267,11 @@ impl Worker {
 
     fn peers(&self) -> Vec<Peer> {
         self.ties.keys().copied().collect()
+    }
+
+    /// Those that have not left in peace: who has says nothing any more, and that means nothing.
+    fn stayed(&self) -> Vec<u32> {
+        self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left).map(|(peer, _)| peer.0).collect()
     }
 
     /// Whether a rank gave a sign of life lately: in half the time-out, a peer that lives gives three.

@@ -1,4 +1,4 @@
-//! A relay between two ranks whose link is plain, and what it makes of whole messages.
+//! A relay between two ranks, and what it makes of whole messages of a plain link, and whole records of a sealed one.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,11 +12,13 @@ use crate::process::eventually;
 const HANDSHAKE: [usize; 2] = [88, 33];
 /// Bytes of a message's header.
 const HEADER: usize = 16;
-/// Pairs that the relay lets pass first.
+/// Bytes before those of a record, and behind them.
+const RECORD: [usize; 2] = [4, 16];
+/// Pairs, or long records, that the relay lets pass first.
 const SPARED: usize = 5;
 
-/// What becomes of two messages of the same tag and length, one behind the other: pieces of a block.
-#[derive(Clone, Copy, Debug)]
+/// What becomes of two messages of the same tag and length, one behind the other: pieces of a block; or of two records.
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// The first comes twice.
     Repeats,
@@ -26,21 +28,26 @@ enum Fault {
     Drops,
     /// The second comes first.
     Swaps,
+    /// The first comes with another last byte.
+    Changes,
     /// Nothing comes any more.
     Cuts,
 }
 
-fn message(from: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut message = vec![0; HEADER];
+/// The next message of a plain link, or record of a sealed one.
+fn message(from: &mut TcpStream, is_plain: bool) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; if is_plain { HEADER } else { RECORD[0] }];
     from.read_exact(&mut message)?;
-    let word = u32::from_le_bytes([message[4], message[5], message[6], message[7]]);
-    message.resize(HEADER + (word & 0x001f_ffff) as usize, 0);
-    from.read_exact(&mut message[HEADER..])?;
+    let word = |at: usize| u32::from_le_bytes(message[at..at + 4].try_into().unwrap()) as usize;
+    let rest = if is_plain { word(4) & 0x001f_ffff } else { word(0) + RECORD[1] };
+    let head = message.len();
+    message.resize(head + rest, 0);
+    from.read_exact(&mut message[head..])?;
     Ok(message)
 }
 
 /// Passes on what rank 1 says to rank 0, but for one pair of messages.
-fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault) -> io::Result<()> {
+fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault, is_plain: bool) -> io::Result<()> {
     for length in HANDSHAKE {
         let mut said = vec![0; length];
         from.read_exact(&mut said)?;
@@ -51,22 +58,34 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault) -> io::Result<()> 
     };
     let (mut last, mut spared) = (vec![0; HEADER], 0);
     loop {
-        let first = message(&mut from)?;
-        // All pieces of a block but its last are as long as each other, so behind two that are another one follows.
-        if !are_alike(&first, &last) {
+        let mut first = message(&mut from, is_plain)?;
+        // All pieces of a block but its last are as long as each other, so behind two that are another one follows. What is in a
+        // record is not seen, and any may follow it.
+        let may_be_struck = if is_plain {
+            are_alike(&first, &last)
+        } else {
+            let is_long = first.len() > 1024;
+            spared += usize::from(is_long);
+            is_long && spared == SPARED
+        };
+        if !may_be_struck {
             to.write_all(&first)?;
             last = first;
             continue;
         }
-        let second = message(&mut from)?;
-        let is_pair = are_alike(&first, &second);
-        spared += usize::from(is_pair);
+        let second = message(&mut from, is_plain)?;
+        let is_pair = !is_plain || are_alike(&first, &second);
+        spared += usize::from(is_plain && is_pair);
         let passed: &[&Vec<u8>] = match fault {
             _ if !is_pair || spared != SPARED => &[&first, &second],
             Fault::Repeats => &[&first, &first, &second],
             Fault::Replaces => &[&first, &first],
             Fault::Drops => &[&second],
             Fault::Swaps => &[&second, &first],
+            Fault::Changes => {
+                first.last_mut().into_iter().for_each(|byte| *byte ^= 1);
+                &[&first, &second]
+            }
             Fault::Cuts => return [from, to].iter().try_for_each(|end| end.shutdown(Shutdown::Both)),
         };
         passed.iter().try_for_each(|message| to.write_all(message))?;
@@ -75,44 +94,53 @@ fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault) -> io::Result<()> 
 }
 
 /// The port at which rank 1 reaches rank 0, and the relay that answers there.
-fn relay(job: &Job, fault: Fault) -> (u16, JoinHandle<io::Result<()>>) {
+fn relay(job: &Job, fault: Fault, is_plain: bool) -> (u16, JoinHandle<io::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, zero) = (listener.local_addr().unwrap().port(), job.port);
     let relay = spawn(move || {
         let (near, far) = (listener.accept()?.0, TcpStream::connect(("127.0.0.1", zero))?);
         let (mut back, mut answers) = (near.try_clone()?, far.try_clone()?);
         spawn(move || io::copy(&mut answers, &mut back));
-        pass(near, far, fault)
+        pass(near, far, fault, is_plain)
     });
     (port, relay)
 }
 
-#[test]
-fn what_a_relay_does_to_messages_of_a_plain_link_ends_the_job() {
-    let damage = "rank 1 failed at step N: what came from rank 1 is damaged: expected message ";
+/// Each of them ends the job, and both ranks say the same of it.
+fn ends_the_job(is_plain: bool, damage: &str) {
     let cut = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
-    for (fault, expected) in [
-        (Fault::Repeats, damage),
-        (Fault::Replaces, damage),
-        (Fault::Drops, damage),
-        (Fault::Swaps, damage),
-        (Fault::Cuts, cut),
-    ] {
+    let damage = format!("rank 1 failed at step N: what came from rank 1 is damaged: {damage}");
+    for fault in [Fault::Repeats, Fault::Replaces, Fault::Drops, Fault::Swaps, Fault::Changes, Fault::Cuts] {
         // Each rank sends half of the gradient, in pieces.
         let arguments = ["--params", "300000", "--steps", "40", "--method", "ring"];
         let job = Job { timeout: Duration::from_secs(10), ..Job::new(2, &arguments) };
-        let zero = job.rank_with(0, &[], &[("GLEANER_PLAIN", "1")]);
+        let plain = ("GLEANER_PLAIN", if is_plain { "1" } else { "0" });
+        let zero = job.rank_with(0, &[], &[plain]);
         eventually("rank 0 listens", || crate::process::ports(zero.id()).contains(&job.port));
-        let (port, relay) = relay(&job, fault);
+        let (port, relay) = relay(&job, fault, is_plain);
         let rendezvous = format!("127.0.0.1:{port}");
-        let one = job.rank_with(1, &[], &[("GLEANER_PLAIN", "1"), ("GLEANER_RENDEZVOUS", &rendezvous)]);
+        let one = job.rank_with(1, &[], &[plain, ("GLEANER_RENDEZVOUS", &rendezvous)]);
         let ended = end(&mut [zero, one]);
         let last = ended[0].err.lines().last().unwrap_or_default();
-        let step = last.split_once("at step ").and_then(|(_, rest)| rest.split(':').next());
         println!("{fault:?}: {last}");
-        ended[0].failed_with(&[&expected.replace('N', step.unwrap_or_default())]);
-        // Rank 0 closes a link on which bytes wait that nobody will read, and what it says last may be lost with them.
-        ended[1].failed_with(&["failed at step "]);
+        // Of a cut, each rank sees the other's end.
+        if fault == Fault::Cuts {
+            ended.iter().for_each(|rank| rank.failed_with(&[cut]));
+        } else {
+            let step = last.split_once("at step ").and_then(|(_, rest)| rest.split(':').next());
+            ended[0].failed_with(&[&damage.replace('N', step.unwrap_or_default())]);
+            ended[1].failed_with(&[last]);
+        }
         drop(relay.join().unwrap());
     }
+}
+
+#[test]
+fn what_a_relay_does_to_messages_of_a_plain_link_ends_the_job() {
+    ends_the_job(true, "expected message ");
+}
+
+#[test]
+fn what_a_relay_does_to_records_of_a_sealed_link_ends_the_job() {
+    ends_the_job(false, "a record was not sealed by the peer, or not as the next one");
 }

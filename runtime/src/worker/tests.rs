@@ -316,6 +316,28 @@ fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
     }
 }
 
+/// The network of the host of rank 0, which judges, comes back when one of its two links counts as silent already.
+#[test]
+fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_another_again() {
+    let start = Instant::now();
+    let mut worker = Worker::new(0, 3, 0, TIMEOUT);
+    for peer in [Peer(1), Peer(2)] {
+        worker.handle(Event::Up(peer), start);
+    }
+    worker.hear(Peer(2), start + TIMEOUT / 10);
+    worker.tick(start + TIMEOUT);
+    assert!(worker.actions().contains(&Action::Ignore(Peer(1))));
+    assert!(!worker.has_left(Peer(1)), "it said no goodbye");
+    let mended = start + TIMEOUT + TIMEOUT / 20;
+    worker.hear(Peer(2), mended);
+    worker.tick(mended + TIMEOUT / 10);
+    let failed = worker.actions().into_iter().find_map(|action| match action {
+        Action::Report(failure) => Some(failure.rank),
+        _ => None,
+    });
+    assert_eq!(failed, Some(0));
+}
+
 /// A goodbye is not silence: rank 0 left, rank 2 was stopped, and rank 3 must not take itself for the one that is cut off.
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {

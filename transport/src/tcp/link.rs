@@ -58,6 +58,8 @@ struct Incoming {
     /// The long message whose payload is coming. Its buffer has room for what is read behind it.
     begun: Option<(Header, BytesMut)>,
     is_sealed: bool,
+    /// Whether something came that is no message of ours: what follows is thrown away.
+    is_damaged: bool,
     /// How many messages were handed out.
     count: u64,
     /// Reads that brought something.
@@ -72,6 +74,7 @@ impl Incoming {
             range: 0..0,
             begun: None,
             is_sealed,
+            is_damaged: false,
             count: 0,
             #[cfg(test)]
             reads: 0,
@@ -153,12 +156,20 @@ impl TcpLink {
         self.incoming.reads
     }
 
-    /// That this is no message of ours.
-    fn damaged(&self, error: &WireError) -> LinkError {
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
         let peer = self.peer;
-        match *error {
-            WireError::TooLong(length) => LinkError::TooLong { peer, length: length.into() },
-            _ => LinkError::Damaged { peer, what: error.to_string() },
+        loop {
+            let message = self.incoming.take().map_err(|error| match error {
+                WireError::TooLong(length) => LinkError::TooLong { peer, length: length.into() },
+                _ => LinkError::Damaged { peer, what: error.to_string() },
+            });
+            if let Some(message) = message? {
+                self.counters.received(0, 1);
+                return Poll::Ready(Ok(message));
+            }
+            let read = ready!(self.incoming.poll_read(&mut self.stream, context));
+            let read = read.map_err(|error| LinkError::from_io(peer, error))?;
+            self.counters.received(read, 0);
         }
     }
 }
@@ -248,14 +259,14 @@ impl Link for TcpLink {
     }
 
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
-        loop {
-            if let Some(message) = self.incoming.take().map_err(|error| self.damaged(&error))? {
-                self.counters.received(0, 1);
-                return Poll::Ready(Ok(message));
-            }
-            let read = ready!(self.incoming.poll_read(&mut self.stream, context));
-            let read = read.map_err(|error| LinkError::from_io(self.peer, error))?;
-            self.counters.received(read, 0);
+        let peer = self.peer;
+        if self.incoming.is_damaged {
+            let ended = ready!(self.stream.poll_discard(&mut self.incoming.ahead, context));
+            return Poll::Ready(Err(LinkError::from_io(peer, ended)));
         }
+        let received = ready!(self.poll_message(context));
+        self.incoming.is_damaged =
+            matches!(received, Err(LinkError::Damaged { .. } | LinkError::TooLong { .. }));
+        Poll::Ready(received)
     }
 }

@@ -119,6 +119,20 @@ impl Stream {
         self.socket.moved
     }
 
+    /// Reads what comes, sealed or not, and throws it away, until the connection ends: says how.
+    pub(super) fn poll_discard(&mut self, room: &mut [u8], context: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            let mut buffer = ReadBuf::new(room);
+            match ready!(self.socket.poll_read(context, &mut buffer)) {
+                Ok(()) if buffer.filled().is_empty() => {
+                    return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(()) => {}
+                Err(error) => return Poll::Ready(error),
+            }
+        }
+    }
+
     /// Writes what is sealed.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, seal: Some(seal) } = self else { return Poll::Ready(Ok(())) };
