@@ -279,27 +279,32 @@ impl<'s> Overlap<'s> {
     /// # Errors
     /// No backward pass before, or a job that has failed.
     pub fn wait(&mut self) -> Result<Update, OverlapError> {
-        let handed = self.handed.take();
+        let (since, handed) = (self.since, self.handed.take());
         self.forget();
-        let waited = self.end_step(handed);
+        let waited = self.end_step(since, handed);
         waited.map_err(|error| self.fail(error))
     }
 
     fn end_step(
         &mut self,
+        since: Option<Instant>,
         handed: Option<(Duration, Vec<(usize, Duration)>)>,
     ) -> Result<Update, OverlapError> {
         let mut gradients = self.shared.gradients();
         let update = gradients.wait()?;
+        let iteration = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         let (Some((layers, planner)), Some((forward, finished))) = (&mut self.layers, handed) else {
             return Ok(update);
         };
         if update.skipped().is_some() {
             return Ok(update);
         }
-        let under_way = gradients.times().under_way.as_secs_f64();
-        let measured =
-            Measured { forward: forward.as_secs_f64(), layers: between(layers, &finished), under_way };
+        let measured = Measured {
+            forward: forward.as_secs_f64(),
+            layers: between(layers, &finished),
+            under_way: gradients.times().under_way.as_secs_f64(),
+            iteration,
+        };
         let Some(method) = method(&gradients, self.sparsity) else { return Ok(update) };
         if planner.conclude(self.session, &method, measured)? {
             let (layers, grouping) = (layers.clone(), planner.grouping().clone());

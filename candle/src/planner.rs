@@ -44,6 +44,8 @@ pub(crate) struct Measured {
     pub(crate) layers: Vec<f64>,
     /// For how long groups were under way.
     pub(crate) under_way: f64,
+    /// From the first watched tensor until the update was there.
+    pub(crate) iteration: f64,
 }
 
 /// See the module.
@@ -190,21 +192,22 @@ impl Planner {
     }
 
     /// The medians over the steps of what counts for all ranks: a layer is finished when the last of them has it, and the rank for which
-    /// groups are under way for the shortest time waits for no other. The same on every rank.
+    /// groups are under way for the shortest time waits for no other. All ranks end a step together, so one whose step is
+    /// shorter began it later, by that much. The same on every rank.
     fn agree(&mut self, session: &Session) -> Result<Measured, OverlapError> {
         let steps = std::mem::take(&mut self.steps);
-        // The forward pass, the layers, and how long groups were under way.
-        let width = self.entries.len() + 2;
+        // The forward pass, the layers, how long groups were under way, and the whole step.
+        let width = self.entries.len() + 3;
         let recent = steps.len().min(NOTE / 4 / width).max(1);
         let mut own: Vec<f32> = Vec::with_capacity(recent * width);
-        for Measured { forward, layers, under_way } in &steps[steps.len() - recent..] {
+        for Measured { forward, layers, under_way, iteration } in &steps[steps.len() - recent..] {
             let finished = layers.iter().scan(*forward, |at, layer| {
                 *at += layer;
                 Some(*at as f32)
             });
             own.push(*forward as f32);
             own.extend(finished);
-            own.push(*under_way as f32);
+            own.extend([*under_way as f32, *iteration as f32]);
         }
         let note: Vec<u8> = own.iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
         let mut ranks: Vec<Vec<f64>> = Vec::new();
@@ -215,15 +218,29 @@ impl Planner {
             }
             ranks.push(words.iter().map(|&word| f64::from(f32::from_le_bytes(word))).collect());
         }
-        let over = |column: usize, worst: fn(f64, f64) -> f64| {
-            let of_step = |step: usize| ranks.iter().map(|rank| rank[step * width + column]).reduce(worst);
-            median((0..recent).filter_map(of_step).collect())
+        let over = |value: &dyn Fn(&[f64]) -> f64, worst: fn(f64, f64) -> f64| {
+            let of_step = |step: usize| {
+                ranks
+                    .iter()
+                    .map(|rank| value(&rank[step * width..][..width]))
+                    .reduce(worst)
+                    .unwrap_or_default()
+            };
+            (0..recent).map(of_step).collect::<Vec<f64>>()
         };
-        let finished: Vec<f64> = (0..width - 1).map(|column| over(column, f64::max)).collect();
+        let iterations = over(&|times| times[width - 1], f64::max);
+        // Of each rank less its own iteration, so that the latest is found whenever each began.
+        let finished: Vec<f64> = (0..width - 2)
+            .map(|column| {
+                let before_end = over(&|times| times[column] - times[width - 1], f64::max);
+                median(iterations.iter().zip(before_end).map(|(whole, latest)| whole + latest).collect())
+            })
+            .collect();
         Ok(Measured {
             forward: finished[0],
             layers: finished.windows(2).map(|pair| pair[1] - pair[0]).collect(),
-            under_way: over(width - 1, f64::min),
+            under_way: median(over(&|times| times[width - 2], f64::min)),
+            iteration: median(iterations),
         })
     }
 

@@ -27,6 +27,7 @@ fn step(rank: usize, layers: [f64; 3], exchange: f64) -> Measured {
         forward: 0.01,
         layers: layers.iter().map(|seconds| own * seconds).collect(),
         under_way: own * exchange,
+        iteration: 1.0,
     }
 }
 
@@ -139,20 +140,35 @@ fn more_workers_than_cores_select_in_the_backward_pass() {
     assert!(within.select > besides.select);
 }
 
-/// Workers that share cores take turns to be late: their medians are all alike, and every step waits for one of them.
+/// Workers that share cores take turns to be late: their medians are all alike, and every step waits for one of them. Who begins
+/// a step late is late as well.
 #[test]
 fn a_step_takes_as_long_as_the_last_of_its_ranks() {
-    let rank = |network| {
-        let session = Session::over(async { Ok(network) }, Duration::from_secs(30)).unwrap();
-        let mut planner = planner(3, "optimal");
-        let late = |number: usize| if number % 3 == session.rank() { 2.0 } else { 1.0 };
-        planner.steps = (0..6)
-            .map(|number| Measured { forward: late(number), layers: vec![late(number); 3], under_way: 1.0 })
-            .collect();
-        planner.agree(&session).unwrap()
+    let agreed = |of: fn(usize, usize) -> Measured| {
+        let rank = move |network| {
+            let session = Session::over(async { Ok(network) }, Duration::from_secs(30)).unwrap();
+            let mut planner = planner(3, "optimal");
+            planner.steps = (0..6).map(|number| of(number, session.rank())).collect();
+            planner.agree(&session).unwrap()
+        };
+        let ranks: Vec<_> =
+            memory::networks(3).into_iter().map(|network| thread::spawn(move || rank(network))).collect();
+        let mut agreed: Vec<Measured> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(agreed.iter().all(|measured| *measured == agreed[0]));
+        agreed.remove(0)
     };
-    let ranks: Vec<_> =
-        memory::networks(3).into_iter().map(|network| thread::spawn(move || rank(network))).collect();
-    let expected = Measured { forward: 2.0, layers: vec![2.0; 3], under_way: 1.0 };
-    ranks.into_iter().for_each(|rank| assert_eq!(rank.join().unwrap(), expected));
+    let times = |forward: f64, layer: f64, iteration: f64| {
+        let layers = vec![layer; 3];
+        Measured { forward, layers, under_way: 1.0, iteration }
+    };
+    let slow = agreed(|number, rank| {
+        let late = if number % 3 == rank { 2.0 } else { 1.0 };
+        Measured { forward: late, layers: vec![late; 3], under_way: 1.0, iteration: 10.0 }
+    });
+    assert_eq!(slow, times(2.0, 2.0, 10.0));
+    let late = agreed(|number, rank| {
+        let iteration = if number % 3 == rank { 8.5 } else { 10.0 };
+        Measured { forward: 1.0, layers: vec![2.0; 3], under_way: 1.0, iteration }
+    });
+    assert_eq!(late, times(2.5, 2.0, 10.0));
 }
