@@ -310,6 +310,42 @@ fn a_timeline_shows_what_each_rank_does_when() {
     assert!(nowhere.stdout.is_empty(), "it is refused before the first step");
 }
 
+/// What a worker measured is what the planners read: a model of one's own on a network that is described.
+#[test]
+fn layer_times_are_what_the_planners_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.json");
+    let of = |workers: &str, method: &str, merge: &str| {
+        let options = ["--data", "synthetic", "--model", "mlp", "--steps", "6", "--workers", workers];
+        let rest = ["--method", method, "--merge", merge, "--json", "--layer-times"];
+        let ran = summary(&train(&[&options[..], &rest].concat()).arg(&file).output().unwrap());
+        let told: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let layers = told["layers"].as_array().unwrap().clone();
+        let entries: u64 = layers.iter().map(|layer| layer["entries"].as_u64().unwrap()).sum();
+        assert_eq!(ran["parameters"], entries);
+        let seconds = layers.iter().map(|layer| layer["seconds"].as_f64().unwrap());
+        let backward: f64 = seconds.inspect(|seconds| assert!(*seconds >= 0.0)).sum();
+        let (forward, iteration) =
+            (told["forward"].as_f64().unwrap(), ran["iteration_seconds"].as_f64().unwrap());
+        assert!(forward > 0.0 && backward > 0.0 && iteration > 0.0, "{forward}, {backward}, {iteration}");
+        layers
+    };
+    // Three weights and three biases, of which some are too short to be selected from alone.
+    assert_eq!(of("2", "spardl", "optimal").len(), 2);
+    let layers = of("1", "ring", "layer-wise");
+    assert_eq!(layers.len(), 6);
+    for planner in ["merge-plan", "simulate"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        let command = command.args([planner, "--method", "ring", "--workers", "4", "--json", "--layers"]);
+        let planned = summary(&command.arg(&file).output().unwrap());
+        let found = planned.to_string();
+        assert!(found.contains("optimal") || found.contains("iteration"), "{found}");
+    }
+    let clipped = train(&["--clip", "1", "--layer-times"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&clipped.stderr).into_owned();
+    assert!(!clipped.status.success() && said.contains("--layer-times: expected no --clip"), "{said}");
+}
+
 /// The seven parameters of the language model are four layers, of which the recurrent ones have the larger gradients.
 #[test]
 fn groups_that_compete_for_k_end_with_the_same_parameters_on_all_ranks() {

@@ -42,7 +42,7 @@ mod error;
 mod planner;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ pub use watch::with_values;
 
 pub use planner::Expected;
 
-use planner::{Measured, Planner};
+use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.
@@ -80,6 +80,31 @@ pub struct Overlap<'s> {
     /// The parameters of each layer in the order in which backpropagation finishes them, and the layers' groups; from the first
     /// loss on.
     layers: Option<(Vec<Vec<usize>>, Planner)>,
+    /// What the last steps took here, [`RECENT`] at most.
+    recent: VecDeque<Measured>,
+}
+
+/// Steps whose times are kept.
+const RECENT: usize = 128;
+
+/// What the passes of a step take on this rank, in seconds: medians of the last 128 steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PassTimes {
+    /// From the first parameter that is watched to the backward pass.
+    pub forward: f64,
+    /// The layers, in the order in which backpropagation finishes them.
+    pub layers: Vec<LayerTime>,
+}
+
+/// What the backward pass of a layer takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerTime {
+    /// The names of its parameters.
+    pub parameters: Vec<String>,
+    /// Entries of all of them.
+    pub entries: usize,
+    /// From when the layer before was finished, in seconds.
+    pub seconds: f64,
 }
 
 impl<'s> Overlap<'s> {
@@ -117,6 +142,7 @@ impl<'s> Overlap<'s> {
             since: None,
             handed: None,
             layers: None,
+            recent: VecDeque::new(),
         })
     }
 
@@ -305,6 +331,10 @@ impl<'s> Overlap<'s> {
             under_way: gradients.times().under_way.as_secs_f64(),
             iteration,
         };
+        if !finished.is_empty() {
+            self.recent.truncate(RECENT - 1);
+            self.recent.push_front(measured.clone());
+        }
         let Some(method) = method(&gradients, self.sparsity) else { return Ok(update) };
         if planner.conclude(self.session, &method, measured)? {
             let (layers, grouping) = (layers.clone(), planner.grouping().clone());
@@ -350,6 +380,19 @@ impl<'s> Overlap<'s> {
     /// What a step takes by the plan, once there is one: none with a strategy that needs no times, or a single worker.
     pub fn expected(&self) -> Option<Expected> {
         self.layers.as_ref().and_then(|(_, planner)| planner.expected())
+    }
+
+    /// What the passes take, once a step was taken by [`backward`](Self::backward).
+    pub fn pass_times(&self) -> Option<PassTimes> {
+        let (layers, _) = self.layers.as_ref().filter(|_| !self.recent.is_empty())?;
+        let over = |of: &dyn Fn(&Measured) -> f64| median(self.recent.iter().map(of).collect());
+        let layer = |(number, layer): (usize, &Vec<usize>)| LayerTime {
+            parameters: layer.iter().map(|&position| self.parameters[position].0.clone()).collect(),
+            entries: layer.iter().map(|&position| self.parameters[position].1.elem_count()).sum(),
+            seconds: over(&|step| step.layers[number]),
+        };
+        let layers = layers.iter().enumerate().map(layer).collect();
+        Some(PassTimes { forward: over(&|step| step.forward), layers })
     }
 
     /// Ends the job on all ranks, unless it has failed already.

@@ -367,7 +367,7 @@ fn spread(method: &Method, n: usize) -> Method {
 }
 
 /// The median, of two in the middle the lower one; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }

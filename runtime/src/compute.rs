@@ -152,3 +152,52 @@ pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
     let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
     said.unwrap_or("no message")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::mailbox;
+
+    /// Fills the queue while the threads are held up, says for how long the next task waited, and on which threads tasks ran.
+    fn overfill() -> (Duration, Vec<String>) {
+        let (mailbox, _commands, _bell) = mailbox::mailbox();
+        let compute = Compute::new(mailbox);
+        let gate = Arc::new(Mutex::new(()));
+        let (names, ran) = mpsc::channel();
+        let task = || -> Task {
+            let (gate, names) = (Arc::clone(&gate), names.clone());
+            Box::new(move || {
+                drop(gate.lock());
+                names.send(thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            })
+        };
+        let held = gate.lock().unwrap();
+        compute.queue();
+        let threads = compute.queue().waiting().threads;
+        for _ in 0..WAITING + threads {
+            compute.submit(task());
+        }
+        assert!(compute.offer(task()).is_err(), "the queue is full");
+        let last = task();
+        let blocked = thread::scope(|scope| {
+            let submitted = scope.spawn(|| compute.submit(last));
+            thread::sleep(Duration::from_millis(20));
+            drop(held);
+            submitted.join().unwrap()
+        });
+        let names = ran.iter().take(WAITING + threads + 1).collect();
+        (blocked, names)
+    }
+
+    /// A trainer that brings more than is done waits, and learns how long; none of it is done on its own thread.
+    #[test]
+    fn a_full_queue_holds_up_who_brings_more() {
+        // The thread that submits may begin when the others have gone on already.
+        let (blocked, names) =
+            (0..10).map(|_| overfill()).find(|(blocked, _)| !blocked.is_zero()).expect("it waited once");
+        assert!(blocked < Duration::from_secs(5), "{blocked:?}");
+        assert!(names.iter().all(|name| name.starts_with("gleaner-work-")), "{names:?}");
+    }
+}

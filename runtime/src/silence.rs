@@ -3,7 +3,8 @@
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
 //! link: nothing comes. Both ends may live, and each would name the other. So one rank judges by what it hears itself:
 //!
-//! - a rank that hears none of its peers, of two or more, is cut off itself, though it may hear some again a moment later;
+//! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the time-out
+//!   and one of them not since, because connections that were cut go on one by one;
 //! - of the two ends of a silent link, the one that the judge does not hear has failed;
 //! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
 //!
@@ -11,6 +12,17 @@
 //! for itself.
 
 use std::time::Duration;
+
+/// What a rank hears of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// A sign of life, lately.
+    Heard,
+    /// Nothing, since it heard no rank at all.
+    SinceDeaf,
+    /// Nothing.
+    Silent,
+}
 
 /// A link on which nothing has come for the whole time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +64,12 @@ impl Silence {
         self,
         this: u32,
         peers: &[u32],
-        hears: impl Fn(u32) -> bool,
+        hearing: impl Fn(u32) -> Hearing,
         timeout: Duration,
     ) -> (u32, String) {
         let Self { at, from } = self;
         let seconds = timeout.as_secs_f64();
-        if peers.len() > 1 && !peers.iter().any(|&peer| hears(peer)) {
-            let peers = peers.len();
-            let reason = format!(
-                "no sign of life reached it from any of {peers} ranks for {seconds:.1} s: it was cut off"
-            );
-            return (this, reason);
-        }
+        let hears = |rank: u32| hearing(rank) == Hearing::Heard;
         if hears(at) && hears(from) {
             let (low, high) = (at.min(from), at.max(from));
             let reason = format!(
@@ -73,6 +79,20 @@ impl Silence {
             return (high, reason);
         }
         let failed = if hears(from) { at } else { from };
+        let (others, hears_any) = (peers.len(), peers.iter().any(|&peer| hears(peer)));
+        if others > 1 && !hears_any {
+            let reason = format!(
+                "no sign of life reached it from any of {others} ranks for {seconds:.1} s: it was cut off"
+            );
+            return (this, reason);
+        }
+        if others > 1 && hearing(failed) == Hearing::SinceDeaf {
+            let reason = format!(
+                "no sign of life reached it from any of {others} ranks for a while, and from rank {failed} not for {seconds:.1} s: \
+                 it was cut off"
+            );
+            return (this, reason);
+        }
         let reason = format!(
             "no sign of life from it for {seconds:.1} s: it hangs, was stopped, or its network is cut"
         );
@@ -102,7 +122,8 @@ mod tests {
                 let judge = if passed_on { 0 } else { at };
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);
-                verdicts.push((at, silence.judge(judge, &peers, hears, Duration::from_secs(1)).0));
+                let hearing = |rank| if hears(rank) { Hearing::Heard } else { Hearing::Silent };
+                verdicts.push((at, silence.judge(judge, &peers, hearing, Duration::from_secs(1)).0));
             }
         }
         verdicts

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gleaner_transport::Peer;
 
 use crate::failure::Failure;
-use crate::silence::Silence;
+use crate::silence::{Hearing, Silence};
 use crate::tag::Topic;
 
 /// What happened.
@@ -76,8 +76,10 @@ pub(crate) struct Worker {
     suspected: Option<(Failure, Instant)>,
     /// The first link that fell silent, as far as this worker knows, and when to say who is to blame.
     silence: Option<(Silence, Instant)>,
-    /// Whether this worker heard none of its peers when a link fell silent: those that it hears again tell it nothing.
-    was_cut_off: bool,
+    /// When it last heard any peer.
+    heard: Option<Instant>,
+    /// Since when it then heard none for half the time-out: one that it has not heard again since may be well.
+    deaf_since: Option<Instant>,
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
     failed: Option<Failure>,
@@ -125,7 +127,8 @@ impl Worker {
             ties: BTreeMap::new(),
             suspected: None,
             silence: None,
-            was_cut_off: false,
+            heard: None,
+            deaf_since: None,
             failing: None,
             failed: None,
             leaving: None,
@@ -153,6 +156,10 @@ impl Worker {
     pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
         if let Some(tie) = self.ties.get_mut(&peer) {
             tie.heard = Some(now);
+            let before = self.heard.replace(now);
+            if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
+                self.deaf_since = Some(before);
+            }
         }
     }
 
@@ -183,6 +190,7 @@ impl Worker {
             }
             Event::Up(peer) => {
                 let was = self.ties.insert(peer, Tie { heard: Some(now), is_up: true, ..Tie::default() });
+                self.hear(peer, now);
                 // All that were known before have been told.
                 if was.is_none() {
                     self.greet(peer);
@@ -231,12 +239,7 @@ impl Worker {
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant) {
-        let overdue = self.overdue(now);
-        if !overdue.is_empty() {
-            let stayed = self.stayed();
-            self.was_cut_off |= stayed.len() > 1 && !stayed.iter().any(|&rank| self.hears(rank, now));
-        }
-        for peer in overdue {
+        for peer in self.overdue(now) {
             if let Some(tie) = self.ties.get_mut(&peer) {
                 // Nobody waits until it has read what is written to it. Last words may still reach it.
                 tie.is_silent = true;
@@ -248,8 +251,11 @@ impl Worker {
             self.fail(failure, now);
         }
         if let Some((silence, _)) = self.silence.take_if(|(_, until)| *until <= now) {
-            let hears = |rank| rank == self.rank || !self.was_cut_off && self.hears(rank, now);
-            let (rank, reason) = silence.judge(self.rank, &self.stayed(), hears, self.timeout);
+            // Who left in peace says nothing any more, and that means nothing.
+            let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
+            let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
+            let hearing = |rank| self.hearing_of(rank, now);
+            let (rank, reason) = silence.judge(self.rank, &peers, hearing, self.timeout);
             self.fail(Failure { rank, step: self.step, reason }, now);
         }
         self.end(now);
@@ -269,15 +275,16 @@ impl Worker {
         self.ties.keys().copied().collect()
     }
 
-    /// Those that have not left in peace: who has says nothing any more, and that means nothing.
-    fn stayed(&self) -> Vec<u32> {
-        self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left).map(|(peer, _)| peer.0).collect()
-    }
-
     /// Whether a rank gave a sign of life lately: in half the time-out, a peer that lives gives three.
-    fn hears(&self, rank: u32, now: Instant) -> bool {
+    fn hearing_of(&self, rank: u32, now: Instant) -> Hearing {
         let heard = self.ties.get(&Peer(rank)).and_then(|tie| tie.heard);
-        rank == self.rank || heard.is_some_and(|heard| now.duration_since(heard) < self.timeout / 2)
+        if rank == self.rank || heard.is_some_and(|heard| now.duration_since(heard) < self.timeout / 2) {
+            Hearing::Heard
+        } else if self.deaf_since.is_some_and(|deaf| heard <= Some(deaf)) {
+            Hearing::SinceDeaf
+        } else {
+            Hearing::Silent
+        }
     }
 
     fn has_failed(&self) -> bool {

@@ -68,13 +68,14 @@ pub struct Told {
 }
 
 /// A file of layers as JSON.
-#[derive(Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub struct File {
     /// The forward pass, in seconds.
     #[serde(default)]
-    forward: Option<f64>,
-    layers: Vec<Told>,
+    pub forward: Option<f64>,
+    /// In the order in which backpropagation finishes them.
+    pub layers: Vec<Told>,
 }
 
 /// What is planned for.

@@ -115,6 +115,9 @@ pub struct TrainArgs {
     /// .svg, draw a step of it
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
+    /// Write what the passes of each layer took at rank 0, as gleaner merge-plan --layers and gleaner simulate --layers take it
+    #[arg(long, value_name = "FILE")]
+    pub layer_times: Option<PathBuf>,
     /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
@@ -159,6 +162,8 @@ pub struct Settings {
     pub record: Option<PathBuf>,
     /// Where rank 0 writes the timeline to.
     pub timeline: Option<PathBuf>,
+    /// Where rank 0 writes what layers took to.
+    pub layer_times: Option<PathBuf>,
 }
 
 impl TrainArgs {
@@ -199,6 +204,13 @@ impl TrainArgs {
                 found: merge.into(),
             });
         }
+        if clip > 0.0 && self.layer_times.is_some() {
+            return Err(TrainError::Setting {
+                option: "--layer-times",
+                expected: "no --clip, beside which all gradients are taken from the backward pass at once",
+                found: format!("--clip {clip}"),
+            });
+        }
         let settings = Settings {
             source,
             model,
@@ -218,6 +230,7 @@ impl TrainArgs {
             resume: self.resume,
             record: self.record.clone(),
             timeline: self.timeline.clone(),
+            layer_times: self.layer_times.clone(),
         };
         self.check(&settings)?;
         Ok(settings)

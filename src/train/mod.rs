@@ -24,7 +24,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::crew::{self, Display, Role};
+use crate::merge_plan::layers::{File, Told};
 use crate::report;
+use gleaner_candle::{LayerTime, PassTimes};
 use gleaner_testbed::quantity;
 
 pub use arguments::TrainArgs;
@@ -43,10 +45,11 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
     drop(display);
     if let Some(summary) = summary {
         let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
-        // Of a run whose timeline cannot be written, the rest is not lost.
+        // Of a run whose files cannot be written, the rest is not lost.
         let written = args.timeline.as_deref().map(|file| write_timeline(file, &summary)).transpose();
+        let layers = args.layer_times.as_deref().map(|file| write_layer_times(file, &summary)).transpose();
         report::print(&text)?;
-        written?;
+        written.and(layers)?;
     }
     Ok(0)
 }
@@ -61,6 +64,18 @@ fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
         format!("{}, {} groups by {}, {}", summary.model, summary.groups, summary.merge, summary.method);
     let picture = picture::svg(&heading, trace)?;
     Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
+}
+
+/// As layers are read elsewhere.
+fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+    let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
+    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| Told {
+        name: parameters.join(" + "),
+        entries: *entries,
+        seconds: Some(*seconds),
+    };
+    let told = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
+    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(told)))?)
 }
 
 fn shown(progress: &Progress) -> crew::Progress {

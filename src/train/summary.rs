@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use gleaner_algorithms::{Method, Sparsity};
+use gleaner_candle::PassTimes;
 
 /// How far a run is; given to the caller of worker 0 at most ten times a second.
 #[derive(Clone, Debug)]
@@ -99,6 +100,9 @@ pub struct Summary {
     /// At rank 0, what each worker did when, if it was recorded: a trace in the trace-event format.
     #[serde(skip)]
     pub timeline: Option<String>,
+    /// What the passes of each layer took on this rank.
+    #[serde(skip)]
+    pub pass_times: Option<PassTimes>,
 }
 
 /// An evaluation on held-out data.

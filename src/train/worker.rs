@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
         let (model, parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
-            "steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}",
+            "steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}",
             settings.steps,
             settings.lr,
             settings.lr_drops,
@@ -104,6 +104,7 @@ impl<'a> Run<'a> {
             settings.resume,
             settings.merge,
             settings.timeline.is_some(),
+            settings.layer_times.is_some(),
         );
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
@@ -130,7 +131,10 @@ impl<'a> Run<'a> {
         }
         let optimizer = Optimizer::new(&parameters, settings.momentum, settings.weight_decay);
         let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
-        let timeline = settings.timeline.as_deref().map(|file| begin_timeline(session, file)).transpose()?;
+        for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
+            expect_room(session, file)?;
+        }
+        let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
         let loss_curve = Vec::new();
         let first_step = 0;
         Ok(Run {
@@ -337,6 +341,7 @@ impl<'a> Run<'a> {
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
             parameters_digest: digest,
             timeline: None,
+            pass_times: self.overlap.pass_times(),
         })
     }
 
@@ -383,14 +388,13 @@ struct Worst {
     times: Times,
 }
 
-/// Begins to record, once rank 0 has seen that the file can be written.
-fn begin_timeline(session: &Session, file: &Path) -> Result<Timeline, TrainError> {
+/// Rank 0 sees now whether it can write a file at the end.
+fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
     let can_be_written = match session.rank() {
         0 => Staged::default().write(file, |_| Ok(())).map_err(TrainError::from),
         _ => Ok(()),
     };
-    all_can(session, can_be_written)?;
-    Ok(session.timeline()?)
+    all_can(session, can_be_written)
 }
 
 /// What must stay the same over workers, and over the interruptions of a run.

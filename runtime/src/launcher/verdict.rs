@@ -86,10 +86,15 @@ impl Record {
     }
 
     fn most_blamed(&self) -> Option<u32> {
-        // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause.
-        let is_rank_0_fine = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
+        // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause, unless
+        // most of the others do not reach it. Then its own word does not count.
+        let judges = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
+        let others = self.reports.iter().filter(|(by, _)| *by != 0);
+        let (against, with): (Vec<_>, Vec<_>) = others.partition(|(_, report)| report.rank == 0);
+        let is_cut_off = against.len() > with.len();
+        let counts = |by: u32, report: &Failure| if is_cut_off { by != 0 } else { report.rank != 0 };
         let mut blame: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (by, report) in self.reports.iter().filter(|(_, report)| report.rank != 0 || !is_rank_0_fine) {
+        for (by, report) in self.reports.iter().filter(|(by, report)| !judges || counts(*by, report)) {
             let voters = blame.entry(report.rank).or_default();
             if !voters.contains(by) {
                 voters.push(*by);
@@ -236,11 +241,23 @@ mod tests {
     #[test]
     fn rank_0_that_blames_another_is_not_blamed_by_those_who_do_not_reach_it() {
         let gone = "could not reach rank 0";
-        let reports = [(2, 0, None, gone), (3, 0, None, gone), (0, 2, None, "rank 2 did not come")];
+        let late = "rank 2 did not come";
+        let reports = [
+            (2, 0, None, gone),
+            (3, 0, None, gone),
+            (0, 2, None, late),
+            (1, 2, None, late),
+            (4, 2, None, late),
+        ];
         let (line_of_two, code) = line(&record(&[(2, 1), (0, 1), (3, 1)], &[], &reports));
         let own = "it says itself: rank 0 failed: could not reach rank 0";
         let expected = format!("rank 2 failed: rank 2 did not come; {own} (exit code 1)");
         assert_eq!((line_of_two, code), (expected, 1));
+        // If most of the others do not reach it, it is the one that is cut off.
+        let most = [&reports[..3], &[(5, 0, None, gone), (1, 2, None, late), (4, 2, None, late)]].concat();
+        let (line_of_most, code) = line(&record(&[(2, 1), (0, 1), (3, 1), (5, 1)], &[], &most));
+        let expected = format!("rank 0 failed: {gone}; it says itself: rank 2 failed: {late} (exit code 1)");
+        assert_eq!((line_of_most, code), (expected, 1));
         // One that is dead blames nobody.
         let (line, code) = line(&record(&[(0, 137), (2, 1), (3, 1)], &[], &reports[..2]));
         assert_eq!((line.as_str(), code), ("rank 0 failed: killed by signal 9 (SIGKILL)", 137));

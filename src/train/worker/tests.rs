@@ -44,6 +44,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         resume: false,
         record: None,
         timeline: None,
+        layer_times: None,
     }
 }
 
