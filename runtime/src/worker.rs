@@ -78,7 +78,7 @@ pub(crate) struct Worker {
     silence: Option<(Silence, Instant)>,
     /// When it last heard any peer.
     heard: Option<Instant>,
-    /// Since when it then heard none for half the time-out: one that it has not heard again since may be well.
+    /// Since when it then heard none, of two or more, for half the time-out: one that it has not heard again since may be well.
     deaf_since: Option<Instant>,
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
@@ -154,12 +154,16 @@ impl Worker {
 
     /// A peer gave a sign of life.
     pub(crate) fn hear(&mut self, peer: Peer, now: Instant) {
-        if let Some(tie) = self.ties.get_mut(&peer) {
-            tie.heard = Some(now);
-            let before = self.heard.replace(now);
-            if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
+        let before = self.heard.replace(now);
+        if let Some(before) = before.filter(|&before| now.duration_since(before) >= self.timeout / 2) {
+            // Of one link alone nobody can tell which end was cut off.
+            let quiet = |tie: &&Tie| !tie.has_left && tie.heard.is_some_and(|heard| heard <= before);
+            if self.ties.values().filter(quiet).count() > 1 {
                 self.deaf_since = Some(before);
             }
+        }
+        if let Some(tie) = self.ties.get_mut(&peer) {
+            tie.heard = Some(now);
         }
     }
 

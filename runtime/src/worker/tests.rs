@@ -347,6 +347,25 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
     }
 }
 
+/// A rank with one link hears nobody else, and opens links to others when that one falls silent.
+#[test]
+fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
+    let start = Instant::now();
+    let mut worker = Worker::new(4, 5, 0, TIMEOUT);
+    worker.handle(Event::Up(Peer(0)), start);
+    let silent = start + TIMEOUT;
+    worker.tick(silent);
+    for peer in [1, 2, 3] {
+        worker.handle(Event::Up(Peer(peer)), silent + TIMEOUT / 20);
+    }
+    worker.tick(silent + TIMEOUT / 2);
+    let failed = worker.actions().into_iter().find_map(|action| match action {
+        Action::Report(failure) => Some(failure.rank),
+        _ => None,
+    });
+    assert_eq!(failed, Some(0));
+}
+
 /// A goodbye is not silence: rank 0 left, rank 2 was stopped, and rank 3 must not take itself for the one that is cut off.
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {
