@@ -225,8 +225,8 @@ pub trait Collective: Debug + Send + Sync {
         (entries as u64, entries as u64)
     }
 
-    /// Within how many steps without gradients nothing waits any more, where values are told exactly and no sum cancels to
-    /// zero; None where that cannot be said.
+    /// Within how many steps without gradients nothing waits any more, where values are told exactly; None where that cannot
+    /// be said.
     fn drains_within(&self, shape: &Shape) -> Option<u64> {
         match &shape.selection {
             _ if !self.is_sparse() => Some(0),
