@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::collectives::Routine;
+use gleaner_algorithms::collectives::{COLLECTIVES, Routine};
 use gleaner_algorithms::{Block, Membership, Method, Rank};
 
 const WORKERS: u32 = 1024;
@@ -35,12 +35,13 @@ fn in_time(limit: Duration, mut work: impl FnMut()) -> bool {
 
 #[test]
 fn a_rank_of_a_thousand_is_ready_within_a_second() {
-    for method in Method::all() {
+    for method in COLLECTIVES {
+        // A method that is made anew has no proof yet in this process.
         let ready = in_time(Duration::from_secs(1), || {
             let membership = Membership::first(Rank(5), WORKERS);
-            Routine::new(method.clone(), membership, 14_728_266, 0).unwrap();
+            Routine::new(method(), membership, 14_728_266, 0).unwrap();
         });
-        assert!(ready, "{method}");
+        assert!(ready, "{}", method());
     }
 }
 
