@@ -165,8 +165,11 @@ fn sums(symbols: &Symbols, goal: &Goal, held: &[Store<Value>]) -> Result<Vec<boo
             }
         }
         whole.push(match sum {
-            Some((sum, ..)) if !rotates || block == Block(0) => count(symbols, goal, sum, block)?,
-            _ => whole.first().copied().unwrap_or(true),
+            // Rotations of rank 0 end with what it ends with.
+            _ if rotates && block != Block(0) => whole[0],
+            Some((sum, ..)) => count(symbols, goal, sum, block)?,
+            // Nobody ends with it, and no step discards a slot: nobody has brought anything.
+            None => true,
         });
     }
     Ok(whole)

@@ -164,8 +164,7 @@ impl<T: Element> Context<T> {
     /// no entries.
     fn contribution(&self, block: Block, range: Range<usize>) -> Cow<'_, [T]> {
         let own = &self.own(block)[range];
-        let whole = self.program.whole.get(block.index()).copied().unwrap_or(true);
-        if whole || !self.reduction.has_residual() {
+        if self.program.whole[block.index()] || !self.reduction.has_residual() {
             return Cow::Borrowed(own);
         }
         own.iter().map(|&value| if value == T::ZERO { -T::ZERO } else { value }).collect()
@@ -223,7 +222,7 @@ impl<T: Element> Values<T> {
                     tally.committed += entries.len() as f64;
                 }
                 Some(Held::Aligned(aligned)) => tally.committed += aligned.values.len() as f64,
-                Some(Held::Bag(_) | Held::Own(_)) if !run.program.whole.get(b).copied().unwrap_or(true) => {
+                Some(Held::Bag(_) | Held::Own(_)) if !run.program.whole[b] => {
                     tally.settled += run.block_len(block) as f64;
                 }
                 _ => {}

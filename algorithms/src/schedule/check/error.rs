@@ -1,6 +1,6 @@
 //! Why a set of schedules does not achieve its goal.
 
-use super::super::Slots;
+use super::super::{Fault, Slots};
 use crate::{Block, Rank};
 
 /// Why a set of schedules is refused.
@@ -93,6 +93,9 @@ pub enum CheckError {
         /// The block.
         block: Block,
     },
+    /// What the machine itself refuses.
+    #[error(transparent)]
+    Fault(Fault),
     /// A contribution is lost or counted twice.
     #[error("the contribution of {rank} to {block} is counted {times} times; expected once")]
     Counted {

@@ -183,11 +183,7 @@ impl From<Fault> for CheckError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Nowhere { rank, step, slots } => CheckError::Nowhere { rank, step, slots },
-            // No work is handed out on symbols.
-            Fault::Elsewhere => CheckError::Nobody,
-            Fault::Unexpected { rank, from } => {
-                CheckError::Unreceived { from, to: rank, slots: Slots::one(Block(0)) }
-            }
+            fault => CheckError::Fault(fault),
         }
     }
 }

@@ -85,7 +85,7 @@ impl<T: Element> Values<T> {
                 Some(Held::Aligned(_) | Held::Proposal(..)) | None => Bag::empty().into(),
             };
             carried.note = Some(match note {
-                Note::Cut(_) => Arc::from([cuts.get(place.block.index()).copied().unwrap_or_default()]),
+                Note::Cut(_) => Arc::from([cuts[place.block.index()]]),
                 Note::Seen => Arc::from([carried.seen as u64]),
             });
             *store.at(place) = Some(Held::Bag(carried));
