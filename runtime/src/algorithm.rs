@@ -136,7 +136,7 @@ impl<T: Element> Algorithm<T> {
                 Ok(Some(Progress::Finished)) => return self.exchanged(group, execution, io),
                 Ok(Some(Progress::Work(work))) => {
                     let work = move |execution: &mut Execution<T>, _: &mut _| {
-                        execution.complete(work.run());
+                        execution.complete(work.run()?);
                         Ok(())
                     };
                     return self.hand_over(group, execution, What::Select, work, io);
@@ -190,7 +190,7 @@ impl<T: Element> Algorithm<T> {
         let clock = Instant::now();
         let progress = loop {
             match execution.advance(&mut outbox)? {
-                Progress::Work(work) if work.entries() <= INLINE => execution.complete(work.run()),
+                Progress::Work(work) if work.entries() <= INLINE => execution.complete(work.run()?),
                 other => break other,
             }
         };

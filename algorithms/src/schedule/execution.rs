@@ -226,7 +226,7 @@ impl<T: Element> Execution<T> {
     pub fn go_on(&mut self, outbox: &mut Vec<Outgoing>) -> Result<Option<Rank>, ExecutionError> {
         loop {
             match self.advance(outbox)? {
-                Progress::Work(work) => self.complete(work.run()),
+                Progress::Work(work) => self.complete(work.run()?),
                 Progress::Waiting(from) => return Ok(Some(from)),
                 Progress::Working => return Err(Fault::Elsewhere.into()),
                 Progress::Finished => return Ok(None),

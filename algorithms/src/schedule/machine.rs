@@ -106,6 +106,14 @@ pub enum Fault {
     /// Work that was handed out and is not back, where nothing else can be done.
     #[error("work that was handed out is not back yet; expected it to be done first")]
     Elsewhere,
+    /// A choice of entries that was never proposed.
+    #[error(
+        "{rank} keeps entries that are drawn at random; what is drawn can only be proposed, and kept by aligning to it"
+    )]
+    Drawn {
+        /// Who keeps them.
+        rank: Rank,
+    },
     /// A message that is not waited for.
     #[error("{rank} receives a message from {from} that it does not wait for")]
     Unexpected {

@@ -294,7 +294,7 @@ fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag
             Progress::Working => {
                 let some = random.below(works[w].len());
                 let work = works[w].swap_remove(some);
-                runs[w].complete(std::thread::spawn(|| work.run()).join().unwrap());
+                runs[w].complete(std::thread::spawn(|| work.run()).join().unwrap().unwrap());
             }
             Progress::Waiting(from) => {
                 if let Some(payload) = mail.get_mut(&(from, w)).and_then(VecDeque::pop_front) {

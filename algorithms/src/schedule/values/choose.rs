@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::keep::{Candidates, OwnTop, Searched, above, jointly, overlaid, own_top, without};
-use super::super::{Holders, Place, Rule, Tally};
+use super::super::{Fault, Holders, Place, Rule, Tally};
 use super::work::{Input, Left};
 use super::{Carried, Context, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
@@ -23,9 +23,14 @@ pub(super) struct Outcome<T: Element> {
 
 impl<T: Element> Context<T> {
     /// Applies a rule to each slot, or to all together. What they held is gone from them.
-    pub(super) fn choose(&self, slots: &mut [Input<T>], rule: &Rule, tally: &mut Tally) -> Vec<Outcome<T>> {
+    pub(super) fn choose(
+        &self,
+        slots: &mut [Input<T>],
+        rule: &Rule,
+        tally: &mut Tally,
+    ) -> Result<Vec<Outcome<T>>, Fault> {
         let turn = self.memory.steps;
-        match rule {
+        Ok(match rule {
             Rule::By(selection) => self.by(slots, selection),
             Rule::Jointly(k) => self.together(slots, tally, T::from_f64(f64::MAX), |sources| {
                 let (chosen, threshold) = jointly(sources, *k);
@@ -46,9 +51,10 @@ impl<T: Element> Context<T> {
                 let learnt = self.memory.read(*register).round().max(0.0) as usize;
                 self.each(slots, tally, |block| Some(learnt.min(most.at(turn, block) as usize)))
             }
+            Rule::Every | Rule::Dense => self.each(slots, tally, |_| None),
             // What is drawn is only proposed, and `blindly`.
-            Rule::Every | Rule::Dense | Rule::Random(_) => self.each(slots, tally, |_| None),
-        }
+            Rule::Random(_) => return Err(Fault::Drawn { rank: self.program.schedule.rank }),
+        })
     }
 
     /// Keeps so many of the largest of each slot by itself, or all that there are.

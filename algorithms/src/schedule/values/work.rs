@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::keep::Candidates;
 use super::super::{Holders, Place, Rule, Slots, Store, Tally};
 use super::choose::Outcome;
-use super::{Context, Fate, Held, OwnChoice, Values};
+use super::{Context, ExecutionError, Fate, Held, OwnChoice, Values};
 use crate::Element;
 use crate::bag::{Bag, Coding, Entries};
 
@@ -205,12 +205,15 @@ impl<T: Element> Work<T> {
     }
 
     /// Does it.
-    pub fn run(self) -> Done<T> {
+    ///
+    /// # Errors
+    /// A rule that can only be proposed by, which no checked program keeps by.
+    pub fn run(self) -> Result<Done<T>, ExecutionError> {
         let Self { run, mut slots, rule, purpose } = self;
         let mut tally = Tally::default();
         let untouched = matches!(slots.first(), Some(Input { held: Some(Held::Own(o)), .. }) if o.is_empty());
         let notes: Vec<_> = slots.iter().map(Input::note).collect();
-        let chosen = run.choose(&mut slots, &rule, &mut tally);
+        let chosen = run.choose(&mut slots, &rule, &mut tally)?;
         let own = untouched.then(|| OwnChoice {
             entries: chosen.iter().map(|chosen| chosen.kept.len()).sum(),
             smallest: smallest(&chosen),
@@ -232,7 +235,7 @@ impl<T: Element> Work<T> {
             };
             outputs.push(Output { place, held, left, candidates });
         }
-        Done { slots: outputs, tally, own }
+        Ok(Done { slots: outputs, tally, own })
     }
 }
 
@@ -250,4 +253,36 @@ impl<T: Element> Input<T> {
 fn smallest<T: Element>(chosen: &[Outcome<T>]) -> f64 {
     let magnitudes = chosen.iter().flat_map(|chosen| &chosen.kept.values).map(|v| v.to_f64().abs());
     magnitudes.reduce(f64::min).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Execution, Fault, Program, Schedule, Step, check};
+    use super::*;
+    use crate::{Allotment, Partition, Rank};
+
+    /// No checked program keeps what is drawn. One that does all the same keeps nothing else in its place.
+    #[test]
+    fn what_is_drawn_is_not_kept() {
+        let rule = |drawn: bool| {
+            let two: Allotment = vec![2].into();
+            if drawn { Rule::Random(two) } else { Rule::Top(two) }
+        };
+        let schedule = |drawn| Schedule {
+            rank: Rank(0),
+            workers: 1,
+            partition: Partition::even(9, 1),
+            lanes: 1,
+            lane: 0,
+            steps: vec![Step::Keep { slots: Slots::range(0, 1), rule: rule(drawn), coding: Coding::Exact }],
+        };
+        assert!(check([schedule(true)]).is_err());
+        let checked = check([schedule(false)]).unwrap().program(Rank(0));
+        for (drawn, expected) in [(false, Ok(None)), (true, Err(Fault::Drawn { rank: Rank(0) }.into()))] {
+            let program = Program { schedule: Arc::new(schedule(drawn)), ..checked.clone() };
+            let accumulator = Arc::new((0..9).map(|i| i as f32).collect());
+            let mut execution = Execution::new(Arc::new(program), accumulator, vec![Candidates::default()]);
+            assert_eq!(execution.go_on(&mut Vec::new()), expected);
+        }
+    }
 }
