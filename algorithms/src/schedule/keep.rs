@@ -193,14 +193,19 @@ impl<T: Element> Pool<T> {
     }
 
     /// The k largest; 2k is less than 2^32, as is the length of each slot.
-    fn top(mut self, k: usize) -> Pooled<T> {
+    fn top(self, k: usize) -> Pooled<T> {
+        self.top_within(k, u32::MAX as usize)
+    }
+
+    /// The same where so many entries can be numbered: no fewer than 2k or than a slot has.
+    fn top_within(mut self, k: usize, most: usize) -> Pooled<T> {
         let reached = self.reached();
-        let longer = self.entries.iter().map(Entries::len).sum::<usize>() > u32::MAX as usize;
+        let longer = self.entries.iter().map(Entries::len).sum::<usize>() > most;
         if longer && self.entries.len() > 1 {
             // What is among the k largest of all is so in its half.
             let half = self.entries.split_off(self.entries.len() / 2);
             let halves = [std::mem::take(&mut self.entries), half];
-            let kept = |entries| Pool { entries, threshold: self.threshold }.top(k).kept;
+            let kept = |entries| Pool { entries, threshold: self.threshold }.top_within(k, most).kept;
             self.entries = halves.into_iter().flat_map(kept).collect();
         }
         let values: Vec<T> = self.entries.iter().flat_map(|e| &e.values).copied().collect();
@@ -315,6 +320,31 @@ mod tests {
             prop_assert_eq!(&top.kept, &oracle(&whole, &overlay.indices, k as usize));
             let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
             prop_assert_eq!(top.settled, settled);
+        }
+
+        /// Of more entries than can be numbered, each half gives its k largest, and these are chosen from: again and again.
+        #[test]
+        fn a_long_pool_gives_what_one_vector_does(
+            slots in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(0.0f32), Just(1.0f32), -3.0f32..3.0], 0..=8), 0..9),
+            k in 0usize..=4,
+            threshold in 0.0f32..3.0,
+        ) {
+            let pool = || Pool { entries: slots.iter().map(|slot| (0..).zip(slot.iter().copied()).collect()).collect(), threshold };
+            let all = slots.concat();
+            let every: Vec<u32> = (0..all.len() as u32).collect();
+            let largest = oracle(&all, &every, k);
+            let mut end = 0;
+            let expected: Vec<Entries> = slots.iter().map(|slot| {
+                let start = end;
+                end += slot.len() as u32;
+                largest.iter().filter(|(i, _)| (start..end).contains(i)).map(|(i, v)| (i - start, v)).collect()
+            }).collect();
+            for most in [8, usize::MAX] {
+                let Pooled { kept, smallest, reached } = pool().top_within(k, most);
+                prop_assert_eq!(&kept, &expected, "where {} can be numbered", most);
+                prop_assert_eq!(smallest, largest.values.iter().map(|v| v.abs()).reduce(f32::min).unwrap_or(0.0));
+                prop_assert_eq!(reached, all.iter().filter(|v| **v != 0.0 && v.abs() >= threshold).count());
+            }
         }
     }
 }
