@@ -348,17 +348,14 @@ mod tests {
                 | Step::Split { slots }
                 | Step::Annotate { slots, .. } => {
                     for other in others(*slots) {
-                        let mut step = step.clone();
-                        match &mut step {
-                            Step::Exchange { .. } => {}
-                            Step::Keep { slots, .. }
-                            | Step::Propose { slots, .. }
-                            | Step::Align { slots, .. }
-                            | Step::Sum { slots }
-                            | Step::Split { slots }
-                            | Step::Annotate { slots, .. } => *slots = other,
-                        }
-                        with(step);
+                        with(step.renamed(|rank| rank, |_| other));
+                    }
+                    if let Step::Annotate { slots, note } = *step {
+                        let others: &[Note] = match note {
+                            Note::Seen => &[Note::Cut(schedule.workers)],
+                            Note::Cut(parts) => &[Note::Seen, Note::Cut(parts - 1), Note::Cut(parts + 1)],
+                        };
+                        others.iter().for_each(|&note| with(Step::Annotate { slots, note }));
                     }
                 }
             }

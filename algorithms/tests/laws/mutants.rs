@@ -3,7 +3,9 @@
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::{Sag, SparDl};
-use gleaner_algorithms::schedule::{After, How, Lanes, Memory, Register, Rule, Schedule, Slots, Step};
+use gleaner_algorithms::schedule::{
+    After, How, Lanes, Memory, Note, Register, Rule, Schedule, Slots, Step, check,
+};
 use gleaner_algorithms::selectors::{Selection, Selector};
 use gleaner_algorithms::{Allotment, Block, Rank};
 
@@ -83,13 +85,17 @@ fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
     let elsewhere = |slots, with: &dyn Fn(Slots) -> Step| {
         other_slots(slots, blocks).into_iter().map(with).collect::<Vec<Step>>()
     };
-    match *step {
-        Step::Sum { slots } => return elsewhere(slots, &|slots| Step::Sum { slots }),
-        Step::Split { slots } => return elsewhere(slots, &|slots| Step::Split { slots }),
-        Step::Annotate { slots, note } => return elsewhere(slots, &|slots| Step::Annotate { slots, note }),
-        _ => {}
-    }
-    let Step::Exchange { sends, receives } = step else { return Vec::new() };
+    let (sends, receives) = match step {
+        // Of these see `other_selections`.
+        Step::Keep { .. } | Step::Propose { .. } | Step::Align { .. } => return Vec::new(),
+        Step::Sum { slots } => return elsewhere(*slots, &|slots| Step::Sum { slots }),
+        Step::Split { slots } => return elsewhere(*slots, &|slots| Step::Split { slots }),
+        Step::Annotate { slots, note } => {
+            let others = elsewhere(*slots, &|slots| Step::Annotate { slots, note: *note });
+            return others.into_iter().chain(other_notes(step, blocks)).collect();
+        }
+        Step::Exchange { sends, receives } => (sends, receives),
+    };
     let others = |rank: Rank| (0..=workers).map(Rank).filter(move |&r| r != rank);
     let mut steps = Vec::new();
     for i in 0..sends.len() {
@@ -121,19 +127,35 @@ fn other_exchanges(step: &Step, workers: u32, blocks: u32) -> Vec<Step> {
     steps
 }
 
+/// Every version of a note that tells something else.
+fn other_notes(step: &Step, blocks: u32) -> Vec<Step> {
+    let &Step::Annotate { slots, note } = step else { return Vec::new() };
+    let others = match note {
+        Note::Seen => vec![Note::Cut(blocks), Note::Cut(blocks + 1)],
+        Note::Cut(parts) => vec![Note::Seen, Note::Cut(parts - 1), Note::Cut(parts + 1)],
+    };
+    others.into_iter().map(|note| Step::Annotate { slots, note }).collect()
+}
+
 /// Every version of a selection with other slots, another k, or all entries.
 fn other_selections(step: &Step, blocks: u32) -> Vec<Step> {
-    if let &Step::Align { slots, coding } = step {
-        return other_slots(slots, blocks).into_iter().map(|slots| Step::Align { slots, coding }).collect();
-    }
-    let (Step::Keep { slots, rule, .. } | Step::Propose { slots, rule }) = step else { return Vec::new() };
-    let with = |slots: Slots, rule: Rule| match *step {
-        Step::Keep { coding, .. } => Step::Keep { slots, rule, coding },
-        _ => Step::Propose { slots, rule },
+    let versions = |slots: Slots, rule: &Rule, with: &dyn Fn(Slots, Rule) -> Step| -> Vec<Step> {
+        let elsewhere = other_slots(slots, blocks).into_iter().map(|slots| with(slots, rule.clone()));
+        let others = other_rules(rule, slots, blocks).into_iter().map(|rule| with(slots, rule));
+        elsewhere.chain(others).collect()
     };
-    let elsewhere = other_slots(*slots, blocks).into_iter().map(|slots| with(slots, rule.clone()));
-    let others = other_rules(rule, *slots, blocks).into_iter().map(|rule| with(*slots, rule));
-    elsewhere.chain(others).collect()
+    match step {
+        Step::Keep { slots, rule, coding } => {
+            versions(*slots, rule, &|slots, rule| Step::Keep { slots, rule, coding: *coding })
+        }
+        Step::Propose { slots, rule } => versions(*slots, rule, &|slots, rule| Step::Propose { slots, rule }),
+        Step::Align { slots, coding } => {
+            let elsewhere = other_slots(*slots, blocks).into_iter();
+            elsewhere.map(|slots| Step::Align { slots, coding: *coding }).collect()
+        }
+        // Of these see `other_exchanges`.
+        Step::Exchange { .. } | Step::Sum { .. } | Step::Split { .. } | Step::Annotate { .. } => Vec::new(),
+    }
 }
 
 /// Every version of a rule with another k, and for proposals all entries.
@@ -276,6 +298,33 @@ fn wrong_edges_and_slots_are_refused_or_change_no_bit() {
         assert!(tally.refused > 100, "{name}: too few to mean anything");
         assert_eq!(tally.other, 0, "{name}: an edge or slot changed the result and was accepted");
     }
+}
+
+/// What one worker tells otherwise than the others is refused. What all tell otherwise, they learn alike.
+#[test]
+fn other_notes_are_refused() {
+    let (mut alone, mut of_all) = (0, 0);
+    for (name, originals) in originals() {
+        for Original { schedules, .. } in originals {
+            let versions: Vec<Vec<Vec<Step>>> =
+                schedules.iter().map(|schedule| with_each(schedule, other_notes)).collect();
+            for (rank, steps) in
+                versions.iter().enumerate().flat_map(|(r, all)| all.iter().map(move |s| (r, s)))
+            {
+                let mut mutant = schedules.clone();
+                mutant[rank].steps.clone_from(steps);
+                assert!(check(mutant).is_err(), "{name}, P {}: rank {rank} alone", schedules.len());
+                alone += 1;
+            }
+            for number in 0..versions.iter().map(Vec::len).min().unwrap() {
+                let mut mutant = schedules.clone();
+                let each = mutant.iter_mut().zip(&versions);
+                each.for_each(|(schedule, all)| schedule.steps.clone_from(&all[number]));
+                of_all += usize::from(check(mutant).is_err());
+            }
+        }
+    }
+    assert!(alone > 50 && of_all > 20, "{alone} of one worker, {of_all} of all");
 }
 
 /// A selection more, less or elsewhere may still be an all-reduce; then both laws hold (`lawful_bits` looks).
