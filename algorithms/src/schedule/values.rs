@@ -2,23 +2,21 @@
 
 mod agreement;
 mod choose;
-mod lanes;
+mod notes;
 mod receive;
 mod send;
+mod steps;
 mod work;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
 use super::keep::Candidates;
-use super::machine::{Arrival, Did, Reader, Works};
-use super::{Memory, Note, Place, Program, Rule, Send, Slots, Store, Tally};
+use super::{Memory, Place, Program, Store, Tally};
 use crate::bag::wire::{Decoder, Encoded};
-use crate::bag::{Bag, Coding, Dense, Entries, Rounded};
+use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
 
 pub use work::{Done, Work};
@@ -267,71 +265,4 @@ impl<T: Element> Values<T> {
             entries_received: self.entries_received,
         }
     }
-}
-
-impl<T: Element> Reader for Values<T> {
-    type Held = Held<T>;
-    type Message = Bytes;
-    type Work = Work<T>;
-    type Error = ExecutionError;
-
-    fn keep(
-        &mut self,
-        store: &mut Store<Held<T>>,
-        at: usize,
-        slots: Slots,
-        rule: &Rule,
-        coding: Coding,
-    ) -> Works<Self> {
-        Ok(self.choosing(store, at, slots, (rule, coding)))
-    }
-
-    fn propose(&mut self, store: &mut Store<Held<T>>, at: usize, slots: Slots, rule: &Rule) -> Works<Self> {
-        Ok(self.proposing(store, at, slots, rule))
-    }
-
-    fn align(&mut self, store: &mut Store<Held<T>>, at: usize, slots: Slots, coding: Coding) -> Did<Self> {
-        self.keep_proposed(store, at, slots, coding);
-        Ok(())
-    }
-
-    fn sum(&mut self, store: &mut Store<Held<T>>, _: usize, block: Block) -> Did<Self> {
-        self.add_lanes(store, block)
-    }
-
-    fn split(&mut self, store: &mut Store<Held<T>>, _: usize, block: Block) -> Did<Self> {
-        self.cut(store, block);
-        Ok(())
-    }
-
-    fn annotate(&mut self, store: &mut Store<Held<T>>, _: usize, slots: Slots, note: Note) -> Did<Self> {
-        self.tie(store, slots, note);
-        Ok(())
-    }
-
-    fn send(&mut self, store: &mut Store<Held<T>>, at: usize, send: &Send, round: u64) -> Did<Self> {
-        self.tell(store, at, send, round);
-        Ok(())
-    }
-
-    fn receive(
-        &mut self,
-        store: &mut Store<Held<T>>,
-        at: Arrival<'_>,
-        payload: Bytes,
-    ) -> Result<bool, ExecutionError> {
-        self.take_in(store, at, payload)
-    }
-
-    fn passed(&mut self, at: usize, _: u64, ended: u64) {
-        if !self.run.program.facts[at].receipts.is_empty() {
-            let before: u64 = self.words_by_round.iter().map(|(_, words)| words).sum();
-            self.words_by_round.push((ended, self.words_received - before));
-        }
-    }
-}
-
-/// The height of a balanced tree over so many bags, at least 1.
-pub(crate) fn levels(bags: usize) -> f64 {
-    f64::from(bags.next_power_of_two().trailing_zeros().max(1))
 }

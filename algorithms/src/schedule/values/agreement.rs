@@ -1,10 +1,10 @@
-//! Proposing indices, keeping what lies at them, and adding up values that travel without them.
+//! Indices that were proposed, and values that travel without them.
 
 use std::sync::Arc;
 
-use super::super::{Holders, How, Place, Slots, Store};
+use super::super::{Holders, How, Place, Store};
 use super::choose::{floats, of_floats};
-use super::{Aligned, Context, Fate, Held, Values};
+use super::{Aligned, Context, Held, Values};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::random;
 use crate::{Allotment, Block, Element, Reduction};
@@ -22,31 +22,6 @@ impl<T: Element> Aligned<T> {
 }
 
 impl<T: Element> Values<T> {
-    /// Keeps the worker's own values at what was proposed.
-    pub(super) fn keep_proposed(
-        &mut self,
-        store: &mut Store<Held<T>>,
-        at: usize,
-        slots: Slots,
-        coding: Coding,
-    ) {
-        let run = self.run.clone();
-        for (place, &stage) in store.places(slots).zip(&run.program.facts[at].stages) {
-            let (block, b) = (place.block, place.block.index());
-            let indices = proposed(store, block);
-            self.tally.sifted += indices.len() as f64;
-            let own = self.run.own(block);
-            let values = indices.iter().map(|&i| own[i as usize]).collect();
-            let rounded = Rounded::EXACT;
-            let aligned = Aligned { indices: indices.clone(), values, rounded, encoded: None };
-            let (aligned, errors) = run.rounded(aligned, coding, place, (stage, true));
-            self.fates[b] = Fate::Selected { indices: indices.to_vec(), errors, settled: Entries::default() };
-            self.intact[b] = false;
-            self.agreed[b] = Some(indices);
-            *store.at(place) = Some(Held::Aligned(aligned));
-        }
-    }
-
     /// Rounds what a slot holds if it is aligned, and says whether it is. This worker keeps its share of what was rounded
     /// away.
     pub(super) fn round_aligned(
@@ -134,7 +109,7 @@ impl<T: Element> Context<T> {
 }
 
 /// All indices that were proposed for a block, in whatever lane, each once.
-fn proposed<T: Element>(store: &Store<Held<T>>, block: Block) -> Arc<[u32]> {
+pub(super) fn proposed<T: Element>(store: &Store<Held<T>>, block: Block) -> Arc<[u32]> {
     let mut proposals = store.lanes_of(block).filter_map(|place| match store.get(place) {
         Some(Held::Proposal(indices, _)) => Some(indices),
         _ => None,

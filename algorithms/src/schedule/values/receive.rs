@@ -1,163 +1,63 @@
-//! Taking messages in: decoding, adding to what is held, and passing on what need not wait.
+//! What has come and was decoded: adding it to what is held, and passing on what need not wait.
 
-use std::sync::Arc;
+use bytes::{Bytes, BytesMut};
 
-use bytes::{Buf, Bytes, BytesMut};
-
-use super::super::{Arrival, Fault, How, NOTE, Place, Slots, Store};
+use super::super::{Arrival, Fault, How, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
-use crate::bag::wire::{self, DecodeError, Decoder, Part};
+use crate::bag::wire::{self, Part};
 use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
 
 impl<T: Element> Values<T> {
-    /// Takes in what came for a receive. Says whether that was all of it.
-    pub(super) fn take_in(
+    /// Takes in a part of what came for a place.
+    pub(super) fn take_part(
         &mut self,
         store: &mut Store<Held<T>>,
         at: Arrival<'_>,
-        mut payload: Bytes,
-    ) -> Result<bool, ExecutionError> {
-        let (receive, run) = (at.receive, self.run.clone());
-        let (from, facts) = (receive.from, &run.program.facts[at.step]);
-        let receipt = &facts.receipts[at.index];
-        if self.notes.is_empty() {
-            self.take_notes(store, at, &mut payload)
-                .map_err(|source| ExecutionError::Decode { from, source })?;
-        }
-        let fresh = || {
-            let decoder = Decoder::new(receipt.expected.clone());
-            if !run.reduction.has_residual() {
-                return decoder.with_negative_zeros();
-            }
-            let places = store.places(receive.slots);
-            decoder.with_sets(places.map(|place| self.agreed[place.block.index()].clone()).collect())
-        };
-        let mut decoder = self.decoder.take().unwrap_or_else(fresh);
-        let places: Vec<Place> = store.places(receive.slots).collect();
+        place: Place,
+        part: Part<T>,
+    ) -> Result<(), ExecutionError> {
+        let (from, how) = (at.receive.from, at.receive.how);
+        let (len, facts) = (self.run.block_len(place.block), &self.run.program.facts[at.step]);
         // What is added, or not sent again, need not be kept as it came.
-        let keep = receive.how == How::Place && facts.sends_later;
-        let (mut overflow, mut unagreed) = (None, false);
-        decoder
-            .feed(payload, |position, part| {
-                let place = places[position];
-                let encoded = if keep { part.encoded().cloned() } else { None };
-                let (entries, words) = match &part {
-                    // More than half of a block counts as all of its values, whichever form was smallest.
-                    Part::Sparse { entries, .. } => {
-                        let (count, len) = (entries.len() as u64, self.run.block_len(place.block) as u64);
-                        (count, len.min(2 * count))
-                    }
-                    Part::Dense { values, .. } => {
-                        let count = (values.len() / T::WIDTH) as u64;
-                        (count, count)
-                    }
-                    Part::Proposal { indices, .. } => (0, indices.len() as u64),
-                    Part::Aligned { values, .. } => (values.len() as u64, values.len() as u64),
+        let encoded = part.encoded().filter(|_| how == How::Place && facts.sends_later).cloned();
+        let (entries, words) = counts(&part, len as u64);
+        self.entries_received += entries;
+        self.words_received += words;
+        let taken = match part {
+            Part::Proposal { indices, .. } => {
+                *store.at(place) = Some(Held::Proposal(indices.into(), None));
+                Ok(())
+            }
+            Part::Aligned { values, rounded, .. } => {
+                let Some(set) = self.agreed[place.block.index()].clone() else {
+                    return Err(Fault::Unexpected { rank: self.run.program.schedule.rank, from }.into());
                 };
-                self.entries_received += entries;
-                self.words_received += words;
-                let taken = match part {
-                    Part::Proposal { indices, .. } => {
-                        *store.at(place) = Some(Held::Proposal(indices.into(), None));
-                        Ok(())
-                    }
-                    Part::Aligned { values, rounded, .. } => match &self.agreed[place.block.index()] {
-                        Some(set) => {
-                            let entries = (Arc::clone(set), values);
-                            self.take_aligned(store, place, entries, rounded, receive.how)
-                        }
-                        None => {
-                            unagreed = true;
-                            Ok(())
-                        }
-                    },
-                    Part::Sparse { entries, rounded, .. }
-                        if Bag::<T>::is_dense_with(entries.len(), self.run.block_len(place.block)) =>
+                self.take_aligned(store, place, (set, values), rounded, how)
+            }
+            Part::Sparse { entries, rounded, .. } if Bag::<T>::is_dense_with(entries.len(), len) => {
+                self.take_switched(store, place, &entries, rounded, how)
+            }
+            Part::Sparse { entries, rounded, .. } => self.take_sparse(store, place, entries, rounded, how),
+            Part::Dense { first, values, rounded, .. } => {
+                self.take_dense(store, place, first, values, rounded, how).map(|sums| {
+                    if rounded == Rounded::EXACT
+                        && let Some(to) = self.passing_on(at, place, first)
                     {
-                        self.take_switched(store, place, &entries, rounded, receive.how)
+                        let round = at.round + 1;
+                        let payloads = wire::pieces(&sums);
+                        self.outbox.extend(payloads.map(|payload| Outgoing { to, payload, round }));
                     }
-                    Part::Sparse { entries, rounded, .. } => {
-                        self.take_sparse(store, place, entries, rounded, receive.how)
-                    }
-                    Part::Dense { first, values, rounded, .. } => {
-                        self.take_dense(store, place, first, values, rounded, receive.how).map(|sums| {
-                            if rounded == Rounded::EXACT
-                                && let Some(to) = self.passing_on(at, place, first)
-                            {
-                                let round = at.round + 1;
-                                let payloads = wire::pieces(&sums);
-                                self.outbox.extend(payloads.map(|payload| Outgoing { to, payload, round }));
-                            }
-                        })
-                    }
-                };
-                if encoded.is_some() {
-                    keep_encoded(store, place, encoded);
-                }
-                if let Err(index) = taken {
-                    overflow.get_or_insert(run.program.schedule.partition.range(place.block).start + index);
-                }
-            })
-            .map_err(|source| ExecutionError::Decode { from, source })?;
-        if unagreed {
-            return Err(Fault::Unexpected { rank: run.program.schedule.rank, from }.into());
-        }
-        if let Some(entry) = overflow {
-            return Err(ExecutionError::Overflow { from, entry });
-        }
-        let complete = decoder.is_complete();
-        if complete {
-            self.tie_notes(store, &places);
-        } else {
-            self.decoder = Some(decoder);
-        }
-        Ok(complete)
-    }
-
-    /// The notes before the first payload of a message whose bags carry some.
-    fn take_notes(
-        &mut self,
-        store: &Store<Held<T>>,
-        at: Arrival<'_>,
-        payload: &mut Bytes,
-    ) -> Result<(), DecodeError> {
-        let lengths = &self.run.program.facts[at.step].receipts[at.index].notes;
-        if lengths.iter().all(|&len| len == 0) {
-            return Ok(());
-        }
-        let numbers = lengths.iter().sum::<usize>();
-        if payload.len() < 8 * numbers {
-            return Err(DecodeError::Notes { expected: 8 * numbers, found: payload.len() });
-        }
-        self.words_received += NOTE * numbers as u64;
-        let note = |&len: &usize| {
-            let numbers = (0..len).map(|_| payload.get_u64_le()).collect();
-            Some(numbers).filter(|_| len > 0)
+                })
+            }
         };
-        self.notes = lengths.iter().map(note).collect();
-        if at.receive.how == How::Add {
-            // Where bags are added, so are their notes; numbers that no worker sends overflow nothing.
-            for (came, place) in self.notes.iter_mut().zip(store.places(at.receive.slots)) {
-                if let (Some(came), Some(Held::Bag(Carried { note: Some(here), .. }))) =
-                    (came, store.get(place))
-                {
-                    *came = here.iter().zip(came.iter()).map(|(a, b)| a.saturating_add(*b)).collect();
-                }
-            }
+        if encoded.is_some() {
+            keep_encoded(store, place, encoded);
         }
-        Ok(())
-    }
-
-    /// Ties the notes of a message that is complete to its bags.
-    fn tie_notes(&mut self, store: &mut Store<Held<T>>, places: &[Place]) {
-        for (&place, note) in places.iter().zip(std::mem::take(&mut self.notes)) {
-            if let Some(Held::Bag(carried)) = store.at(place) {
-                carried.note = note;
-            }
-        }
+        let start = self.run.program.schedule.partition.range(place.block).start;
+        taken.map_err(|index| ExecutionError::Overflow { from, entry: start + index })
     }
 
     /// Takes sparse entries in. The error is the index of a sum that is not finite.
@@ -337,5 +237,16 @@ impl<T: Element> Values<T> {
             self.outbox.push(Outgoing { to, payload, round: at.round + 1 });
         }
         self.passing_on
+    }
+}
+
+/// How many entries a part of a block of this length has, and how many words. More than half of a block counts as all of its
+/// values, whichever form was smallest.
+fn counts<T: Element>(part: &Part<T>, len: u64) -> (u64, u64) {
+    match part {
+        Part::Sparse { entries, .. } => (entries.len() as u64, len.min(2 * entries.len() as u64)),
+        Part::Dense { values, .. } => ((values.len() / T::WIDTH) as u64, (values.len() / T::WIDTH) as u64),
+        Part::Proposal { indices, .. } => (0, indices.len() as u64),
+        Part::Aligned { values, .. } => (values.len() as u64, values.len() as u64),
     }
 }

@@ -5,29 +5,14 @@ use std::borrow::Cow;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::{After, Place, Send, Store};
-use super::{Aligned, Carried, Held, Outgoing, Values};
+use super::{Aligned, Carried, Held, Values};
 use crate::Element;
-use crate::bag::wire::{self, Body, Encoded};
+use crate::bag::wire::{Body, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 
 impl<T: Element> Values<T> {
-    /// Sends some slots, unless they have gone ahead.
-    pub(super) fn tell(&mut self, store: &mut Store<Held<T>>, at: usize, send: &Send, round: u64) {
-        let (bodies, notes) = self.bodies(store, send);
-        if self.passing_on.take().is_some() {
-            return;
-        }
-        let (payloads, encoded) = wire::encode_keeping(&bodies);
-        if send.after == After::Retain && self.run.program.facts[at].sends_again {
-            let places = store.places(send.slots);
-            places.zip(encoded).for_each(|(place, encoded)| keep_encoded(store, place, encoded));
-        }
-        let payloads = with_notes(payloads.into_iter(), &notes);
-        self.outbox.extend(payloads.map(|payload| Outgoing { to: send.to, payload, round }));
-    }
-
     /// What is sent of some slots, and the notes tied to them.
-    fn bodies(&mut self, store: &mut Store<Held<T>>, send: &Send) -> (Vec<Body<T>>, Vec<u64>) {
+    pub(super) fn bodies(&mut self, store: &mut Store<Held<T>>, send: &Send) -> (Vec<Body<T>>, Vec<u64>) {
         let mut notes = Vec::new();
         let mut bodies = Vec::new();
         for place in store.places(send.slots) {
@@ -126,7 +111,10 @@ fn some_of<T: Element>(values: &Dense<T>) -> Option<Entries<T>> {
 }
 
 /// Payloads with notes before the first of them.
-fn with_notes(mut payloads: impl Iterator<Item = Bytes>, notes: &[u64]) -> impl Iterator<Item = Bytes> {
+pub(super) fn with_notes(
+    mut payloads: impl Iterator<Item = Bytes>,
+    notes: &[u64],
+) -> impl Iterator<Item = Bytes> {
     let first = payloads.next().map(|payload| {
         if notes.is_empty() {
             return payload;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::keep::Candidates;
-use super::super::{Holders, Place, Rule, Slots, Store, Tally};
+use super::super::{Holders, Place, Rule, Store, Tally};
 use super::choose::Outcome;
 use super::{Context, ExecutionError, Fate, Held, OwnChoice, Values};
 use crate::Element;
@@ -19,7 +19,7 @@ pub struct Work<T: Element = f32> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Purpose {
+pub(super) enum Purpose {
     /// What is chosen is kept, rounded to a coding.
     Keep(Coding),
     /// The indices of what is chosen are proposed, in this lane.
@@ -64,72 +64,13 @@ pub(super) enum Left<T: Element> {
 }
 
 impl<T: Element> Values<T> {
-    /// Hands out what is to be kept of some slots.
-    pub(super) fn choosing(
+    pub(super) fn input(
         &mut self,
-        store: &mut Store<Held<T>>,
-        at: usize,
-        slots: Slots,
-        (rule, coding): (&Rule, Coding),
-    ) -> Vec<Work<T>> {
-        let run = self.run.clone();
-        let facts = &run.program.facts[at];
-        let mut places = Vec::new();
-        for (place, (&holders, &stage)) in store.places(slots).zip(facts.holders.iter().zip(&facts.stages)) {
-            // Rounding leaves what is aligned aligned.
-            if !rule.keeps_form() {
-                self.unalign(store, place);
-            } else if self.round_aligned(store, place, coding, (stage, holders)) {
-                continue;
-            }
-            places.push((place, holders, stage));
-        }
-        let is_bag = |place| matches!(store.get(place), Some(Held::Bag(_)));
-        let keeps_all = rule.keeps_all() && coding == Coding::Exact;
-        if keeps_all && places.iter().all(|&(place, ..)| is_bag(place)) {
-            places.iter().for_each(|&(place, ..)| self.keep_all(store, place, rule));
-            return Vec::new();
-        }
-        let inputs = places.into_iter().map(|(place, holders, stage)| {
-            let held = match store.at(place).take() {
-                // What others hold too is a bag, whichever worker it came from.
-                Some(Held::Own(overlay)) if holders.count > 1 => {
-                    Some(Held::bag(run.materialise(place.block, &overlay)))
-                }
-                held => held,
-            };
-            self.input(place, held, holders, stage)
-        });
-        let inputs = inputs.collect();
-        self.hand_out(inputs, rule, Purpose::Keep(coding))
-    }
-
-    /// Hands out what is to be proposed, and proposes what depends on no value.
-    pub(super) fn proposing(
-        &mut self,
-        store: &mut Store<Held<T>>,
-        _: usize,
-        slots: Slots,
-        rule: &Rule,
-    ) -> Vec<Work<T>> {
-        let (run, lane) = (self.run.clone(), self.run.lane());
-        let places: Vec<Place> = store.places(slots).collect();
-        let mut inputs = Vec::new();
-        for &place in &places {
-            if let Some(indices) = run.blindly(place.block, rule) {
-                self.tally.select(rule, true, indices.len() as f64);
-                *store.at(place) = Some(Held::Proposal(indices, None));
-                continue;
-            }
-            // A proposal takes nothing out.
-            let held = store.get(Place { lane, ..place }).map(|_| Held::Own(Entries::default()));
-            inputs.push(self.input(Place { lane, ..place }, held, Holders { count: 1, is_first: true }, 0));
-        }
-        let to = places.first().map_or(lane, |place| place.lane);
-        self.hand_out(inputs, rule, Purpose::Propose(to))
-    }
-
-    fn input(&mut self, place: Place, held: Option<Held<T>>, holders: Holders, stage: u32) -> Input<T> {
+        place: Place,
+        held: Option<Held<T>>,
+        holders: Holders,
+        stage: u32,
+    ) -> Input<T> {
         let own = matches!(held, Some(Held::Own(_)));
         let candidates = if own {
             std::mem::take(&mut self.candidates[place.block.index()])
@@ -141,7 +82,7 @@ impl<T: Element> Values<T> {
     }
 
     /// One piece of work for slots that are looked at together, or one for each.
-    fn hand_out(&self, mut slots: Vec<Input<T>>, rule: &Rule, purpose: Purpose) -> Vec<Work<T>> {
+    pub(super) fn hand_out(&self, mut slots: Vec<Input<T>>, rule: &Rule, purpose: Purpose) -> Vec<Work<T>> {
         let work = |slots| Work { run: self.run.clone(), slots, rule: rule.clone(), purpose };
         if !rule.is_joint() {
             return slots.into_iter().map(|slot| work(vec![slot])).collect();
@@ -152,7 +93,7 @@ impl<T: Element> Values<T> {
     }
 
     /// Keeps a bag as it is, or makes it dense.
-    fn keep_all(&mut self, store: &mut Store<Held<T>>, place: Place, rule: &Rule) {
+    pub(super) fn keep_all(&mut self, store: &mut Store<Held<T>>, place: Place, rule: &Rule) {
         let len = self.run.block_len(place.block);
         let Some(Held::Bag(carried)) = store.at(place) else { return };
         carried.seen = match &carried.bag {
@@ -257,7 +198,7 @@ fn smallest<T: Element>(chosen: &[Outcome<T>]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Execution, Fault, Program, Schedule, Step, check};
+    use super::super::super::{Execution, Fault, Program, Schedule, Slots, Step, check};
     use super::*;
     use crate::{Allotment, Partition, Rank};
 
