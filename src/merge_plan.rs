@@ -13,7 +13,9 @@ use clap::ValueEnum;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
-use gleaner_algorithms::merging::{Costs, MergingError, Optimal, Place, Predicted, Problem, evaluate, named};
+use gleaner_algorithms::merging::{
+    Costs, MergingError, Optimal, Placement, Predicted, Problem, evaluate, named,
+};
 use gleaner_runtime::staged::StagedError;
 use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate};
@@ -78,7 +80,7 @@ pub struct MergePlan {
     paper: bool,
 }
 
-/// Where selection runs: [`Place`] on the command line.
+/// Where selection runs: [`Placement`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SelectIn {
     /// In the thread of the backward pass, which waits for it: OMGS-SGD, equation 6
@@ -88,10 +90,10 @@ enum SelectIn {
 }
 
 impl SelectIn {
-    fn place(self) -> Place {
+    fn place(self) -> Placement {
         match self {
-            SelectIn::Backward => Place::InBackward,
-            SelectIn::Beside => Place::Beside,
+            SelectIn::Backward => Placement::InBackward,
+            SelectIn::Beside => Placement::Beside,
         }
     }
 }
@@ -194,7 +196,7 @@ fn told(
     arguments: &MergePlan,
     layers: &Layers,
     (method, workers): (&Method, u32),
-    place: Place,
+    place: Placement,
     (costs, dense): (&dyn Costs, &dyn Costs),
     from: &str,
 ) -> Result<String, MergePlanError> {

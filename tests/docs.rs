@@ -1,5 +1,5 @@
 //! The README and the book: links lead somewhere, every page is in the summary, every method has its page, and no code block is
-//! without a language.
+//! without a language. And what CONTRIBUTING.md says of the source: one meaning for a name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,6 +30,34 @@ fn pages() -> BTreeMap<PathBuf, String> {
         }
     }
     pages
+}
+
+/// All files of Rust below a folder, as paths from the root.
+fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let mut sources = BTreeMap::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap() {
+        let path = folder.join(entry.unwrap().file_name());
+        if root().join(&path).is_dir() && !path.starts_with("target") && !path.starts_with("shared") {
+            sources.extend(self::sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.insert(path.clone(), fs::read_to_string(root().join(path)).unwrap());
+        }
+    }
+    sources
+}
+
+/// The types and traits that a file defines outside its tests.
+fn defined(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().filter_map(|line| {
+        let public = line.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
+            Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest).trim_start(),
+            None => rest.trim_start(),
+        });
+        let (kind, rest) = public.unwrap_or(line).split_once(' ')?;
+        let is_type = ["struct", "enum", "union", "trait", "type"].contains(&kind);
+        is_type.then(|| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default())
+    })
 }
 
 fn collect(folder: &Path, pages: &mut BTreeMap<PathBuf, String>) {
@@ -247,6 +275,34 @@ fn every_page_has_one_title() {
         let titles = prose(&text).filter(|(_, line)| line.starts_with("# ")).count();
         assert_eq!(titles, 1, "{}", page.display());
     }
+}
+
+#[test]
+fn every_name_means_one_thing() {
+    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (path, text) in sources(Path::new("algorithms/src")) {
+        if !path.ends_with("tests.rs") && !path.iter().any(|folder| folder == "tests") {
+            defined(&text).for_each(|name| places.entry(name.to_owned()).or_default().push(path.clone()));
+        }
+    }
+    let twice: Vec<_> = places.iter().filter(|(_, places)| places.len() > 1).collect();
+    assert!(twice.is_empty(), "defined twice: {twice:?}");
+    let contributing = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let names = contributing.split("\n## Names\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = names.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let listed: Vec<&str> =
+        rows.flat_map(|row| row.split(',')).map(|name| name.trim_matches([' ', '`'])).collect();
+    assert!(listed.len() > 30, "only {} names were found: is this test blind?", listed.len());
+    for name in listed {
+        assert!(places.contains_key(name), "{name} is nowhere in algorithms/src any more: strike it");
+    }
+}
+
+#[test]
+fn names_are_found_where_they_are_defined() {
+    let text = "pub struct One<T>(T);\npub(super) enum Two { A }\nstruct Three;\n    type Inner = u8;\nfn f() {}\n// struct No\n\
+                pub(in crate::a) trait Four: One {}\ntype Five = u8;\n#[cfg(test)]\nmod tests {\nstruct Six;\n}\n";
+    assert_eq!(defined(text).collect::<Vec<_>>(), ["One", "Two", "Three", "Four", "Five"]);
 }
 
 #[test]

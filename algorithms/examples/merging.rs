@@ -9,13 +9,13 @@ mod instances;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::merging::{Optimal, Place, Problem, STRATEGIES, evaluate};
+use gleaner_algorithms::merging::{Optimal, Placement, Problem, STRATEGIES, evaluate};
 use instances::{Chance, FAMILIES, instance};
 
 type Done = Result<(), Box<dyn Error>>;
 
-const PLACES: [(Place, &str); 2] =
-    [(Place::InBackward, "in the backward pass"), (Place::Beside, "beside it")];
+const PLACES: [(Placement, &str); 2] =
+    [(Placement::InBackward, "in the backward pass"), (Placement::Beside, "beside it")];
 
 /// A share of iterations that counts as no difference: sums of floating-point numbers in another order.
 const EQUAL: f64 = 1e-12;

@@ -11,8 +11,8 @@ use std::{fs, thread};
 
 use gleaner_algorithms::forecast::Model;
 use gleaner_algorithms::merging::{
-    Affine, Cost, Costs, Grouping, Layer, MergingError, Pass, Place, Predicted, Problem, Span, Strategy,
-    evaluate,
+    Affine, Costs, GroupCost, Grouping, Layer, MergingError, Pass, Placement, Predicted, Problem, Span,
+    Strategy, evaluate,
 };
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::Session;
@@ -58,7 +58,7 @@ pub(crate) struct Planner {
     /// What the session measured of the network, and how exchanges have changed since.
     model: Option<Model>,
     /// Where selection runs: beside the backward pass if a core is free for it.
-    place: Place,
+    place: Placement,
     steps: Vec<Measured>,
     /// What the present groups are based on, once there is a plan.
     assumed: Option<Assumed>,
@@ -94,7 +94,7 @@ impl Assumed {
             under_way += group.exchange.end - until.max(group.compute.end);
             until = group.exchange.end;
             if let Some(next) =
-                stalls.get_mut(group.layers.end).filter(|_| problem.place == Place::InBackward)
+                stalls.get_mut(group.layers.end).filter(|_| problem.place == Placement::InBackward)
             {
                 *next = length(group.select);
             }
@@ -124,7 +124,7 @@ impl Planner {
             entries,
             grouping: Grouping::new(vec![layers.max(1)], layers.max(1))?,
             model: None,
-            place: Place::Beside,
+            place: Placement::Beside,
             steps: Vec::new(),
             assumed: None,
         };
@@ -133,7 +133,7 @@ impl Planner {
         if !planner.strategy.needs_times() {
             let costs = Affine::default();
             planner.grouping =
-                planner.strategy.group(&Problem { pass: &pass, costs: &costs, place: Place::Beside })?;
+                planner.strategy.group(&Problem { pass: &pass, costs: &costs, place: Placement::Beside })?;
         }
         Ok(planner)
     }
@@ -318,22 +318,22 @@ impl Planner {
 /// What the session's model predicts. Where the backward pass has to share its cores, merging takes its time as selecting does.
 struct Shared<'a> {
     predicted: Predicted<'a>,
-    place: Place,
+    place: Placement,
 }
 
 impl Costs for Shared<'_> {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
-        if self.place == Place::Beside {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
+        if self.place == Placement::Beside {
             return self.predicted.of(entries);
         }
         let Predicted { model, method, workers } = self.predicted;
         let forecast = model.forecast(method.clone(), workers, entries)?;
-        Ok(Cost { select: forecast.select + forecast.merge, exchange: forecast.exchange })
+        Ok(GroupCost { select: forecast.select + forecast.merge, exchange: forecast.exchange })
     }
 }
 
 /// Beside the backward pass, unless more workers than cores are on a machine. The same on every rank.
-fn place(session: &Session) -> Result<Place, OverlapError> {
+fn place(session: &Session) -> Result<Placement, OverlapError> {
     // The same for all that run on one kernel, whatever their host is called.
     let machine = fs::read("/proc/sys/kernel/random/boot_id");
     let machine = machine.unwrap_or_else(|_| session.rank().to_le_bytes().into());
@@ -346,7 +346,7 @@ fn place(session: &Session) -> Result<Place, OverlapError> {
         *here += 1;
         *here > u32::from_le_bytes(*cores)
     });
-    Ok(if is_crowded { Place::InBackward } else { Place::Beside })
+    Ok(if is_crowded { Placement::InBackward } else { Placement::Beside })
 }
 
 /// Whether steps take other times: all differences of the layers together, against the backward pass, or groups are under way for

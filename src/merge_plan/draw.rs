@@ -1,7 +1,7 @@
 //! The four pipelines of OMGS-SGD's Fig. 1, for one model: lanes for computing, selecting and exchanging, time to the right.
 
 use gleaner_algorithms::merging::{
-    LayerWise, Optimal, Pass, Place, Problem, Single, Span, Strategy, Timeline, evaluate,
+    LayerWise, Optimal, Pass, Placement, Problem, Single, Span, Strategy, Timeline, evaluate,
 };
 use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
 use plotters::element::Rectangle;
@@ -71,17 +71,17 @@ pub fn svg(
 }
 
 /// Selection has a lane of its own beside the backward pass.
-fn lanes(place: Place) -> i32 {
-    if place == Place::Beside { 3 } else { 2 }
+fn lanes(place: Placement) -> i32 {
+    if place == Placement::Beside { 3 } else { 2 }
 }
 
 fn pipeline(
     area: &Area<'_>,
     top: i32,
-    (timeline, pass, place): (&Timeline, &Pass, Place),
+    (timeline, pass, place): (&Timeline, &Pass, Placement),
     end: f64,
 ) -> Result<(), DrawError> {
-    let names = if place == Place::Beside {
+    let names = if place == Placement::Beside {
         &["compute", "select", "exchange"][..]
     } else {
         &["compute", "exchange"]

@@ -7,7 +7,8 @@
 use std::fmt::Write as _;
 
 use gleaner_algorithms::merging::{
-    MODELS, MergingError, ModelTensors, Pass, Place, Problem, Published, Strategy, Timeline, evaluate, named,
+    MODELS, MergingError, ModelTensors, Pass, Placement, Problem, Published, Strategy, Timeline, evaluate,
+    named,
 };
 
 use crate::report::columns;
@@ -90,7 +91,7 @@ impl Inputs {
     }
 
     fn problem<'a>(&'a self, pass: &'a Pass) -> Problem<'a> {
-        Problem { pass, costs: &self.costs, place: Place::InBackward }
+        Problem { pass, costs: &self.costs, place: Placement::InBackward }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use gleaner_algorithms::merging::{
-    MergingError, Optimal, Place, Problem, STRATEGIES, Strategy, Timeline, evaluate,
+    MergingError, Optimal, Placement, Problem, STRATEGIES, Strategy, Timeline, evaluate,
 };
 use gleaner_testbed::quantity::grouped;
 use serde::{Serialize, Serializer};
@@ -75,7 +75,7 @@ pub struct Plan<'a> {
     pub label: String,
     pub workers: u32,
     #[serde(serialize_with = "place")]
-    pub select_in: Place,
+    pub select_in: Placement,
     /// Where costs come from.
     #[serde(rename = "costs")]
     pub from: &'a str,
@@ -85,10 +85,10 @@ pub struct Plan<'a> {
     pub dense: Row,
 }
 
-fn place<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
+fn place<S: Serializer>(place: &Placement, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(match place {
-        Place::InBackward => "backward",
-        Place::Beside => "beside",
+        Placement::InBackward => "backward",
+        Placement::Beside => "beside",
     })
 }
 
@@ -132,8 +132,8 @@ impl Plan<'_> {
             self.workers,
             self.from,
             match self.select_in {
-                Place::InBackward => "in the backward pass",
-                Place::Beside => "beside the backward pass",
+                Placement::InBackward => "in the backward pass",
+                Placement::Beside => "beside the backward pass",
             },
             columns(&cells)
         );

@@ -1,7 +1,9 @@
 //! How long an iteration takes, with which method and merging: groups of layers by the evaluator, what they cost by the simulation.
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::merging::{Cost, Costs, MergingError, Optimal, Place, Problem, evaluate, named};
+use gleaner_algorithms::merging::{
+    Costs, GroupCost, MergingError, Optimal, Placement, Problem, evaluate, named,
+};
 use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
 use serde::Serialize;
@@ -21,7 +23,7 @@ const STEP: usize = 4;
 /// Costs of groups as the simulation has them at some sizes; on a line between two of them.
 struct Simulated {
     /// By increasing numbers of entries.
-    points: Vec<(usize, Cost)>,
+    points: Vec<(usize, GroupCost)>,
 }
 
 impl Simulated {
@@ -44,7 +46,7 @@ impl Simulated {
                     .map_err(|error| error.to_string())?;
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();
-            Ok((size, Cost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
+            Ok((size, GroupCost { select: slowest.select, exchange: slowest.seconds - slowest.select }))
         };
         let points = sizes.into_iter().rev().map(cost).collect::<Result<_, String>>()?;
         Ok(Self { points })
@@ -52,7 +54,7 @@ impl Simulated {
 }
 
 impl Costs for Simulated {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let next = self.points.partition_point(|(size, _)| *size < entries).min(self.points.len() - 1);
         let (size, cost) = self.points[next];
         let Some((before, less)) = next.checked_sub(1).map(|before| self.points[before]) else {
@@ -60,7 +62,7 @@ impl Costs for Simulated {
         };
         let share = (entries as f64 - before as f64) / (size as f64 - before as f64);
         let between = |less: f64, more: f64| less + share * (more - less);
-        Ok(Cost {
+        Ok(GroupCost {
             select: between(less.select, cost.select),
             exchange: between(less.exchange, cost.exchange),
         })
@@ -129,7 +131,7 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
 }
 
 fn row(method: String, layers: &Layers, costs: &Simulated) -> Result<Row, MergingError> {
-    let problem = Problem { pass: &layers.pass, costs, place: Place::Beside };
+    let problem = Problem { pass: &layers.pass, costs, place: Placement::Beside };
     let takes =
         |name: &str| Ok::<_, MergingError>(evaluate(&problem, &named(name)?.group(&problem)?)?.iteration);
     let optimal = evaluate(&problem, &Optimal::solve(&problem)?.grouping)?;

@@ -18,12 +18,12 @@ pub struct Dense<T = f32> {
     values: PhantomData<T>,
 }
 
-struct Lent<T> {
+struct Owner<T> {
     values: Arc<Vec<T>>,
     range: Range<usize>,
 }
 
-impl<T: Element> AsRef<[u8]> for Lent<T> {
+impl<T: Element> AsRef<[u8]> for Owner<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.values[self.range.clone()])
     }
@@ -34,7 +34,7 @@ impl<T: Element> Dense<T> {
     pub fn lent(values: Arc<Vec<T>>, range: Range<usize>) -> Self {
         let len = range.len();
         let piece = if cfg!(target_endian = "little") {
-            Bytes::from_owner(Lent { values, range })
+            Bytes::from_owner(Owner { values, range })
         } else {
             values[range].iter().flat_map(|v| v.to_le()).collect::<Vec<u8>>().into()
         };

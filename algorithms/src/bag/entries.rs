@@ -1,6 +1,6 @@
 //! Sorted indices and the values at them.
 
-use super::merge::{Run, merge, reduce};
+use super::merge::{SortedRun, merge, reduce};
 use crate::{Block, Element, Partition, Reduction};
 
 /// Some entries of a vector: strictly ascending indices, and one value for each.
@@ -82,7 +82,7 @@ impl<T: Element> Entries<T> {
 
     /// [`merge_with`](Self::merge_with) into memory that is there already. What `out` held before is forgotten.
     pub fn merge_into(&self, other: &Self, reduction: &Reduction<T>, out: &mut Self) {
-        merge(Run::of(self), Run::of(other), reduction, out);
+        merge(SortedRun::of(self), SortedRun::of(other), reduction, out);
     }
 
     /// The sum of many vectors, in a fixed order: ((0 + 1) + (2 + 3)) + …

@@ -55,20 +55,20 @@ const THRESHOLD: Register = Register::Agreed(0);
 
 /// What ExDyna learns.
 #[derive(Clone, Debug)]
-pub enum Learnt {
+pub enum ControllerState {
     /// Of our controllers.
     Corrected(corrected::Following),
     /// Of the paper's.
     Printed(printed::Allocation),
 }
 
-impl Default for Learnt {
+impl Default for ControllerState {
     fn default() -> Self {
         Self::Corrected(corrected::Following::default())
     }
 }
 
-impl State for Learnt {
+impl State for ControllerState {
     fn agreed(&mut self) -> Vec<&mut dyn Number> {
         match self {
             Self::Corrected(following) => following.agreed(),
@@ -100,7 +100,7 @@ fn first_threshold(shape: &Shape) -> f64 {
 }
 
 impl Collective for ExDyna {
-    type State = Learnt;
+    type State = ControllerState;
 
     fn name(&self) -> &'static str {
         self.name
@@ -131,18 +131,23 @@ impl Collective for ExDyna {
         agreed::LANES
     }
 
-    fn start(&self, shape: &Shape) -> Learnt {
+    fn start(&self, shape: &Shape) -> ControllerState {
         match &self.controllers {
-            Controllers::Corrected(corrected) => Learnt::Corrected(corrected.start(shape)),
-            Controllers::Printed(printed) => Learnt::Printed(printed.start(shape)),
+            Controllers::Corrected(corrected) => ControllerState::Corrected(corrected.start(shape)),
+            Controllers::Printed(printed) => ControllerState::Printed(printed.start(shape)),
         }
     }
 
-    fn structure(&self, shape: &Shape, step: u64, learnt: &Learnt) -> Result<Structure, MethodError> {
+    fn structure(
+        &self,
+        shape: &Shape,
+        step: u64,
+        learnt: &ControllerState,
+    ) -> Result<Structure, MethodError> {
         let turn = step % u64::from(shape.workers);
         let partition = match learnt {
-            Learnt::Corrected(following) => Partition::at(shape.n, following.cuts()),
-            Learnt::Printed(allocation) => Partition::at(shape.n, allocation.cuts()),
+            ControllerState::Corrected(following) => Partition::at(shape.n, following.cuts()),
+            ControllerState::Printed(allocation) => Partition::at(shape.n, allocation.cuts()),
         };
         Structure::of(partition, shape.k, turn as u32)
     }
@@ -166,16 +171,16 @@ impl Collective for ExDyna {
         steps
     }
 
-    fn learn(&self, shape: &Shape, structure: &Structure, learnt: &mut Learnt, observed: &Observed) {
+    fn learn(&self, shape: &Shape, structure: &Structure, learnt: &mut ControllerState, observed: &Observed) {
         // Where nothing or everything is selected, there is nothing to control.
         if shape.k == 0 || shape.k == shape.n {
             return;
         }
         match (&self.controllers, learnt) {
-            (Controllers::Corrected(corrected), Learnt::Corrected(following)) => {
+            (Controllers::Corrected(corrected), ControllerState::Corrected(following)) => {
                 corrected.learn(shape, &structure.partition, following, &observed.proposed);
             }
-            (Controllers::Printed(printed), Learnt::Printed(allocation)) => {
+            (Controllers::Printed(printed), ControllerState::Printed(allocation)) => {
                 let counts = observed.proposed.iter().map(|p| p.as_ref().map_or(0, |p| p.len()));
                 printed.learn(shape, allocation, counts.map(|count| count as f64).collect());
             }

@@ -2,7 +2,7 @@
 
 use super::evaluate::Reached;
 use super::frontier::Frontier;
-use super::{Cost, MergingError, Place, Problem};
+use super::{GroupCost, MergingError, Placement, Problem};
 
 /// By how much more than some grouping takes a way must take at the least before it is left out, as a share: far more than what
 /// rounding makes of thousands of sums, so that no optimum is left out for it.
@@ -11,7 +11,7 @@ const SLACK: f64 = 1e-9;
 /// The costs of all groups that there can be.
 pub(super) struct Table {
     layers: usize,
-    costs: Vec<Cost>,
+    costs: Vec<GroupCost>,
 }
 
 impl Table {
@@ -24,7 +24,7 @@ impl Table {
     }
 
     /// Of the layers from one on and before another.
-    pub fn cost(&self, from: usize, to: usize) -> Cost {
+    pub fn cost(&self, from: usize, to: usize) -> GroupCost {
         self.costs[from * self.layers - from * from.saturating_sub(1) / 2 + to - from - 1]
     }
 }
@@ -66,7 +66,7 @@ impl Bounds {
                 times[0] = times[0].min(exchanges);
                 times[1] = times[1].min(release[to].max(end + cost.select + exchanges));
                 // In the backward pass, the busy time is a stall, to which what is computed adds.
-                let computed = if problem.place == Place::InBackward { end } else { 0.0 };
+                let computed = if problem.place == Placement::InBackward { end } else { 0.0 };
                 let longest =
                     |&(p, q, ()): &(f64, f64, ())| cost.select + p.max(computed + cost.exchange + q);
                 // While the way through this group is the longest, fewer exchanges are better in both.

@@ -6,7 +6,7 @@ use crate::forecast::Model;
 
 /// What one group costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub struct GroupCost {
     /// To select from its gradient and to encode, in seconds: t_s of OMGS-SGD's Table II; 0 where all is exchanged.
     pub select: f64,
     /// From when the exchange of the group begins until its update is there, in seconds: t_c of OMGS-SGD's Table II.
@@ -19,7 +19,7 @@ pub trait Costs {
     ///
     /// # Errors
     /// Where the costs of so many entries are not known.
-    fn of(&self, entries: usize) -> Result<Cost, MergingError>;
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError>;
 }
 
 /// A cost that grows with every entry by as much.
@@ -74,8 +74,8 @@ impl Line {
 }
 
 impl Costs for Affine {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
-        Ok(Cost { select: self.select.at(entries), exchange: self.exchange.at(entries) })
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
+        Ok(GroupCost { select: self.select.at(entries), exchange: self.exchange.at(entries) })
     }
 }
 
@@ -91,18 +91,18 @@ impl Published {
 }
 
 impl Costs for Published {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let d = entries as f64;
         // The limit at no entries, where the logarithm is none.
         let log = if entries == 0 { 0.0 } else { libm::log2(d) };
-        Ok(Cost { select: self.gamma * self.density * d * log, exchange: self.alpha + self.beta * d })
+        Ok(GroupCost { select: self.gamma * self.density * d * log, exchange: self.alpha + self.beta * d })
     }
 }
 
 impl Costs for Predicted<'_> {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let forecast = self.model.forecast(self.method.clone(), self.workers, entries)?;
-        Ok(Cost { select: forecast.select, exchange: forecast.exchange + forecast.merge })
+        Ok(GroupCost { select: forecast.select, exchange: forecast.exchange + forecast.merge })
     }
 }
 

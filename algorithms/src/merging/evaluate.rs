@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::pass::time;
-use super::{Cost, Costs, Grouping, MergingError, Pass};
+use super::{Costs, GroupCost, Grouping, MergingError, Pass};
 
 /// Where selection runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Placement {
     /// In the thread, or the stream, of the backward pass, which waits for it: OMGS-SGD, equation 6.
     InBackward,
     /// Beside the backward pass, which goes on; one group is selected from at a time.
@@ -22,7 +22,7 @@ pub struct Problem<'a> {
     /// What groups of them cost.
     pub costs: &'a dyn Costs,
     /// Where selection runs.
-    pub place: Place,
+    pub place: Placement,
 }
 
 /// From when to when, in seconds after the step began.
@@ -77,7 +77,7 @@ pub(super) struct Reached {
 
 impl Problem<'_> {
     /// What a group of the layers from one on and before another costs.
-    pub(super) fn cost(&self, from: usize, to: usize) -> Result<Cost, MergingError> {
+    pub(super) fn cost(&self, from: usize, to: usize) -> Result<GroupCost, MergingError> {
         let entries = self.pass.entries(from, to);
         let cost = self.costs.of(entries)?;
         time(cost.select, || format!("the selection from {entries} entries"))?;
@@ -86,11 +86,11 @@ impl Problem<'_> {
     }
 
     /// When selection is done from a group of this cost whose layers end here, and where the worker stands after its exchange.
-    pub(super) fn advance(&self, reached: Reached, end: usize, cost: Cost) -> (f64, Reached) {
+    pub(super) fn advance(&self, reached: Reached, end: usize, cost: GroupCost) -> (f64, Reached) {
         let end = self.pass.end(end);
         let (selected, busy) = match self.place {
-            Place::InBackward => (end + (reached.busy + cost.select), reached.busy + cost.select),
-            Place::Beside => {
+            Placement::InBackward => (end + (reached.busy + cost.select), reached.busy + cost.select),
+            Placement::Beside => {
                 let selected = end.max(reached.busy) + cost.select;
                 (selected, selected)
             }
@@ -113,11 +113,11 @@ pub fn evaluate(problem: &Problem<'_>, grouping: &Grouping) -> Result<Timeline, 
     for layers in grouping.ranges() {
         let cost = problem.cost(layers.start, layers.end)?;
         let (selected, next) = problem.advance(reached, layers.end, cost);
-        let stall = if problem.place == Place::InBackward { reached.busy } else { 0.0 };
+        let stall = if problem.place == Placement::InBackward { reached.busy } else { 0.0 };
         let compute =
             Span { begin: problem.pass.end(layers.start) + stall, end: problem.pass.end(layers.end) + stall };
         let from =
-            if problem.place == Place::InBackward { compute.end } else { compute.end.max(reached.busy) };
+            if problem.place == Placement::InBackward { compute.end } else { compute.end.max(reached.busy) };
         groups.push(GroupTimes {
             entries: problem.pass.entries(layers.start, layers.end),
             compute,
@@ -140,7 +140,7 @@ mod tests {
     const COSTS: Affine =
         Affine { select: Line { fixed: 1.0, per_entry: 1.0 }, exchange: Line { fixed: 4.0, per_entry: 2.0 } };
 
-    fn times(place: Place, ends: &[usize]) -> Timeline {
+    fn times(place: Placement, ends: &[usize]) -> Timeline {
         let layers = [(3.0, 2), (1.0, 1), (8.0, 1)].map(|(backward, entries)| Layer { backward, entries });
         let pass = Pass::new(10.0, layers.to_vec()).unwrap();
         let problem = Problem { pass: &pass, costs: &COSTS, place };
@@ -163,7 +163,7 @@ mod tests {
             };
             timeline.groups.iter().map(of).collect()
         };
-        let paper = times(Place::InBackward, &[1, 2, 3]);
+        let paper = times(Placement::InBackward, &[1, 2, 3]);
         let rows = [
             [10.0, 13.0, 13.0, 16.0, 16.0, 24.0],
             [16.0, 17.0, 17.0, 19.0, 24.0, 30.0],
@@ -171,7 +171,7 @@ mod tests {
         ];
         assert_eq!(spans(&paper), rows);
         assert_eq!((paper.iteration, paper.selecting, paper.non_overlapped), (36.0, 7.0, 7.0));
-        let ours = times(Place::Beside, &[1, 2, 3]);
+        let ours = times(Placement::Beside, &[1, 2, 3]);
         let rows = [
             [10.0, 13.0, 13.0, 16.0, 16.0, 24.0],
             [13.0, 14.0, 16.0, 18.0, 24.0, 30.0],
@@ -179,13 +179,13 @@ mod tests {
         ];
         assert_eq!(spans(&ours), rows);
         assert_eq!((ours.iteration, ours.selecting, ours.non_overlapped), (36.0, 2.0, 12.0));
-        let merged = times(Place::Beside, &[2, 3]);
+        let merged = times(Placement::Beside, &[2, 3]);
         assert_eq!(
             spans(&merged),
             [[10.0, 14.0, 14.0, 18.0, 18.0, 28.0], [14.0, 22.0, 22.0, 24.0, 28.0, 34.0]]
         );
         assert_eq!(merged.groups[0].entries, 3);
-        let whole = times(Place::InBackward, &[3]);
+        let whole = times(Placement::InBackward, &[3]);
         assert_eq!(whole.iteration, 10.0 + 12.0 + 5.0 + 12.0);
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn costs_and_groupings_that_cannot_be() {
         let pass = Pass::new(0.0, vec![Layer { backward: 1.0, entries: 5 }]).unwrap();
         let costs = Affine { select: Line { fixed: -1.0, per_entry: 0.0 }, ..COSTS };
-        let problem = Problem { pass: &pass, costs: &costs, place: Place::Beside };
+        let problem = Problem { pass: &pass, costs: &costs, place: Placement::Beside };
         let one = Grouping::new(vec![1], 1).unwrap();
         let error = evaluate(&problem, &one).unwrap_err().to_string();
         assert!(error.contains("the selection from 5 entries takes -1 s"), "{error}");

@@ -48,7 +48,7 @@ impl Strategy for MgWfbp {
 
 #[cfg(test)]
 mod tests {
-    use crate::merging::{Affine, Layer, Line, Pass, Place, Problem, named};
+    use crate::merging::{Affine, Layer, Line, Pass, Placement, Problem, named};
 
     /// Worked out on paper: the second layer waits 1 s, less than α; the third 5 s, more; the fifth comes while the fourth still
     /// waits for the exchange before it.
@@ -57,7 +57,7 @@ mod tests {
         let layer = |backward| Layer { backward, entries: 1 };
         let pass = Pass::new(0.0, [1.0, 1.0, 5.0, 0.5, 0.5].map(layer).to_vec()).unwrap();
         let costs = Affine { select: Line::default(), exchange: Line { fixed: 2.0, per_entry: 1.0 } };
-        let problem = Problem { pass: &pass, costs: &costs, place: Place::Beside };
+        let problem = Problem { pass: &pass, costs: &costs, place: Placement::Beside };
         assert_eq!(named("mg-wfbp").unwrap().group(&problem).unwrap().to_string(), "2 + 3");
     }
 }

@@ -7,7 +7,7 @@
 //! A new strategy is one new file here, its `mod` and one line in [`STRATEGIES`].
 //!
 //! ```
-//! use gleaner_algorithms::merging::{self, Affine, Layer, Line, Pass, Place, Problem};
+//! use gleaner_algorithms::merging::{self, Affine, Layer, Line, Pass, Placement, Problem};
 //!
 //! // Three layers, in the order in which backpropagation finishes them: seconds, and entries.
 //! let layer = |backward, entries| Layer { backward, entries };
@@ -16,7 +16,7 @@
 //!     select: Line { fixed: 49e-6, per_entry: 1.7e-9 },
 //!     exchange: Line { fixed: 1e-3, per_entry: 20e-9 },
 //! };
-//! let problem = Problem { pass: &pass, costs: &costs, place: Place::Beside };
+//! let problem = Problem { pass: &pass, costs: &costs, place: Placement::Beside };
 //! let grouping = merging::named("optimal")?.group(&problem)?;
 //! let timeline = merging::evaluate(&problem, &grouping)?;
 //! assert_eq!(grouping.to_string(), "2 + 1");
@@ -41,8 +41,8 @@ mod threshold;
 
 use std::fmt::Debug;
 
-pub use costs::{Affine, Cost, Costs, Line, Predicted, Published};
-pub use evaluate::{GroupTimes, Place, Problem, Span, Timeline, evaluate};
+pub use costs::{Affine, Costs, GroupCost, Line, Predicted, Published};
+pub use evaluate::{GroupTimes, Placement, Problem, Span, Timeline, evaluate};
 pub use fit::{Misfit, fit_growth, growth};
 pub use grouping::Grouping;
 pub use layer_wise::LayerWise;

@@ -77,7 +77,7 @@ impl ModelTensors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::merging::{Affine, Place, Problem, Threshold, named};
+    use crate::merging::{Affine, Placement, Problem, Threshold, named};
 
     /// Tensors as in OMGS-SGD's Table V. VGG-16's total is SparDL's (14.7 M), ResNet-50's makes the paper's 97 MB; Inception-v4's is
     /// what its authors' layers add up to.
@@ -109,7 +109,7 @@ mod tests {
         let costs = Affine::default();
         let groups = MODELS.each_ref().map(|model| {
             let pass = model.evenly(0.0, 1.0).unwrap();
-            let problem = Problem { pass: &pass, costs: &costs, place: Place::InBackward };
+            let problem = Problem { pass: &pass, costs: &costs, place: Placement::InBackward };
             named("threshold").unwrap().group(&problem).unwrap().groups()
         });
         assert_eq!(Threshold::PUBLISHED.entries, 8192);

@@ -24,7 +24,7 @@ pub struct Omgs {
 
 /// What Algorithm 1 keeps of each layer, from layer 1 of the network, which stands at 0 here, to L. Names are the paper's:
 /// times in seconds, timestamps in seconds from when the backward pass begins.
-struct Layers {
+struct LayerTimes {
     tb: Vec<f64>,
     ts: Vec<f64>,
     tc: Vec<f64>,
@@ -41,7 +41,7 @@ impl Omgs {
     pub const PRINTED: Self = Self { printed: true };
 }
 
-impl Layers {
+impl LayerTimes {
     /// Lines 27 to 36, CalculateCompStart: the layers before the first `layers`, from when the last of them begins. `ts` is kept
     /// up to date where it changes, so that it need not be asked for again.
     fn comp_start(&mut self, layers: usize, tau: f64) {
@@ -87,7 +87,7 @@ impl Strategy for Omgs {
         // Lines 1 to 3.
         let mut merged = vec![false; count];
         let zeros = || vec![0.0; count];
-        let mut layers = Layers {
+        let mut layers = LayerTimes {
             tb: (0..count).map(|l| backward[place(l)].backward).collect(),
             ts: costs.iter().map(|cost| cost.select).collect(),
             tc: costs.iter().map(|cost| cost.exchange).collect(),
@@ -130,13 +130,13 @@ impl Strategy for Omgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::merging::{Affine, Layer, Line, Pass, Place};
+    use crate::merging::{Affine, Layer, Line, Pass, Placement};
 
     fn groups(omgs: Omgs, backward: &[f64], exchange: Line) -> String {
         let layer = |&backward: &f64| Layer { backward, entries: 1 };
         let pass = Pass::new(0.0, backward.iter().map(layer).collect()).unwrap();
         let costs = Affine { select: Line { fixed: 0.0, per_entry: 1.0 }, exchange };
-        omgs.group(&Problem { pass: &pass, costs: &costs, place: Place::InBackward }).unwrap().to_string()
+        omgs.group(&Problem { pass: &pass, costs: &costs, place: Placement::InBackward }).unwrap().to_string()
     }
 
     /// Worked out on paper: α = 3, β = 1, selection 1 s an entry.

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::packer::Packer;
-use super::sweep::Pass;
+use super::sweep::Sweep;
 use super::top::Cut;
 use super::{Entries, INFINITE};
 
@@ -22,7 +22,7 @@ const AHEAD: usize = 1024;
 /// # Safety
 /// The processor must have AVX-512F and POPCNT. If `P` stores, `residual` must be as long as `source`.
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn sweep<P: Pass>(
+pub(super) unsafe fn sweep<P: Sweep>(
     residual: &mut [f32],
     source: &[f32],
     limit: u32,

@@ -35,7 +35,7 @@ pub use bucket::bucketed;
 pub(crate) use estimate::sample;
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::{Simd, UnknownSimd};
-pub use sweep::{NonFinite, accumulate, replace, scan};
+pub use sweep::{NonFiniteSum, accumulate, replace, scan};
 pub(crate) use top::{STRIDE, candidates, crowd, scan_few};
 pub use top::{top_k, top_k_dense};
 

@@ -1,7 +1,7 @@
 //! The passes in plain Rust: what they mean, and what finishes after a kernel.
 
 use super::Entries;
-use super::sweep::{NonFinite, Pass};
+use super::sweep::{NonFiniteSum, Sweep};
 use super::top::Cut;
 use crate::Element;
 
@@ -9,13 +9,13 @@ use crate::Element;
 const GROUP: usize = 8;
 
 /// Sweeps everything, or up to the first entry that may not be stored; see [`super::sweep::accumulate`].
-pub(super) fn sweep<T: Element, P: Pass>(
+pub(super) fn sweep<T: Element, P: Sweep>(
     residual: &mut [T],
     source: &[T],
     limit: T::Magnitude,
     first: u32,
     out: &mut Entries<T>,
-) -> Result<(), NonFinite> {
+) -> Result<(), NonFiniteSum> {
     let mut start = 0;
     while let Some(group) = source[start..].first_chunk::<GROUP>() {
         let mut entries = *group;
@@ -49,7 +49,7 @@ pub(super) fn sweep<T: Element, P: Pass>(
         let entry = if P::ADD { residual[index] + source[index] } else { source[index] };
         if P::STORE {
             if !entry.is_finite() {
-                return Err(NonFinite { index });
+                return Err(NonFiniteSum { index });
             }
             residual[index] = entry;
         }

@@ -14,7 +14,7 @@ use crate::element::Magnitude;
     "expected finite gradients, found NaN or infinity at entry {index} of the slice once the residual was added: \
      skip this step's gradient, or lower the loss scale"
 )]
-pub struct NonFinite {
+pub struct NonFiniteSum {
     /// The first such entry, counted from the start of the slice.
     pub index: usize,
 }
@@ -43,11 +43,11 @@ pub struct NonFinite {
 /// })?;
 /// assert_eq!(found[1].indices[0], 500);
 /// assert_eq!(found[0].len() + found[1].len(), 1000);
-/// # Ok::<(), gleaner_algorithms::select::NonFinite>(())
+/// # Ok::<(), gleaner_algorithms::select::NonFiniteSum>(())
 /// ```
 ///
 /// # Errors
-/// [`NonFinite`] names the first entry i whose sum is NaN or infinite. Then the entries before i have been accumulated, and
+/// [`NonFiniteSum`] names the first entry i whose sum is NaN or infinite. Then the entries before i have been accumulated, and
 /// their candidates appended; `residual[i..]` is unchanged, bit by bit, and `out` holds nothing from it. Which entries
 /// that leaves does not depend on the processor.
 ///
@@ -59,7 +59,7 @@ pub fn accumulate<T: Element>(
     threshold: T,
     base: u32,
     out: &mut Entries<T>,
-) -> Result<(), NonFinite> {
+) -> Result<(), NonFiniteSum> {
     sweep::<T, Accumulate>(Simd::current(), residual, gradient, limit(threshold), base, out)
 }
 
@@ -77,7 +77,7 @@ pub fn replace<T: Element>(
     threshold: T,
     base: u32,
     out: &mut Entries<T>,
-) -> Result<(), NonFinite> {
+) -> Result<(), NonFiniteSum> {
     sweep::<T, Replace>(Simd::current(), residual, gradient, limit(threshold), base, out)
 }
 
@@ -108,7 +108,7 @@ pub(super) fn scan_from<T: Element>(
 }
 
 /// What a pass does beside finding candidates.
-pub(super) trait Pass {
+pub(super) trait Sweep {
     /// The entries are residual + source, else source alone.
     const ADD: bool;
     /// The entries are stored to the residual, so they must be finite. Else the residual is an empty slice.
@@ -119,17 +119,17 @@ pub(super) struct Accumulate;
 pub(super) struct Replace;
 pub(super) struct Scan;
 
-impl Pass for Accumulate {
+impl Sweep for Accumulate {
     const ADD: bool = true;
     const STORE: bool = true;
 }
 
-impl Pass for Replace {
+impl Sweep for Replace {
     const ADD: bool = false;
     const STORE: bool = true;
 }
 
-impl Pass for Scan {
+impl Sweep for Scan {
     const ADD: bool = false;
     const STORE: bool = false;
 }
@@ -138,14 +138,14 @@ impl Pass for Scan {
 const CHUNK: usize = 4096;
 
 /// The pass `P` with the instructions named, which the processor must have. `limit` is not 0.
-pub(super) fn sweep<T: Element, P: Pass>(
+pub(super) fn sweep<T: Element, P: Sweep>(
     simd: Simd,
     residual: &mut [T],
     source: &[T],
     limit: T::Magnitude,
     base: u32,
     out: &mut Entries<T>,
-) -> Result<(), NonFinite> {
+) -> Result<(), NonFiniteSum> {
     assert!(!P::STORE || residual.len() == source.len(), "residual and gradient differ in length");
     assert!(source.len() as u64 + u64::from(base) <= 1 << 32, "an index would not fit into u32");
     assert!(simd <= Simd::best(), "this processor lacks {simd:?}");
@@ -158,7 +158,7 @@ pub(super) fn sweep<T: Element, P: Pass>(
         if swept < source.len() {
             let residual = if P::STORE { &mut residual[swept..] } else { &mut [] };
             portable::sweep::<T, P>(residual, &source[swept..], limit, first + swept as u32, out)
-                .map_err(|NonFinite { index }| NonFinite { index: start + swept + index })?;
+                .map_err(|NonFiniteSum { index }| NonFiniteSum { index: start + swept + index })?;
         }
     }
     Ok(())
@@ -167,7 +167,7 @@ pub(super) fn sweep<T: Element, P: Pass>(
 /// Sweeps whole groups of a chunk, if there is a kernel for the type, and stops before a group whose entries may not be
 /// stored. Returns how many entries it has swept: the portable code does the rest, be it a tail or the way up to the
 /// offending entry. The processor must have the instructions named, and the slices be equally long if `P` stores.
-fn sweep_groups<T: Element, P: Pass>(
+fn sweep_groups<T: Element, P: Sweep>(
     simd: Simd,
     residual: &mut [T],
     source: &[T],

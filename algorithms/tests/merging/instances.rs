@@ -1,6 +1,6 @@
 //! Passes and costs by chance, from a seed that is printed where something fails.
 
-use gleaner_algorithms::merging::{Affine, Cost, Costs, Layer, Line, MergingError, Pass, Published};
+use gleaner_algorithms::merging::{Affine, Costs, GroupCost, Layer, Line, MergingError, Pass, Published};
 
 /// SplitMix64.
 #[derive(Clone, Copy)]
@@ -58,9 +58,9 @@ pub struct Jumps {
 }
 
 impl Costs for Jumps {
-    fn of(&self, entries: usize) -> Result<Cost, MergingError> {
+    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
         let packets = entries.div_ceil(self.packet) as f64;
-        Ok(Cost { select: self.select * (entries as f64).sqrt(), exchange: self.exchange * packets })
+        Ok(GroupCost { select: self.select * (entries as f64).sqrt(), exchange: self.exchange * packets })
     }
 }
 

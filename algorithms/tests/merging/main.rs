@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
-    Costs, Grouping, MODELS, Optimal, Pass, Place, Predicted, Problem, STRATEGIES, evaluate,
+    Costs, Grouping, MODELS, Optimal, Pass, Placement, Predicted, Problem, STRATEGIES, evaluate,
 };
 use instances::{Chance, FAMILIES, Family, instance};
 
 const SEED: u64 = 18;
 
-const PLACES: [Place; 2] = [Place::InBackward, Place::Beside];
+const PLACES: [Placement; 2] = [Placement::InBackward, Placement::Beside];
 
 /// The groups of a number's bits: a cut behind layer i where bit i is set.
 fn cut(layers: usize, bits: usize) -> Grouping {
@@ -26,7 +26,7 @@ fn cut(layers: usize, bits: usize) -> Grouping {
 /// The iteration time in the paper's words, by another road than the evaluator: layers from L to 1, with t_s = t_c = 0 of merged
 /// ones (13), sizes that move on (14), and equations 2 and 6 to 8 for each layer; 17 is the end. Beside the backward pass
 /// equation 6 is replaced by equation 2, and a selection waits for the one before.
-fn printed(pass: &Pass, costs: &dyn Costs, place: Place, bits: usize) -> f64 {
+fn printed(pass: &Pass, costs: &dyn Costs, place: Placement, bits: usize) -> f64 {
     let layers = pass.layers();
     let (mut tau_b, mut selected, mut exchanged, mut waiting) = (pass.forward(), 0.0f64, 0.0f64, 0);
     for (i, layer) in layers.iter().enumerate() {
@@ -39,10 +39,10 @@ fn printed(pass: &Pass, costs: &dyn Costs, place: Place, bits: usize) -> f64 {
         let cost = costs.of(waiting).unwrap();
         waiting = 0;
         selected = match place {
-            Place::InBackward => tau_s + cost.select,
-            Place::Beside => tau_s.max(selected) + cost.select,
+            Placement::InBackward => tau_s + cost.select,
+            Placement::Beside => tau_s.max(selected) + cost.select,
         };
-        if place == Place::InBackward {
+        if place == Placement::InBackward {
             tau_b = selected;
         }
         exchanged = selected.max(exchanged) + cost.exchange;

@@ -121,7 +121,9 @@ fn layers_that_cannot_be_are_refused() {
 #[test]
 fn more_workers_than_cores_select_in_the_backward_pass() {
     let cores = thread::available_parallelism().unwrap().get() as u32;
-    for (workers, expected) in [(1, Place::Beside), (cores, Place::Beside), (cores + 1, Place::InBackward)] {
+    for (workers, expected) in
+        [(1, Placement::Beside), (cores, Placement::Beside), (cores + 1, Placement::InBackward)]
+    {
         let start = |network| {
             thread::spawn(move || {
                 let session = Session::over(async { Ok(network) }, Duration::from_secs(30)).unwrap();
@@ -134,7 +136,7 @@ fn more_workers_than_cores_select_in_the_backward_pass() {
     let (model, method) = (model(), Method::spardl().density(0.01));
     let beside = Predicted { model: &model, method: &method, workers: 3 };
     let of = |place| Shared { predicted: beside, place }.of(10_000).unwrap();
-    let (within, besides) = (of(Place::InBackward), of(Place::Beside));
+    let (within, besides) = (of(Placement::InBackward), of(Placement::Beside));
     assert_eq!(besides, beside.of(10_000).unwrap());
     assert!((within.select + within.exchange - besides.select - besides.exchange).abs() < 1e-12);
     assert!(within.select > besides.select);

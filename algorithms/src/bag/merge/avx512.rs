@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::portable::Merged;
-use super::{Position, Run};
+use super::{Position, SortedRun};
 
 const LANES: usize = 16;
 
@@ -17,7 +17,11 @@ const LANES: usize = 16;
 /// # Safety
 /// The processor must have AVX-512F and POPCNT. `T` must be 4 bytes wide. `place` must have room for all entries.
 #[target_feature(enable = "avx512f,popcnt")]
-pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Position<T>) -> (usize, usize) {
+pub(super) unsafe fn interleave<T>(
+    a: SortedRun<T>,
+    b: SortedRun<T>,
+    place: &mut Position<T>,
+) -> (usize, usize) {
     let reverse = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let (mut i, mut j) = (0, 0);
     while i + LANES <= a.indices.len() && j + LANES <= b.indices.len() {
@@ -33,7 +37,7 @@ pub(super) unsafe fn interleave<T>(a: Run<T>, b: Run<T>, place: &mut Position<T>
         let there = _mm512_permutexvar_epi32(reverse, there);
         let there_values = _mm512_permutexvar_epi32(reverse, there_values);
         let first = _mm512_cmple_epu32_mask(here, there);
-        let mut entries = Entries {
+        let mut entries = VectorPair {
             indices: _mm512_mask_mov_epi32(there, first, here),
             values: _mm512_mask_mov_epi32(there_values, first, here_values),
         };
@@ -87,12 +91,12 @@ pub(super) unsafe fn add_neighbours(indices: &mut [u32], values: &mut [f32]) -> 
 }
 
 /// 16 entries.
-struct Entries {
+struct VectorPair {
     indices: __m512i,
     values: __m512i,
 }
 
-impl Entries {
+impl VectorPair {
     /// Puts the lower entry of two into the lane that is in `LOW`, and the higher one into its partner's.
     #[inline]
     #[target_feature(enable = "avx512f")]

@@ -1,6 +1,6 @@
 //! Many sorted runs as one.
 
-use super::{Run, merge};
+use super::{SortedRun, merge};
 use crate::bag::Entries;
 use crate::{Element, Reduction};
 
@@ -17,12 +17,13 @@ pub(in crate::bag) fn reduce<T: Element>(sets: &[Entries<T>], reduction: &Reduct
     let step = (WINDOW * longest.len() / total.max(1)).max(1);
     let ends = longest.indices.iter().skip(step).step_by(step).map(Some).chain([None]);
 
-    let mut rest: Vec<Run<T>> = sets.iter().map(Run::of).collect();
+    let mut rest: Vec<SortedRun<T>> = sets.iter().map(SortedRun::of).collect();
     let (mut window, mut spare) = (Entries::default(), Vec::new());
     for end in ends {
-        let until =
-            |run: &Run<T>| end.map_or(run.len(), |end| run.indices.partition_point(|index| index < end));
-        let parts: Vec<Run<T>> = rest.iter_mut().map(|run| run.take(until(run))).collect();
+        let until = |run: &SortedRun<T>| {
+            end.map_or(run.len(), |end| run.indices.partition_point(|index| index < end))
+        };
+        let parts: Vec<SortedRun<T>> = rest.iter_mut().map(|run| run.take(until(run))).collect();
         in_order(&parts, reduction, &mut window, &mut spare);
         all.indices.extend_from_slice(&window.indices);
         all.values.extend_from_slice(&window.values);
@@ -32,7 +33,7 @@ pub(in crate::bag) fn reduce<T: Element>(sets: &[Entries<T>], reduction: &Reduct
 
 /// Makes `out` hold all runs as one. `spare` lends memory.
 fn in_order<T: Element>(
-    runs: &[Run<T>],
+    runs: &[SortedRun<T>],
     reduction: &Reduction<T>,
     out: &mut Entries<T>,
     spare: &mut Vec<Entries<T>>,
@@ -50,7 +51,7 @@ fn in_order<T: Element>(
             let (mut a, mut b) = (spare.pop().unwrap_or_default(), spare.pop().unwrap_or_default());
             in_order(first, reduction, &mut a, spare);
             in_order(second, reduction, &mut b, spare);
-            merge(Run::of(&a), Run::of(&b), reduction, out);
+            merge(SortedRun::of(&a), SortedRun::of(&b), reduction, out);
             spare.extend([a, b]);
         }
     }

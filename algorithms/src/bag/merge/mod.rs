@@ -23,12 +23,12 @@ use crate::{Element, Reduction};
 
 /// Entries that ascend: a part of some [`Entries`].
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a, T> {
+pub(super) struct SortedRun<'a, T> {
     indices: &'a [u32],
     values: &'a [T],
 }
 
-impl<'a, T: Element> Run<'a, T> {
+impl<'a, T: Element> SortedRun<'a, T> {
     /// All of them.
     pub(super) fn of(entries: &'a Entries<T>) -> Self {
         Self { indices: &entries.indices, values: &entries.values }.before(entries.len())
@@ -74,7 +74,7 @@ impl<'a, T: Element> Position<'a, T> {
     }
 
     /// Copies a run to the first places, and takes them away.
-    fn fill(&mut self, run: Run<T>) {
+    fn fill(&mut self, run: SortedRun<T>) {
         let here = self.take(run.len());
         here.indices.copy_from_slice(run.indices);
         here.values.copy_from_slice(run.values);
@@ -83,14 +83,19 @@ impl<'a, T: Element> Position<'a, T> {
 
 /// Makes `out` hold the two runs as one, values at the same index combined. What it held before is forgotten; its memory is
 /// used again, and is not cleared first if it is still counted in the lengths.
-pub(super) fn merge<T: Element>(a: Run<T>, b: Run<T>, reduction: &Reduction<T>, out: &mut Entries<T>) {
+pub(super) fn merge<T: Element>(
+    a: SortedRun<T>,
+    b: SortedRun<T>,
+    reduction: &Reduction<T>,
+    out: &mut Entries<T>,
+) {
     merge_on(Simd::current(), (a, b), reduction, out);
 }
 
 /// [`merge`] with the instructions named.
 fn merge_on<T: Element>(
     simd: Simd,
-    (a, b): (Run<T>, Run<T>),
+    (a, b): (SortedRun<T>, SortedRun<T>),
     reduction: &Reduction<T>,
     out: &mut Entries<T>,
 ) {

@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{Entries, Position, Run};
+use super::{Entries, Position, SortedRun};
 use crate::Element;
 
 /// Parts that are interleaved in turns. Each entry waits for the comparison before it, so one part alone would leave the
@@ -10,27 +10,27 @@ use crate::Element;
 const PARTS: usize = 4;
 
 /// Two runs, and the place for what they become.
-struct Part<'a, T> {
-    a: Run<'a, T>,
-    b: Run<'a, T>,
+struct Segment<'a, T> {
+    a: SortedRun<'a, T>,
+    b: SortedRun<'a, T>,
     place: Position<'a, T>,
 }
 
 /// Writes the entries of both runs in the order of their indices; of two equal ones, that of `a` first.
-pub(super) fn interleave<T: Element>(a: Run<T>, b: Run<T>, mut place: Position<T>) {
+pub(super) fn interleave<T: Element>(a: SortedRun<T>, b: SortedRun<T>, mut place: Position<T>) {
     let total = a.len() + b.len();
     let mut start = (0, 0);
-    let mut parts: [Part<T>; PARTS] = std::array::from_fn(|part| {
+    let mut parts: [Segment<T>; PARTS] = std::array::from_fn(|part| {
         let end = cut(a.indices, b.indices, total * (part + 1) / PARTS);
         let (a, b) = (a.before(end.0).after(start.0), b.before(end.1).after(start.1));
         start = end;
-        Part { a, b, place: place.take(a.len() + b.len()) }
+        Segment { a, b, place: place.take(a.len() + b.len()) }
     });
     in_turns(&mut parts);
     for part in parts {
         let mut alone = [part];
         in_turns(&mut alone);
-        let [Part { a, b, mut place }] = alone;
+        let [Segment { a, b, mut place }] = alone;
         // One of them is used up.
         place.fill(a);
         place.fill(b);
@@ -49,7 +49,7 @@ fn cut(a: &[u32], b: &[u32], count: usize) -> (usize, usize) {
 }
 
 /// Interleaves the parts, an entry of each in turn, until one of them has used up one of its runs.
-fn in_turns<T: Element, const N: usize>(parts: &mut [Part<T>; N]) {
+fn in_turns<T: Element, const N: usize>(parts: &mut [Segment<T>; N]) {
     loop {
         // So many entries can be taken from whichever run.
         let safe = parts.iter().map(|part| part.a.len().min(part.b.len())).min().unwrap_or(0);
@@ -57,7 +57,7 @@ fn in_turns<T: Element, const N: usize>(parts: &mut [Part<T>; N]) {
             return;
         }
         let runs: [_; N] = std::array::from_fn(|part| {
-            let Part { a, b, .. } = parts[part];
+            let Segment { a, b, .. } = parts[part];
             (a.before(a.len()), b.before(b.len()))
         });
         let mut places =

@@ -27,7 +27,7 @@ fn check<T: Element>(a: &BTreeMap<u32, u64>, b: &BTreeMap<u32, u64>) {
     let mut out: Entries<T> = (0..300).map(|i| (i, T::ONE)).collect();
     for reduction in all::<T>() {
         for simd in [Simd::Portable, Simd::best()] {
-            merge_on(simd, (Run::of(&a), Run::of(&b)), &reduction, &mut out);
+            merge_on(simd, (SortedRun::of(&a), SortedRun::of(&b)), &reduction, &mut out);
             let found: Vec<(u32, u64)> = out.iter().map(|(i, v)| (i, v.bits())).collect();
             let expected = plainly(&a, &b, &reduction);
             assert_eq!(found, expected, "{simd:?}, {reduction:?}, {}", T::NAME);

@@ -11,7 +11,7 @@ use crate::selectors::Selection;
 use crate::{Block, Element, select};
 
 /// What a rule left of one slot.
-pub(super) struct Outcome<T: Element> {
+pub(super) struct Sparsified<T: Element> {
     pub(super) kept: Entries<T>,
     /// What was not kept. Of a worker's own block only what others contributed to: the rest stays where it is.
     left: Entries<T>,
@@ -28,7 +28,7 @@ impl<T: Element> Context<T> {
         slots: &mut [Input<T>],
         rule: &Rule,
         tally: &mut Tally,
-    ) -> Result<Vec<Outcome<T>>, Fault> {
+    ) -> Result<Vec<Sparsified<T>>, Fault> {
         let turn = self.memory.steps;
         Ok(match rule {
             Rule::By(selection) => self.by(slots, selection),
@@ -63,7 +63,7 @@ impl<T: Element> Context<T> {
         slots: &mut [Input<T>],
         tally: &mut Tally,
         k: impl Fn(Block) -> Option<usize>,
-    ) -> Vec<Outcome<T>> {
+    ) -> Vec<Sparsified<T>> {
         slots.iter_mut().map(|slot| self.alone(slot, k(slot.place.block), tally)).collect()
     }
 
@@ -77,7 +77,7 @@ impl<T: Element> Context<T> {
     }
 
     /// Keeps the k largest of one slot, or all that there are.
-    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Outcome<T> {
+    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Sparsified<T> {
         let block = slot.place.block;
         let len = self.block_len(block);
         match (slot.held.take(), k) {
@@ -89,13 +89,13 @@ impl<T: Element> Context<T> {
                 }
                 let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
                 slot.candidates = next;
-                Outcome { kept, left: settled, seen: len, own: true }
+                Sparsified { kept, left: settled, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
                 let neutral = self.reduction.neutral();
                 let present = (0u32..).zip(self.own(block)).filter(|(_, v)| **v != neutral);
                 let kept = overlaid(present.map(|(i, &v)| (i, v)).collect(), &overlay);
-                Outcome { kept, left: Entries::default(), seen: len, own: true }
+                Sparsified { kept, left: Entries::default(), seen: len, own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {
                 // Its own contribution with a dense one added is chosen from as with an overlay.
@@ -109,17 +109,17 @@ impl<T: Element> Context<T> {
                     }
                     None => kept = entries,
                 }
-                Outcome { kept, left, seen, own }
+                Sparsified { kept, left, seen, own }
             }
             // What is aligned was turned into a bag before.
             (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
-                Outcome { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
+                Sparsified { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
             }
         }
     }
 
     /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
-    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Outcome<T>> {
+    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Sparsified<T>> {
         let schedule = &self.program.schedule;
         let partition = &schedule.partition;
         let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
@@ -141,7 +141,7 @@ impl<T: Element> Context<T> {
         let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
             slot.candidates.threshold = chosen.collect;
             let seen = self.block_len(slot.place.block);
-            Outcome { kept, left: Entries::default(), seen, own: true }
+            Sparsified { kept, left: Entries::default(), seen, own: true }
         });
         taken.collect()
     }
@@ -154,7 +154,7 @@ impl<T: Element> Context<T> {
         tally: &mut Tally,
         least: T,
         rule: impl FnOnce(&[Searched<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
-    ) -> Vec<Outcome<T>> {
+    ) -> Vec<Sparsified<T>> {
         let mut inputs = Vec::with_capacity(slots.len());
         for slot in slots.iter_mut() {
             inputs.push(match slot.held.take() {
@@ -185,7 +185,7 @@ impl<T: Element> Context<T> {
                 slot.candidates.threshold = predicted;
             }
             let seen = if laid_over { self.block_len(slot.place.block) } else { entries.len() };
-            chosen.push(Outcome { kept, left, seen, own });
+            chosen.push(Sparsified { kept, left, seen, own });
         }
         chosen
     }
@@ -194,12 +194,12 @@ impl<T: Element> Context<T> {
     pub(super) fn settle(
         &self,
         place: Place,
-        chosen: Outcome<T>,
+        chosen: Sparsified<T>,
         rule: &Rule,
         (coding, stage, holders): (Coding, u32, Holders),
         tally: &mut Tally,
     ) -> (Carried<T>, Left<T>) {
-        let Outcome { kept, mut left, seen, own } = chosen;
+        let Sparsified { kept, mut left, seen, own } = chosen;
         let (len, alone) = (self.block_len(place.block), holders.count == 1);
         tally.select(rule, own, if own { kept.len() } else { seen } as f64);
         if rule.makes_dense() {

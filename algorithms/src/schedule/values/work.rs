@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::keep::Candidates;
 use super::super::{Holders, Place, Rule, Store, Tally};
-use super::choose::Outcome;
+use super::choose::Sparsified;
 use super::{Context, ExecutionError, Fate, Held, OwnChoice, Values};
 use crate::Element;
 use crate::bag::{Bag, Coding, Entries};
@@ -191,7 +191,7 @@ impl<T: Element> Input<T> {
 }
 
 /// The smallest magnitude among all that was chosen, 0 if there is nothing.
-fn smallest<T: Element>(chosen: &[Outcome<T>]) -> f64 {
+fn smallest<T: Element>(chosen: &[Sparsified<T>]) -> f64 {
     let magnitudes = chosen.iter().flat_map(|chosen| &chosen.kept.values).map(|v| v.to_f64().abs());
     magnitudes.reduce(f64::min).unwrap_or(0.0)
 }

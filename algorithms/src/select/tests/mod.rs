@@ -191,7 +191,7 @@ fn an_overflowing_sum_is_not_finite() {
     let mut residual = vec![f32::MAX; 100];
     let mut out = Entries::default();
     let error = accumulate(&mut residual, &[f32::MAX; 100], 1.0, 0, &mut out).expect_err("the sum overflows");
-    assert_eq!(error, NonFinite { index: 0 });
+    assert_eq!(error, NonFiniteSum { index: 0 });
     assert_eq!((residual, out), (vec![f32::MAX; 100], Entries::default()));
 }
 

@@ -6,13 +6,13 @@ use super::write::GROUP;
 pub(in super::super) const SLACK: usize = 32;
 
 /// Writes fields of a width from 0 to 32 from the start of `bytes` on.
-pub(super) struct Writer<'a> {
+pub(super) struct FieldWriter<'a> {
     bytes: &'a mut [u8],
     width: u32,
     at: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> FieldWriter<'a> {
     /// `bytes` must have [`SLACK`] more than all fields take.
     pub(super) fn new(bytes: &'a mut [u8], width: u32) -> Self {
         Self { bytes, width, at: 0 }

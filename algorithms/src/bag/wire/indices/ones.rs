@@ -4,7 +4,7 @@ use super::super::error::Wrong;
 use super::write::GROUP;
 
 /// Writes zeros and ones behind what stands in `bytes` before.
-pub(super) struct Writer<'a> {
+pub(super) struct UnaryWriter<'a> {
     bytes: &'a mut [u8],
     /// The byte that the next bit belongs to, its bits so far, and how many these are.
     at: usize,
@@ -12,7 +12,7 @@ pub(super) struct Writer<'a> {
     fill: u32,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> UnaryWriter<'a> {
     /// Starts at a bit. `bytes` must have 8 more than all bits take, and the bits must be zero.
     pub(super) fn new(bytes: &'a mut [u8], first: u64) -> Self {
         let at = (first / 8) as usize;

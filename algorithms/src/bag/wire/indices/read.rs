@@ -21,7 +21,7 @@ pub(in super::super) fn read(
         None => bytes,
     };
     let mut indices = vec![0; count];
-    let read = Reader { section, width: parameter.into(), len, indices: &mut indices };
+    let read = IndexReader { section, width: parameter.into(), len, indices: &mut indices };
     let end = match form {
         Form::Raw | Form::Dense | Form::Full | Form::Aligned => read.raw()?,
         Form::Packed => read.packed()?,
@@ -36,7 +36,7 @@ pub(in super::super) fn read(
 }
 
 /// Each way of reading gives the position of the first bit behind the indices.
-struct Reader<'a> {
+struct IndexReader<'a> {
     section: &'a [u8],
     width: u32,
     len: u32,
@@ -44,7 +44,7 @@ struct Reader<'a> {
     indices: &'a mut [u32],
 }
 
-impl Reader<'_> {
+impl IndexReader<'_> {
     fn raw(self) -> Result<u64, Wrong> {
         for (index, word) in self.indices.iter_mut().zip(self.section.as_chunks().0) {
             *index = u32::from_le_bytes(*word);

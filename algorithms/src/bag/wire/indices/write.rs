@@ -47,7 +47,7 @@ pub(super) fn gap(index: u32, before: u32) -> u32 {
 
 /// Writes the low bits of `of` each index and the one before.
 pub(super) fn write_fields(section: &mut [u8], width: u32, indices: &[u32], of: impl Fn(u32, u32) -> u32) {
-    let mut writer = fields::Writer::new(section, width);
+    let mut writer = fields::FieldWriter::new(section, width);
     let mut before = BEFORE;
     let (groups, rest) = indices.as_chunks();
     for &group in groups {
@@ -64,7 +64,7 @@ pub(super) fn write_fields(section: &mut [u8], width: u32, indices: &[u32], of: 
 
 /// Writes as many zeros as is `of` each index and the one before, and a one; behind fields of a width.
 pub(super) fn write_ones(section: &mut [u8], width: u32, indices: &[u32], of: impl Fn(u32, u32) -> u32) {
-    let mut writer = ones::Writer::new(section, u64::from(width) * indices.len() as u64);
+    let mut writer = ones::UnaryWriter::new(section, u64::from(width) * indices.len() as u64);
     let mut before = BEFORE;
     let (groups, rest) = indices.as_chunks();
     for &group in groups {
