@@ -1,5 +1,5 @@
 //! The README and the book: links lead somewhere, every page is in the summary, every method has its page, and no code block is
-//! without a language. And what CONTRIBUTING.md says of the source: one meaning for a name.
+//! without a language. And what CONTRIBUTING.md says of the source: one meaning for a name, and one thought for a file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,6 +14,9 @@ const BESIDE: [(&str, &str); 1] = [("exdyna-printed", "exdyna")];
 
 /// Where every method's page is linked to.
 const LISTS: [&str; 3] = ["README.md", "docs/src/introduction.md", "docs/src/concepts/cost.md"];
+
+/// Lines of a file, at most.
+const LINES: usize = 450;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -296,6 +299,15 @@ fn every_name_means_one_thing() {
     for name in listed {
         assert!(places.contains_key(name), "{name} is nowhere in algorithms/src any more: strike it");
     }
+}
+
+#[test]
+fn every_file_is_short() {
+    let sources = sources(Path::new(""));
+    assert!(sources.len() > 300, "only {} files were found: is this test blind?", sources.len());
+    let lengths = sources.iter().map(|(path, text)| (path, text.lines().count()));
+    let long: Vec<_> = lengths.filter(|&(_, lines)| lines > LINES).collect();
+    assert!(long.is_empty(), "more than {LINES} lines: {long:?}");
 }
 
 #[test]
