@@ -14,10 +14,19 @@ const READERS: [&str; 5] = [
     "algorithms/src/schedule/values/choose.rs",
     "testbed/src/simulation/lengths/steps.rs",
 ];
-const SOURCES: [&str; 5] = ["algorithms/src", "transport/src", "runtime/src", "testbed/src", "src"];
+const SOURCES: [&str; 8] = [
+    "algorithms/src",
+    "algorithms/examples",
+    "candle/src",
+    "transport/src",
+    "runtime/src",
+    "testbed/src",
+    "src",
+    "examples",
+];
 
-/// The variants of `Step` and `Rule` that a text uses as patterns or compares with, not to make one; and `use` of them without
-/// their names.
+/// The variants of `Step` and `Rule` that a text uses as patterns or compares with, not to make one; `use` of them without
+/// their names, and other names for them.
 fn patterns(text: &str) -> Vec<String> {
     let code = |line: &str| line.split("//").next().unwrap().to_owned() + "\n";
     let text: String = text.lines().map(code).collect();
@@ -34,7 +43,22 @@ fn patterns(text: &str) -> Vec<String> {
             found.push(text[start..end].to_owned());
         }
     }
+    found.extend(["Step", "Rule"].iter().flat_map(|name| text.match_indices(name)).filter_map(
+        |(start, name)| {
+            let part_of_a_name = text[..start].ends_with(|c: char| c.is_alphanumeric());
+            let rest = &text[start + name.len()..];
+            let renamed =
+                rest.trim_start().starts_with("as ") || rest.starts_with(';') && is_aliased(&text[..start]);
+            (!part_of_a_name && renamed).then(|| format!("{name} by another name"))
+        },
+    ));
     found
+}
+
+/// Whether what follows is all that a `type` stands for.
+fn is_aliased(before: &str) -> bool {
+    let statement = before.rsplit([';', '}']).next().unwrap_or_default();
+    statement.split_whitespace().any(|word| word == "type")
 }
 
 /// Whether what follows, at the end of a path, is compared with what stands before.
@@ -126,6 +150,7 @@ fn patterns_are_told_from_what_is_made() {
         "let rule = Rule::Every; return Some(Rule::Dense); // Step::Sum { slots } =>",
         "MyStep::Sum { slots } => 1, Step::prepare(x) == y",
         "use super::Step; let sum = Step::Sum { slots };",
+        "use crate::schedule::{After, Rule, Step}; type Program = Vec<Step>; let first: Step;",
     ] {
         assert_eq!(patterns(made), [""; 0], "{made}");
     }
@@ -141,6 +166,9 @@ fn patterns_are_told_from_what_is_made() {
         ("assert!(Rule::Top(k) != rule)", "Rule::Top"),
         ("use crate::schedule::Rule::*;", "Rule::"),
         ("fn f() {}\nuse crate::schedule::{Slots, Step::{Keep, Sum}};", "Step::"),
+        ("use crate::schedule::Step as S; matches!(step, S::Sum { .. })", "Step by another name"),
+        ("use crate::schedule::{After, Rule as By, Slots};", "Rule by another name"),
+        ("fn f() {}\ntype S = super::schedule::Step;", "Step by another name"),
     ] {
         assert_eq!(patterns(taken), [expected], "{taken}");
     }
