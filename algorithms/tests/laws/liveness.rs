@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_algorithms::selectors::Selector;
-use gleaner_algorithms::{Block, Method};
+use gleaner_algorithms::{Block, Layers, Method, Partition};
 
 use super::harness::{Team, methods, selecting, selectors};
 use super::inputs::{Pattern, Random};
@@ -23,9 +23,22 @@ fn forms(workers: usize) -> Vec<Method> {
     forms
 }
 
+/// What a gradient of n entries is made of: P + 1 layers, each longer than the one before, for a selector that looks at each
+/// by itself, and one for all others.
+fn layers(method: &Method, workers: usize, n: usize) -> Layers {
+    let shape = method.shape(workers as u32, n).unwrap();
+    if shape.selection.is_none_or(|selection| selection.selector != Selector::Layers) {
+        return n.into();
+    }
+    let count = workers + 1;
+    let cuts = (1..count).map(|i| n * i * i / (count * count));
+    let partition = Partition::at(n, cuts);
+    Layers::of((0..count as u32).map(|layer| partition.block_len(Block(layer))))
+}
+
 /// Each of them with k = 1, fewer entries than workers and more, of small groups and of larger ones.
-fn each(workers: usize, mut law: impl FnMut(Method, usize)) {
-    let mut cases = BTreeSet::new();
+fn each(workers: usize, mut law: impl FnMut(Method, Layers)) {
+    let (mut cases, mut several) = (BTreeSet::new(), 0);
     for n in [1, workers, 2 * workers + 3] {
         cases.extend(
             [1, workers / 2, workers + 1].map(|k| (n, k)).into_iter().filter(|&(_, k)| 0 < k && k <= n),
@@ -33,9 +46,13 @@ fn each(workers: usize, mut law: impl FnMut(Method, usize)) {
     }
     for method in forms(workers) {
         for &(n, k) in cases.iter().filter(|&&(n, _)| method.shape(workers as u32, n).is_ok()) {
-            law(method.clone().k(k), n);
+            let method = method.clone().k(k);
+            let layers = layers(&method, workers, n);
+            several += usize::from(layers.ranges().filter(|layer| !layer.is_empty()).count() > 1);
+            law(method, layers);
         }
     }
+    assert!(several > 0, "no gradient of several layers among {workers} workers");
 }
 
 /// Drain: within the bound that the method states, nothing is left, whether or not values cancel.
@@ -44,8 +61,9 @@ fn what_waits_drains() {
     let mut without = BTreeSet::new();
     for workers in 1..=17 {
         let mut random = Random(workers as u64);
-        each(workers, |method, n| {
-            let shape = method.shape(workers as u32, n).unwrap();
+        each(workers, |method, layers| {
+            let n = layers.entries();
+            let shape = method.shape(workers as u32, layers.clone()).unwrap();
             let Some(bound) = method.collective().drains_within(&shape) else {
                 without.insert(format!(
                     "{} {}",
@@ -57,7 +75,7 @@ fn what_waits_drains() {
             let apart = [Pattern::Full, Pattern::Disjoint, Pattern::Overlapping, Pattern::Wide];
             let cancels = [Pattern::Cancelling, Pattern::Integers, Pattern::Opposite, Pattern::Opposite];
             for patterns in [apart, cancels] {
-                let mut team = Team::of(method.clone(), workers, n);
+                let mut team = Team::of(method.clone(), workers, layers.clone());
                 let pattern = patterns[random.below(4)];
                 for _ in 0..1 + random.below(12) {
                     team.step(&pattern.gradients(workers, n, &mut random));
@@ -79,8 +97,9 @@ fn every_entry_has_its_turn() {
     for workers in 1..=17 {
         let delta = [1.0, 0.5][workers % 2];
         let mut random = Random(workers as u64);
-        each(workers, |method, n| {
-            let mut team = Team::of(method.clone(), workers, n);
+        each(workers, |method, layers| {
+            let n = layers.entries();
+            let mut team = Team::of(method.clone(), workers, layers);
             let shape = team.ensemble.shape().clone();
             let selector = shape.selection.as_ref().map(|s| s.selector);
             if matches!(selector, Some(Selector::Threshold(_))) {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
+use gleaner_algorithms::selectors::Selector;
+use gleaner_algorithms::{Layers, Method};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 use safetensors::SafeTensors;
 
@@ -133,6 +134,53 @@ fn nothing_is_lost_where_groups_change_between_any_two_steps() {
             assert_eq!(saved(folder.path(), WORKERS as usize, "velocity"), velocities);
         }
     }
+}
+
+/// Once no gradient comes, nothing waits within the most steps that the method states for a group: where each layer is a group
+/// of its own, and where each layer of one group is selected from by itself.
+#[test]
+fn every_group_and_every_layer_drains() {
+    const WORKERS: u32 = 4;
+    let add = |layout: Layout, &(name, len): &(&str, usize)| layout.parameter(name, len);
+    let apart = PARAMETERS.iter().fold(Layout::new(), |layout, parameter| add(layout.group(), parameter));
+    let together = PARAMETERS.iter().fold(Layout::new(), add);
+    let lengths = PARAMETERS.map(|(_, len)| len);
+    let each: Vec<Layers> = lengths.iter().map(|&len| len.into()).collect();
+    let by_layer = Method::named("topka").unwrap().selector(Selector::Layers);
+    let groups = Method::all().map(|method| (method, &apart, each.clone()));
+    let mut drained = 0;
+    for (method, layout, groups) in groups.chain([(by_layer, &together, vec![Layers::of(lengths)])]) {
+        let method = method.density(0.1);
+        let bound = |group: Layers| method.collective().drains_within(&method.shape(WORKERS, group).unwrap());
+        let bounds: Option<Vec<u64>> = groups.into_iter().map(bound).collect();
+        let Some(steps) = bounds.and_then(|bounds| bounds.into_iter().max()) else { continue };
+        let folder = tempfile::tempdir().unwrap();
+        let ranks = job::run(Over::Memory, WORKERS, |session| {
+            let mut gradients = session.gradients(layout, method.clone()).unwrap();
+            let mut sums = values(&step(&mut gradients, session.rank(), 0));
+            for _ in 0..steps {
+                for (name, len) in PARAMETERS {
+                    gradients.ready(name, &vec![0.0; len]).unwrap();
+                }
+                let update = values(&gradients.wait().unwrap());
+                sums.iter_mut().zip(update).for_each(|(sum, value)| *sum += value);
+            }
+            gradients.save(&file(folder.path(), session.rank())).unwrap();
+            sums
+        });
+        let residual = saved(folder.path(), WORKERS as usize, "residual");
+        let waiting = residual.iter().filter(|value| **value != 0.0).count();
+        assert_eq!(waiting, 0, "{method}: entries still wait after {steps} steps");
+        let given = (0..PARAMETERS.len()).flat_map(|p| {
+            let of = move |i| (0..WORKERS as usize).map(|rank| whole(rank, 0, p)[i]).sum::<f32>();
+            (0..PARAMETERS[p].1).map(of).collect::<Vec<_>>()
+        });
+        let delivered = ranks[0].iter().map(|mean| mean * WORKERS as f32);
+        assert_eq!(given.collect::<Vec<_>>(), delivered.collect::<Vec<_>>(), "{method}");
+        drained += 1;
+    }
+    // All but exdyna-printed, and one more by layer.
+    assert_eq!(drained, Method::all().count());
 }
 
 fn bits(updates: &[Vec<f32>]) -> Vec<u32> {
