@@ -8,8 +8,9 @@ pub use trial::{Outcome, Trial};
 use crate::Method;
 use crate::bag::Coding;
 use crate::collectives::RoutineError;
-use crate::residual::NonFinite;
-use crate::schedule::ExecutionError;
+use crate::residual::{Collection, NonFinite};
+use crate::schedule::{ExecutionError, Scope};
+use crate::selectors::Selector;
 
 /// A law that a method breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -67,16 +68,33 @@ pub enum LawError {
         /// Whose residual it is.
         rank: usize,
     },
+    /// Something has no turn.
+    #[error(
+        "with the same gradients on all workers in every step, entry {entry} is not delivered in {steps} steps on end, although \
+         it has at least half of the largest magnitude: expected it at least every {within} steps"
+    )]
+    Starves {
+        /// The position in the flat gradient.
+        entry: usize,
+        /// In how many steps it was not delivered.
+        steps: u64,
+        /// Within how many it should have been.
+        within: u64,
+    },
 }
 
 /// How many steps with gradients are looked at.
 const STEPS: u64 = 12;
 
 /// Tests the three laws for a method among so many workers, with gradients of n entries: conservation and one update in each
-/// step, and liveness, that residuals are empty within the steps without gradients that the method
-/// [states](crate::collectives::Collective::drains_within). Liveness is tested where the method states a number, values are told
-/// exactly, and there is no momentum correction, which goes on without gradients; and with contributions that all add up, with small
-/// ones that often cancel, and with large ones that cancel between two workers while smaller ones wait behind them.
+/// step, and liveness, which has two parts. *Drain*: residuals are empty within the steps without gradients that the method
+/// [states](crate::collectives::Collective::drains_within), with contributions that all add up, with small ones that often
+/// cancel, and with large ones that cancel between two workers while smaller ones wait behind them. *Fairness*: where all
+/// workers receive the same gradient in every step, every entry of at least δ times the largest magnitude is delivered at
+/// least every 4n/(kδ) + P steps, with δ = 1/2; where entries are drawn at random, every (n/k)(ln n + 20).
+///
+/// Liveness is tested where the method states a number, values are told exactly, and there is no momentum correction, which
+/// goes on without gradients; fairness where nothing is lost on purpose as well.
 ///
 /// # Errors
 /// The first law that it breaks, and options that do not suit so many workers.
@@ -104,6 +122,42 @@ pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), LawError> {
         drained.step(&gradients(input))?.check()?;
         drained.drain(within)?;
     }
+    match method.collection() {
+        Collection::Global if method.collective().is_sparse() => is_fair(trial()?),
+        _ => Ok(()),
+    }
+}
+
+/// Tests that every entry has its turn.
+fn is_fair(mut trial: Trial<f32>) -> Result<(), LawError> {
+    const DELTA: f64 = 0.5;
+    let shape = trial.ensemble.shape();
+    let (n, k, workers) = (shape.n, shape.k, shape.workers as usize);
+    let mut by_chance = shape.selection.as_ref().is_some_and(|s| s.selector == Selector::Random);
+    for schedule in trial.ensemble.prepared().map(|prepared| prepared.program.schedule()) {
+        let mut rules = schedule.steps.iter().filter_map(|step| step.chooses(schedule.lane));
+        by_chance |= rules.any(|(_, rule)| rule.scope() == Scope::Drawn);
+    }
+    let share = n as f64 / k as f64;
+    let within = match by_chance {
+        true => share * ((n as f64).ln() + 20.0),
+        false => 4.0 * share / DELTA + workers as f64,
+    } as u64;
+    let value = |entry: usize| match whole(0, 0, entry) {
+        small if (small as i64) % 2 == 0 => DELTA as f32 * (small + 0.5).signum(),
+        other => other.signum(),
+    };
+    let gradients = vec![(0..n).map(value).collect::<Vec<f32>>(); workers];
+    let mut last = vec![0; n];
+    for step in 1..=within + within / 4 {
+        let outcome = trial.step(&gradients)?;
+        outcome.check()?;
+        let delivered = outcome.delivered.iter().take(1).flatten();
+        last.iter_mut().zip(delivered).filter(|(_, value)| **value != 0.0).for_each(|(last, _)| *last = step);
+        if let Some(entry) = last.iter().position(|last| step - last > within) {
+            return Err(LawError::Starves { entry, steps: step - last[entry], within });
+        }
+    }
     Ok(())
 }
 
@@ -128,10 +182,10 @@ fn whole(rank: usize, step: u64, entry: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collectives::{Collective, Number, Shape, State, Structure, all_gather as bruck};
-    use crate::residual::{Collection, Correction};
+    use crate::collectives::{Collective, MethodError, Number, Shape, State, Structure, all_gather as bruck};
+    use crate::residual::Correction;
     use crate::schedule::{Observed, Rule, Slots, Step};
-    use crate::{Block, Rank};
+    use crate::{Block, Partition, Rank};
 
     #[test]
     fn listed_methods_keep_the_laws() {
@@ -221,6 +275,68 @@ mod tests {
         assert_eq!(check(&hasty.clone().k(10), 3, 100), Ok(()));
         let waits = check(&hasty.k(1), 3, 100).unwrap_err();
         assert!(matches!(waits, LawError::Waits { steps: 40, .. }), "{waits}");
+    }
+
+    /// Delivers from the first half of the gradient as long as that has k entries, and from the second half only then: what waits
+    /// is delivered once no gradient comes, and while one comes the second half has no turn.
+    #[derive(Clone, Debug)]
+    struct Prefers;
+
+    #[derive(Clone, Debug, Default)]
+    struct Half(bool);
+
+    impl State for Half {
+        fn agreed(&mut self) -> Vec<&mut dyn Number> {
+            vec![&mut self.0]
+        }
+    }
+
+    impl Collective for Prefers {
+        type State = Half;
+
+        fn name(&self) -> &'static str {
+            "prefers"
+        }
+        fn summary(&self) -> &'static str {
+            "topka of one half"
+        }
+        fn blocks(&self, _: &Shape) -> u32 {
+            2
+        }
+        fn lanes(&self, shape: &Shape, _: &Structure) -> u32 {
+            shape.workers
+        }
+        fn lane(&self, rank: Rank, _: &Shape) -> u32 {
+            rank.0
+        }
+        fn structure(&self, shape: &Shape, _: u64, half: &Half) -> Result<Structure, MethodError> {
+            Structure::of(Partition::even(shape.n, 2), shape.k, u32::from(half.0))
+        }
+        fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step> {
+            let slots = Slots::range(0, 2);
+            let k = shape.k as u32;
+            let rule = Rule::Top(if structure.kind == 0 { vec![k, 0] } else { vec![0, k] }.into());
+            let mut steps = vec![Step::Keep { slots: slots.in_lane(rank.0), rule, coding: shape.coding }];
+            let parts = |first, count| slots.in_lanes(first, count, shape.workers);
+            steps.extend(bruck(rank.0, shape.workers, Rank, parts));
+            steps.push(Step::Sum { slots });
+            steps
+        }
+        fn learn(&self, shape: &Shape, structure: &Structure, half: &mut Half, observed: &Observed) {
+            half.0 ^= observed.counts[structure.kind as usize] < shape.k;
+        }
+    }
+
+    #[test]
+    fn what_has_no_turn_starves() {
+        let prefers = Method::of(Prefers).k(5);
+        let error = check(&prefers, 3, 40).unwrap_err();
+        // 4 · 40 / (5 / 2) + 3 steps, and then one more.
+        assert!(matches!(error, LawError::Starves { entry: 20.., steps: 68, within: 67 }), "{error}");
+        assert_eq!(
+            check(&Method::of(Gathers { drains_within: Some(100), presumes: false }).k(5), 3, 40),
+            Ok(())
+        );
     }
 
     #[test]

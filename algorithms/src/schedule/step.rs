@@ -111,7 +111,7 @@ impl Step {
     }
 
     /// From which slots it chooses entries on a worker whose own gradient lies in this lane, and by which rule.
-    pub(super) fn chooses(&self, own: u32) -> Option<(Slots, &Rule)> {
+    pub(crate) fn chooses(&self, own: u32) -> Option<(Slots, &Rule)> {
         match self {
             Step::Keep { slots, rule, .. } => Some((*slots, rule)),
             Step::Propose { slots, rule } => Some((slots.in_lane(own), rule)),
