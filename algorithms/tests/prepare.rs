@@ -39,7 +39,9 @@ fn a_rank_of_a_thousand_is_ready_within_a_second() {
         // A method that is made anew has no proof yet in this process.
         let ready = in_time(Duration::from_secs(1), || {
             let membership = Membership::first(Rank(5), WORKERS);
-            Routine::new(method(), membership, 14_728_266, 0).unwrap();
+            let routine = Routine::new(method(), membership, 14_728_266, 0).unwrap();
+            // What peers may send, whatever is learnt, is known too.
+            routine.volumes::<f32>().unwrap();
         });
         assert!(ready, "{}", method());
     }

@@ -205,10 +205,11 @@ pub trait Collective: Debug + Send + Sync {
     /// One worker's steps.
     fn steps(&self, rank: Rank, shape: &Shape, structure: &Structure) -> Vec<Step>;
 
-    /// Whether the partition or the program changes with what is learnt: a worker that is a step ahead may then send more than
-    /// the present schedules say. Whose turn it is and numbers in registers change neither.
-    fn varies(&self) -> bool {
-        false
+    /// Where the partition or the program changes with what is learnt, the [kinds](Structure::kind) of program that there are,
+    /// but for those whose messages have no more than another's; otherwise none. Whose turn it is and numbers in registers
+    /// change neither. A worker that is a step ahead may then send as much as any of them says, in blocks that are cut anywhere.
+    fn kinds(&self, _: &Shape) -> Vec<u32> {
+        Vec::new()
     }
 
     /// Learns from a finished step. The agreed numbers of the state follow only from the update and its notes, which
@@ -322,6 +323,13 @@ impl Structure {
     pub fn of(partition: Partition, k: usize, kind: u32) -> Result<Self, MethodError> {
         let allotment = Allotment::of(&partition, k)?;
         Ok(Self { partition, allotment, kind, turn: None })
+    }
+
+    /// One in which any block may have all of k: its messages have as many entries as those of any partition.
+    fn loosest(shape: &Shape, blocks: u32, kind: u32) -> Self {
+        let all = u32::try_from(shape.k).unwrap_or(u32::MAX);
+        let partition = Partition::even(shape.n, blocks as usize);
+        Self { partition, allotment: vec![all; blocks as usize].into(), kind, turn: None }
     }
 
     /// The same where this rank does what rank 0 does in the steps.

@@ -112,8 +112,10 @@ impl Collective for OkTopk {
         false
     }
 
-    fn varies(&self) -> bool {
-        true
+    /// Without new cuts an exact step has no notes.
+    fn kinds(&self, _: &Shape) -> Vec<u32> {
+        let kind = |exact, balance| Kind { exact, cut: exact, balance }.number();
+        vec![kind(false, false), kind(false, true), kind(true, false)]
     }
 
     fn lanes(&self, shape: &Shape, structure: &Structure) -> u32 {

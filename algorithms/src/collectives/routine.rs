@@ -1,11 +1,12 @@
 //! A method at work on one gradient, on one worker.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Method, MethodError, Shape, Structure};
 use crate::residual::VersionError;
 use crate::schedule::{
-    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, check,
+    Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, Volume, check,
 };
 use crate::{Element, Layers, Membership, Rank, Sparsity};
 
@@ -80,13 +81,17 @@ impl Programs {
             Some(place) => self.known.remove(place).2,
             None => self.prove(method, shape, structure, membership.epoch)?,
         };
-        let place = self.rank.map_or(membership.rank.index(), |_| 0);
-        let prepared = of_all.get(place).cloned().ok_or(MethodError::NoWorkers)?;
+        let prepared = self.of(membership.rank, &of_all)?.clone();
         if self.known.len() >= REMEMBERED + shape.workers as usize {
             self.known.remove(0);
         }
         self.known.push((shape.clone(), structure.clone(), of_all));
         Ok(prepared)
+    }
+
+    /// What a worker has of what was prepared.
+    fn of<'a>(&self, rank: Rank, prepared: &'a [Prepared]) -> Result<&'a Prepared, MethodError> {
+        prepared.get(self.rank.map_or(rank.index(), |_| 0)).ok_or(MethodError::NoWorkers)
     }
 
     fn prove(
@@ -219,6 +224,26 @@ impl Routine {
     /// The schedule of the next step.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
+    }
+
+    /// What each peer may send at most in a step that is like the next one, whatever is learnt until then: a peer that is a step
+    /// ahead knows more than this worker.
+    ///
+    /// # Errors
+    /// Schedules that the checker refuses.
+    pub fn volumes<T: Element>(&self) -> Result<BTreeMap<Rank, Volume>, RoutineError> {
+        let mut volumes = self.prepared.program.volumes::<T>();
+        let (collective, Membership { rank, epoch, .. }) = (self.method.collective(), self.membership);
+        let mut programs = lock(&self.programs);
+        for kind in collective.kinds(&self.shape) {
+            let structure = Structure::loosest(&self.shape, collective.blocks(&self.shape), kind);
+            let prepared = programs.prove(&self.method, &self.shape, &structure, epoch)?;
+            for (rank, volume) in programs.of(rank, &prepared)?.program.volumes_in_any_blocks::<T>() {
+                let most = volumes.entry(rank).or_default();
+                *most = most.max(volume);
+            }
+        }
+        Ok(volumes)
     }
 
     /// What was learnt.

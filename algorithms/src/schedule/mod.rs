@@ -32,7 +32,7 @@ pub use keep::Candidates;
 pub use lockstep::{Happening, Lockstep, Run, lockstep, watched};
 pub use machine::{Arrival, Fault, Machine, Progress, Reader, Store};
 pub use memory::Memory;
-pub use program::{Facts, Holders, Program, Receipt};
+pub use program::{Facts, Holders, Program, Receipt, Volume};
 pub use rule::{Note, Register, Rule, Scope};
 pub use step::{After, How, Receive, Send, Step};
 pub use tally::Tally;

@@ -60,6 +60,8 @@ pub struct Receipt {
     pub from: Rank,
     /// Of each slot.
     pub expected: Vec<Expected>,
+    /// Of each slot, entries at most in a block of whatever length.
+    pub most: Vec<u32>,
     /// How many numbers of a note come with each slot.
     pub notes: Vec<usize>,
     /// 32-bit words at most.
@@ -130,14 +132,51 @@ impl Program {
         (of(&self.goal.brings), of(&self.goal.ends))
     }
 
-    /// What each peer may send in one run at most: a credit for the bytes of every block, and notes.
-    pub fn most_bytes<T: Element>(&self, credit: impl Fn(u64) -> u64) -> BTreeMap<Rank, u64> {
-        let mut bytes = BTreeMap::new();
-        for receipt in self.facts.iter().flat_map(|facts| &facts.receipts) {
-            let notes: usize = receipt.notes.iter().sum();
-            let blocks = receipt.expected.iter().map(|expected| credit(expected.most_bytes::<T>()));
-            *bytes.entry(receipt.from).or_default() += 8 * notes as u64 + blocks.sum::<u64>();
+    /// What each peer may send in one run at most.
+    pub fn volumes<T: Element>(&self) -> BTreeMap<Rank, Volume> {
+        self.volumes_of(|_, receipt| receipt.expected.iter().map(|expected| expected.most_bytes::<T>()).sum())
+    }
+
+    /// The same with its blocks cut anywhere else: any of them may have all entries of the gradient, but no lane has more.
+    pub fn volumes_in_any_blocks<T: Element>(&self) -> BTreeMap<Rank, Volume> {
+        let n = self.schedule.partition.entries() as u64;
+        let len = u32::try_from(n).unwrap_or(u32::MAX);
+        self.volumes_of(|receive, receipt| {
+            let slots = receipt.expected.iter().zip(&receipt.most);
+            let slots = slots.map(|(expected, &most)| Expected { len, bound: most.min(len), ..*expected });
+            let lane: u64 =
+                slots.clone().map(|slot| slot.content.most_bytes_each::<T>() * n).max().unwrap_or(0);
+            let headers = slots.len() as u64 * Expected::MOST_BESIDE;
+            let of_lanes = u64::from(receive.slots.lanes.count).saturating_mul(lane).saturating_add(headers);
+            slots.map(Expected::most_bytes::<T>).fold(0, u64::saturating_add).min(of_lanes)
+        })
+    }
+
+    fn volumes_of(&self, bytes: impl Fn(&Receive, &Receipt) -> u64) -> BTreeMap<Rank, Volume> {
+        let mut volumes: BTreeMap<Rank, Volume> = BTreeMap::new();
+        for (receive, receipt) in self.receipts() {
+            let volume = volumes.entry(receipt.from).or_default();
+            volume.blocks += receipt.expected.len() as u64;
+            let notes = 8 * receipt.notes.iter().sum::<usize>() as u64;
+            volume.bytes = volume.bytes.saturating_add(notes).saturating_add(bytes(receive, receipt));
         }
-        bytes
+        volumes
+    }
+}
+
+/// What comes from a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// In how many blocks.
+    pub blocks: u64,
+    /// How many bytes, headers and notes included.
+    pub bytes: u64,
+}
+
+impl Volume {
+    /// Enough for either.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { blocks: self.blocks.max(other.blocks), bytes: self.bytes.max(other.bytes) }
     }
 }

@@ -1,18 +1,18 @@
 //! What a worker receives never exceeds what the checker declared, and a peer that sends more is refused. What travels is
 //! encoded once, and passed on as the bytes that a fresh encoding would give.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gleaner_algorithms::bag::wire::{Body, DecodeError, Decoder, Expected, Part, encode};
+use gleaner_algorithms::bag::wire::{Body, Content, DecodeError, Decoder, Expected, Part, encode};
 use gleaner_algorithms::bag::{Coding, Dense, Entries, Rounded, floats};
-use gleaner_algorithms::collectives::Prepared;
+use gleaner_algorithms::collectives::{Prepared, Routine};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{
     Execution, ExecutionError, Happening, Lockstep, Receipt, Run, Slots, Step, lockstep, watched,
 };
-use gleaner_algorithms::{Block, Method, Rank};
+use gleaner_algorithms::{Block, Element, Membership, Method, Rank};
 use proptest::prelude::*;
 
 use super::harness::{COLLECTIONS, Team, cases, methods, variants};
@@ -184,6 +184,69 @@ proptest! {
                 run_with_witnesses(&mut team, &mut shadow, &pattern.gradients(workers, n, &mut random));
             }
         }
+    }
+
+    /// What a block takes is bounded by its length, and where it may have so many entries, a longer one takes no less.
+    #[test]
+    fn a_longer_block_takes_no_less(most in 0u32..3000, len in 0u32..6000, longer in 0u32..6000) {
+        fn holds<T: Element>(most: u32, len: u32, longer: u32) -> Result<(), TestCaseError> {
+            for content in [Content::Bag, Content::Proposal, Content::Aligned] {
+                let bytes = |len: u32| Expected { len, bound: most.min(len), content }.most_bytes::<T>();
+                let each = content.most_bytes_each::<T>();
+                prop_assert!(bytes(len) <= Expected::MOST_BESIDE + each * u64::from(len));
+                prop_assert!(bytes(len) <= bytes(len + longer), "{content:?}, {} entries of {len}", most);
+            }
+            Ok(())
+        }
+        holds::<f32>(most, len, longer)?;
+        holds::<f64>(most, len, longer)?;
+        holds::<half::bf16>(most, len, longer)?;
+    }
+}
+
+/// A step of these workers after another, with gradients that gather in one place, which moves: no program that comes up lets a
+/// peer send more than was said before the first step.
+#[test]
+fn no_program_says_more_than_was_said_of_all() {
+    let named = |name| Method::named(name).unwrap();
+    for method in ["oktopk", "exdyna", "exdyna-printed"].map(named) {
+        let mut kinds = BTreeSet::new();
+        for (workers, n, k) in [(6usize, 600, 30), (9, 300, 100), (2, 40, 3)] {
+            let method = method.clone().k(k);
+            let said: Vec<_> = (0..workers as u32)
+                .map(|rank| {
+                    let membership = Membership::first(Rank(rank), workers as u32);
+                    Routine::new(method.clone(), membership, n, 0).unwrap().volumes::<f32>().unwrap()
+                })
+                .collect();
+            let mut team = Team::of(method.clone(), workers, n);
+            let mut partitions = BTreeSet::new();
+            for step in 0..70 {
+                let memory = &team.ensemble.memories()[0];
+                kinds.insert(method.structure(team.ensemble.shape(), memory).unwrap().kind);
+                let lens = (0..workers as u32).map(|block| team.partition().block_len(Block(block)));
+                partitions.insert(lens.collect::<Vec<_>>());
+                for (said, prepared) in said.iter().zip(team.ensemble.prepared()) {
+                    for (from, volume) in prepared.program.volumes::<f32>() {
+                        assert_eq!(
+                            said[&from].max(volume),
+                            said[&from],
+                            "{method}, P {workers}, step {step}"
+                        );
+                    }
+                }
+                let mut random = Random(step);
+                let mut gradients = Pattern::Full.gradients(workers, n, &mut random);
+                let from = if step < 40 { 0 } else { n - n / workers };
+                for gradient in &mut gradients {
+                    gradient[from..from + n / workers].iter_mut().for_each(|value| *value *= 100.0);
+                }
+                team.step(&gradients);
+            }
+            assert!(partitions.len() > 1, "{method}: the blocks stayed where they were");
+        }
+        let said = method.collective().kinds(&method.shape(6, 600).unwrap());
+        assert!(said.iter().all(|kind| kinds.contains(kind)), "{method}: {kinds:?} came up");
     }
 }
 

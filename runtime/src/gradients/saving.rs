@@ -190,7 +190,7 @@ impl Gradients {
                 }
             };
             if changed {
-                group.change();
+                group.change()?;
             }
             // Of other blocks it predicts afresh, which costs time and changes nothing.
             let blocks = group.residual.partition().blocks();

@@ -72,7 +72,7 @@ impl Gradients {
         let shares = self.shares(&self.weights);
         for (mut group, k) in self.exchange.groups().zip(shares) {
             if group.routine.aim_at(k)? {
-                group.change();
+                group.change()?;
             }
         }
         Ok(())

@@ -175,7 +175,20 @@ impl Header {
     }
 }
 
+impl Content {
+    /// Bytes for each entry that a block has, at most, beside [`Expected::MOST_BESIDE`].
+    pub fn most_bytes_each<T: Element>(self) -> u64 {
+        match self {
+            Content::Bag | Content::Aligned => T::WIDTH as u64,
+            Content::Proposal => 4,
+        }
+    }
+}
+
 impl Expected {
+    /// Bytes that a block takes at most beside those for each of its entries: its header, and a word that is not filled.
+    pub const MOST_BESIDE: u64 = 16;
+
     /// The most bytes that it takes on the wire with values of this type: a header, and a body in whatever coding. Where it
     /// may be dense nothing is longer than all of its values, and otherwise nothing longer than raw indices and values.
     pub fn most_bytes<T: Element>(self) -> u64 {

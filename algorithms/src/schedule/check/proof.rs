@@ -138,6 +138,7 @@ impl Proof {
             Receipt {
                 from: receive.from,
                 expected: expected.collect(),
+                most: values.iter().map(|value| value.bound(u32::MAX)).collect(),
                 notes: values.iter().map(|value| usize::from(value.note.is_some())).collect(),
                 words: self.words(flight, sums).of(by),
                 round: flight.round,
