@@ -121,19 +121,12 @@ fn summaries() -> String {
     format!("The all-reduce:{}", lines.collect::<String>())
 }
 
-/// The teams of a method, as reports have them: those that have none are one team.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Teams {
-    teams: u32,
-    sag: Option<String>,
-}
+/// The options of a method with their values, by name: as reports have them.
+pub type Stated = BTreeMap<&'static str, String>;
 
-impl Teams {
-    /// Of a method's options.
-    pub fn of(method: &Method) -> Self {
-        let teams = method.option("teams").and_then(|teams| teams.parse().ok()).unwrap_or(1);
-        Self { teams, sag: method.option("sag").filter(|sag| sag != "auto") }
-    }
+/// What a method states of its options.
+pub fn stated(method: &Method) -> Stated {
+    method.collective().options().into_iter().map(|option| (option.name, option.value)).collect()
 }
 
 /// A choice that cannot be.

@@ -67,14 +67,15 @@ def choice(hostfile, params, density):
 
 def label(chosen):
     """As the table names a method."""
-    return chosen["method"] if chosen["teams"] == 1 else f"{chosen['method']}/{chosen['teams']}"
+    teams = chosen["options"].get("teams", "1")
+    return chosen["method"] if teams == "1" else f"{chosen['method']}/{teams}"
 
 
 def told(chosen):
     """What `auto` settled on, in a line."""
     def name(method):
-        teams = f" with {method['teams']} teams" if method["teams"] > 1 else ""
-        return method["method"] + teams + {"recursive": " by R-SAG", "bruck": " by B-SAG", None: ""}[method["sag"]]
+        options = ", ".join(f"{option} = {value}" for option, value in method["options"].items())
+        return method["method"] + (f" with {options}" if options else "")
 
     def time(seconds):
         ms = 1e3 * seconds
@@ -88,8 +89,8 @@ def told(chosen):
 def compare(hostfile, names, params, density, chosen):
     """All methods in turns, SparDL's teams as `auto` brought them together."""
     options = ["--params", params, "--density", density, "--steps", arguments.steps, "--warmup", 3]
-    if chosen["sag"]:
-        options += ["--sag", chosen["sag"]]
+    if "sag" in chosen["options"]:
+        options += ["--sag", chosen["options"]["sag"]]
     return bench(hostfile, "--method", ",".join(names), *options)
 
 

@@ -94,11 +94,9 @@ fn merging_all_takes_what_plan_forecasts() {
             folder.path(),
             &format!("merge-plan --model vgg16 --backward 180ms {network} --rate 100mbit --method {method}"),
         );
-        let row = compared["methods"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|row| row["method"] == method && row["teams"] == 1);
+        let row = compared["methods"].as_array().unwrap().iter().find(|row| {
+            row["method"] == method && [Value::Null, "1".into()].contains(&row["options"]["teams"])
+        });
         let single = strategy(&plan, "single")["iteration"].as_f64().unwrap();
         close(&row.unwrap()["seconds"], single - 0.27);
         least = least.min(strategy(&plan, "optimal")["iteration"].as_f64().unwrap());

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::choice::Teams;
+use crate::choice::{Stated, stated};
 
 /// The method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
@@ -17,8 +17,7 @@ pub struct AutoReport {
 #[derive(Clone, Debug, Serialize)]
 struct Tried {
     method: &'static str,
-    #[serde(flatten)]
-    teams: Teams,
+    options: Stated,
     seconds_expected: f64,
     seconds_measured: Option<f64>,
 }
@@ -35,7 +34,7 @@ impl From<&gleaner_runtime::Tried> for Tried {
         let forecast = &tried.forecast;
         Self {
             method: forecast.method.collective().name(),
-            teams: Teams::of(&forecast.method),
+            options: stated(&forecast.method),
             seconds_expected: forecast.seconds,
             seconds_measured: tried.measured.map(|median| median.as_secs_f64()),
         }

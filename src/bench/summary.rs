@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chosen::AutoReport;
 use super::lineup::{Entrant, Refusal};
+use crate::choice::{Stated, stated};
 
 /// What one rank measured in one step.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -37,6 +38,7 @@ pub struct Record {
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     pub method: String,
+    pub options: Stated,
     pub workers: usize,
     pub params: usize,
     pub k: usize,
@@ -124,6 +126,7 @@ impl Summary {
         };
         Summary {
             method: entrant.method.label(),
+            options: stated(&entrant.method),
             workers,
             params,
             k: entrant.k,

@@ -12,7 +12,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 use serde::Serialize;
 
-use crate::choice::Teams;
+use crate::choice::{Stated, stated};
 use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
 use gleaner_testbed::quantity::{self, Rate, grouped};
 
@@ -27,8 +27,7 @@ const MOST_WORKERS: u32 = 4096;
 #[derive(Serialize)]
 struct Row {
     method: &'static str,
-    #[serde(flatten)]
-    teams: Teams,
+    options: Stated,
     rounds: u64,
     messages: u64,
     words_critical: u64,
@@ -126,7 +125,7 @@ impl Comparison {
         let best = self.best().seconds.max(f64::MIN_POSITIVE);
         let row = |f: &Forecast| Row {
             method: f.method.collective().name(),
-            teams: Teams::of(&f.method),
+            options: stated(&f.method),
             rounds: f.rounds,
             messages: f.messages,
             words_critical: f.words,
@@ -256,7 +255,7 @@ impl Comparison {
             let heading = format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64));
             write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
             let below = format!(
-                "expected on links of {} with a latency of {:?}; spardl in its fastest number of teams",
+                "expected on links of {} with a latency of {:?}; each method with its fastest options",
                 self.bandwidth, self.model.network.latency
             );
             write(&area, &below, (24, 50), 15, HPos::Left, INK)?;

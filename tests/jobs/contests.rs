@@ -248,14 +248,20 @@ fn auto_reports_what_it_settled_for() {
         for method in tried.iter().chain([&auto]) {
             assert!(known.contains(&method["method"].as_str().unwrap()), "{auto}");
             assert!(method["seconds_expected"].as_f64().unwrap() > 0.0, "{auto}");
-            assert!(method["teams"] == 1 || method["method"] == "spardl", "{auto}");
-            assert_eq!(method["sag"].is_null(), method["teams"] == 1, "{auto}");
+            let named = Method::named(method["method"].as_str().unwrap()).unwrap();
+            let options: Vec<&str> = named.collective().options().iter().map(|option| option.name).collect();
+            let reported = method["options"].as_object().unwrap();
+            assert!(reported.keys().all(|name| options.contains(&&**name)), "{auto}");
+            assert_eq!(reported.len(), options.len(), "{auto}");
+            let set =
+                |method: Method, (name, value): (&String, &Value)| method.with(name, value.as_str().unwrap());
+            assert!(reported.iter().try_fold(named, set).unwrap().shape(3, 5000).is_ok(), "{auto}");
         }
         let measured = |method: &Value| method["seconds_measured"].as_f64();
         assert!(tried.iter().all(|method| measured(method).unwrap() > 0.0), "{auto}");
         assert!(tried.is_sorted_by(|a, b| measured(a) <= measured(b)), "{auto}");
         if is_settled {
-            let fields = ["method", "teams", "sag", "seconds_expected", "seconds_measured"];
+            let fields = ["method", "options", "seconds_expected", "seconds_measured"];
             assert!(fields.iter().all(|field| tried[0][field] == auto[field]), "{auto}");
         }
     }

@@ -7,8 +7,9 @@ use crate::process::{gleaner, run};
 /// Divisible by every number of workers here, and so is 1% of it.
 const N: u64 = 420_000;
 
-const FIELDS: [&str; 28] = [
+const FIELDS: [&str; 29] = [
     "method",
+    "options",
     "workers",
     "params",
     "k",

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gleaner_algorithms::Method;
 use serde_json::{Map, Value};
 
 use super::read::Run;
@@ -12,8 +13,8 @@ use crate::record::{Outcome, Record};
 /// What tells cases apart besides the method, by name.
 pub type Axes = BTreeMap<String, String>;
 
-/// Axes that belong to a method rather than to what surrounds it: they follow its name.
-const OF_THE_METHOD: [&str; 8] = ["teams", "sag", "values", "selector", "residual", "merge", "chaos", "run"];
+/// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
+const OF_THE_METHOD: [&str; 6] = ["values", "selector", "residual", "merge", "chaos", "run"];
 
 /// Axes in the order in which a setting names them; any others follow.
 const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
@@ -56,6 +57,8 @@ pub struct Sample {
     pub method: String,
     /// The method with what tells several of its name apart.
     pub label: String,
+    /// The names of its options, where it tells them: early measurements do not.
+    pub options: Vec<String>,
     /// What surrounds it: workers, parameters, rate and whatever else the experiment varied.
     pub axes: Axes,
     /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations.
@@ -141,6 +144,13 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         seed: case("seed"),
         method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
         label: String::new(),
+        options: object
+            .get("options")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(Map::keys)
+            .cloned()
+            .collect(),
         axes: axes(record, object),
         seconds,
         parts: if let [Some(a), Some(b), Some(c)] = names.map(number) { Some([a, b, c]) } else { None },
@@ -258,18 +268,37 @@ fn tell_runs_apart(samples: &mut [Sample], runs: &[Run]) {
     }
 }
 
+/// All axes that belong to a method: options of listed methods, as they state them, then those that measurements tell.
+fn of_the_method(samples: &[Sample]) -> Vec<String> {
+    let listed = Method::all().flat_map(|method| method.collective().options());
+    let told = samples.iter().flat_map(|sample| &sample.options);
+    let options = listed.map(|option| option.name.to_owned()).chain(told.cloned());
+    let mut names = Vec::new();
+    for name in options.chain(OF_THE_METHOD.map(str::to_owned)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// Puts the axes of the method behind its name where they tell several of that name apart, and out of what surrounds it.
 fn label(samples: &mut [Sample]) {
+    let of_the_method = of_the_method(samples);
     let mut values: BTreeMap<(String, &str), BTreeSet<Option<String>>> = BTreeMap::new();
     for sample in samples.iter() {
-        for axis in OF_THE_METHOD {
-            values.entry((sample.method.clone(), axis)).or_default().insert(sample.axes.get(axis).cloned());
+        for axis in &of_the_method {
+            values
+                .entry((sample.method.clone(), axis.as_str()))
+                .or_default()
+                .insert(sample.axes.get(axis).cloned());
         }
     }
     for sample in samples {
         sample.label = sample.method.clone();
-        for axis in OF_THE_METHOD {
-            let several = values.get(&(sample.method.clone(), axis)).is_some_and(|among| among.len() > 1);
+        for axis in &of_the_method {
+            let several =
+                values.get(&(sample.method.clone(), axis.as_str())).is_some_and(|among| among.len() > 1);
             if let Some(value) = sample.axes.remove(axis).filter(|_| several) {
                 let behind = if axis == "chaos" && value == "yes" {
                     ", with chaos".into()

@@ -64,6 +64,32 @@ fn a_dense_method_is_beside_every_density() {
     assert_eq!(spreads(series(&density, 0, "ring")), [(None, Spread::exact(8.0))]);
 }
 
+/// Axes that a measurement tells as options of its method follow the name, as those of listed methods do where early
+/// measurements tell none. Other axes make settings of their own.
+#[test]
+fn options_follow_the_name() {
+    let with = |method: &str, axis: &str, value: u64, told: bool| {
+        let mut record = bench(method, 4, Some(0.1), 0, 1.0 + value as f64);
+        record.case.insert(axis.into(), value.into());
+        if let crate::record::Outcome::Done(done) = &mut record.outcome
+            && told
+        {
+            done["options"] = json!({axis: value.to_string()});
+        }
+        record
+    };
+    for (method, axis, told) in [("star", "root", true), ("spardl", "teams", false)] {
+        let step = figure(vec![with(method, axis, 1, told), with(method, axis, 2, told)], "step-time");
+        assert_eq!(step.panels.len(), 1);
+        for value in [1, 2] {
+            let label = format!("{method}, {axis} {value}");
+            assert_eq!(series(&step, 0, &label).points[0].spread, Spread::exact(1.0 + f64::from(value)));
+        }
+    }
+    let apart = figure(vec![with("star", "root", 1, false), with("star", "root", 2, false)], "step-time");
+    assert_eq!(apart.panels.len(), 2);
+}
+
 #[test]
 fn without_a_ring_a_method_is_compared_with_itself() {
     let records = vec![bench("spardl", 2, Some(0.1), 0, 1.0), bench("spardl", 8, Some(0.1), 0, 4.0)];

@@ -14,7 +14,7 @@ use crate::topology::Shape;
 /// The median step of a method in one job, or over the turns of an experiment.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The method's name, with its teams.
+    /// The method's name, with its first option if that is set.
     pub label: String,
     /// The method.
     pub method: Method,
@@ -162,8 +162,14 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     if let Some(selector) = text("selector") {
         measured.method = measured.method.selector(selector.parse().map_err(|error| format!("{error}"))?);
     }
-    if let Some(sag) = text("sag") {
-        measured.method = measured.method.with("sag", sag).map_err(|error| error.to_string())?;
+    // Early measurements tell no options: what is not in the method's name, the case says.
+    if summary.get("options").is_none() {
+        for option in measured.method.collective().options() {
+            if let Some(value) = text(option.name) {
+                measured.method =
+                    measured.method.with(option.name, value).map_err(|error| error.to_string())?;
+            }
+        }
     }
     Ok(Some(measured))
 }
@@ -174,7 +180,11 @@ fn of_summary(summary: &Value, shape: Option<Shape>, cores: Option<u32>) -> Resu
     };
     let label = summary.get("method").and_then(Value::as_str).ok_or("it has no 'method'")?;
     let n = number("params")? as usize;
-    let method = named(label, number("k")? as usize, n).map_err(|error| error.to_string())?;
+    let mut method = named(label, number("k")? as usize, n).map_err(|error| error.to_string())?;
+    for (option, value) in summary.get("options").and_then(Value::as_object).into_iter().flatten() {
+        let value = value.as_str().ok_or_else(|| format!("its option '{option}' is no text"))?;
+        method = method.with(option, value).map_err(|error| error.to_string())?;
+    }
     let seconds = number("seconds")?;
     let counted = number("steps")? as u32;
     if counted == 0 {
