@@ -72,6 +72,8 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
     // A hasher of the standard library is seeded at random.
     let random = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 44;
     let seed = chaos.seed.unwrap_or_else(random);
+    // First of all, so that a campaign that is ended or lost can be run again.
+    gleaner_runtime::report::say(format_args!("gleaner testbed chaos: seed {seed}"));
     let settings = Settings {
         program,
         workers: chaos.workers,
