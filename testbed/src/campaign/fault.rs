@@ -57,6 +57,11 @@ impl Fault {
         Self::Changed,
         Self::Unequal,
     ];
+
+    /// Whether it comes at a moment: the others are there from the start.
+    pub fn has_moment(self) -> bool {
+        !matches!(self, Self::None | Self::FullStderr | Self::Unequal)
+    }
 }
 
 impl fmt::Display for Fault {
@@ -81,7 +86,7 @@ impl fmt::Display for Fault {
 }
 
 /// A part of a job's life, as its workers tell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Finding the others.
