@@ -11,8 +11,8 @@ use super::{Network, namespaces, testbed, text};
 fn seed() -> String {
     // A hasher of the standard library is seeded at random.
     let seed = (std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 44).to_string();
-    writeln!(std::io::stderr(), "campaign: gleaner testbed chaos --runs {RUNS} --at-once 3 --seed {seed}")
-        .unwrap();
+    let line = format!("campaign: gleaner testbed chaos --runs {RUNS} --at-once 3 --seed {seed}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
     seed
 }
 
