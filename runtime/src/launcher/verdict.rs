@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::algorithm::left;
 use crate::failure::Failure;
 
 /// How a worker ended badly.
@@ -76,7 +77,10 @@ impl Record {
             (Some(own), Some(reason)) if own.rank != rank => {
                 Some(format!("{reason}; it says itself: {}", one_line(&own.to_string())))
             }
-            (own, _) => own.map(|own| one_line(&own.reason)),
+            // That it left is what others could see; how it ended says why.
+            (own, _) => own
+                .filter(|own| bad.is_none() || own.reason != left(rank).reason)
+                .map(|own| one_line(&own.reason)),
         };
         let (reason, code) = match bad {
             Some((_, bad)) => (bad.reason(said), bad.code()),
@@ -211,6 +215,15 @@ mod tests {
         };
         assert_eq!(said(1), "rank 1 failed: exited with code 1; its last words: Error: no secret");
         assert_eq!(said(137), "rank 1 failed: killed by signal 9 (SIGKILL)");
+    }
+
+    #[test]
+    fn how_one_ended_says_why_it_left() {
+        let said = "Error: no batch 3".to_owned();
+        let mut record = Record { bad: vec![(1, Bad::Exit { code: 1, said })], ..Record::of(3) };
+        (0..3).for_each(|by| record.reported(by, Failure { step: Some(3), ..left(1) }));
+        let expected = "rank 1 failed at step 3: exited with code 1; its last words: Error: no batch 3";
+        assert_eq!(line(&record).0, expected);
     }
 
     #[test]
