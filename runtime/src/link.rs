@@ -32,6 +32,9 @@ const UNREAD: usize = 1 << 14;
 /// Bytes per second below which a link counts as silent, unless whole messages come.
 const LEAST_RATE: f64 = 1024.0;
 
+#[cfg(test)]
+mod rate;
+
 /// What a payload takes of a credit, in bytes.
 pub(crate) fn cost(payload: &Bytes) -> u64 {
     payload.len() as u64 + OVERHEAD

@@ -14,6 +14,8 @@ mod output;
 mod process;
 #[path = "launch/rates.rs"]
 mod rates;
+#[path = "launch/returning.rs"]
+mod returning;
 
 /// Not a test of its own: as a process of its own, it is the launcher that the tests start and send signals to.
 #[test]

@@ -72,6 +72,8 @@ pub fn run(chaos: &Chaos) -> Result<ExitCode, String> {
     // A hasher of the standard library is seeded at random.
     let random = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 44;
     let seed = chaos.seed.unwrap_or_else(random);
+    // First of all, so that a campaign that is ended or lost can be run again.
+    gleaner_runtime::report::say(format_args!("gleaner testbed chaos: seed {seed}"));
     let settings = Settings {
         program,
         workers: chaos.workers,
@@ -140,21 +142,26 @@ fn table(seed: u64, seconds: f64, courses: &Courses, rows: &[Row], judged: &[Jud
         "{} jobs of {sizes} workers in {seconds:.0} s, seed {seed}; undisturbed, one takes {few:.2} to {many:.2} s\n\n",
         judged.len(),
     );
-    text += "part of a worker's life     undisturbed  struck\n";
-    for (at, phase) in Phase::ALL.iter().enumerate() {
-        let struck = judged.iter().filter(|judged| judged.struck == Some(*phase)).count();
-        let (few, many) = span(&|course| course.phases[at].as_secs_f64() * 1e3);
-        let _ = writeln!(text, "{phase:24} {few:>4.0} to {many:>4.0} ms {struck:>7}");
+    text += "part of a worker's life     undisturbed   meant   tries  struck\n";
+    for phase in Phase::ALL {
+        let (few, many) = span(&|course| course.typical(phase).as_secs_f64() * 1e3);
+        let of = judged.iter().filter(|judged| judged.plan.fault.has_moment());
+        let meant: Vec<&Judged> = of.clone().filter(|judged| judged.plan.phase == phase).collect();
+        let tries: u32 = meant.iter().map(|judged| judged.tries).sum();
+        let (meant, struck) = (meant.len(), of.filter(|judged| judged.struck == Some(phase)).count());
+        let _ = writeln!(text, "{phase:24} {few:>4.1} to {many:>5.1} ms {meant:>7} {tries:>7} {struck:>7}");
     }
     text.push('\n');
-    text += "fault                tried  struck  either  in time  failed  culprit right  digests equal  orphans  wrong\n";
+    text += "fault                tried  tries  struck  either  in time  failed  culprit right  digests equal  orphans  wrong\n";
     rows.iter().for_each(|row| text += &line(&row.fault.to_string(), row));
     text + &rows.iter().copied().reduce(Row::plus).map_or_else(String::new, |all| line("all", &all))
 }
 
 fn line(name: &str, row: &Row) -> String {
-    let Row { tried, struck, either, in_time, failed, named_right, digests_equal, orphans, wrong, .. } = row;
+    let Row {
+        tried, tries, struck, either, in_time, failed, named_right, digests_equal, orphans, wrong, ..
+    } = row;
     format!(
-        "{name:20} {tried:>5} {struck:>7} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
+        "{name:20} {tried:>5} {tries:>6} {struck:>7} {either:>7} {in_time:>8} {failed:>7} {named_right:>14} {digests_equal:>14} {orphans:>8} {wrong:>6}\n"
     )
 }

@@ -4,6 +4,7 @@
 
 mod contests;
 mod deaths;
+mod floods;
 mod job;
 mod lacks;
 mod listeners;

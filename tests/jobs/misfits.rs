@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::job::{Job, end, secret_file};
-use crate::process::{Process, eventually};
+use crate::process::{Process, eventually, ports};
+use crate::unauthenticated::undisturbed;
 
 fn small(workers: u32) -> Job {
     Job::new(workers, &["--params", "1000", "--method", "spardl", "--steps", "5", "--warmup", "0"])
@@ -99,14 +100,45 @@ fn another_secret_is_told_from_a_missing_rank() {
     assert!(ended.iter().all(|ended| !ended.err.contains("ffff")), "secrets are not shown: {ended:?}");
 }
 
+/// Two jobs with one secret and one port, each with an id: who belongs to the other is a stranger, while a rank is waited for
+/// and while steps are taken, and is told.
+#[test]
+fn a_worker_of_another_job_with_the_same_secret_and_port_changes_nothing() {
+    for workers in ["3", "2"] {
+        // As many steps as it needs on this machine.
+        for steps in (0..).map(|i| (200 * 4_u32.pow(i)).to_string()) {
+            let job = Job::new(3, &["--params", "20000", "--method", "spardl", "--steps", &steps]);
+            let other = |rank: u32| {
+                let variables = [("GLEANER_JOB", "another"), ("GLEANER_WORLD_SIZE", workers)];
+                job.rank_with(rank, &[], &variables).end(job.timeout)
+            };
+            let stranger = ["the secrets or the jobs' ids probably differ"];
+            let mut ranks = vec![job.rank(0)];
+            eventually("rank 0 listens", || ports(ranks[0].id()).contains(&job.port));
+            // Before the job's own rank 1, and in its place.
+            other(1).failed_with(&stranger);
+            ranks.extend([job.rank(1), job.rank(2)]);
+            crate::job::steps_done(&mut ranks[0], 1);
+            other(1).failed_with(&stranger);
+            other(0).failed_with(&[&format!("port {} is in use", job.port)]);
+            let all_ran = ranks.iter_mut().all(Process::runs);
+            let ended = end(&mut ranks);
+            assert!(ended.iter().all(|ended| ended.code == 0), "{ended:?}");
+            assert_eq!(ended[0].report()["digest"], undisturbed(&job));
+            assert!(ended[0].err.contains("it belongs to another job"), "{ended:?}");
+            if all_ran {
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_rank_that_dies_while_others_are_waited_for_is_named() {
     for victim in [1, 0] {
         let job = Job { timeout: Duration::from_secs(4), ..small(4) };
         let mut ranks = [job.rank(0), job.rank(1), job.rank(2)];
-        eventually("the guests reach rank 0", || {
-            ranks.iter().all(|rank| !crate::process::ports(rank.id()).is_empty())
-        });
+        eventually("the guests reach rank 0", || ranks.iter().all(|rank| !ports(rank.id()).is_empty()));
         std::thread::sleep(Duration::from_millis(300));
         ranks[victim].signal("KILL");
         for (_, ended) in end(&mut ranks).iter().enumerate().filter(|(rank, _)| *rank != victim) {

@@ -112,6 +112,11 @@ impl Process {
         self.err.so_far()
     }
 
+    /// Standard output so far.
+    pub fn printed(&self) -> String {
+        self.out.so_far()
+    }
+
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -45,6 +45,23 @@ fn gleaner_launch() {
     compare(&run(command).report(), 3);
 }
 
+/// Who asks for links that are not encrypted is told what that means: first of all, once, by rank 0.
+#[test]
+fn plain_links_are_told_at_the_start_by_rank_0_alone() {
+    const NOTICE: &str = "gleaner: links are not encrypted (GLEANER_PLAIN)";
+    for is_plain in [true, false] {
+        let mut command = gleaner();
+        command.args(["launch", "--workers", "3"]).args(is_plain.then_some("--plain"));
+        command.args(["--", GLEANER]).args(BENCH);
+        let ended = run(command);
+        compare(&ended.report(), 3);
+        let said: Vec<&str> = ended.err.lines().filter(|line| line.contains(NOTICE)).collect();
+        assert_eq!(said.len(), usize::from(is_plain), "{ended:?}");
+        let first = ended.err.lines().next().unwrap_or_default();
+        assert_eq!(first.starts_with(&format!("[0] {NOTICE}")), is_plain, "{ended:?}");
+    }
+}
+
 #[test]
 fn mpirun() {
     let Some(mpirun) = program("mpirun") else { return };

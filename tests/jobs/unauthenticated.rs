@@ -48,7 +48,7 @@ fn silence(callers: Vec<JoinHandle<Vec<u8>>>) {
 }
 
 /// The digest of a job that nobody disturbs.
-fn undisturbed(job: &Job) -> serde_json::Value {
+pub fn undisturbed(job: &Job) -> serde_json::Value {
     let mut command = gleaner();
     command.args(&job.arguments).args(["--workers", &job.workers.to_string()]);
     run(command).report()["digest"].clone()

@@ -145,3 +145,30 @@ fn a_route_that_is_missing_for_two_seconds_ends_no_job() {
     }
     assert!(begun.elapsed() > Duration::from_secs(3), "no link was missed");
 }
+
+/// A host that is cut off before its worker joins: the worker cannot reach rank 0 and says so, all others were told by rank 0 who is
+/// missing, and so it is the one that the launcher names.
+#[test]
+fn who_is_cut_off_before_it_joins_is_named_by_the_launcher() {
+    let Some(network) = Network::named("alone") else { return };
+    let up = network.run("up", &["--hosts", "4"]);
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let hosts = NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), &up.stdout).unwrap();
+    // At the switch, as if a cable were pulled.
+    let cut = ["-n", &network.name, "link", "set", "dev", "port2", "down"];
+    assert!(std::process::Command::new("ip").args(cut).status().unwrap().success());
+    let program = env!("CARGO_BIN_EXE_gleaner");
+    let mut launch = std::process::Command::new(program);
+    launch
+        .args(["launch", "--json", "--timeout", "2s", "--agent", "ip netns exec", "--hostfile"])
+        .arg(hosts.path());
+    launch.args(["--", program, "bench", "--params", "1000", "--method", "ring", "--steps", "2"]);
+    let output = launch.output().unwrap();
+    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("rank 2 failed: rank 0 waited 2s for 4 workers; rank 2 did not come"), "{said}");
+    assert!(last.contains("it says itself: rank 0 failed: rank 2 could not reach rank 0"), "{said}");
+    let object: serde_json::Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    assert_eq!((object["failed_rank"].as_u64(), output.status.code()), (Some(2), Some(1)), "{said}");
+}

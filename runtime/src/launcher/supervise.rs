@@ -86,7 +86,7 @@ async fn supervise(
         running: (0..world).map(|rank| (rank, None)).collect(),
         grace: job.grace,
         deadline: None,
-        record: Record::default(),
+        record: Record::of(world),
         error: None,
         early: None,
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::algorithm::left;
 use crate::failure::Failure;
 
 /// How a worker ended badly.
@@ -16,6 +17,8 @@ pub(super) enum Bad {
 /// How the workers ended.
 #[derive(Default)]
 pub(super) struct Record {
+    /// How many workers the job has.
+    world: u32,
     /// Who ended badly of their own accord, in the order of time.
     bad: Vec<(u32, Bad)>,
     /// Who had to be stopped after a failure.
@@ -27,6 +30,11 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Of so many workers.
+    pub fn of(world: u32) -> Self {
+        Self { world, ..Self::default() }
+    }
+
     /// A worker ended badly of its own accord.
     pub fn ended(&mut self, rank: u32, bad: Bad) {
         self.bad.push((rank, bad));
@@ -69,7 +77,10 @@ impl Record {
             (Some(own), Some(reason)) if own.rank != rank => {
                 Some(format!("{reason}; it says itself: {}", one_line(&own.to_string())))
             }
-            (own, _) => own.map(|own| one_line(&own.reason)),
+            // That it left is what others could see; how it ended says why.
+            (own, _) => own
+                .filter(|own| bad.is_none() || own.reason != left(rank).reason)
+                .map(|own| one_line(&own.reason)),
         };
         let (reason, code) = match bad {
             Some((_, bad)) => (bad.reason(said), bad.code()),
@@ -87,11 +98,10 @@ impl Record {
 
     fn most_blamed(&self) -> Option<u32> {
         // Those who do not reach rank 0 blame it, and it judges: if it lives to blame another, it was not the cause, unless
-        // most of the others do not reach it. Then its own word does not count.
+        // most of the others do not reach it. Then its own word does not count. Those whom it has told who is missing blame nobody.
         let judges = self.reports.iter().any(|(by, report)| *by == 0 && report.rank != 0);
-        let others = self.reports.iter().filter(|(by, _)| *by != 0);
-        let (against, with): (Vec<_>, Vec<_>) = others.partition(|(_, report)| report.rank == 0);
-        let is_cut_off = against.len() > with.len();
+        let against = self.reports.iter().filter(|(by, report)| *by != 0 && report.rank == 0).count();
+        let is_cut_off = 2 * against >= self.world as usize;
         let counts = |by: u32, report: &Failure| if is_cut_off { by != 0 } else { report.rank != 0 };
         let mut blame: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (by, report) in self.reports.iter().filter(|(by, report)| !judges || counts(*by, report)) {
@@ -181,7 +191,7 @@ mod tests {
             (by, Failure { rank, step, reason: reason.to_owned() })
         };
         let reports = reports.iter().map(failed).collect();
-        Record { bad, stopped: stopped.to_vec(), reports, ..Record::default() }
+        Record { world: 6, bad, stopped: stopped.to_vec(), reports, ..Record::default() }
     }
 
     fn line(record: &Record) -> (String, u8) {
@@ -205,6 +215,15 @@ mod tests {
         };
         assert_eq!(said(1), "rank 1 failed: exited with code 1; its last words: Error: no secret");
         assert_eq!(said(137), "rank 1 failed: killed by signal 9 (SIGKILL)");
+    }
+
+    #[test]
+    fn how_one_ended_says_why_it_left() {
+        let said = "Error: no batch 3".to_owned();
+        let mut record = Record { bad: vec![(1, Bad::Exit { code: 1, said })], ..Record::of(3) };
+        (0..3).for_each(|by| record.reported(by, Failure { step: Some(3), ..left(1) }));
+        let expected = "rank 1 failed at step 3: exited with code 1; its last words: Error: no batch 3";
+        assert_eq!(line(&record).0, expected);
     }
 
     #[test]
@@ -252,7 +271,10 @@ mod tests {
         let (line_of_two, code) = line(&record(&[(2, 1), (0, 1), (3, 1)], &[], &reports));
         let own = "it says itself: rank 0 failed: could not reach rank 0";
         let expected = format!("rank 2 failed: rank 2 did not come; {own} (exit code 1)");
-        assert_eq!((line_of_two, code), (expected, 1));
+        assert_eq!((&line_of_two, code), (&expected, 1));
+        // Nor if all others were told by it, and blame nobody.
+        let (line_of_one, code) = line(&record(&[(2, 1), (0, 1)], &[], &[reports[0], reports[2]]));
+        assert_eq!((line_of_one, code), (expected, 1));
         // If most of the others do not reach it, it is the one that is cut off.
         let most = [&reports[..3], &[(5, 0, None, gone), (1, 2, None, late), (4, 2, None, late)]].concat();
         let (line_of_most, code) = line(&record(&[(2, 1), (0, 1), (3, 1), (5, 1)], &[], &most));

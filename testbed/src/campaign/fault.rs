@@ -21,7 +21,7 @@ pub enum Fault {
     Cut,
     /// A host's link is cut for much less than the time-out.
     ShortCut,
-    /// A host's link is cut, and mended after about the time-out.
+    /// A host's link is cut, and mended after about the time-out, or much later.
     MendedCut,
     /// A host's link becomes slow.
     SlowLink,
@@ -57,6 +57,11 @@ impl Fault {
         Self::Changed,
         Self::Unequal,
     ];
+
+    /// Whether it comes at a moment: the others are there from the start.
+    pub fn has_moment(self) -> bool {
+        !matches!(self, Self::None | Self::FullStderr | Self::Unequal)
+    }
 }
 
 impl fmt::Display for Fault {
@@ -81,7 +86,7 @@ impl fmt::Display for Fault {
 }
 
 /// A part of a job's life, as its workers tell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Finding the others.
@@ -126,6 +131,9 @@ impl fmt::Display for Phase {
         })
     }
 }
+
+/// A silence of this many time-outs is noticed by all, whatever else the machine does.
+pub const NOTICED: f64 = 1.5;
 
 /// How many workers a job has where that is drawn.
 const WORKERS: std::ops::RangeInclusive<u32> = 2..=8;
@@ -184,7 +192,9 @@ impl Plan {
             Fault::Pause => 0.5,
             // The kernel takes up to a second to use a link that is mended, and TCP waits longer from time to time.
             Fault::ShortCut => 0.05 + 0.15 * self.extent,
-            Fault::MendedCut => 0.2 + 1.8 * self.extent,
+            // Half of them are so long that the job must fail.
+            Fault::MendedCut if self.extent < 0.5 => 0.2 + (NOTICED - 0.2) * 2.0 * self.extent,
+            Fault::MendedCut => NOTICED + (3.0 - NOTICED) * (2.0 * self.extent - 1.0),
             _ => return None,
         };
         Some(timeout.mul_f64(share))
@@ -237,5 +247,22 @@ mod tests {
             assert!(victims.iter().all(|&count| count > 10 * rounds / 8), "{victims:?}");
             assert!(sizes[2..].iter().all(|&count| count > 10 * rounds / 14), "{sizes:?}");
         }
+    }
+
+    /// Cuts that are mended show most where the job must fail: half of them are longer than any silence that may pass.
+    #[test]
+    fn half_of_the_cuts_that_are_mended_are_longer_than_any_silence_that_may_pass() {
+        let lasts = |extent| {
+            let plan = Plan { fault: Fault::MendedCut, extent, ..Plan::of(0, 0, None) };
+            plan.lasts(Duration::from_secs(1)).unwrap().as_secs_f64()
+        };
+        for (extent, expected) in [(0.0, 0.2), (0.25, 0.85), (0.5, 1.5), (0.75, 2.25), (1.0, 3.0)] {
+            assert!((lasts(extent) - expected).abs() < 1e-6, "{extent}: {}", lasts(extent));
+        }
+        let plans = (0..14_000).map(|number| Plan::of(7, number, None));
+        let cuts: Vec<f64> =
+            plans.filter(|plan| plan.fault == Fault::MendedCut).map(|plan| lasts(plan.extent)).collect();
+        let long = cuts.iter().filter(|&&lasts| lasts >= NOTICED).count();
+        assert!(cuts.len() == 1000 && (450..550).contains(&long), "{long} of {}", cuts.len());
     }
 }

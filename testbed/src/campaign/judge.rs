@@ -19,6 +19,10 @@ pub struct Judged {
     pub seconds: f64,
     /// In which part of the victim's life the fault came, if it came before its end.
     pub struck: Option<Phase>,
+    /// Whether that was the part that was meant, from before to after the fault.
+    pub met: bool,
+    /// How many jobs were run for it: those before missed the part that was meant, and nothing was wrong with them.
+    pub tries: u32,
     /// What must come of it.
     pub must: Must,
     /// Whether it ended well.
@@ -39,7 +43,7 @@ pub struct Judged {
 
 /// Judges a job, where the updates should have this digest.
 pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judged {
-    let Ended { took, bound, by_itself, code, object, said, marks, struck, forged, orphans } = ended;
+    let Ended { took, bound, by_itself, code, object, said, marks, struck, met, forged, orphans, .. } = ended;
     let mut wrong = Vec::new();
     if !by_itself {
         wrong.push(format!("it did not end within {:.1} s and was killed", bound.as_secs_f64()));
@@ -87,6 +91,8 @@ pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judge
         plan,
         seconds,
         struck,
+        met,
+        tries: 1,
         must,
         succeeded,
         in_time,
@@ -136,6 +142,8 @@ pub struct Row {
     pub fault: Fault,
     /// Jobs.
     pub tried: usize,
+    /// Jobs that were run for them, with those that missed the part of a worker's life that was meant.
+    pub tries: u32,
     /// Jobs that were struck before their end.
     pub struck: usize,
     /// Jobs that might end well or fail, or that the fault did not meet: they show little.
@@ -160,6 +168,7 @@ impl Row {
         Self {
             fault: self.fault,
             tried: self.tried + other.tried,
+            tries: self.tries + other.tries,
             struck: self.struck + other.struck,
             either: self.either + other.either,
             in_time: self.in_time + other.in_time,
@@ -180,6 +189,7 @@ pub fn tally(judged: &[Judged]) -> Vec<Row> {
         Row {
             fault,
             tried: of.len(),
+            tries: of.iter().map(|judged| judged.tries).sum(),
             struck: count(|judged| judged.struck.is_some()),
             either: count(|judged| {
                 let was_met = judged.struck.is_some() || judged.plan.fault == Fault::None;
@@ -220,6 +230,8 @@ mod tests {
             said: Some(said.to_owned()),
             marks: (0..4).map(|_| Marks::of(marks)).collect(),
             struck: Some(Struck { before: Some(Phase::Steps), after: Phase::Steps }),
+            met: true,
+            late: None,
             forged: Forged::default(),
             orphans: 0,
         }

@@ -7,9 +7,10 @@ use std::path::Path;
 use rustix::process::Pid;
 
 use super::CampaignError;
+use super::fault::Fault;
 use super::flood::Flood;
 use super::forgery::Forgery;
-use crate::network::{Network, Node};
+use crate::network::{Network, Node, Prepared};
 use crate::quantity;
 use crate::topology::{Link, Shape, Subnet, Topology};
 
@@ -22,6 +23,8 @@ pub struct Lane {
     pub number: usize,
     network: Network,
     hosts: Vec<Node>,
+    /// What waits for its moment.
+    prepared: Option<Prepared>,
     cut: Option<u32>,
     slowed: Option<u32>,
 }
@@ -33,7 +36,7 @@ impl Lane {
         let name = format!("chaos-{}-{number}", std::process::id());
         let network = Network::up(&topology, &name, true)?;
         let hosts = network.hosts();
-        Ok(Self { number, network, hosts, cut: None, slowed: None })
+        Ok(Self { number, network, hosts, prepared: None, cut: None, slowed: None })
     }
 
     /// Takes it down.
@@ -47,17 +50,28 @@ impl Lane {
         fs::write(path, hosts.split_inclusive('\n').take(workers as usize).collect::<String>())
     }
 
-    /// Cuts the link of a host.
-    pub fn cut(&mut self, host: u32) -> Result<(), CampaignError> {
-        self.cut = Some(host);
-        Ok(self.network.cut(&self.hosts[host as usize].name)?)
+    /// Prepares what a fault does to the link of a host, if it does anything: parts of a worker's life may be shorter than what
+    /// it takes to start a program.
+    pub fn prepare(&mut self, fault: Fault, host: u32) -> Result<(), CampaignError> {
+        let name = &self.hosts[host as usize].name;
+        self.prepared = match fault {
+            Fault::Cut | Fault::ShortCut | Fault::MendedCut => {
+                self.cut = Some(host);
+                Some(self.network.prepare_cut(name)?)
+            }
+            Fault::SlowLink => {
+                self.slowed = Some(host);
+                let shape = Shape { rate: Some(quantity::rate(SLOW)?), ..Shape::default() };
+                Some(self.network.prepare_link(name, Link::both(shape))?)
+            }
+            _ => None,
+        };
+        Ok(())
     }
 
-    /// Makes the link of a host slow.
-    pub fn slow(&mut self, host: u32) -> Result<(), CampaignError> {
-        self.slowed = Some(host);
-        let shape = Shape { rate: Some(quantity::rate(SLOW)?), ..Shape::default() };
-        Ok(self.network.set_link(&self.hosts[host as usize].name, Link::both(shape))?)
+    /// Does what was prepared.
+    pub fn strike(&mut self) -> Result<(), CampaignError> {
+        Ok(self.prepared.take().map_or(Ok(()), Prepared::go)?)
     }
 
     /// Opens connections to a worker on a host, from the next one.
@@ -77,6 +91,7 @@ impl Lane {
 
     /// Undoes what was done to links.
     pub fn restore(&mut self) -> Result<(), CampaignError> {
+        self.prepared = None;
         if let Some(host) = self.cut.take() {
             self.network.mend(&self.hosts[host as usize].name)?;
         }

@@ -1,7 +1,7 @@
 //! What a worker has told of itself.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -57,16 +57,52 @@ impl Marks {
         self.0.contains_key(&phase.to_string())
     }
 
+    /// When a part of its life began, since the epoch.
+    pub fn began(&self, phase: Phase) -> Option<Duration> {
+        self.0.get(&phase.to_string())?.parse().ok().map(Duration::from_micros)
+    }
+
     /// In which part of its life it is; the last lasts until it ends.
     pub fn phase(&self) -> Option<Phase> {
         Phase::ALL.into_iter().rfind(|phase| self.has_begun(*phase))
     }
 
+    /// How long a part of its life was, if it has come to its end.
+    pub fn lasted(&self, phase: Phase) -> Option<Duration> {
+        let next = Phase::ALL.into_iter().find(|next| *next > phase);
+        let end = next.map_or_else(|| LEFT.to_owned(), |next| next.to_string());
+        let end = Duration::from_micros(self.0.get(&end)?.parse().ok()?);
+        Some(end.saturating_sub(self.began(phase)?))
+    }
+
     /// How long each part of its life was, if it is over.
     pub fn phases(&self) -> Option<Vec<Duration>> {
-        let names = Phase::ALL.iter().map(ToString::to_string).chain([LEFT.to_owned()]);
-        let times: Option<Vec<u64>> = names.map(|name| self.0.get(&name)?.parse().ok()).collect();
-        let times = times?;
-        Some(times.windows(2).map(|pair| Duration::from_micros(pair[1].saturating_sub(pair[0]))).collect())
+        Phase::ALL.into_iter().map(|phase| self.lasted(phase)).collect()
+    }
+}
+
+/// A worker that is looked at often: its file is only read when it has become longer.
+pub struct Watch {
+    path: PathBuf,
+    file: Option<File>,
+    length: u64,
+    marks: Marks,
+}
+
+impl Watch {
+    /// One that has told nothing yet.
+    pub fn new(folder: &Path, rank: u32) -> Self {
+        Self { path: path(folder, rank), file: None, length: 0, marks: Marks::default() }
+    }
+
+    /// What it has told so far.
+    pub fn look(&mut self) -> &Marks {
+        self.file = self.file.take().or_else(|| File::open(&self.path).ok());
+        let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+        if length > self.length {
+            (self.length, self.marks) =
+                (length, Marks::of(&fs::read_to_string(&self.path).unwrap_or_default()));
+        }
+        &self.marks
     }
 }

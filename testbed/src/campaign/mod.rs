@@ -5,6 +5,7 @@
 //! moment; of every job it is asked whether that came and in time, whether the rank that was struck was named, whether the updates
 //! were those of the job that nothing happened to, and whether any process was left.
 
+mod aim;
 mod fault;
 mod flood;
 mod forgery;
@@ -12,14 +13,15 @@ mod judge;
 mod lane;
 mod marks;
 mod must;
+mod strike;
 mod trial;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -30,11 +32,16 @@ pub use fault::{Fault, Phase, Plan};
 pub use judge::{Judged, Row, tally};
 pub use must::Must;
 
+use aim::{Aim, Target};
 use lane::Lane;
 use trial::Ended;
 
 /// Jobs of each number of workers that are measured before any is disturbed, at least.
 const MEASURED: usize = 3;
+
+/// How often a job is run at most where its moment is missed: the parts of a worker's life differ from job to job, and some are as
+/// short as it takes to look at them. Each is judged, and the first with anything wrong is the last.
+const TRIES: u32 = 8;
 
 /// What kept a campaign from being run.
 #[derive(Debug, thiserror::Error)]
@@ -79,12 +86,25 @@ pub struct Settings {
 /// The course of a job that nothing happens to.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// How long each part of a worker's life is.
-    pub phases: Vec<Duration>,
+    /// How long each part of each worker's life is.
+    pub phases: Vec<Vec<Duration>>,
     /// From the start of the launcher to its end.
     pub whole: Duration,
     /// The digest of all updates.
     pub digest: String,
+}
+
+impl Course {
+    /// How long a part of a worker's life is.
+    fn of(&self, rank: u32, phase: Phase) -> Duration {
+        let at = Phase::ALL.iter().position(|one| *one == phase);
+        at.and_then(|at| self.phases.get(rank as usize)?.get(at)).copied().unwrap_or_default()
+    }
+
+    /// How long it is at the worker in the middle.
+    pub fn typical(&self, phase: Phase) -> Duration {
+        median((0..self.phases.len() as u32).map(|rank| self.of(rank, phase)).collect())
+    }
 }
 
 /// The courses of jobs that nothing happens to, by their numbers of workers.
@@ -124,21 +144,18 @@ fn disturb(
     let courses = courses.collect::<Result<Courses, CampaignError>>()?;
     let next = AtomicUsize::new(0);
     let judged = Mutex::new(Vec::new());
+    let aim = Mutex::new(Aim::default());
     let work = |lane: &mut Lane| -> Result<(), CampaignError> {
         loop {
             let Some(&plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
             if wants_end() {
                 return Ok(());
             }
-            let course = &courses[&plan.workers];
-            let ended = trial::run(lane, settings, &plan, Some(course))?;
-            // Who interrupts a campaign interrupts its jobs, too.
-            if wants_end() {
+            let Some(one) = meet(lane, settings, plan, &courses[&plan.workers], &aim, wants_end)? else {
                 return Ok(());
-            }
-            let one = judge::judge(plan, settings.timeout, ended, &course.digest);
+            };
             on_end(&one);
-            judged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(one);
+            judged.lock().unwrap_or_else(PoisonError::into_inner).push(one);
         }
     };
     thread::scope(|scope| {
@@ -146,9 +163,42 @@ fn disturb(
         let mut done = threads.into_iter().map(|thread| thread.join());
         done.try_for_each(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
     })?;
-    let mut judged = judged.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
     judged.sort_by_key(|judged| judged.plan.number);
     Ok((courses, judged))
+}
+
+/// Runs a job, and again where its moment is missed. None if it is interrupted.
+fn meet(
+    lane: &mut Lane,
+    settings: &Settings,
+    plan: Plan,
+    course: &Course,
+    aim: &Mutex<Aim>,
+    wants_end: &impl Fn() -> bool,
+) -> Result<Option<Judged>, CampaignError> {
+    let aim = || aim.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lasts = aim().expected(&plan, course);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let into = aim().moment(&plan, lasts);
+        let ended = trial::run(lane, settings, &plan, Some(&Target { course, into }))?;
+        // Who interrupts a campaign interrupts its jobs, too.
+        if wants_end() {
+            return Ok(None);
+        }
+        if plan.fault.has_moment() {
+            aim().learn(&plan, &ended.marks, ended.struck.and_then(|struck| struck.before));
+            ended.late.into_iter().for_each(|late| aim().learn_late(plan.fault, late));
+            // It is only ever missed where it is over before.
+            lasts = lasts.min(ended.marks[plan.victim as usize].lasted(plan.phase).unwrap_or(lasts));
+        }
+        let one = Judged { tries, ..judge::judge(plan, settings.timeout, ended, &course.digest) };
+        if one.met || !plan.fault.has_moment() || !one.wrong.is_empty() || tries == TRIES {
+            return Ok(Some(one));
+        }
+    }
 }
 
 /// The course of jobs of so many workers that nothing happens to, as many at once as later.
@@ -163,10 +213,11 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
         let done = threads.into_iter().map(|thread| thread.join());
         done.map(|done| done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))).collect()
     });
-    let (mut phases, mut whole, mut digest) = (vec![Vec::new(); Phase::ALL.len()], Vec::new(), None);
+    let mut lives = vec![vec![Vec::new(); Phase::ALL.len()]; workers as usize];
+    let (mut whole, mut digest) = (Vec::new(), None);
     for job in ended?.into_iter().flatten() {
         whole.push(job.took);
-        for marks in &job.marks {
+        for (phases, marks) in lives.iter_mut().zip(&job.marks) {
             let first = digest.get_or_insert_with(|| marks.digest().unwrap_or_default().to_owned());
             let (Some(lasted), true) = (marks.phases(), marks.digest() == Some(first) && job.code == Some(0))
             else {
@@ -175,10 +226,11 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
             phases.iter_mut().zip(lasted).for_each(|(all, one)| all.push(one));
         }
     }
-    let median = |mut times: Vec<Duration>| {
-        times.sort();
-        times.get(times.len() / 2).copied().unwrap_or_default()
-    };
-    let phases = phases.into_iter().map(median).collect();
+    let phases = lives.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
     Ok(Course { phases, whole: median(whole), digest: digest.unwrap_or_default() })
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::fault::{Fault, Phase, Plan};
+use super::fault::{Fault, NOTICED, Phase, Plan};
 use super::forgery::Forged;
 use super::marks::Marks;
 use super::worker::CHECKPOINT;
@@ -30,9 +30,6 @@ pub struct Struck {
     /// and right after.
     pub after: Phase,
 }
-
-/// A silence of this many time-outs is noticed by all, whatever else the machine does.
-const NOTICED: f64 = 1.5;
 
 /// What must come of a job of this plan, whose victim told this in the end.
 pub fn must(plan: &Plan, timeout: Duration, struck: Option<Struck>, victim: &Marks, forged: &Forged) -> Must {
@@ -125,9 +122,9 @@ mod tests {
         assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\n"), Must::Fail);
         assert_eq!(of(Fault::Kill, 0.0, leaving, "digest ab\nleft 7\n"), Must::Either);
         assert_eq!(of(Fault::Cut, 0.0, leaving, "digest ab\n"), Must::Either);
-        // 1.1 and 1.9 seconds more than the time-out.
-        assert_eq!(of(Fault::MendedCut, 0.6, steps, ""), Must::Either);
-        assert_eq!(of(Fault::MendedCut, 0.8, steps, ""), Must::Fail);
+        // 1.8 and 2 seconds more than the time-out.
+        assert_eq!(of(Fault::MendedCut, 0.48, steps, ""), Must::Either);
+        assert_eq!(of(Fault::MendedCut, 0.5, steps, ""), Must::Fail);
         assert_eq!(of(Fault::FullDisk, 0.0, Some((Steps, Checkpoint)), ""), Must::Either);
         assert_eq!(of(Fault::FullDisk, 0.0, Some((LastSteps, LastSteps)), ""), Must::Succeed);
     }

@@ -1,4 +1,4 @@
-//! One job of a campaign: started, disturbed at its moment, and waited for.
+//! One job of a campaign: started, disturbed, and waited for.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -7,25 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::fault::{Fault, Phase, Plan};
-use super::flood::Flood;
-use super::forgery::{Forged, Forgery};
+use super::aim::Target;
+use super::fault::{Fault, Plan};
+use super::forgery::Forged;
 use super::lane::Lane;
 use super::marks::Marks;
 use super::must::Struck;
-use super::{CampaignError, Course, Settings, worker};
-use crate::experiment::worker::{MARK, end_all, find, left};
-
-/// How often a job is looked at, and how often while its moment is waited for: parts of its life are as short as this.
-const LOOK: Duration = Duration::from_millis(2);
-const CLOSELY: Duration = Duration::from_micros(200);
-
-/// How long the launcher waits for a worker that is stopped when the others have ended well, since it had sent all that they
-/// needed: it looks each second, and gives it ten to go on.
-const STOPPED: Duration = Duration::from_secs(11);
+use super::strike::{STOPPED, Seen, Strike};
+use super::{CampaignError, Settings, worker};
+use crate::experiment::worker::{MARK, end_all, left};
 
 /// How long what a launcher has started may still be there when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
@@ -49,18 +41,22 @@ pub struct Ended {
     pub marks: Vec<Marks>,
     /// In which part of the victim's life the fault came, if it came before its end.
     pub struck: Option<Struck>,
+    /// Whether that was the part that was meant, from before to after the fault.
+    pub met: bool,
+    /// How long after its moment the fault was done.
+    pub late: Option<Duration>,
     /// What came of bytes that were to be changed.
     pub forged: Forged,
     /// Processes that were left.
     pub orphans: usize,
 }
 
-/// Runs one job. Without a course, nothing is known of jobs like it yet, and it is not disturbed.
+/// Runs one job. Without a target, nothing is known of jobs like it yet, and it is not disturbed.
 pub fn run(
     lane: &mut Lane,
     settings: &Settings,
     plan: &Plan,
-    course: Option<&Course>,
+    target: Option<&Target<'_>>,
 ) -> Result<Ended, CampaignError> {
     let folder = tempfile::tempdir().map_err(CampaignError::Folder)?;
     let mark = format!("campaign-{}-{}-{}", std::process::id(), lane.number, plan.number);
@@ -69,23 +65,24 @@ pub fn run(
     if plan.fault == Fault::Unequal {
         worker::shorten(folder.path(), plan.victim, plan.extent).map_err(CampaignError::Folder)?;
     }
+    if target.is_some() {
+        lane.prepare(plan.fault, plan.victim)?;
+    }
     let mut job = Job::start(folder.path(), settings, plan, &mark).map_err(CampaignError::Launcher)?;
-    let mut strike =
-        Strike { lane, settings, plan, folder: folder.path(), mark: &mark, flood: None, forgery: None };
-    let seen = strike.see_through(&mut job, course);
-    drop(strike.flood.take());
-    let forged = strike.forgery.take().map(Forgery::end).unwrap_or_default();
+    let mut strike = Strike::new(lane, settings, plan, folder.path(), &mark);
+    let seen = strike.see_through(&mut job, target);
+    let forged = strike.end();
     let seen = lane.restore().and(seen).inspect_err(|_| job.kill())?;
     let (code, object, said) = job.end();
     let orphans = orphans(&mark);
     let marks: Vec<Marks> = (0..plan.workers).map(|rank| Marks::read(folder.path(), rank)).collect();
     drop(disks);
-    let Seen { took, mut bound, by_itself, struck } = seen;
+    let Seen { took, mut bound, by_itself, struck, met, late } = seen;
     let others = || marks.iter().enumerate().filter(|(rank, _)| *rank != plan.victim as usize);
     if plan.fault == Fault::Stop && by_itself && others().any(|(_, marks)| !marks.has_left()) {
         bound = bound.saturating_sub(STOPPED);
     }
-    Ok(Ended { took, bound, by_itself, code, object, said, marks, struck, forged, orphans })
+    Ok(Ended { took, bound, by_itself, code, object, said, marks, struck, met, late, forged, orphans })
 }
 
 /// How many processes with this mark are left. None is when this returns.
@@ -103,7 +100,7 @@ fn orphans(mark: &str) -> usize {
 }
 
 /// A launcher, and what it says.
-struct Job {
+pub(super) struct Job {
     child: Child,
     out: JoinHandle<String>,
     err: Option<JoinHandle<String>>,
@@ -143,11 +140,11 @@ impl Job {
         Ok(Self { child, out, err, _unread: unread })
     }
 
-    fn runs(&mut self) -> bool {
+    pub(super) fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
@@ -166,135 +163,6 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
-}
-
-/// What is done to a job.
-struct Strike<'a> {
-    lane: &'a mut Lane,
-    settings: &'a Settings,
-    plan: &'a Plan,
-    folder: &'a Path,
-    mark: &'a str,
-    flood: Option<Flood>,
-    forgery: Option<Forgery>,
-}
-
-/// A job that was seen to its end.
-struct Seen {
-    took: Duration,
-    bound: Duration,
-    by_itself: bool,
-    struck: Option<Struck>,
-}
-
-impl Strike<'_> {
-    /// Strikes a job at its moment, and waits until it has ended.
-    fn see_through(&mut self, job: &mut Job, course: Option<&Course>) -> Result<Seen, CampaignError> {
-        let begun = Instant::now();
-        let whole = course.map_or(self.settings.timeout * 4, |course| course.whole);
-        let struck = match (self.plan.fault, course) {
-            (Fault::None, _) | (_, None) => None,
-            // It leaves before the others are ready to.
-            (Fault::Unequal, Some(_)) => Some((begun, Struck { before: None, after: Phase::Leaving })),
-            (_, Some(course)) => self.strike(job, course)?,
-        };
-        let lasts = self.plan.lasts(self.settings.timeout);
-        let mut undo = struck.and_then(|(at, _)| Some(at + lasts?));
-        // A silence is noticed after the time-out and judged soon, the news takes at most a second, and the launcher gives all
-        // two seconds to say what they know.
-        let spare = self.settings.timeout * 5 / 4 + Duration::from_secs(4);
-        let spare = if self.plan.fault == Fault::Stop { spare + STOPPED } else { spare };
-        let (from, bound) = match struck {
-            Some((at, _)) if self.ends_soon() => (at, whole + spare),
-            _ => (begun, 3 * whole + lasts.unwrap_or_default() + spare),
-        };
-        let mut by_itself = true;
-        while by_itself && job.runs() {
-            if undo.is_some_and(|undo| undo <= Instant::now()) {
-                self.undo()?;
-                undo = None;
-            }
-            if from.elapsed() > bound {
-                by_itself = false;
-                job.kill();
-            }
-            thread::sleep(LOOK);
-        }
-        Ok(Seen { took: from.elapsed(), bound, by_itself, struck: struck.map(|(_, struck)| struck) })
-    }
-
-    /// Whether the job must end soon after the fault, unless it is about to end.
-    fn ends_soon(&self) -> bool {
-        let fault = self.plan.fault;
-        matches!(fault, Fault::Kill | Fault::Stop | Fault::Cut | Fault::FullDisk | Fault::UnreadStderr)
-    }
-
-    /// Waits for the moment and strikes, unless the job has ended before. Says when that was, and in which part of the victim's
-    /// life.
-    fn strike(&mut self, job: &mut Job, course: &Course) -> Result<Option<(Instant, Struck)>, CampaignError> {
-        let Plan { victim, phase, share, .. } = *self.plan;
-        let at = Phase::ALL.iter().position(|one| *one == phase).unwrap_or(0);
-        let (begun, mut due) = (Instant::now(), None);
-        while job.runs() && begun.elapsed() < 3 * course.whole + self.settings.timeout {
-            if due.is_none() && Marks::read(self.folder, victim).has_begun(phase) {
-                due = Some(Instant::now() + course.phases[at].mul_f64(share));
-            }
-            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                let before = Marks::read(self.folder, victim).phase();
-                let was_there = self.apply()?;
-                let after = Marks::read(self.folder, victim).phase().filter(|_| was_there);
-                return Ok(after.map(|after| (Instant::now(), Struck { before, after })));
-            }
-            thread::sleep(left.unwrap_or(CLOSELY).min(CLOSELY));
-        }
-        Ok(None)
-    }
-
-    /// Whether the victim was there to be struck.
-    fn apply(&mut self) -> Result<bool, CampaignError> {
-        let victim = self.plan.victim;
-        let process = || {
-            let told = Marks::read(self.folder, victim).process().and_then(Pid::from_raw);
-            told.or_else(|| find(self.mark, victim).ok())
-        };
-        let signal = |signal| process().is_some_and(|process| kill_process(process, signal).is_ok());
-        match self.plan.fault {
-            Fault::Kill | Fault::UnreadStderr => Ok(signal(Signal::KILL)),
-            Fault::Stop | Fault::Pause => Ok(signal(Signal::STOP)),
-            Fault::Cut | Fault::ShortCut | Fault::MendedCut => self.lane.cut(victim).map(|()| true),
-            Fault::SlowLink => self.lane.slow(victim).map(|()| true),
-            Fault::Flood => {
-                self.flood = process().map(|process| self.lane.flood(victim, process));
-                Ok(self.flood.is_some())
-            }
-            Fault::FullDisk => {
-                let fill = || {
-                    let mut filler = File::create(worker::disk(self.folder, victim).join("filler"))?;
-                    while filler.write_all(&[0; 4096]).is_ok() {}
-                    Ok(true)
-                };
-                fill().map_err(CampaignError::Folder)
-            }
-            Fault::Changed => {
-                self.forgery = Some(self.lane.forge(victim)?);
-                Ok(true)
-            }
-            // They are there from the start.
-            Fault::None | Fault::FullStderr | Fault::Unequal => Ok(true),
-        }
-    }
-
-    fn undo(&mut self) -> Result<(), CampaignError> {
-        if self.plan.fault == Fault::Pause
-            && let Some(process) =
-                Marks::read(self.folder, self.plan.victim).process().and_then(Pid::from_raw)
-        {
-            // It may have been ended meanwhile, which is judged by what the launcher says.
-            let _ = kill_process(process, Signal::CONT);
-        }
-        self.lane.restore()
-    }
 }
 
 /// The folders of checkpoints, of which the victim's is a small disk of its own where that is to become full.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::state::State;
-use super::{INTERFACE, Kernel, NetworkError, Node, commands, inside, nodes, shape, uplink_port};
+use super::{INTERFACE, Kernel, NetworkError, Node, Prepared, commands, inside, nodes, shape, uplink_port};
 use crate::topology::{Link, Topology};
 
 /// So many hosts at once try to reach the first.
@@ -99,17 +99,24 @@ fn addresses(node: &Node, topology: &Topology) -> Vec<String> {
 }
 
 /// Shapes a host's link in both directions.
-pub(super) fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), NetworkError> {
+fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), NetworkError> {
+    prepare(switches, node, kernel)?.go()
+}
+
+/// Starts what shapes a host's link in both directions.
+pub(super) fn prepare(switches: &str, node: &Node, kernel: &Kernel) -> Result<Prepared, NetworkError> {
     // Packets are lost one by one: TCP must not hand over many as one.
     let whole = node.link.directions().iter().any(|shape| shape.loss.share() > 0.0);
     let segments = if whole { 1 } else { 65_535 };
     let alone = |interface: &str| format!("link set dev {interface} gso_max_segs {segments}");
     let Link { up, down } = &node.link;
     let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(up));
-    commands::batch("ip", &node.namespace, &[alone(INTERFACE), at_once])?;
-    commands::batch("ip", switches, &[alone(&node.port)])?;
-    commands::batch("tc", &node.namespace, &shaped(INTERFACE, shape::discipline(up, kernel)))?;
-    commands::batch("tc", switches, &shaped(&node.port, shape::discipline(down, kernel)))
+    Prepared::start([
+        ("ip", &*node.namespace, vec![alone(INTERFACE), at_once]),
+        ("ip", switches, vec![alone(&node.port)]),
+        ("tc", &node.namespace, shaped(INTERFACE, shape::discipline(up, kernel))),
+        ("tc", switches, shaped(&node.port, shape::discipline(down, kernel))),
+    ])
 }
 
 /// Shapes the links between switches.

@@ -1,9 +1,9 @@
 //! Running `ip` and `tc`.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use super::NetworkError;
 
@@ -23,26 +23,69 @@ pub(super) fn run(words: &[&str], input: Option<&File>) -> Result<String, Networ
 }
 
 /// Runs `ip` or `tc` inside a namespace with these lines as its commands. It stops at the first that fails.
-pub(super) fn batch(program: &str, namespace: &str, lines: &[String]) -> Result<(), NetworkError> {
+pub(super) fn batch(program: &'static str, namespace: &str, lines: &[String]) -> Result<(), NetworkError> {
     if lines.is_empty() {
         return Ok(());
     }
-    let words = [program, "-n", namespace, "-batch", "-"];
-    let io = |error: std::io::Error| failed(&words, &error.to_string());
-    let mut child = command(&words).stdin(Stdio::piped()).spawn().map_err(io)?;
-    let mut input = child.stdin.take().ok_or_else(|| failed(&words, "it has no standard input"))?;
-    let script = lines.join("\n") + "\n";
-    // Where it stops early, its complaint says more than the broken pipe.
-    let _ = input.write_all(script.as_bytes());
-    drop(input);
-    let output = child.wait_with_output().map_err(io)?;
-    if output.status.success() {
-        return Ok(());
+    let mut batch = Batch::start(program, namespace, lines.to_vec())?;
+    batch.tell();
+    batch.end()
+}
+
+/// `ip` or `tc` inside a namespace, which waits to be told its commands.
+#[derive(Debug)]
+pub(super) struct Batch {
+    program: &'static str,
+    namespace: String,
+    lines: Vec<String>,
+    child: Child,
+}
+
+impl Batch {
+    /// Starts it.
+    pub(super) fn start(
+        program: &'static str,
+        namespace: &str,
+        lines: Vec<String>,
+    ) -> Result<Self, NetworkError> {
+        let words = [program, "-n", namespace, "-batch", "-"];
+        let child = command(&words).stdin(Stdio::piped()).spawn();
+        let child = child.map_err(|error| failed(&words, &error.to_string()))?;
+        Ok(Self { program, namespace: namespace.to_owned(), lines, child })
     }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let number = said.rsplit(':').next().and_then(|end| end.trim().parse::<usize>().ok());
-    let line = number.and_then(|number| lines.get(number.wrapping_sub(1)));
-    Err(failed(&[program, "-n", namespace, line.map_or("-batch -", String::as_str)], &said))
+
+    /// Tells it its commands.
+    pub(super) fn tell(&mut self) {
+        let script = self.lines.join("\n") + "\n";
+        // Where it stops early, its complaint says more than the broken pipe.
+        let _ = self.child.stdin.take().map(|mut input| input.write_all(script.as_bytes()));
+    }
+
+    /// Waits until it has followed them.
+    pub(super) fn end(mut self) -> Result<(), NetworkError> {
+        let mut said = String::new();
+        let complaint = self.child.stderr.take().map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut said));
+        match complaint.and_then(|_| self.child.wait()) {
+            Ok(status) if status.success() => Ok(()),
+            Ok(_) => {
+                let number = said.rsplit(':').next().and_then(|end| end.trim().parse::<usize>().ok());
+                let line = number.and_then(|number| self.lines.get(number.wrapping_sub(1)));
+                let line = line.map_or("-batch -", String::as_str);
+                Err(failed(&[self.program, "-n", &self.namespace, line], &said))
+            }
+            Err(error) => {
+                Err(failed(&[self.program, "-n", &self.namespace, "-batch", "-"], &error.to_string()))
+            }
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // Nothing is left of one that was told nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn command(words: &[&str]) -> Command {

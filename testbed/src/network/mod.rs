@@ -12,6 +12,7 @@ mod remove;
 mod shape;
 mod state;
 
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,6 +22,7 @@ pub(crate) use inside::within;
 pub use kernel::Kernel;
 
 use crate::topology::{self, Group, Link, Topology, TopologyError};
+use commands::Batch;
 use state::State;
 
 /// The interface of every host.
@@ -333,26 +335,41 @@ impl Network {
 
     /// Changes the link of a host while packets cross it; those that wait in its queues are lost.
     pub fn set_link(&mut self, host: &str, link: Link) -> Result<(), NetworkError> {
+        let (_lock, change) = self.link_change(host, link)?;
+        change.go()
+    }
+
+    /// Prepares such a change, so that it takes next to no time at its moment.
+    pub fn prepare_link(&mut self, host: &str, link: Link) -> Result<Prepared, NetworkError> {
+        Ok(self.link_change(host, link)?.1)
+    }
+
+    fn link_change(&mut self, host: &str, link: Link) -> Result<(File, Prepared), NetworkError> {
         let host = self.host(host)?.name;
         let mut state = self.state.clone();
         *state.topology.link_mut(&host)? = link;
         state.topology.check()?;
         let kernel = Kernel::offers()?;
         kernel.suffices(&state.topology)?;
-        let _lock = state::lock()?;
+        let lock = state::lock()?;
         state.write()?;
         self.state = state;
-        build::apply(self.name(), &self.host(&host)?, &kernel)
+        Ok((lock, build::prepare(self.name(), &self.host(&host)?, &kernel)?))
     }
 
     /// Cuts the link of a host, as if its cable were pulled.
     pub fn cut(&self, host: &str) -> Result<(), NetworkError> {
+        self.prepare_cut(host)?.go()
+    }
+
+    /// Prepares to cut it, so that it takes next to no time at its moment.
+    pub fn prepare_cut(&self, host: &str) -> Result<Prepared, NetworkError> {
         self.plug(host, "down")
     }
 
     /// Joins the link of a host again. The kernel takes up to a second or so to use it.
     pub fn mend(&self, host: &str) -> Result<(), NetworkError> {
-        self.plug(host, "up")
+        self.plug(host, "up")?.go()
     }
 
     /// The hosts whose links are cut now.
@@ -369,10 +386,29 @@ impl Network {
         Ok(self.hosts().into_iter().filter_map(cut).collect())
     }
 
-    fn plug(&self, host: &str, to: &str) -> Result<(), NetworkError> {
-        let port = self.host(host)?.port;
-        let words = ["ip", "-n", self.name(), "link", "set", "dev", &port, to];
-        commands::run(&words, None).map(drop)
+    fn plug(&self, host: &str, to: &str) -> Result<Prepared, NetworkError> {
+        let line = format!("link set dev {} {to}", self.host(host)?.port);
+        Prepared::start([("ip", self.name(), vec![line])])
+    }
+}
+
+/// A change that waits for its moment: the programs that make it run already.
+#[derive(Debug)]
+pub struct Prepared(Vec<Batch>);
+
+impl Prepared {
+    /// Starts programs in their namespaces, for these commands.
+    fn start<'a>(
+        all: impl IntoIterator<Item = (&'static str, &'a str, Vec<String>)>,
+    ) -> Result<Self, NetworkError> {
+        let start = |(program, namespace, lines)| Batch::start(program, namespace, lines);
+        all.into_iter().map(start).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Makes the change.
+    pub fn go(mut self) -> Result<(), NetworkError> {
+        self.0.iter_mut().for_each(Batch::tell);
+        self.0.into_iter().try_for_each(Batch::end)
     }
 }
 

@@ -60,8 +60,12 @@ fn a_cut_link_carries_nothing_until_it_is_mended() {
         let patience = Duration::from_millis(milliseconds);
         inside::reaches(&hosts[from].namespace, hosts[to].address, patience).unwrap()
     };
+    // What is prepared changes nothing, not even when it is thrown away.
+    drop(network.prepare_cut("host1").unwrap());
     for _ in 0..2 {
-        network.cut("host1").unwrap();
+        let cut = network.prepare_cut("host1").unwrap();
+        assert!(network.cut_hosts().unwrap().is_empty() && reaches(0, 1, 2000));
+        cut.go().unwrap();
         assert_eq!(network.cut_hosts().unwrap(), ["host1"]);
         assert!(!reaches(0, 1, 50) && !reaches(1, 2, 50) && reaches(0, 2, 2000));
         let before = network.counters("host1").unwrap();

@@ -370,3 +370,24 @@ impl Visitor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has the key may say as many hellos as it likes.
+    #[test]
+    fn hellos_that_are_remembered_are_bounded() {
+        let heard = Heard::default();
+        let key = |number: u64| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            key
+        };
+        let count = REMEMBERED as u64 + 100;
+        assert!((0..count).all(|number| heard.is_new(key(number))));
+        assert!((100..count).all(|number| !heard.is_new(key(number))), "one of the last was forgotten");
+        let keys = heard.0.lock().unwrap();
+        assert_eq!((keys.known.len(), keys.order.len()), (REMEMBERED, REMEMBERED));
+    }
+}
