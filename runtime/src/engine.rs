@@ -289,7 +289,7 @@ impl Engine {
             Topic::Probe { round, .. } => {
                 io.link(peer).charge(PROBE, &payload)?;
                 io.consume(peer, PROBE, cost(&payload));
-                volleys.arrived(peer, round, io);
+                volleys.arrived(peer, round, io)?;
                 self.look_for_end(peer);
             }
             Topic::Credit { gradient } => {
@@ -313,7 +313,10 @@ impl Engine {
                 io.link(peer).parted(&payload)?;
                 self.look_for_end(peer);
             }
-            Topic::AllCame => io.worker.handle(Event::AllCame(peer), io.now),
+            Topic::AllCame => {
+                io.link(peer).all_came()?;
+                io.worker.handle(Event::AllCame(peer), io.now);
+            }
             Topic::Abort => {
                 let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;
                 io.link(peer).ignore();

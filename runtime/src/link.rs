@@ -57,6 +57,8 @@ pub(crate) struct Link {
     /// Bytes of bags and measurements that have come, and how many there are in all, once the peer has said goodbye.
     came: u64,
     last: Option<u64>,
+    /// Whether the peer has said goodbye.
+    was_left: bool,
 }
 
 /// The bytes of one gradient that go over a link, since it was made.
@@ -129,6 +131,7 @@ impl Link {
             reads: Reads::Messages,
             came: 0,
             last: None,
+            was_left: false,
         }
     }
 
@@ -178,6 +181,9 @@ impl Link {
     /// The peer says goodbye.
     pub(crate) fn parted(&mut self, payload: &[u8]) -> Result<(), Broken> {
         let last = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its goodbye makes no sense")?;
+        if std::mem::replace(&mut self.was_left, true) {
+            return Err("it said goodbye twice");
+        }
         self.last = Some(last);
         Ok(())
     }
@@ -189,6 +195,14 @@ impl Link {
             self.answer(Topic::AllCame, Vec::new());
         }
         has_left
+    }
+
+    /// The peer says that all has come, the goodbye too.
+    pub(crate) fn all_came(&self) -> Result<(), Broken> {
+        match self.end {
+            End::Open | End::Parting => Err("it has heard a goodbye that nobody said"),
+            End::Parted | End::Closing => Ok(()),
+        }
     }
 
     /// Takes no more messages. What is here is still written.
