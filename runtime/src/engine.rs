@@ -216,6 +216,10 @@ impl Engine {
                 };
                 io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
             }
+            LinkEvent::Panicked { reason } => {
+                let (rank, step) = (io.rank.0, io.worker.step);
+                io.fail(Failure { rank, step, reason: format!("its network panicked: {reason}") });
+            }
             LinkEvent::Refused { address, reason } => {
                 self.refused += 1;
                 // A caller that never stops fills no log.

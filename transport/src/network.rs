@@ -43,6 +43,11 @@ pub enum LinkEvent {
         /// Why not.
         error: OpenError,
     },
+    /// A part of this worker's own network panicked: what it had to do is not done.
+    Panicked {
+        /// What the panic said, and where if that is known.
+        reason: String,
+    },
     /// An unauthenticated peer, or one that does not fit, was turned away. Nothing to act on, but worth a line in a log.
     Refused {
         /// Where it called from.

@@ -173,6 +173,12 @@ pub enum JoinError {
     /// The task that answers the port ended.
     #[error("the listening port was closed while workers were joining: the tokio runtime is shutting down")]
     DoorClosed,
+    /// A task of this worker's own network panicked.
+    #[error("its network panicked: {reason}; this is a bug in gleaner: please report it with this line")]
+    Panicked {
+        /// What the panic said.
+        reason: String,
+    },
 }
 
 impl JoinError {

@@ -52,12 +52,12 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::sync::mpsc;
 
 mod cards;
 mod cause;
 mod door;
 mod error;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
@@ -74,6 +74,7 @@ pub use network::TcpNetwork;
 use crate::{Peer, Secret};
 use cause::is_scarce;
 use door::Door;
+use events::Events;
 use handshake::Identity;
 use rendezvous::Met;
 
@@ -114,16 +115,16 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     let key = config.secret.key_of(&config.job);
     config.secret.wipe();
     let us = Identity { peer, workers, key, is_plain: config.is_plain, timeout: config.timeout };
-    let (sender, events) = mpsc::unbounded_channel();
+    let events = Events::default();
     let met: Met = if peer == Peer(0) {
         let listener = bind(&mut config, None, port).await?;
         let failed = |source| JoinError::Bind { address: config.rendezvous.clone(), source };
         let door = Door::open(listener, us.clone()).map_err(failed)?;
-        rendezvous::host(&config, &us, door, &sender).await?
+        rendezvous::host(&config, &us, door, &events).await?
     } else {
         rendezvous::guest(&mut config, &us).await?
     };
-    Ok(TcpNetwork::start(us, config.timeout, met, (sender, events)))
+    Ok(TcpNetwork::start(us, config.timeout, met, events))
 }
 
 /// Host and port of a rendezvous address; the brackets around an IPv6 address are not part of it.

@@ -1,5 +1,6 @@
 //! A worker's place in a job over TCP, once all have found each other.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +10,13 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::cards;
-use super::cause::Cause;
+use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
+use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
@@ -33,7 +34,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 #[derive(Debug)]
 pub struct TcpNetwork {
     inner: Arc<Inner>,
-    events: mpsc::UnboundedReceiver<LinkEvent>,
 }
 
 #[derive(Debug)]
@@ -47,8 +47,9 @@ struct Inner {
     links: Arc<Links>,
     counters: Arc<Counters>,
     runtime: Handle,
-    /// None once the network is closed.
-    open: Mutex<Option<Open>>,
+    /// The tasks, which end with the network. None once it is closed.
+    open: Mutex<Option<JoinSet<()>>>,
+    events: Events,
 }
 
 /// Where peers listen, and who wants to know.
@@ -61,21 +62,9 @@ struct Places {
     is_asking: bool,
 }
 
-/// What ends with the network.
-#[derive(Debug)]
-struct Open {
-    events: mpsc::UnboundedSender<LinkEvent>,
-    tasks: JoinSet<()>,
-}
-
 impl TcpNetwork {
     /// Begins to accept, and tells of the links that the rendezvous left.
-    pub(super) fn start(
-        us: Identity,
-        timeout: Duration,
-        met: Met,
-        (sender, events): (mpsc::UnboundedSender<LinkEvent>, mpsc::UnboundedReceiver<LinkEvent>),
-    ) -> Self {
+    pub(super) fn start(us: Identity, timeout: Duration, met: Met, events: Events) -> Self {
         let Met { door, places, cards, streams } = met;
         let places = Mutex::new(Places { known: places, wanted: Vec::new(), is_asking: false });
         let inner = Arc::new(Inner {
@@ -86,7 +75,8 @@ impl TcpNetwork {
             cards,
             counters: Arc::default(),
             runtime: Handle::current(),
-            open: Mutex::new(Some(Open { events: sender, tasks: JoinSet::new() })),
+            open: Mutex::new(Some(JoinSet::new())),
+            events,
         });
         for (peer, stream) in streams {
             if let Some(hold) = inner.links.offer(peer) {
@@ -95,7 +85,13 @@ impl TcpNetwork {
             }
         }
         inner.spawn(answer(Arc::clone(&inner), door));
-        TcpNetwork { inner, events }
+        TcpNetwork { inner }
+    }
+
+    /// Has something done as if it belonged to the network.
+    #[cfg(test)]
+    pub(super) fn run(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.spawn(task);
     }
 }
 
@@ -120,7 +116,18 @@ impl Network for TcpNetwork {
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        self.events.poll_recv(context)
+        if let Poll::Ready(event) = self.inner.events.poll(context) {
+            return Poll::Ready(Some(event));
+        }
+        // One task is always there, so that this is polled again when the next ends.
+        while let Some(tasks) = &mut *self.inner.lock()
+            && let Poll::Ready(Some(ended)) = tasks.poll_join_next(context)
+        {
+            if let Some(reason) = panicked(ended) {
+                return Poll::Ready(Some(LinkEvent::Panicked { reason }));
+            }
+        }
+        Poll::Pending
     }
 
     fn counters(&self) -> Arc<Counters> {
@@ -137,7 +144,7 @@ impl Drop for TcpNetwork {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+    fn lock(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,16 +153,14 @@ impl Inner {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(open) = &mut *self.lock() {
-            while open.tasks.try_join_next().is_some() {}
-            open.tasks.spawn_on(task, &self.runtime);
+        if let Some(tasks) = &mut *self.lock() {
+            tasks.spawn_on(task, &self.runtime);
         }
     }
 
     fn tell(&self, event: LinkEvent) {
-        let events = self.lock().as_ref().map(|open| open.events.clone());
-        if let Some(events) = events {
-            let _ = events.send(event);
+        if self.lock().is_some() {
+            self.events.tell(event);
         }
     }
 
@@ -414,10 +419,15 @@ async fn show(inner: Arc<Inner>, visitor: Visitor) {
 
 /// The task that answers the door.
 async fn answer(inner: Arc<Inner>, mut door: Door) {
-    while let Some(caller) = door.callers.recv().await {
-        match caller {
-            Caller::Visitor(visitor) => inner.receive(visitor).await,
-            Caller::Unauthenticated { address, reason } => inner.refuse(address, reason.to_string()),
+    loop {
+        match door.next().await {
+            Ok(Caller::Visitor(visitor)) => inner.receive(visitor).await,
+            Ok(Caller::Unauthenticated { address, reason }) => inner.refuse(address, reason.to_string()),
+            Err(reason) => {
+                inner.tell(LinkEvent::Panicked { reason });
+                // The network's owner ends it.
+                return pending().await;
+            }
         }
     }
 }

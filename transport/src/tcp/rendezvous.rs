@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cards::{neighbours, place, seen};
-use super::cause::Cause;
+use super::cause::{self, Cause, panicked};
 use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
+use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::stream::{Stream, prepare};
 use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
@@ -70,6 +71,8 @@ struct Party<'a> {
     /// How many were turned away, and the last of them: it may have been one who is missed.
     turned_away: u32,
     last_turned_away: String,
+    /// What the panic said that ended one of the tasks.
+    panicked: Option<String>,
 }
 
 /// Peer 0's part.
@@ -77,7 +80,7 @@ pub(super) async fn host(
     config: &TcpConfig,
     us: &Identity,
     mut door: Door,
-    events: &mpsc::UnboundedSender<LinkEvent>,
+    events: &Events,
 ) -> Result<Met, JoinError> {
     let mut party = Party {
         us,
@@ -86,6 +89,7 @@ pub(super) async fn host(
         outcome: watch::Sender::new(None),
         turned_away: 0,
         last_turned_away: String::new(),
+        panicked: None,
     };
     let gathered = tokio::select! {
         gathered = party.gather(&mut door, events) => Some(gathered),
@@ -108,6 +112,9 @@ pub(super) async fn host(
             hint.push_str("; and nobody who had come answers any more, so rank 0 was cut off");
         }
     }
+    if let Some(reason) = party.panicked.take() {
+        gathered = gathered.and(Err(JoinError::Panicked { reason }));
+    }
     gathered?;
     let seen = |(address, place): &(SocketAddr, Place)| Some(seen(*place, address.ip()));
     let places = std::iter::once(None).chain(party.came.values().map(seen)).collect();
@@ -116,25 +123,21 @@ pub(super) async fn host(
 
 impl Party<'_> {
     /// Lets guests in until all have come. A guest that leaves or does not fit ends it: the job was started wrongly.
-    async fn gather(
-        &mut self,
-        door: &mut Door,
-        events: &mpsc::UnboundedSender<LinkEvent>,
-    ) -> Result<(), JoinError> {
+    async fn gather(&mut self, door: &mut Door, events: &Events) -> Result<(), JoinError> {
         while (self.came.len() as u32) < self.us.workers - 1 {
             tokio::select! {
-                caller = door.callers.recv() => match caller {
-                    Some(Caller::Visitor(visitor)) => self.admit(visitor).await?,
-                    Some(Caller::Unauthenticated { address, reason }) => {
+                caller = door.next() => match caller {
+                    Ok(Caller::Visitor(visitor)) => self.admit(visitor).await?,
+                    Ok(Caller::Unauthenticated { address, reason }) => {
                         let (address, reason) = (address.to_string(), reason.to_string());
                         self.turned_away += 1;
                         self.last_turned_away = format!("{address}: {reason}");
                         // Nobody reads these before all have come.
                         if self.turned_away <= TOLD {
-                            let _ = events.send(LinkEvent::Refused { address, reason });
+                            events.tell(LinkEvent::Refused { address, reason });
                         }
                     }
-                    None => return Err(JoinError::DoorClosed),
+                    Err(reason) => return Err(JoinError::Panicked { reason }),
                 },
                 Some(waited) = self.waiting.join_next() => {
                     if let Ok(Waited::Left(peer)) = waited {
@@ -145,6 +148,9 @@ impl Party<'_> {
                             present: self.came.len() as u32,
                             workers: self.us.workers,
                         });
+                    }
+                    if let Some(reason) = panicked(waited) {
+                        return Err(JoinError::Panicked { reason });
                     }
                 }
             }
@@ -221,19 +227,21 @@ impl Party<'_> {
         let failed = told.as_ref().err().cloned();
         self.outcome.send_replace(Some(Arc::new(told)));
         let (mut streams, mut is_heard) = (Vec::new(), false);
+        let Self { waiting, panicked, .. } = self;
         let told = async {
-            while let Some(waited) = self.waiting.join_next().await {
+            while let Some(waited) = waiting.join_next().await {
                 match waited {
                     Ok(Waited::Told(peer, stream)) => streams.push((peer, stream)),
                     Ok(Waited::Left(_) | Waited::Dismissed(true)) => is_heard = true,
-                    Ok(Waited::Dismissed(false)) | Err(_) => {}
+                    Ok(Waited::Dismissed(false)) => {}
+                    ended => *panicked = panicked.take().or_else(|| cause::panicked(ended)),
                 }
             }
         };
         // A guest that cannot be told in time finds its connection closed.
         let _ = timeout(TELLING, told).await;
         if let Some(sentence) = failed {
-            while let Ok(caller) = door.callers.try_recv() {
+            while let Some(caller) = door.come() {
                 if let Caller::Visitor(mut visitor) = caller {
                     let _ = visitor.answer(self.us, &Verdict::Refused(sentence.clone())).await;
                 }
@@ -247,11 +255,11 @@ impl Party<'_> {
 async fn next(door: &mut Door, until: Instant) -> Option<Caller> {
     const OFTEN: Duration = Duration::from_millis(20);
     while door.has_begun() && Instant::now() < until {
-        if let Ok(caller) = timeout(OFTEN, door.callers.recv()).await {
-            return caller;
+        if let Ok(caller) = timeout(OFTEN, door.next()).await {
+            return caller.ok();
         }
     }
-    door.callers.try_recv().ok()
+    door.come()
 }
 
 /// Waits with one guest for the outcome, and notices if it leaves first.

@@ -406,3 +406,28 @@ async fn workers_meet_on_an_interface() {
         up(&mut networks[1], 2).await;
     }
 }
+
+/// A part of a network that panicked is told with what it said, whether its owner waits or comes later.
+#[tokio::test]
+async fn a_panic_in_a_task_of_the_network_is_told() {
+    let job = Job::start(2, LONG).await;
+    let one = tokio::spawn(join(job.config(1)));
+    let (mut zero, one) = (job.zero.await.unwrap().unwrap(), one.await.unwrap().unwrap());
+    assert!(matches!(conformance::event(&mut zero).await, Some(LinkEvent::Up(_))));
+    for waits in [true, false] {
+        zero.run(async move {
+            if waits {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            panic!("{} is not a link", 7)
+        });
+        if !waits {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        match timeout(LONG, conformance::event(&mut zero)).await {
+            Ok(Some(LinkEvent::Panicked { reason })) => assert_eq!(reason, "7 is not a link"),
+            other => panic!("expected the panic and found {other:?}"),
+        }
+    }
+    drop(one);
+}
