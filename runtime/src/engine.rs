@@ -300,7 +300,8 @@ impl Engine {
                 if gradient != PROBE && gradient > io.gradients + EARLY {
                     return Err("it gives credit for gradients that nobody has");
                 }
-                io.link(peer).allow(gradient, &payload)?;
+                let is_gone = io.is_gone(gradient);
+                io.link(peer).allow(gradient, is_gone, &payload)?;
                 io.touch(peer);
             }
             Topic::Note { call, .. } => notes.heard(peer, call, &payload, io)?,
@@ -379,7 +380,7 @@ impl Engine {
                 return true;
             }
             let ids = actors.remove(first).into_iter().flat_map(|actor| actor.next().0);
-            ids.for_each(|id| io.steps.remove(id.gradient));
+            ids.for_each(|id| io.retire(id.gradient));
             false
         });
     }

@@ -127,6 +127,17 @@ impl Io {
         }
     }
 
+    /// No step of a gradient will begin any more, and those that have are over.
+    pub(crate) fn retire(&mut self, gradient: u32) {
+        self.steps.remove(gradient);
+        self.links.values_mut().for_each(|link| link.retire(gradient));
+    }
+
+    /// Whether a gradient was here and is no more.
+    pub(crate) fn is_gone(&self, gradient: u32) -> bool {
+        gradient < self.gradients && !self.steps.knows(gradient)
+    }
+
     /// Throws away what waits for a step, on both ends of the links.
     pub(crate) fn discard(&mut self, id: StepId) {
         let tag = Topic::Bags(id).tag();
