@@ -12,7 +12,7 @@ use crate::residual::NonFinite;
 use crate::schedule::ExecutionError;
 
 /// A law that a method breaks.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum LawError {
     /// A method that cannot run, or that teaches its workers different things.
     #[error(transparent)]
@@ -68,6 +68,8 @@ pub enum LawError {
         rank: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(LawError);
 
 /// How many steps with gradients are looked at.
 const STEPS: u64 = 12;

@@ -31,6 +31,8 @@ mod positions;
 mod probe;
 mod reducer;
 pub mod report;
+#[cfg(test)]
+mod sentence;
 mod session;
 mod silence;
 pub mod staged;

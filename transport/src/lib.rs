@@ -18,6 +18,7 @@ pub mod memory;
 mod network;
 pub mod seal;
 mod secret;
+mod sentence;
 pub mod tcp;
 
 pub use error::{LinkError, OpenError};

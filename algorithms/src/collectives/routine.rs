@@ -19,7 +19,7 @@ pub struct Prepared {
 }
 
 /// A method that cannot run.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum RoutineError {
     /// A choice that cannot be.
     #[error(transparent)]
@@ -50,6 +50,8 @@ pub enum RoutineError {
         own: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(RoutineError);
 
 /// Schedules that were proved right: for one worker, or for all workers of a job in one process, which prove each once.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Peer;
 
 /// A worker could not join.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum JoinError {
     /// The worker's own numbers make no sense.
     #[error(
@@ -180,6 +180,8 @@ pub enum JoinError {
         reason: String,
     },
 }
+
+crate::debug_as_sentence!(JoinError);
 
 impl JoinError {
     pub(super) fn lost(address: &str, source: io::Error) -> Self {

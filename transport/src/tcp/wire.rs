@@ -42,7 +42,7 @@ pub const MAX_CARD: usize = 1024;
 pub const MAX_ASKED: usize = 512;
 
 /// Bytes that are not what should stand there.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// There are too few or too many of them.
     #[error("expected {expected} bytes and found {found}")]
@@ -81,6 +81,8 @@ pub enum WireError {
     #[error("{0} is no kind of verdict, outcome or address that this version knows")]
     Kind(u32),
 }
+
+crate::debug_as_sentence!(WireError);
 
 fn expect(bytes: &[u8], expected: usize) -> Result<(), WireError> {
     if bytes.len() == expected { Ok(()) } else { Err(WireError::Length { expected, found: bytes.len() }) }
