@@ -209,8 +209,7 @@ impl Engine {
             }
             LinkEvent::Failed { peer, error } => {
                 let culprit = match error {
-                    // Rank 0 alone knows where others are to be found.
-                    OpenError::NoCard { .. } => Peer(0),
+                    OpenError::NoCard { host, .. } => host,
                     OpenError::Local { .. } => Peer(io.rank.0),
                     _ => peer,
                 };

@@ -214,6 +214,7 @@ impl Config {
         Some(tcp::TcpConfig {
             peer: Peer(self.rank),
             workers: self.world_size,
+            epoch: 0,
             rendezvous: self.rendezvous?,
             secret: self.secret?,
             job: self.job,

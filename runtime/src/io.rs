@@ -14,6 +14,7 @@ use crate::inbox::Inbox;
 use crate::link::{Link, cost};
 use crate::mailbox::{Bell, Mailbox};
 use crate::positions::Positions;
+use crate::seat::Seat;
 use crate::steps::Steps;
 use crate::tag::{StepId, Topic};
 use crate::timeline::Recorder;
@@ -50,17 +51,17 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(
         network: Box<dyn Network>,
+        Seat { rank, workers, coordinator, epoch }: Seat,
         worker: Worker,
         (mailbox, bell): (Mailbox, Arc<Bell>),
         compute: Compute,
         recorder: Arc<Recorder>,
     ) -> Self {
-        let (rank, workers, coordinator) = (Rank(network.peer().0), network.workers(), Rank(0));
         Self {
             rank,
             workers,
             coordinator,
-            epoch: 0,
+            epoch,
             gradients: 0,
             now: Instant::now(),
             worker,

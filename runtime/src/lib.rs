@@ -31,6 +31,7 @@ mod positions;
 mod probe;
 mod reducer;
 pub mod report;
+mod seat;
 #[cfg(test)]
 mod sentence;
 mod session;

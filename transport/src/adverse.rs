@@ -45,6 +45,10 @@ impl<N: Network> Network for AdverseNetwork<N> {
         self.inner.workers()
     }
 
+    fn epoch(&self) -> u16 {
+        self.inner.epoch()
+    }
+
     fn open(&mut self, peer: Peer) {
         self.inner.open(peer);
     }

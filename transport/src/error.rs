@@ -86,15 +86,16 @@ pub enum OpenError {
         /// The peer that was asked for.
         peer: Peer,
     },
-    /// Rank 0 did not tell how to reach the peer.
+    /// The one that keeps all cards did not show the peer's.
     #[error(
-        "rank 0 at {address} did not tell where {peer} listens: {reason}; check that rank 0 still runs, its own log \
-         says more"
+        "{host} at {address} did not tell where {peer} listens: {reason}; check that {host} still runs, its own log says more"
     )]
     NoCard {
+        /// Who keeps the cards, and alone knows where others are to be found.
+        host: Peer,
         /// The peer that was asked for.
         peer: Peer,
-        /// Where rank 0 was asked.
+        /// Where it was asked.
         address: String,
         /// What the last attempt met.
         reason: String,

@@ -20,6 +20,11 @@ pub trait Network: Send {
     /// How many peers there are; they are numbered from 0.
     fn workers(&self) -> u32;
 
+    /// In which epoch of the membership it was joined. Links lead to peers of the same epoch only.
+    fn epoch(&self) -> u16 {
+        0
+    }
+
     /// Makes sure that there is, or soon will be, a link to that peer. Returns at once and may be repeated;
     /// what comes of it is told by an event: `Up` unless there is a link already, or `Failed`.
     fn open(&mut self, peer: Peer);

@@ -141,6 +141,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let config = tcp::TcpConfig {
         peer: Peer(part.rank),
         workers: part.workers,
+        epoch: 0,
         rendezvous: part.rendezvous.clone(),
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),

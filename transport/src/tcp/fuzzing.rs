@@ -112,13 +112,14 @@ pub fn claims_of_a_member() -> [u8; HELLO] {
 
 fn claims() -> Hello {
     let (version, purpose, timeout) = (wire::VERSION, wire::JOIN, 1000);
-    Hello { version, purpose, from: Peer(1), to: Peer(0), workers: 4, port: 9, is_plain: false, timeout }
+    let (from, to) = (Peer(1), Peer(0));
+    Hello { version, purpose, from, to, workers: 4, port: 9, epoch: 0, is_plain: false, timeout }
 }
 
 fn identity(peer: u32) -> Identity {
     let secret = Secret::from_hex(&"2a".repeat(32)).expect("a secret");
     let (workers, timeout) = (4, Duration::from_secs(1));
-    Identity { peer: Peer(peer), workers, key: secret.key_of("17"), is_plain: false, timeout }
+    Identity { peer: Peer(peer), workers, epoch: 0, key: secret.key_of("17"), is_plain: false, timeout }
 }
 
 /// Two ends of a connection without a network.

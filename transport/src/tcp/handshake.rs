@@ -31,6 +31,8 @@ const PROOF: &[u8] = b"gleaner proof";
 pub(super) struct Identity {
     pub(super) peer: Peer,
     pub(super) workers: u32,
+    /// Of the membership.
+    pub(super) epoch: u16,
     pub(super) key: JobKey,
     /// Whether links are not sealed.
     pub(super) is_plain: bool,
@@ -132,9 +134,9 @@ pub(super) async fn greet(
     purpose: u32,
     port: u16,
 ) -> Result<(Verdict, Stream), HandshakeError> {
-    let Identity { peer, workers, is_plain, .. } = *us;
-    let hello =
-        Hello { version: VERSION, purpose, from: peer, to, workers, port, is_plain, timeout: us.millis() };
+    let Identity { peer: from, workers, epoch, is_plain, .. } = *us;
+    let (version, timeout) = (VERSION, us.millis());
+    let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, timeout };
     let slow = |_| HandshakeError::Slow(us.timeout);
     let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
     let proven = timeout_at(deadline, prove(socket, &us.key, &hello)).await.map_err(slow)??;
@@ -348,6 +350,12 @@ impl Visitor {
                 "{from} at {address} was started for {workers} workers and {us_peer} for {}: start every worker \
                  with the same number",
                 us.workers
+            ))
+        } else if self.hello.epoch != us.epoch {
+            Some(format!(
+                "{from} at {address} belongs to membership epoch {} of the job and {us_peer} to epoch {}: it was started before \
+                 or after the set of workers changed; end it, or start all workers anew",
+                self.hello.epoch, us.epoch
             ))
         } else if self.hello.is_plain != us.is_plain {
             let (plain, other) = if us.is_plain { (us_peer, *from) } else { (*from, us_peer) };

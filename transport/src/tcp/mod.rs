@@ -20,14 +20,14 @@
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u32 ‖ plain u32 ‖ time-out in ms u32` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u32 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
 //! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
-//! workers, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
+//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
 //! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
 //! that those who say nothing hold nobody up.
 //!
@@ -78,6 +78,9 @@ use events::Events;
 use handshake::Identity;
 use rendezvous::Met;
 
+/// The worker at the rendezvous address, which keeps all cards.
+const HOST: Peer = Peer(0);
+
 /// Connections that may wait for this process to look at them, as far as the system lets so many.
 const BACKLOG: i32 = 1024;
 
@@ -88,6 +91,8 @@ pub struct TcpConfig {
     pub peer: Peer,
     /// How many workers the job has.
     pub workers: u32,
+    /// How often the set of workers has changed; the same at all workers that meet.
+    pub epoch: u16,
     /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
     /// `localhost`, all workers listen there only; otherwise each listens at the address by which others reach it, as far as
     /// it knows that, and else on all interfaces.
@@ -114,9 +119,16 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     let (_, port) = split(&config.rendezvous)?;
     let key = config.secret.key_of(&config.job);
     config.secret.wipe();
-    let us = Identity { peer, workers, key, is_plain: config.is_plain, timeout: config.timeout };
+    let us = Identity {
+        peer,
+        workers,
+        epoch: config.epoch,
+        key,
+        is_plain: config.is_plain,
+        timeout: config.timeout,
+    };
     let events = Events::default();
-    let met: Met = if peer == Peer(0) {
+    let met: Met = if peer == HOST {
         let listener = bind(&mut config, None, port).await?;
         let failed = |source| JoinError::Bind { address: config.rendezvous.clone(), source };
         let door = Door::open(listener, us.clone()).map_err(failed)?;

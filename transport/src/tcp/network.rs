@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::HOST;
 use super::cards;
 use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
@@ -102,6 +103,10 @@ impl Network for TcpNetwork {
 
     fn workers(&self) -> u32 {
         self.inner.us.workers
+    }
+
+    fn epoch(&self) -> u16 {
+        self.inner.us.epoch
     }
 
     fn open(&mut self, peer: Peer) {
@@ -383,7 +388,9 @@ async fn ask(inner: Arc<Inner>) {
                         let address = zero.to_string();
                         let error = match lack.map(|lack| io::Error::new(lack.kind(), lack.to_string())) {
                             Some(source) => OpenError::Local { peer, address, source },
-                            None => OpenError::NoCard { peer, address, reason: error.to_string() },
+                            None => {
+                                OpenError::NoCard { host: HOST, peer, address, reason: error.to_string() }
+                            }
                         };
                         inner.tell(LinkEvent::Failed { peer, error });
                     }

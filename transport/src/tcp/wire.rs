@@ -11,7 +11,7 @@ use crate::{MAX_PAYLOAD, Message, Peer, Tag};
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
 /// Bytes of what a hello claims.
@@ -103,6 +103,8 @@ pub struct Hello {
     pub workers: u32,
     /// The port at which it listens itself.
     pub port: u16,
+    /// In which epoch of the membership it is.
+    pub epoch: u16,
     /// Whether it was told not to seal links.
     pub is_plain: bool,
     /// After how many milliseconds without a sign of life it counts a peer as dead.
@@ -119,7 +121,8 @@ impl Hello {
         rest.put_u32_le(self.from.0);
         rest.put_u32_le(self.to.0);
         rest.put_u32_le(self.workers);
-        rest.put_u32_le(u32::from(self.port));
+        rest.put_u16_le(self.port);
+        rest.put_u16_le(self.epoch);
         rest.put_u32_le(u32::from(self.is_plain));
         rest.put_u32_le(self.timeout);
         bytes
@@ -135,7 +138,8 @@ impl Hello {
             from: Peer(rest.get_u32_le()),
             to: Peer(rest.get_u32_le()),
             workers: rest.get_u32_le(),
-            port: (rest.get_u32_le() & 0xffff) as u16,
+            port: rest.get_u16_le(),
+            epoch: rest.get_u16_le(),
             is_plain: rest.get_u32_le() != 0,
             timeout: rest.get_u32_le(),
         })

@@ -16,6 +16,7 @@ pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig
         .map(|peer| TcpConfig {
             peer: Peer(peer),
             workers,
+            epoch: 7,
             rendezvous: rendezvous.clone(),
             secret: secret.clone(),
             job: "17".to_owned(),

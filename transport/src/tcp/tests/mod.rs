@@ -27,6 +27,9 @@ type Joined = Result<TcpNetwork, JoinError>;
 /// Longer than anything here takes, so that what comes at once is told from what comes in the end.
 const LONG: Duration = Duration::from_secs(60);
 
+/// The epoch of their memberships.
+const EPOCH: u16 = 300;
+
 /// The id of the jobs here.
 const ID: &str = "17";
 
@@ -35,6 +38,7 @@ struct Job {
     address: SocketAddr,
     secret: Secret,
     workers: u32,
+    epoch: u16,
     timeout: Duration,
     is_plain: bool,
     zero: JoinHandle<Joined>,
@@ -53,6 +57,7 @@ impl Job {
         let config = TcpConfig {
             peer: Peer(0),
             workers,
+            epoch: EPOCH,
             rendezvous: address.to_string(),
             secret: secret.clone(),
             job: ID.to_owned(),
@@ -60,7 +65,7 @@ impl Job {
             timeout,
             listener: Some(listener),
         };
-        Job { address, secret, workers, timeout, is_plain, zero: tokio::spawn(join(config)) }
+        Job { address, secret, workers, epoch: EPOCH, timeout, is_plain, zero: tokio::spawn(join(config)) }
     }
 
     /// What another worker of this job is told.
@@ -68,6 +73,7 @@ impl Job {
         TcpConfig {
             peer: Peer(peer),
             workers: self.workers,
+            epoch: self.epoch,
             rendezvous: self.address.to_string(),
             secret: self.secret.clone(),
             job: ID.to_owned(),
@@ -83,9 +89,10 @@ impl Job {
 
     /// What an honest worker would say to join.
     fn hello(&self, from: u32) -> Hello {
-        let (from, to, workers, is_plain) = (Peer(from), Peer(0), self.workers, self.is_plain);
+        let (from, to, workers, epoch, is_plain) =
+            (Peer(from), Peer(0), self.workers, self.epoch, self.is_plain);
         let timeout = self.timeout.as_millis() as u32;
-        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, is_plain, timeout }
+        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, epoch, is_plain, timeout }
     }
 
     /// Says that hello and what follows.
