@@ -11,7 +11,6 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use gleaner_algorithms::{Element, Membership, Method, Rank, Reduction};
 use gleaner_transport::tcp::JoinError;
 use gleaner_transport::{Counters, Network, Traffic, memory, tcp};
@@ -25,7 +24,7 @@ use crate::gradients::Gradients;
 use crate::io::Io;
 use crate::layout::Layout;
 use crate::mailbox::{Command, Mailbox, mailbox};
-use crate::notes::{self, Answer, Call, Purpose, Says};
+use crate::notes::Purpose;
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
 use crate::report;
@@ -33,6 +32,8 @@ use crate::seat::Seat;
 use crate::tag::GRADIENTS;
 use crate::timeline::{Recorder, Timeline};
 use crate::worker::Worker;
+
+mod agreeing;
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
 ///
@@ -324,62 +325,6 @@ impl Inner {
     /// Waits for an answer of the I/O thread.
     pub(crate) fn answer<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Error> {
         block_on(answer).map_err(|_| self.ended(None).into())
-    }
-
-    fn call(&self, purpose: Purpose, says: Says) -> Result<Answer, Error> {
-        let (answer, answered) = oneshot::channel();
-        self.mailbox.send(Command::Call(Call { purpose, says, answer }));
-        self.answer(answered)
-    }
-
-    pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<Bytes>, Error> {
-        if note.len() > notes::LONGEST {
-            let reason = format!("a note of {} bytes; at most {} are possible", note.len(), notes::LONGEST);
-            return Err(self.fail(Failure { rank: self.rank.0, step: None, reason }));
-        }
-        let notes = self.call(purpose, Says::Note(Bytes::copy_from_slice(note)))?.notes;
-        if notes.len() == self.workers as usize {
-            return Ok(notes);
-        }
-        let reason = format!("it passed on {} notes of {} ranks", notes.len(), self.workers);
-        Err(self.fail(Failure { rank: self.coordinator.0, step: None, reason }))
-    }
-
-    /// Fails unless all ranks wrote the same lines.
-    pub(crate) fn agree(&self, purpose: Purpose, lines: &str) -> Result<(), Error> {
-        self.agree_and_tell(purpose, lines, Bytes::new()).map(drop)
-    }
-
-    /// The same, and tells all ranks what a rank has to tell, if any does.
-    fn agree_and_tell(&self, purpose: Purpose, lines: &str, note: Bytes) -> Result<Vec<Bytes>, Error> {
-        let Answer { all_same, notes } = self.call(purpose, Says::Lines(lines.into(), note))?;
-        if all_same {
-            return Ok(notes);
-        }
-        // Only now does anybody need to see them.
-        let notes = self.gather(purpose, lines.as_bytes())?;
-        notes::difference(&notes).map_or(Ok(Vec::new()), |failure| Err(self.fail(failure)))
-    }
-
-    /// Agrees on these lines, and on which run this is: the coordinator draws it.
-    pub(crate) fn agree_and_draw(&self, purpose: Purpose, lines: &str) -> Result<String, Error> {
-        let mut drawn = Bytes::new();
-        if self.coordinates() && self.run.get().is_none() {
-            let mut bytes = [0; 16];
-            let refused = |error| Error::System("there are no random numbers", std::io::Error::other(error));
-            getrandom::fill(&mut bytes).map_err(refused)?;
-            drawn = Bytes::copy_from_slice(&bytes);
-        }
-        let notes = self.agree_and_tell(purpose, lines, drawn)?;
-        if let Some(run) = self.run.get() {
-            return Ok(run.clone());
-        }
-        let drawn = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
-        let Some(drawn) = drawn else {
-            let reason = "it broke the rules: the run that it has drawn makes no sense".into();
-            return Err(self.fail(Failure { rank: self.coordinator.0, step: None, reason }));
-        };
-        Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(drawn))).clone())
     }
 
     /// Ends the job for all ranks, and says why once they know: the first failure counts.
