@@ -125,24 +125,24 @@ impl Engine {
             while let Poll::Ready(Some(event)) = self.io.network.poll_event(context) {
                 moved = true;
                 self.network(event);
-                self.settle();
+                self.carry_out();
             }
             while let Ok(command) = self.commands.try_recv() {
                 moved = true;
                 self.command(command);
-                self.settle();
+                self.carry_out();
             }
             self.bell.peers(&mut self.ready);
             for peer in std::mem::take(&mut self.ready) {
                 moved = true;
                 self.io.touch(peer);
                 self.read(peer);
-                self.settle();
+                self.carry_out();
             }
             if self.timer.as_mut().poll(context).is_ready() {
                 moved = true;
                 self.tick();
-                self.settle();
+                self.carry_out();
                 let next = self.io.now + self.timeout / 24;
                 self.timer.as_mut().reset(next.into());
             }
@@ -262,7 +262,7 @@ impl Engine {
                 None => {}
                 Some(reason) => return self.io.ended(peer, (!reason.is_empty()).then_some(reason)),
             }
-            self.settle();
+            self.carry_out();
         }
         self.ready.push(peer);
     }
@@ -351,7 +351,7 @@ impl Engine {
     }
 
     /// Does all that follows from what happened.
-    fn settle(&mut self) {
+    fn carry_out(&mut self) {
         self.follow();
         self.io.flush();
         // Flushing may end links.

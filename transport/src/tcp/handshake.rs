@@ -202,7 +202,7 @@ async fn judged(
     if from != claims.to && !matches!(verdict, Verdict::Refused(_)) {
         return Err(HandshakeError::Other { found: from });
     }
-    stream.settle(!claims.is_plain);
+    stream.finish_handshake(!claims.is_plain);
     Ok((verdict, stream))
 }
 
@@ -320,7 +320,7 @@ impl Visitor {
             self.stream.flush().await
         };
         timeout(us.timeout, answer).await??;
-        self.stream.settle(!us.is_plain);
+        self.stream.finish_handshake(!us.is_plain);
         Ok(())
     }
 

@@ -81,7 +81,7 @@ impl TcpNetwork {
         });
         for (peer, stream) in streams {
             if let Some(hold) = inner.links.offer(peer) {
-                inner.links.settle(peer);
+                inner.links.confirm(peer);
                 inner.up(peer, stream, hold);
             }
         }
@@ -405,7 +405,7 @@ async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
     let peer = visitor.hello.from;
     let taken = visitor.welcome(&inner.us).await;
     if let Ok(true) = taken {
-        inner.links.settle(peer);
+        inner.links.confirm(peer);
         return inner.up(peer, visitor.stream, hold);
     }
     if inner.links.withdraw(hold) {
