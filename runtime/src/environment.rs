@@ -215,6 +215,7 @@ impl Config {
             peer: Peer(self.rank),
             workers: self.world_size,
             epoch: 0,
+            card: bytes::Bytes::new(),
             rendezvous: self.rendezvous?,
             secret: self.secret?,
             job: self.job,

@@ -142,6 +142,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         peer: Peer(part.rank),
         workers: part.workers,
         epoch: 0,
+        card: bytes::Bytes::new(),
         rendezvous: part.rendezvous.clone(),
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),

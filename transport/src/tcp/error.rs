@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::Peer;
+use crate::{MAX_CARD, Peer};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -25,6 +25,12 @@ pub enum JoinError {
     Address {
         /// What was given.
         address: String,
+    },
+    /// A card that is too long.
+    #[error("its card has {length} bytes; expected at most {MAX_CARD}")]
+    Card {
+        /// Its length.
+        length: usize,
     },
     /// Another program, or another job, listens there.
     #[error(

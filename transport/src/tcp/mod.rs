@@ -7,9 +7,10 @@
 //! rank 0 tells everyone so. The connections to rank 0 stay as the links to it; all others are made when they are
 //! first needed, by whichever side needs them. That side asks rank 0 where its peer listens, for all peers that it
 //! needs at the moment, over a connection of its own with the purpose to ask: after the welcome it sends a header and
-//! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, at most 1 KiB, and bytes),
-//! in that order. A card is made by rank 0: its first byte says whether the peer is on rank 0's host (0) or
-//! elsewhere (1), then there are its IPv6 or mapped IPv4 address, and its port u16.
+//! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, and bytes),
+//! in that order. A card begins with what rank 0 knows: its first byte says whether the peer is on rank 0's host (0) or
+//! elsewhere (1), then there are its IPv6 or mapped IPv4 address, and its port u16. Behind them are the bytes, at most 1 KiB, that
+//! the peer brought.
 //!
 //! # The handshake
 //!
@@ -23,6 +24,7 @@
 //! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u32 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
+//! | D → A | card | only to join: a record of a header and the bytes of D's card |
 //! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
@@ -50,6 +52,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
@@ -71,7 +74,7 @@ pub mod wire;
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{Peer, Secret};
+use crate::{MAX_CARD, Peer, Secret};
 use cause::is_scarce;
 use door::Door;
 use events::Events;
@@ -93,6 +96,9 @@ pub struct TcpConfig {
     pub workers: u32,
     /// How often the set of workers has changed; the same at all workers that meet.
     pub epoch: u16,
+    /// What the others are [shown](crate::Network::poll_card) of this worker, besides where it listens: at most
+    /// [`MAX_CARD`](crate::MAX_CARD) bytes, for what is built on this network.
+    pub card: Bytes,
     /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
     /// `localhost`, all workers listen there only; otherwise each listens at the address by which others reach it, as far as
     /// it knows that, and else on all interfaces.
@@ -116,6 +122,10 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
     }
+    let length = config.card.len();
+    if length > MAX_CARD {
+        return Err(JoinError::Card { length });
+    }
     let (_, port) = split(&config.rendezvous)?;
     let key = config.secret.key_of(&config.job);
     config.secret.wipe();
@@ -123,6 +133,7 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
         peer,
         workers,
         epoch: config.epoch,
+        card: std::mem::take(&mut config.card),
         key,
         is_plain: config.is_plain,
         timeout: config.timeout,

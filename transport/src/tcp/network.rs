@@ -7,24 +7,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::HOST;
 use super::cards;
 use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
 use super::events::Events;
-use super::handshake::{HandshakeError, Identity, Visitor, greet};
+use super::handshake::{Identity, Visitor, greet};
 use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
 use super::stream::{Stream, prepare};
-use super::wire::{ASK, LINK, MAX_ASKED, TAKEN, Verdict};
+use super::wire::{ASK, LINK, TAKEN, Verdict};
 use crate::{Counters, LinkEvent, Network, OpenError, Peer};
+
+mod asking;
+
+use asking::{Places, Want};
 
 /// Times that a dialler which was closed without an answer tries again before it says so.
 const ATTEMPTS: u32 = 3;
@@ -53,26 +57,15 @@ struct Inner {
     events: Events,
 }
 
-/// Where peers listen, and who wants to know.
-#[derive(Debug)]
-struct Places {
-    known: Vec<Option<SocketAddr>>,
-    /// Each with the number of its dialling.
-    wanted: Vec<(Peer, u64)>,
-    /// Whether a task asks for them.
-    is_asking: bool,
-}
-
 impl TcpNetwork {
     /// Begins to accept, and tells of the links that the rendezvous left.
     pub(super) fn start(us: Identity, timeout: Duration, met: Met, events: Events) -> Self {
-        let Met { door, places, cards, streams } = met;
-        let places = Mutex::new(Places { known: places, wanted: Vec::new(), is_asking: false });
+        let Met { door, known, cards, streams } = met;
         let inner = Arc::new(Inner {
             links: Links::new(us.peer, us.workers),
             us,
             timeout,
-            places,
+            places: Places::new(known),
             cards,
             counters: Arc::default(),
             runtime: Handle::current(),
@@ -120,6 +113,10 @@ impl Network for TcpNetwork {
         }
     }
 
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        self.inner.poll_card(peer, context)
+    }
+
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         if let Poll::Ready(event) = self.inner.events.poll(context) {
             return Poll::Ready(Some(event));
@@ -153,10 +150,6 @@ impl Inner {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if let Some(tasks) = &mut *self.lock() {
             tasks.spawn_on(task, &self.runtime);
@@ -179,20 +172,10 @@ impl Inner {
 
     fn open(self: &Arc<Self>, peer: Peer) {
         let Some(dialling) = self.links.want(peer) else { return };
-        let known = {
-            let mut places = self.places();
-            let known = places.known[peer.0 as usize];
-            if known.is_none() {
-                places.wanted.push((peer, dialling));
-                if std::mem::replace(&mut places.is_asking, true) {
-                    return;
-                }
-            }
-            known
-        };
+        let known = self.places().known[peer.0 as usize].at;
         match known {
             Some(at) => self.spawn(dial(Arc::clone(self), peer, dialling, at)),
-            None => self.spawn(ask(Arc::clone(self))),
+            None => self.want(Want::Dial(peer, dialling)),
         }
     }
 
@@ -337,66 +320,6 @@ async fn dial(inner: Arc<Inner>, peer: Peer, dialling: u64, at: SocketAddr) {
         && inner.links.rest(peer, dialling)
     {
         inner.tell(LinkEvent::Failed { peer, error });
-    }
-}
-
-/// The task that asks where peers listen, for as long as some are wanted, and has them dialled.
-async fn ask(inner: Arc<Inner>) {
-    let Some(zero) = inner.places().known[0] else { return };
-    loop {
-        let wanted: Vec<_> = {
-            let mut places = inner.places();
-            let count = places.wanted.len().min(MAX_ASKED);
-            places.is_asking = count > 0;
-            places.wanted.drain(..count).collect()
-        };
-        if wanted.is_empty() {
-            return;
-        }
-        let peers: Vec<_> = wanted.iter().map(|(peer, _)| *peer).collect();
-        let (mut attempts, (deadline, scarce)) = (0, deadlines(inner.timeout));
-        let found = loop {
-            attempts += 1;
-            match cards::ask(&inner.us, zero, &peers).await {
-                Err(HandshakeError::Connect(error))
-                    if match Cause::of(&error) {
-                        Cause::Gone => false,
-                        Cause::Here => Instant::now() < scarce,
-                        Cause::Passes => Instant::now() < deadline,
-                    } =>
-                {
-                    sleep(PAUSE.1).await;
-                }
-                Err(error) if error.passes() && attempts < ATTEMPTS => sleep(PAUSE.1).await,
-                found => break found,
-            }
-        };
-        match found {
-            Ok(found) => {
-                for ((peer, dialling), at) in wanted.into_iter().zip(found) {
-                    inner.places().known[peer.0 as usize] = Some(at);
-                    inner.spawn(dial(Arc::clone(&inner), peer, dialling, at));
-                }
-            }
-            Err(error) => {
-                let lack = match &error {
-                    HandshakeError::Connect(error) if Cause::of(error) == Cause::Here => Some(error),
-                    _ => None,
-                };
-                for (peer, dialling) in wanted {
-                    if inner.links.rest(peer, dialling) {
-                        let address = zero.to_string();
-                        let error = match lack.map(|lack| io::Error::new(lack.kind(), lack.to_string())) {
-                            Some(source) => OpenError::Local { peer, address, source },
-                            None => {
-                                OpenError::NoCard { host: HOST, peer, address, reason: error.to_string() }
-                            }
-                        };
-                        inner.tell(LinkEvent::Failed { peer, error });
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::cards::{neighbours, place, seen};
+use super::cards::{Known, neighbours, place};
 use super::cause::{self, Cause, panicked};
 use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
 use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::stream::{Stream, prepare};
-use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
+use super::wire::{Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
 use super::{TcpConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
@@ -44,9 +44,8 @@ type Told = Result<Vec<Vec<u8>>, String>;
 /// What a rendezvous leaves behind.
 pub(super) struct Met {
     pub(super) door: Door,
-    /// Where each peer listens, by number, as far as it is known: at rank 0 all, and elsewhere rank 0, where it was
-    /// dialled, and the next few.
-    pub(super) places: Vec<Option<SocketAddr>>,
+    /// What is known of each peer, by number: at rank 0 all, and elsewhere where rank 0 was dialled, and the next few.
+    pub(super) known: Vec<Known>,
     /// At rank 0 the cards of all, by number.
     pub(super) cards: Vec<Vec<u8>>,
     /// The connections that are links from here on.
@@ -64,7 +63,7 @@ enum Waited {
 /// Peer 0 and those that have come so far.
 struct Party<'a> {
     us: &'a Identity,
-    came: BTreeMap<Peer, (SocketAddr, Place)>,
+    came: BTreeMap<Peer, (SocketAddr, Card)>,
     /// One task for each who came. It waits with the guest for the outcome, and writes it.
     waiting: JoinSet<Waited>,
     outcome: watch::Sender<Option<Arc<Told>>>,
@@ -99,8 +98,9 @@ pub(super) async fn host(
         Some(gathered) => gathered,
         None => Err(party.missing(config, &mut door).await),
     };
-    let card = |(_, place): &(SocketAddr, Place)| place.encode();
-    let cards: Vec<_> = std::iter::once(Vec::new()).chain(party.came.values().map(card)).collect();
+    let own = Card { place: Place::BesidePeerZero(door.port), bytes: us.card.clone() };
+    let cards = party.came.values().map(|(_, card)| card.encode());
+    let cards: Vec<_> = std::iter::once(own.encode()).chain(cards).collect();
     let told = gathered.as_ref().map(|()| cards.clone()).map_err(ToString::to_string);
     let (streams, is_heard) = party.tell(told, &mut door).await;
     if let Err(JoinError::Missing { is_alone, hint, .. }) = &mut gathered
@@ -116,9 +116,10 @@ pub(super) async fn host(
         gathered = gathered.and(Err(JoinError::Panicked { reason }));
     }
     gathered?;
-    let seen = |(address, place): &(SocketAddr, Place)| Some(seen(*place, address.ip()));
-    let places = std::iter::once(None).chain(party.came.values().map(seen)).collect();
-    Ok(Met { door, places, cards, streams })
+    let came = party.came.into_values().map(|(address, card)| Known::new(card, address.ip()));
+    let own = Known { card: Some(us.card.clone()), ..Known::default() };
+    let known = std::iter::once(own).chain(came).collect();
+    Ok(Met { door, known, cards, streams })
 }
 
 impl Party<'_> {
@@ -161,7 +162,7 @@ impl Party<'_> {
     async fn admit(&mut self, mut visitor: Visitor) -> Result<(), JoinError> {
         let peer = visitor.hello.from;
         let address = visitor.address;
-        let twice = |(first, _): &(SocketAddr, Place)| {
+        let twice = |(first, _): &(SocketAddr, Card)| {
             format!(
                 "two workers were started as {peer}, at {first} and at {address}: give every worker its own number"
             )
@@ -177,7 +178,8 @@ impl Party<'_> {
         }
         // If it left since its proof, the task that waits with it notices.
         let _ = visitor.answer(self.us, &Verdict::Welcome).await;
-        self.came.insert(peer, (address, place(&visitor)));
+        let card = Card { place: place(&visitor), bytes: std::mem::take(&mut visitor.card) };
+        self.came.insert(peer, (address, card));
         self.waiting.spawn(wait(peer, visitor.stream, self.outcome.subscribe()));
         Ok(())
     }
@@ -404,13 +406,14 @@ async fn hear(
         Outcome::Failed(sentence) => return Err(JoinError::Failed { sentence }),
         Outcome::Complete(Cards(cards)) => cards,
     };
-    let mut places = vec![None; us.workers as usize];
-    places[0] = Some(host);
+    let mut known: Vec<_> = (0..us.workers).map(|_| Known::default()).collect();
+    known[0].at = Some(host);
+    known[us.peer.0 as usize].card = Some(us.card.clone());
     for (peer, card) in neighbours(us.peer, us.workers).zip(&cards) {
-        let place = Place::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
-        places[peer.0 as usize] = Some(seen(place, host.ip()));
+        let card = Card::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
+        known[peer.0 as usize] = Known::new(card, host.ip());
     }
-    Ok(Met { door, places, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
+    Ok(Met { door, known, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
 }
 
 pub(super) async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {

@@ -10,6 +10,7 @@ mod wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -29,6 +30,11 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The epoch of their memberships.
 const EPOCH: u16 = 300;
+
+/// What each of their workers brings.
+fn card(peer: u32) -> Bytes {
+    format!("the card of rank {peer}").into()
+}
 
 /// The id of the jobs here.
 const ID: &str = "17";
@@ -58,6 +64,7 @@ impl Job {
             peer: Peer(0),
             workers,
             epoch: EPOCH,
+            card: card(0),
             rendezvous: address.to_string(),
             secret: secret.clone(),
             job: ID.to_owned(),
@@ -74,6 +81,7 @@ impl Job {
             peer: Peer(peer),
             workers: self.workers,
             epoch: self.epoch,
+            card: card(peer),
             rendezvous: self.address.to_string(),
             secret: self.secret.clone(),
             job: ID.to_owned(),
@@ -98,7 +106,7 @@ impl Job {
     /// Says that hello and what follows.
     async fn say(&self, hello: &Hello) -> Result<(Verdict, Stream), HandshakeError> {
         let socket = TcpStream::connect(self.address).await.unwrap();
-        speak(socket, &self.key(), hello).await
+        speak(socket, &self.key(), hello, &card(hello.from.0)).await
     }
 
     /// Says that hello, which is refused.

@@ -279,11 +279,12 @@ async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
-    let zero = Identity { peer, workers: 3, epoch: 0, key, is_plain: false, timeout: LONG };
+    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain: false, timeout: LONG };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
         epoch: 0,
+        card: card(1),
         rendezvous: listener.local_addr().unwrap().to_string(),
         secret,
         job: ID.to_owned(),
@@ -313,6 +314,7 @@ fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
         peer: Peer(peer),
         workers: 2,
         epoch: 0,
+        card: card(1),
         rendezvous,
         secret,
         job,

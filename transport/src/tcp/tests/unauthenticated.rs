@@ -208,7 +208,7 @@ async fn who_answers_must_know_the_secret() {
         };
         let dialler = async {
             let socket = TcpStream::connect(address).await.unwrap();
-            speak(socket, &job.key(), &job.hello(1)).await
+            speak(socket, &job.key(), &job.hello(1), &card(1)).await
         };
         let (verdict, ()) = tokio::join!(dialler, impostor);
         assert!(matches!(verdict, Err(HandshakeError::Impostor)), "{verdict:?}");
