@@ -13,7 +13,7 @@ use crate::schedule::{ExecutionError, Scope};
 use crate::selectors::Selector;
 
 /// A law that a method breaks.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum LawError {
     /// A method that cannot run, or that teaches its workers different things.
     #[error(transparent)]
@@ -82,6 +82,8 @@ pub enum LawError {
         within: u64,
     },
 }
+
+crate::sentence::debug_as_sentence!(LawError);
 
 /// How many steps with gradients are looked at.
 const STEPS: u64 = 12;

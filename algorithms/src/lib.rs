@@ -27,6 +27,7 @@ pub mod residual;
 pub mod schedule;
 pub mod select;
 pub mod selectors;
+mod sentence;
 pub mod shares;
 
 pub use allotment::Allotment;

@@ -78,7 +78,7 @@ pub enum Sparsity {
 }
 
 /// A density or a k that no gradient can have.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum SparsityError {
     /// Not a number in [0, 1].
     #[error("the density is {0}; expected a number from 0 to 1, such as 0.01")]
@@ -92,6 +92,8 @@ pub enum SparsityError {
         n: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(SparsityError);
 
 impl Sparsity {
     /// k for a gradient of n entries.

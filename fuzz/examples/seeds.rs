@@ -75,7 +75,7 @@ impl Seeds {
             (0, "hello", hello.to_vec()),
             (1, "challenge", vec![3, 0, 0, 0, 1, 0, 0, 0]),
             (2, "verdict", [&[2, 0, 0, 0, 2, 0, 0, 0][..], b"no"].concat()),
-            (3, "place", card),
+            (3, "card", [&card[..], b"brought"].concat()),
             (4, "outcome", [&[0; 4], &cards[..]].concat()),
             (5, "asked", vec![1, 0, 0, 0, 2, 0, 0, 0]),
             (6, "cards", cards),

@@ -1,8 +1,9 @@
 //! What a message costs between the socket and the execution: `cargo bench -p gleaner-runtime`.
 //!
 //! Two workers over TCP on this machine, each with its own I/O thread, in a process of their own. Printed for each message that is
-//! received: wake-ups of an I/O thread (voluntary context switches), allocations and allocated bytes beyond the payload, of all threads
-//! together and selection and update included; and if `strace` is installed, system calls of all threads by name.
+//! received: wake-ups of an I/O thread (voluntary context switches), allocations and allocated bytes beyond the payload, and bytes that
+//! `memcpy` copied, of all threads together and selection and update included; and if `strace` is installed, system calls of all
+//! threads by name.
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::collections::BTreeMap;
@@ -37,6 +38,37 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
+
+static COPIES: AtomicU64 = AtomicU64::new(0);
+static COPIED: AtomicU64 = AtomicU64::new(0);
+
+/// Copies that count: shorter ones are headers, numbers and the like.
+const LONG: usize = 256;
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod counted {
+    use std::ffi::c_void;
+    use std::sync::atomic::Ordering;
+
+    unsafe extern "C" {
+        fn memmove(to: *mut c_void, from: *const c_void, count: usize) -> *mut c_void;
+    }
+
+    /// Takes the place of the C library's, for all of this program.
+    ///
+    /// # Safety
+    /// As of the C library's.
+    // SAFETY: the C library has it with this signature, and this does the same.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, count: usize) -> *mut c_void {
+        if count >= super::LONG {
+            super::COPIES.fetch_add(1, Ordering::Relaxed);
+            super::COPIED.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        // SAFETY: what does not overlap may be moved.
+        unsafe { memmove(to, from, count) }
+    }
+}
 
 const CASE: &str = "GLEANER_MESSAGES";
 const STEPS: u64 = 200;
@@ -131,7 +163,8 @@ fn work(config: Config, method: Method, n: usize) {
     };
     (0..5).for_each(|_| drop(step()));
     session.barrier().expect("a barrier");
-    let before = (switches(), ALLOCATIONS.load(Ordering::Relaxed), ALLOCATED.load(Ordering::Relaxed));
+    let counted = || [&ALLOCATIONS, &ALLOCATED, &COPIES, &COPIED].map(|count| count.load(Ordering::Relaxed));
+    let before = (switches(), counted());
     let (traffic, clock) = (session.traffic(), Instant::now());
     (0..STEPS).for_each(|_| drop(step()));
     let took = clock.elapsed();
@@ -148,8 +181,9 @@ fn work(config: Config, method: Method, n: usize) {
             };
             (count(&after) - count(&before.0)) as f64
         };
-        let allocations = (ALLOCATIONS.load(Ordering::Relaxed) - before.1) as f64;
-        let allocated = (ALLOCATED.load(Ordering::Relaxed) - before.2) as f64;
+        let mut counts = counted().into_iter().zip(before.1).map(|(after, before)| (after - before) as f64);
+        let mut next = || counts.next().unwrap_or_default();
+        let (allocations, allocated, copies, copied) = (next(), next(), next(), next());
         println!(
             "  messages {messages} of {:.0} bytes, {:.2} a step; a step takes {:.1} µs",
             bytes / messages,
@@ -166,6 +200,11 @@ fn work(config: Config, method: Method, n: usize) {
             "  allocations: {:.2} a message, {:.2} bytes for each byte received",
             allocations / messages,
             allocated / bytes
+        );
+        println!(
+            "  copies of {LONG} bytes or more: {:.2} a message, {:.2} bytes for each byte received",
+            copies / messages,
+            copied / bytes
         );
     }
     session.barrier().expect("a barrier");

@@ -42,7 +42,7 @@ pub(crate) fn cheapest<T>(
             Err(error @ Error::Reduction(_)) => refused = error,
             Err(error) => return Err(error),
             Ok(made) => {
-                if session.rank.0 == 0 {
+                if session.coordinates() {
                     let expected = milliseconds(forecast.seconds);
                     say(format_args!(
                         "gleaner: auto takes {forecast} for '{name}': {expected} a step expected"
@@ -93,7 +93,7 @@ impl Auto {
     pub(crate) fn new(session: &Inner, groups: &[(Method, usize)]) -> Result<Self, Error> {
         let longest = groups.iter().map(|(_, n)| *n).max().unwrap_or(0);
         let probed = probe::probe(session, longest)?;
-        let (workers, speaks) = (session.workers, session.rank.0 == 0);
+        let (workers, speaks) = (session.workers, session.coordinates());
         let mut courses = Vec::new();
         for (choice, n) in groups {
             let model = Model::new(probed.network, probed.speed, choice, *n)?;

@@ -22,7 +22,7 @@ const AGREED: &str = "agreed.";
 const OWN: &str = "own.";
 
 /// A checkpoint that cannot be written or read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CheckpointError {
     /// It cannot be written.
     #[error("no checkpoint: {0}; make sure that the directory is there, writable and has room")]
@@ -83,6 +83,8 @@ pub enum CheckpointError {
     #[error("a checkpoint can be written between steps only: call wait() first")]
     MidStep,
 }
+
+gleaner_transport::debug_as_sentence!(CheckpointError);
 
 /// What a checkpoint holds.
 #[derive(Debug, PartialEq)]

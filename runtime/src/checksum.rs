@@ -18,7 +18,7 @@ const MARK: &[u8] = b"\"checksum\":\"";
 const ZEROS: &[u8; 32] = b"00000000000000000000000000000000";
 
 /// A file that is not what was written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
     /// It has none, or what should be its header is none.
     #[error("expected a checksum in its header, found none")]
@@ -32,6 +32,8 @@ pub enum ChecksumError {
         found: String,
     },
 }
+
+gleaner_transport::debug_as_sentence!(ChecksumError);
 
 /// Makes room for the checksum among the metadata of a file that is about to be put together.
 pub fn reserve(metadata: &mut HashMap<String, String>) {

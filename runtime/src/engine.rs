@@ -125,24 +125,24 @@ impl Engine {
             while let Poll::Ready(Some(event)) = self.io.network.poll_event(context) {
                 moved = true;
                 self.network(event);
-                self.settle();
+                self.carry_out();
             }
             while let Ok(command) = self.commands.try_recv() {
                 moved = true;
                 self.command(command);
-                self.settle();
+                self.carry_out();
             }
             self.bell.peers(&mut self.ready);
             for peer in std::mem::take(&mut self.ready) {
                 moved = true;
                 self.io.touch(peer);
                 self.read(peer);
-                self.settle();
+                self.carry_out();
             }
             if self.timer.as_mut().poll(context).is_ready() {
                 moved = true;
                 self.tick();
-                self.settle();
+                self.carry_out();
                 let next = self.io.now + self.timeout / 24;
                 self.timer.as_mut().reset(next.into());
             }
@@ -209,12 +209,15 @@ impl Engine {
             }
             LinkEvent::Failed { peer, error } => {
                 let culprit = match error {
-                    // Rank 0 alone knows where others are to be found.
-                    OpenError::NoCard { .. } => Peer(0),
+                    OpenError::NoCard { host, .. } => host,
                     OpenError::Local { .. } => Peer(io.rank.0),
                     _ => peer,
                 };
                 io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
+            }
+            LinkEvent::Panicked { reason } => {
+                let (rank, step) = (io.rank.0, io.worker.step);
+                io.fail(Failure { rank, step, reason: format!("its network panicked: {reason}") });
             }
             LinkEvent::Refused { address, reason } => {
                 self.refused += 1;
@@ -259,7 +262,7 @@ impl Engine {
                 None => {}
                 Some(reason) => return self.io.ended(peer, (!reason.is_empty()).then_some(reason)),
             }
-            self.settle();
+            self.carry_out();
         }
         self.ready.push(peer);
     }
@@ -289,14 +292,15 @@ impl Engine {
             Topic::Probe { round, .. } => {
                 io.link(peer).charge(PROBE, &payload)?;
                 io.consume(peer, PROBE, cost(&payload));
-                volleys.arrived(peer, round, io);
+                volleys.arrived(peer, round, io)?;
                 self.look_for_end(peer);
             }
             Topic::Credit { gradient } => {
                 if gradient != PROBE && gradient > io.gradients + EARLY {
                     return Err("it gives credit for gradients that nobody has");
                 }
-                io.link(peer).allow(gradient, &payload)?;
+                let is_gone = io.is_gone(gradient);
+                io.link(peer).allow(gradient, is_gone, &payload)?;
                 io.touch(peer);
             }
             Topic::Note { call, .. } => notes.heard(peer, call, &payload, io)?,
@@ -313,7 +317,10 @@ impl Engine {
                 io.link(peer).parted(&payload)?;
                 self.look_for_end(peer);
             }
-            Topic::AllCame => io.worker.handle(Event::AllCame(peer), io.now),
+            Topic::AllCame => {
+                io.link(peer).all_came()?;
+                io.worker.handle(Event::AllCame(peer), io.now);
+            }
             Topic::Abort => {
                 let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;
                 io.link(peer).ignore();
@@ -344,7 +351,7 @@ impl Engine {
     }
 
     /// Does all that follows from what happened.
-    fn settle(&mut self) {
+    fn carry_out(&mut self) {
         self.follow();
         self.io.flush();
         // Flushing may end links.
@@ -372,7 +379,7 @@ impl Engine {
                 return true;
             }
             let ids = actors.remove(first).into_iter().flat_map(|actor| actor.next().0);
-            ids.for_each(|id| io.steps.remove(id.gradient));
+            ids.for_each(|id| io.retire(id.gradient));
             false
         });
     }

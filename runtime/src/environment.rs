@@ -42,7 +42,7 @@ pub struct Config {
 }
 
 /// An environment that describes no job.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConfigError {
     /// A variable that is missing.
     #[error("{starter} set {present} but not {missing}: {todo}")]
@@ -108,6 +108,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
+
+gleaner_transport::debug_as_sentence!(ConfigError);
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
@@ -212,6 +214,8 @@ impl Config {
         Some(tcp::TcpConfig {
             peer: Peer(self.rank),
             workers: self.world_size,
+            epoch: 0,
+            card: bytes::Bytes::new(),
             rendezvous: self.rendezvous?,
             secret: self.secret?,
             job: self.job,

@@ -13,7 +13,7 @@ use crate::environment::ConfigError;
 use crate::layout::LayoutError;
 
 /// Why the whole job cannot go on: told to every worker, so that all name the same rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The rank that is to blame.
     pub rank: u32,
@@ -34,6 +34,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+gleaner_transport::debug_as_sentence!(Failure);
+
 impl From<RoutineError> for Error {
     fn from(error: RoutineError) -> Self {
         match error {
@@ -47,7 +49,7 @@ impl From<RoutineError> for Error {
 
 /// A step of a reducer that all ranks have given up, because one asked for it. Nothing of it was delivered, and nothing is
 /// lost: what was accumulated waits in the residuals for the next step.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "rank {rank} cancelled step {step} of '{reducer}': its values wait in the residual for the next step"
 )]
@@ -60,7 +62,10 @@ pub struct Cancelled {
     pub reducer: String,
 }
 
-/// What a session's calls report. `Debug` prints the sentence too, since a `main` that returns an error shows it by that.
+gleaner_transport::debug_as_sentence!(Cancelled);
+
+/// What a session's calls report. Its `Debug` prints the sentence, as that of all errors here does: a `main` that returns one
+/// shows it by that.
 #[derive(thiserror::Error)]
 pub enum Error {
     /// Rank, world size, rendezvous or secret are missing or contradict each other.
@@ -102,11 +107,7 @@ pub enum Error {
     System(&'static str, #[source] std::io::Error),
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+gleaner_transport::debug_as_sentence!(Error);
 
 /// Who is to blame that the workers did not come together, as far as this one knows.
 pub(crate) fn culprit(error: &JoinError, this: u32) -> Option<u32> {

@@ -14,6 +14,7 @@ use crate::inbox::Inbox;
 use crate::link::{Link, cost};
 use crate::mailbox::{Bell, Mailbox};
 use crate::positions::Positions;
+use crate::seat::Seat;
 use crate::steps::Steps;
 use crate::tag::{StepId, Topic};
 use crate::timeline::Recorder;
@@ -50,17 +51,17 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(
         network: Box<dyn Network>,
+        Seat { rank, workers, coordinator, epoch }: Seat,
         worker: Worker,
         (mailbox, bell): (Mailbox, Arc<Bell>),
         compute: Compute,
         recorder: Arc<Recorder>,
     ) -> Self {
-        let (rank, workers, coordinator) = (Rank(network.peer().0), network.workers(), Rank(0));
         Self {
             rank,
             workers,
             coordinator,
-            epoch: 0,
+            epoch,
             gradients: 0,
             now: Instant::now(),
             worker,
@@ -125,6 +126,17 @@ impl Io {
         if self.links.get_mut(&peer).is_some_and(|link| link.consume(gradient, bytes)) {
             self.touch(peer);
         }
+    }
+
+    /// No step of a gradient will begin any more, and those that have are over.
+    pub(crate) fn retire(&mut self, gradient: u32) {
+        self.steps.remove(gradient);
+        self.links.values_mut().for_each(|link| link.retire(gradient));
+    }
+
+    /// Whether a gradient was here and is no more.
+    pub(crate) fn is_gone(&self, gradient: u32) -> bool {
+        gradient < self.gradients && !self.steps.knows(gradient)
     }
 
     /// Throws away what waits for a step, on both ends of the links.

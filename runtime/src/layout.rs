@@ -22,7 +22,7 @@ pub(crate) struct Parameter {
 }
 
 /// A trainer's call that does not fit its layout.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Two parameters of one name.
     #[error("the layout has two parameters named '{0}'; every parameter needs a name of its own")]
@@ -73,6 +73,8 @@ pub enum LayoutError {
     #[error("the layout has {0} groups; at most 65535 are possible")]
     TooManyGroups(usize),
 }
+
+gleaner_transport::debug_as_sentence!(LayoutError);
 
 fn entries(entries: Option<usize>) -> String {
     entries.map_or("no place in the layout".into(), |entries| format!("{entries} entries"))

@@ -31,6 +31,9 @@ mod positions;
 mod probe;
 mod reducer;
 pub mod report;
+mod seat;
+#[cfg(test)]
+mod sentence;
 mod session;
 mod silence;
 pub mod staged;

@@ -8,7 +8,8 @@
 //! keeps what goes beyond that, so a peer that is several steps ahead, or whose groups are ready in another order, waits
 //! with its own memory and not with this worker's. Credit is given for what was taken in or thrown away, and leaves room for
 //! more than half of a window at any time; since a window is at least two steps, the next message of any step always fits
-//! once what came before it was taken in.
+//! once what came before it was taken in. Of a gradient that is gone only sums remain: how much was sent, and how much the peer may
+//! still have on its way.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll, Waker, ready};
@@ -18,7 +19,11 @@ use bytes::Bytes;
 use gleaner_transport::{Message, Moved, Tag};
 
 use crate::positions;
-use crate::tag::{PROBE, StepId, Topic};
+use crate::tag::{StepId, Topic};
+
+mod lanes;
+
+use lanes::Lanes;
 
 /// What an empty message costs of a credit, so that those are bounded too.
 pub(crate) const OVERHEAD: u64 = 64;
@@ -50,6 +55,11 @@ pub(crate) struct Link {
     submitted: VecDeque<usize>,
     in_flight: usize,
     flows: HashMap<u32, Flow>,
+    /// Gradients that are gone but for what waits to be sent.
+    retiring: Vec<u32>,
+    /// Of gradients that are gone: bytes that were sent, and that the peer may still send.
+    retired: u64,
+    owed: u64,
     /// When something was last written.
     wrote: Instant,
     end: End,
@@ -60,6 +70,8 @@ pub(crate) struct Link {
     /// Bytes of bags and measurements that have come, and how many there are in all, once the peer has said goodbye.
     came: u64,
     last: Option<u64>,
+    /// Whether the peer has said goodbye.
+    was_left: bool,
 }
 
 /// The bytes of one gradient that go over a link, since it was made.
@@ -125,6 +137,9 @@ impl Link {
             submitted: VecDeque::new(),
             in_flight: 0,
             flows: HashMap::new(),
+            retiring: Vec::new(),
+            retired: 0,
+            owed: 0,
             wrote: now,
             end: End::Open,
             is_written: false,
@@ -132,6 +147,7 @@ impl Link {
             reads: Reads::Messages,
             came: 0,
             last: None,
+            was_left: false,
         }
     }
 
@@ -155,6 +171,7 @@ impl Link {
     /// Throws away what waits here with this tag.
     pub(crate) fn discard(&mut self, tag: Tag) {
         self.lanes.discard(tag);
+        self.forget();
     }
 
     /// Bags that still wait make room for the news of why the job failed.
@@ -181,6 +198,9 @@ impl Link {
     /// The peer says goodbye.
     pub(crate) fn parted(&mut self, payload: &[u8]) -> Result<(), Broken> {
         let last = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its goodbye makes no sense")?;
+        if std::mem::replace(&mut self.was_left, true) {
+            return Err("it said goodbye twice");
+        }
         self.last = Some(last);
         Ok(())
     }
@@ -192,6 +212,14 @@ impl Link {
             self.answer(Topic::AllCame, Vec::new());
         }
         has_left
+    }
+
+    /// The peer says that all has come, the goodbye too.
+    pub(crate) fn all_came(&self) -> Result<(), Broken> {
+        match self.end {
+            End::Open | End::Parting => Err("it has heard a goodbye that nobody said"),
+            End::Parted | End::Closing => Ok(()),
+        }
     }
 
     /// Takes no more messages. What is here is still written.
@@ -214,10 +242,15 @@ impl Link {
     pub(crate) fn live(&mut self, since: Instant, calls: (u32, bool), steps: &[(StepId, bool)]) -> bool {
         let quiet = self.is_up() && self.wrote <= since && self.submitted.is_empty();
         if quiet {
-            let sent = self.flows.values().map(|flow| flow.sent).sum::<u64>() + self.lanes.waiting();
+            let sent = self.sent() + self.lanes.waiting();
             self.answer(Topic::Alive, positions::encode(sent, calls, steps));
         }
         quiet
+    }
+
+    /// Bytes of bags and measurements that were handed to the transport.
+    fn sent(&self) -> u64 {
+        self.retired + self.flows.values().map(|flow| flow.sent).sum::<u64>()
     }
 
     /// Bytes of bags and measurements that have come.
@@ -261,9 +294,31 @@ impl Link {
         })
     }
 
-    /// The peer says how much it lets this worker have sent.
-    pub(crate) fn allow(&mut self, gradient: u32, payload: &[u8]) -> Result<(), Broken> {
+    /// No step of a gradient will begin any more, and those that have are over.
+    pub(crate) fn retire(&mut self, gradient: u32) {
+        self.retiring.push(gradient);
+        self.forget();
+    }
+
+    /// Adds up what is known of gradients that are gone, once nothing of them waits.
+    fn forget(&mut self) {
+        let Self { retiring, lanes, flows, retired, owed, .. } = self;
+        retiring.retain(|gradient| {
+            let waits = lanes.hold(*gradient);
+            if !waits && let Some(flow) = flows.remove(gradient) {
+                *retired += flow.sent;
+                *owed += flow.granted.saturating_sub(flow.received);
+            }
+            waits
+        });
+    }
+
+    /// The peer says how much it lets this worker have sent. Of a gradient that is gone, that is of interest while bags wait.
+    pub(crate) fn allow(&mut self, gradient: u32, is_gone: bool, payload: &[u8]) -> Result<(), Broken> {
         let allowed = payload.try_into().map(u64::from_le_bytes).map_err(|_| "its credit makes no sense")?;
+        if is_gone && !self.flows.contains_key(&gradient) {
+            return Ok(());
+        }
         let flow = self.flows.entry(gradient).or_default();
         flow.allowed = flow.allowed.max(allowed);
         Ok(())
@@ -276,10 +331,17 @@ impl Link {
 
     /// Counts what has come of a gradient.
     pub(crate) fn charge(&mut self, gradient: u32, payload: &Bytes) -> Result<(), Broken> {
-        let flow = self.flows.entry(gradient).or_default();
-        flow.received += cost(payload);
-        self.came += cost(payload);
-        if flow.received > flow.granted { Err("it sent more than its schedules allow") } else { Ok(()) }
+        let cost = cost(payload);
+        self.came += cost;
+        let left = match self.flows.get_mut(&gradient) {
+            Some(flow) => {
+                flow.received += cost;
+                flow.granted.checked_sub(flow.received)
+            }
+            // Of a step that was cancelled before it ended there.
+            None => self.owed.checked_sub(cost).inspect(|left| self.owed = *left),
+        };
+        left.map(drop).ok_or("it sent more than its schedules allow")
     }
 
     /// The next message, if one is to be read.
@@ -299,13 +361,17 @@ impl Link {
 
     /// Writes what can be written now. Says whether all is written that will be; once.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
+        self.forget();
         let Some(transport) = &mut self.transport else { return false };
         let mut context = Context::from_waker(&self.waker);
         while !self.is_written {
             while self.in_flight < PORTION {
                 let next = self.control.pop_front().or_else(|| self.lanes.pop(&mut self.flows));
                 let is_last = next.is_none() && self.end == End::Parting && self.lanes.is_empty();
-                let Some(message) = next.or_else(|| is_last.then(|| goodbye(&self.flows))) else { break };
+                let Some(message) = next.or_else(|| is_last.then(|| goodbye(self.retired, &self.flows)))
+                else {
+                    break;
+                };
                 if is_last {
                     self.end = End::Parted;
                 }
@@ -348,74 +414,10 @@ impl Link {
 }
 
 /// See [`Link::part`].
-fn goodbye(flows: &HashMap<u32, Flow>) -> Message {
-    let last: u64 = flows.values().map(|flow| flow.sent).sum();
+fn goodbye(retired: u64, flows: &HashMap<u32, Flow>) -> Message {
+    let last = retired + flows.values().map(|flow| flow.sent).sum::<u64>();
     Message { tag: Topic::Bye.tag(), payload: Bytes::copy_from_slice(&last.to_le_bytes()) }
 }
 
-/// Bags that wait, by tag.
-#[derive(Debug, Default)]
-struct Lanes {
-    /// In the order of their tags. None is empty.
-    lanes: Vec<(Tag, VecDeque<Message>)>,
-    /// Memory for more.
-    spare: Vec<VecDeque<Message>>,
-}
-
-impl Lanes {
-    fn push(&mut self, message: Message) {
-        let at = match self.lanes.binary_search_by_key(&message.tag, |(tag, _)| *tag) {
-            Ok(at) => at,
-            Err(at) => {
-                self.lanes.insert(at, (message.tag, self.spare.pop().unwrap_or_default()));
-                at
-            }
-        };
-        self.lanes[at].1.push_back(message);
-    }
-
-    /// The first message that its flow has credit for.
-    fn pop(&mut self, flows: &mut HashMap<u32, Flow>) -> Option<Message> {
-        for at in 0..self.lanes.len() {
-            let (tag, queue) = &mut self.lanes[at];
-            let gradient = match Topic::of(*tag) {
-                Some(Topic::Bags(id)) => id.gradient,
-                _ => PROBE,
-            };
-            let flow = flows.entry(gradient).or_default();
-            let fits = |next: &Message| flow.sent + cost(&next.payload) <= flow.allowed;
-            let Some(message) = queue.front().is_some_and(fits).then(|| queue.pop_front()).flatten() else {
-                continue;
-            };
-            flow.sent += cost(&message.payload);
-            if queue.is_empty() {
-                self.retire(at);
-            }
-            return Some(message);
-        }
-        None
-    }
-
-    fn discard(&mut self, tag: Tag) {
-        if let Ok(at) = self.lanes.binary_search_by_key(&tag, |(tag, _)| *tag) {
-            self.lanes[at].1.clear();
-            self.retire(at);
-        }
-    }
-
-    fn retire(&mut self, at: usize) {
-        let (_, queue) = self.lanes.remove(at);
-        if self.spare.len() < 8 {
-            self.spare.push(queue);
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
-    }
-
-    /// What all of it takes of credits, in bytes.
-    fn waiting(&self) -> u64 {
-        self.lanes.iter().flat_map(|(_, queue)| queue).map(|message| cost(&message.payload)).sum()
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -81,10 +81,10 @@ pub(crate) enum Says {
 /// What comes of a call.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The notes of all ranks that gave one, in their order.
-    pub(crate) notes: Vec<Bytes>,
-    /// Whether all ranks have the same lines.
-    pub(crate) all_same: bool,
+    /// The notes of all ranks that gave one.
+    pub(crate) notes: BTreeMap<u32, Bytes>,
+    /// The lowest rank whose lines are others than those of rank 0, if any are.
+    pub(crate) other: Option<u32>,
 }
 
 /// What a rank's call is, and the lowest rank that says so.
@@ -164,9 +164,10 @@ impl Notes {
         places.map(|place| self.at(place as u32))
     }
 
-    /// All notes together.
-    fn most(&self) -> usize {
-        self.workers as usize * (LONGEST + 8) + 1 + HEADS * (5 + DIGEST)
+    /// The longest text of a rank and all below it, which no other sends.
+    fn most(&self, peer: Peer) -> usize {
+        let place = (peer.0 + self.workers - self.coordinator) % self.workers;
+        1 + HEADS * (5 + DIGEST) + below(place, self.workers) * (LONGEST + 8)
     }
 
     /// How many calls are over here, and whether this rank waits in the next.
@@ -182,7 +183,6 @@ impl Notes {
 
     /// A neighbour in the tree sent a piece.
     pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
-        let most = self.most();
         if call != self.over {
             return Err("it took part in a call that is not the present one");
         }
@@ -190,7 +190,8 @@ impl Notes {
             if !self.is_told {
                 return Err("it answered before it was asked");
             }
-            self.answer.take(piece, most)?;
+            // All that there are: the answer is the text of the coordinator.
+            self.answer.take(piece, self.most(self.at(0)))?;
             let topic = self.topic(io);
             for child in self.children().collect::<Vec<_>>() {
                 io.tell(child, topic, piece.to_vec());
@@ -200,6 +201,7 @@ impl Notes {
                 self.go_on(io);
             }
         } else if self.children().any(|child| child == from) {
+            let most = self.most(from);
             self.texts.entry(from).or_default().take(piece, most)?;
             self.go_on(io);
         } else {
@@ -291,7 +293,7 @@ impl Notes {
                 );
                 return io.fail(Failure { rank: other.rank, step: None, reason });
             }
-            let mut text = vec![u8::from(differing.len() == 1)];
+            let mut text = write_answer(differing.get(1).map(|head| head.rank));
             text.extend(notes);
             for child in self.children().collect::<Vec<_>>() {
                 pieces(&text, |piece| io.tell(child, topic, piece));
@@ -340,9 +342,26 @@ pub(crate) fn read_heads(mut text: &[u8]) -> Option<(Vec<Head>, &[u8])> {
     Some((heads, text))
 }
 
+/// How many ranks there are below a place in the tree, and at it.
+fn below(place: u32, workers: u32) -> usize {
+    let (mut first, mut last, mut count) = (u64::from(place), u64::from(place), 0);
+    while first < u64::from(workers) {
+        count += last.min(u64::from(workers) - 1) - first + 1;
+        (first, last) = (first * u64::from(CHILDREN) + 1, last * u64::from(CHILDREN) + u64::from(CHILDREN));
+    }
+    count as usize
+}
+
+/// The beginning of an answer.
+fn write_answer(other: Option<u32>) -> Vec<u8> {
+    let mut text = vec![u8::from(other.is_none())];
+    other.into_iter().for_each(|other| text.put_u32_le(other));
+    text
+}
+
 /// What the coordinator answered. Notes that make no sense are left out, which the caller notices by their number.
 pub(crate) fn read_answer(mut text: Bytes) -> Answer {
-    let all_same = text.try_get_u8() == Ok(1);
+    let other = if text.try_get_u8() == Ok(1) { None } else { text.try_get_u32_le().ok() };
     let mut notes = BTreeMap::new();
     while let (Ok(rank), Ok(length)) = (text.try_get_u32_le(), text.try_get_u32_le()) {
         if length as usize > text.len() {
@@ -350,13 +369,12 @@ pub(crate) fn read_answer(mut text: Bytes) -> Answer {
         }
         notes.insert(rank, text.split_to(length as usize));
     }
-    Answer { notes: notes.into_values().collect(), all_same }
+    Answer { notes, other }
 }
 
-/// Which rank's lines differ from those of rank 0, and where; names the first line that differs.
-pub(crate) fn difference(notes: &[Bytes]) -> Option<Failure> {
-    let (rank, note) = notes.iter().enumerate().find(|(_, note)| *note != &notes[0])?;
-    let (ours, theirs) = (String::from_utf8_lossy(&notes[0]), String::from_utf8_lossy(note));
+/// Where the lines of a rank differ from those of rank 0.
+pub(crate) fn difference(rank: u32, zero: &[u8], other: &[u8]) -> Failure {
+    let (ours, theirs) = (String::from_utf8_lossy(zero), String::from_utf8_lossy(other));
     let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
     let (here, there) = loop {
         match (ours.next(), theirs.next()) {
@@ -367,5 +385,61 @@ pub(crate) fn difference(notes: &[Bytes]) -> Option<Failure> {
     let reason = format!(
         "its gradients differ from rank 0's: it has {there}, rank 0 has {here}; start all ranks with the same model and options"
     );
-    Some(Failure { rank: rank as u32, step: None, reason })
+    Failure { rank, step: None, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every rank but the coordinator has one parent, which has it as a child, whoever coordinates.
+    #[test]
+    fn the_ranks_form_a_tree_under_the_coordinator() {
+        for (workers, coordinator) in (1..400).flat_map(|workers| [(workers, 0), (workers, 2 % workers)]) {
+            let notes = |rank| Notes::new(rank, workers, coordinator);
+            for rank in 0..workers {
+                let parent = notes(rank).parent();
+                assert_eq!(parent.is_none(), rank == coordinator);
+                if let Some(Peer(parent)) = parent {
+                    assert_eq!(notes(parent).children().filter(|child| child.0 == rank).count(), 1);
+                }
+                let children: Vec<u32> = notes(rank).children().map(|child| child.0).collect();
+                assert!(children.len() <= CHILDREN as usize);
+                // What may come from below is bounded by what is there, and all of it reaches the coordinator.
+                let of = |rank| below((rank + workers - coordinator) % workers, workers);
+                assert_eq!(of(rank), 1 + children.into_iter().map(of).sum::<usize>());
+            }
+            assert_eq!(below(0, workers), workers as usize);
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_the_notes_of_a_subtree_and_no_longer() {
+        // Rank 1 has 3 below it, and rank 2 none.
+        let notes = Notes::new(0, 20, 0);
+        assert_eq!(below(1, 20), 4);
+        for (child, ranks) in [(Peer(1), 4), (Peer(2), 1)] {
+            let most = notes.most(child);
+            let (mut text, piece) = (Text::default(), vec![0; MAX_PAYLOAD]);
+            let mut taken = 0;
+            while text.take(&piece, most).is_ok() {
+                taken += piece.len() - 1;
+            }
+            assert!((ranks * LONGEST..=most).contains(&taken) && most < (ranks + 1) * LONGEST, "{taken}");
+        }
+    }
+
+    #[test]
+    fn answers_read_back() {
+        for other in [None, Some(0), Some(70_000)] {
+            let mut text = write_answer(other);
+            [(3, &b"three"[..]), (1, b"")]
+                .into_iter()
+                .for_each(|(rank, note)| write_note(&mut text, rank, note));
+            let answer = read_answer(text.into());
+            assert_eq!(answer.other, other);
+            let notes: Vec<_> = answer.notes.into_iter().collect();
+            assert_eq!(notes, [(1, Bytes::new()), (3, Bytes::from("three"))]);
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! the machine and shows its true rate only when the bucket is empty. So the rate is that of the second half of a burst,
 //! and bursts grow twofold until two in succession agree.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::algorithm::left;
 use crate::failure::{Error, Failure};
 use crate::io::Io;
-use crate::link::OVERHEAD;
+use crate::link::{Broken, OVERHEAD};
 use crate::mailbox::Command;
 use crate::notes::Purpose;
 use crate::session::Inner;
@@ -196,14 +196,13 @@ pub(crate) struct Volley {
     done: oneshot::Sender<(Duration, Duration)>,
 }
 
-/// Rounds whose payloads are counted at a time. Ranks measure together, so two are enough.
-const ROUNDS_AHEAD: usize = 8;
-
 /// The actor of volleys: one at a time.
 #[derive(Default)]
 pub(crate) struct Volleys {
-    /// Payloads that have come, by round. Other ranks may begin before this one.
-    came: HashMap<u32, usize>,
+    /// The round that is under way, or the next one. All ranks come together before each.
+    round: u32,
+    /// Payloads of it that have come from each peer. Other ranks may begin before this one.
+    came: BTreeMap<Peer, usize>,
     present: Option<(Volley, Instant, Instant)>,
 }
 
@@ -212,24 +211,31 @@ impl Volleys {
     pub(crate) fn begin(&mut self, volley: Volley, io: &mut Io) {
         let at_once = if volley.in_turns { 1 } else { volley.pieces };
         (0..at_once).for_each(|_| volley.send(io));
-        let (early, now) = (self.came.remove(&volley.round).unwrap_or(0), Instant::now());
-        let (from, round) = (volley.from, volley.round);
+        let now = Instant::now();
+        let from = volley.from;
         if io.worker.has_left(from) {
             io.fail(left(from.0));
         }
+        self.round = volley.round;
         self.present = Some((volley, now, now));
-        (0..early).for_each(|_| self.arrived(from, round, io));
+        let early = self.came.remove(&from).unwrap_or(0);
+        (0..early).for_each(|_| self.came(from, io));
     }
 
     /// A payload has come.
-    pub(crate) fn arrived(&mut self, peer: Peer, round: u32, io: &mut Io) {
-        if self.came.len() >= ROUNDS_AHEAD && !self.came.contains_key(&round) {
-            return;
+    pub(crate) fn arrived(&mut self, peer: Peer, round: u32, io: &mut Io) -> Result<(), Broken> {
+        if round != self.round {
+            return Err("it measures the network in a round that is not the present one");
         }
-        let came = self.came.entry(round).or_default();
+        self.came(peer, io);
+        Ok(())
+    }
+
+    fn came(&mut self, peer: Peer, io: &mut Io) {
+        let came = self.came.entry(peer).or_default();
         *came += 1;
         let Some((volley, started, middle)) = &mut self.present else { return };
-        if (volley.from, volley.round) != (peer, round) {
+        if volley.from != peer {
             return;
         }
         if *came == volley.pieces / 2 {
@@ -242,7 +248,8 @@ impl Volleys {
             return;
         }
         let times = (started.elapsed(), middle.elapsed());
-        self.came.remove(&round);
+        self.came.clear();
+        self.round += 1;
         if let Some((volley, ..)) = self.present.take() {
             // The caller has perhaps given up.
             let _ = volley.done.send(times);

@@ -11,7 +11,6 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use gleaner_algorithms::{Element, Membership, Method, Rank, Reduction};
 use gleaner_transport::tcp::JoinError;
 use gleaner_transport::{Counters, Network, Traffic, memory, tcp};
@@ -25,13 +24,16 @@ use crate::gradients::Gradients;
 use crate::io::Io;
 use crate::layout::Layout;
 use crate::mailbox::{Command, Mailbox, mailbox};
-use crate::notes::{self, Answer, Call, Purpose, Says};
+use crate::notes::Purpose;
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
 use crate::report;
+use crate::seat::Seat;
 use crate::tag::GRADIENTS;
 use crate::timeline::{Recorder, Timeline};
 use crate::worker::Worker;
+
+mod agreeing;
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
 ///
@@ -63,7 +65,8 @@ pub struct Session {
 pub(crate) struct Job {
     pub(crate) rank: Rank,
     pub(crate) workers: u32,
-    /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
+    pub(crate) coordinator: Rank,
+    /// See [`Seat::epoch`].
     pub(crate) epoch: u16,
     pub(crate) mailbox: Mailbox,
     failure: Arc<OnceLock<Failure>>,
@@ -78,7 +81,7 @@ pub(crate) struct Inner {
     numbers: AtomicU32,
     /// What the network and the workers are like, once it was measured.
     pub(crate) probed: OnceLock<Probed>,
-    /// Which run this is, once rank 0 has said it.
+    /// Which run this is, once the coordinator has said it.
     run: OnceLock<String>,
     /// The I/O thread, until the session ends.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -105,7 +108,7 @@ impl Session {
             let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
             return Self::over(async { Ok(alone) }, timeout);
         };
-        if tcp.is_plain && rank == 0 {
+        if tcp.is_plain && rank == Seat::FIRST.0 {
             report::say(
                 "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",
             );
@@ -147,11 +150,12 @@ impl Session {
                     Ok(network) => network,
                     Err(error) => return drop(joined.send(Err(error.into()))),
                 };
-                let place = (Rank(network.peer().0), network.workers(), network.counters());
-                let worker = Worker::new(place.0.0, place.1, 0, timeout);
-                let io = Io::new(Box::new(network), worker, (shared, Arc::clone(&bell)), computes, records);
+                let (seat, counters) = (Seat::of(&network), network.counters());
+                let worker = Worker::new(seat.rank.0, seat.workers, seat.coordinator.0, timeout);
+                let io =
+                    Io::new(Box::new(network), seat, worker, (shared, Arc::clone(&bell)), computes, records);
                 let engine = Engine::new(io, commands, bell, failed, timeout);
-                let _ = joined.send(Ok(place));
+                let _ = joined.send(Ok((seat, counters)));
                 // A task of its own: it is woken on this thread without a system call.
                 let _ = tokio::spawn(engine.run()).await;
             });
@@ -159,9 +163,10 @@ impl Session {
         };
         let thread = thread::Builder::new().name("gleaner-io".into()).spawn(io).map_err(refused)?;
         let ended = || Error::System("the worker's I/O thread ended", std::io::ErrorKind::BrokenPipe.into());
-        let (rank, workers, counters) = joins.recv().map_err(|_| ended())??;
+        let (seat, counters) = joins.recv().map_err(|_| ended())??;
+        let Seat { rank, workers, coordinator, epoch } = seat;
         let inner = Inner {
-            job: Job { rank, workers, epoch: 0, mailbox, failure },
+            job: Job { rank, workers, coordinator, epoch, mailbox, failure },
             compute,
             counters,
             recorder,
@@ -288,6 +293,11 @@ impl std::ops::Deref for Inner {
 }
 
 impl Job {
+    /// Whether this worker is the coordinator.
+    pub(crate) fn coordinates(&self) -> bool {
+        self.rank == self.coordinator
+    }
+
     /// This worker's place in the present membership.
     pub(crate) fn membership(&self) -> Membership {
         Membership { epoch: self.epoch, rank: self.rank, workers: self.workers }
@@ -315,62 +325,6 @@ impl Inner {
     /// Waits for an answer of the I/O thread.
     pub(crate) fn answer<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Error> {
         block_on(answer).map_err(|_| self.ended(None).into())
-    }
-
-    fn call(&self, purpose: Purpose, says: Says) -> Result<Answer, Error> {
-        let (answer, answered) = oneshot::channel();
-        self.mailbox.send(Command::Call(Call { purpose, says, answer }));
-        self.answer(answered)
-    }
-
-    pub(crate) fn gather(&self, purpose: Purpose, note: &[u8]) -> Result<Vec<Bytes>, Error> {
-        if note.len() > notes::LONGEST {
-            let reason = format!("a note of {} bytes; at most {} are possible", note.len(), notes::LONGEST);
-            return Err(self.fail(Failure { rank: self.rank.0, step: None, reason }));
-        }
-        let notes = self.call(purpose, Says::Note(Bytes::copy_from_slice(note)))?.notes;
-        if notes.len() == self.workers as usize {
-            return Ok(notes);
-        }
-        let reason = format!("it passed on {} notes of {} ranks", notes.len(), self.workers);
-        Err(self.fail(Failure { rank: 0, step: None, reason }))
-    }
-
-    /// Fails unless all ranks wrote the same lines.
-    pub(crate) fn agree(&self, purpose: Purpose, lines: &str) -> Result<(), Error> {
-        self.agree_and_tell(purpose, lines, Bytes::new()).map(drop)
-    }
-
-    /// The same, and tells all ranks what a rank has to tell, if any does.
-    fn agree_and_tell(&self, purpose: Purpose, lines: &str, note: Bytes) -> Result<Vec<Bytes>, Error> {
-        let Answer { all_same, notes } = self.call(purpose, Says::Lines(lines.into(), note))?;
-        if all_same {
-            return Ok(notes);
-        }
-        // Only now does anybody need to see them.
-        let notes = self.gather(purpose, lines.as_bytes())?;
-        notes::difference(&notes).map_or(Ok(Vec::new()), |failure| Err(self.fail(failure)))
-    }
-
-    /// Agrees on these lines, and on which run this is: rank 0 draws it.
-    pub(crate) fn agree_and_draw(&self, purpose: Purpose, lines: &str) -> Result<String, Error> {
-        let mut drawn = Bytes::new();
-        if self.rank.0 == 0 && self.run.get().is_none() {
-            let mut bytes = [0; 16];
-            let refused = |error| Error::System("there are no random numbers", std::io::Error::other(error));
-            getrandom::fill(&mut bytes).map_err(refused)?;
-            drawn = Bytes::copy_from_slice(&bytes);
-        }
-        let notes = self.agree_and_tell(purpose, lines, drawn)?;
-        if let Some(run) = self.run.get() {
-            return Ok(run.clone());
-        }
-        let drawn = notes.first().and_then(|note| <[u8; 16]>::try_from(&note[..]).ok());
-        let Some(drawn) = drawn else {
-            let reason = "it broke the rules: the run that it has drawn makes no sense".into();
-            return Err(self.fail(Failure { rank: 0, step: None, reason }));
-        };
-        Ok(self.run.get_or_init(|| format!("{:032x}", u128::from_be_bytes(drawn))).clone())
     }
 
     /// Ends the job for all ranks, and says why once they know: the first failure counts.

@@ -107,7 +107,7 @@ mod tests {
     const WORKERS: u32 = 5;
 
     /// Whom each rank that may judge names, when the ranks in `gone` say nothing to anybody, and nothing passes on one link.
-    fn verdicts(gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
+    fn verdicts(judges: u32, gone: &[u32], cut: Option<(u32, u32)>) -> Vec<(u32, u32)> {
         let passes = |a: u32, b: u32| {
             !gone.contains(&a) && !gone.contains(&b) && cut != Some((a, b)) && cut != Some((b, a))
         };
@@ -116,10 +116,10 @@ mod tests {
             for from in (0..WORKERS).filter(|&from| from != at && !passes(at, from)) {
                 let silence = Silence { at, from };
                 // Where the judge does not hear of it, the end that noticed judges.
-                let told = silence.confidants(at, WORKERS, 0);
+                let told = silence.confidants(at, WORKERS, judges);
                 let passed_on =
-                    told.into_iter().any(|rank| passes(at, rank) && (rank == 0 || passes(rank, 0)));
-                let judge = if passed_on { 0 } else { at };
+                    told.into_iter().any(|rank| passes(at, rank) && (rank == judges || passes(rank, judges)));
+                let judge = if passed_on { judges } else { at };
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);
                 let hearing = |rank| if hears(rank) { Hearing::Heard } else { Hearing::Silent };
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_cut_off_or_stopped_is_named_by_all_and_by_itself() {
-        for victim in 0..WORKERS {
-            let verdicts = verdicts(&[victim], None);
+        for (judge, victim) in [0, 2].into_iter().flat_map(|judge| (0..WORKERS).map(move |v| (judge, v))) {
+            let verdicts = verdicts(judge, &[victim], None);
             assert!(verdicts.len() > 4 && verdicts.iter().all(|(_, named)| *named == victim), "{verdicts:?}");
         }
     }
@@ -140,19 +140,25 @@ mod tests {
     #[test]
     fn of_a_cut_link_the_higher_end_is_named() {
         for (a, b) in (0..WORKERS).flat_map(|b| (0..b).map(move |a| (a, b))) {
-            assert_eq!(verdicts(&[], Some((a, b))), [(a, b), (b, b)]);
+            for judge in [0, 2] {
+                let mut named = verdicts(judge, &[], Some((a, b)));
+                named.sort_unstable();
+                // The judge names the other end of a link of its own.
+                let named_by_all = if b == judge { a } else { b };
+                assert_eq!(named, [(a, named_by_all), (b, named_by_all)]);
+            }
         }
     }
 
     #[test]
     fn whoever_does_not_hear_the_judge_tells_others() {
-        for workers in 2..9 {
-            for at in 1..workers {
-                let silence = Silence { at, from: 0 };
-                let told = silence.confidants(at, workers, 0);
+        for (judge, workers) in (2..9).map(|workers| (0, workers)).chain((3..9).map(|workers| (2, workers))) {
+            for at in (0..workers).filter(|&at| at != judge) {
+                let silence = Silence { at, from: judge };
+                let told = silence.confidants(at, workers, judge);
                 assert_eq!(told.len(), (workers as usize - 2).min(3));
-                assert!(told.iter().all(|&rank| rank != 0 && rank != at && rank < workers));
-                assert!(told.iter().all(|&rank| silence.confidants(rank, workers, 0) == [0]));
+                assert!(told.iter().all(|&rank| rank != judge && rank != at && rank < workers));
+                assert!(told.iter().all(|&rank| silence.confidants(rank, workers, judge) == [judge]));
             }
         }
         assert_eq!(Silence { at: 3, from: 2 }.confidants(3, 4, 0), [0]);

@@ -17,12 +17,14 @@ const ENDING: &str = ".partial";
 const DIGITS: usize = 16;
 
 /// A file that cannot be written.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{} cannot be written: {source}", path.display())]
 pub struct StagedError {
     path: PathBuf,
     source: io::Error,
 }
+
+gleaner_transport::debug_as_sentence!(StagedError);
 
 /// Files that are written and do not bear their names yet. Dropped before they are published, they vanish.
 #[derive(Default)]

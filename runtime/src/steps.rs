@@ -179,6 +179,11 @@ impl Steps {
         next
     }
 
+    /// Whether it was added and not removed.
+    pub(crate) fn knows(&self, gradient: u32) -> bool {
+        self.gradients.contains_key(&gradient)
+    }
+
     /// No more steps of it will be.
     pub(crate) fn remove(&mut self, gradient: u32) {
         self.gradients.remove(&gradient);

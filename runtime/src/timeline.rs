@@ -114,7 +114,7 @@ impl Timeline {
         for piece in 0..longest.div_ceil(LONGEST) {
             let cut = |at: usize| (at * LONGEST).min(own.len());
             let pieces = session.gather(Purpose::Timeline, &own[cut(piece)..cut(piece + 1)])?;
-            if session.rank.0 == 0 {
+            if session.coordinates() {
                 parts.iter_mut().zip(pieces).for_each(|(part, piece)| part.extend_from_slice(&piece));
             }
         }

@@ -3,7 +3,7 @@
 //! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
 //! the first failure that a worker knows is the only one. It tells all its peers, and when the news is written, its own steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gleaner_transport::Peer;
@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     suspected: Option<(Failure, Instant)>,
     /// The first link that fell silent, as far as this worker knows, and when to say who is to blame.
     silence: Option<(Silence, Instant)>,
+    /// Ranks whose silent link was told to others. The judge needs to hear of one, and who says it again says nothing new.
+    told_of: BTreeSet<u32>,
     /// When it last heard any peer.
     heard: Option<Instant>,
     /// Since when it then heard none, of two or more, for half the time-out: one that it has not heard again since may be well.
@@ -127,6 +129,7 @@ impl Worker {
             ties: BTreeMap::new(),
             suspected: None,
             silence: None,
+            told_of: BTreeSet::new(),
             heard: None,
             deaf_since: None,
             failing: None,
@@ -348,6 +351,9 @@ impl Worker {
     }
 
     fn tell_of(&mut self, silence: Silence) {
+        if !self.told_of.insert(silence.at) {
+            return;
+        }
         for rank in silence.confidants(self.rank, self.workers, self.coordinator) {
             self.actions.push(Action::Send(Peer(rank), Topic::Silence, silence.encode()));
         }

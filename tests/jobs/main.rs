@@ -9,6 +9,7 @@ mod job;
 mod lacks;
 mod listeners;
 mod misfits;
+mod partial;
 mod process;
 mod refusals;
 mod relays;

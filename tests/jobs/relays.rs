@@ -8,8 +8,9 @@ use std::time::Duration;
 use crate::job::{Job, end};
 use crate::process::eventually;
 
-/// Bytes of what rank 1 says before its first message: the hello and, when that was answered, the proof.
-const HANDSHAKE: [usize; 2] = [88, 33];
+/// Bytes of what rank 1 says before its first message: the hello and, when that was answered, the proof, and a card without
+/// anything on it.
+const HANDSHAKE: [usize; 3] = [88, 33, 36];
 /// Bytes of a message's header.
 const HEADER: usize = 16;
 /// Bytes before those of a record, and behind them.

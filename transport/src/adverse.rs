@@ -2,7 +2,7 @@
 //!
 //! Messages overtake those of other lanes, completions are told late and a few at a time, owners are woken for nothing, and
 //! received payloads lie in eight buffers that all links of a worker share, at addresses that are a multiple of four and
-//! of nothing more. It needs a tokio runtime with time.
+//! of nothing more; and so do leases, in eight others. Cards come late. It needs a tokio runtime with time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Sleep, sleep};
 
-use crate::{Counters, Link, LinkError, LinkEvent, Message, Moved, Network, Peer, Tag};
+use crate::{Counters, Lease, Link, LinkError, LinkEvent, Message, Moved, Network, OpenError, Peer, Tag};
 
-/// Receive buffers of one worker.
+/// Receive buffers of one worker, and as many send buffers.
 const BUFFERS: usize = 8;
 
 /// Messages that a link takes from the network beneath before one of them must go on.
@@ -26,14 +26,14 @@ const LONGEST: Duration = Duration::from_millis(2);
 
 /// Makes a network awkward. What it does depends on the seed, and on when messages come.
 pub fn network<N: Network>(inner: N, seed: u64) -> impl Network {
-    let memory = Arc::new(Memory(Mutex::new(vec![Vec::new(); BUFFERS])));
-    AdverseNetwork { inner, random: Random(seed), memory }
+    AdverseNetwork { inner, random: Random(seed), memory: Memory::new(), leased: Memory::new() }
 }
 
 struct AdverseNetwork<N> {
     inner: N,
     random: Random,
     memory: Arc<Memory>,
+    leased: Arc<Memory>,
 }
 
 impl<N: Network> Network for AdverseNetwork<N> {
@@ -45,8 +45,20 @@ impl<N: Network> Network for AdverseNetwork<N> {
         self.inner.workers()
     }
 
+    fn epoch(&self) -> u16 {
+        self.inner.epoch()
+    }
+
     fn open(&mut self, peer: Peer) {
         self.inner.open(peer);
+    }
+
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        if self.random.one_in(2) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.inner.poll_card(peer, context)
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
@@ -61,6 +73,7 @@ impl<N: Network> Network for AdverseNetwork<N> {
                 told: Told::default(),
                 shelf: Shelf::default(),
                 memory: Arc::clone(&self.memory),
+                leased: Arc::clone(&self.leased),
             })),
             other => other,
         });
@@ -78,6 +91,7 @@ struct AdverseLink {
     told: Told,
     shelf: Shelf,
     memory: Arc<Memory>,
+    leased: Arc<Memory>,
 }
 
 /// What was sent and is to be told.
@@ -116,6 +130,10 @@ impl Link for AdverseLink {
 
     fn moved(&self) -> Moved {
         self.inner.moved()
+    }
+
+    fn lease(&mut self, length: usize) -> Lease {
+        self.leased.lent(length).map_or_else(|| self.inner.lease(length), Lease::of)
     }
 
     fn submit(&mut self, message: Message) {
@@ -201,17 +219,26 @@ impl Pause {
     }
 }
 
-/// The receive buffers of one worker.
+/// Buffers of one worker.
 struct Memory(Mutex<Vec<Vec<u8>>>);
 
 impl Memory {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(vec![Vec::new(); BUFFERS])))
+    }
+
     /// A payload in one of the buffers, or in memory of its own if all are lent.
     fn lend(self: &Arc<Self>, payload: &[u8]) -> Bytes {
-        let Some(mut buffer) = self.buffers().pop() else { return Bytes::copy_from_slice(payload) };
-        buffer.clear();
-        buffer.extend_from_slice(&[0; SHIFT]);
-        buffer.extend_from_slice(payload);
-        Bytes::from_owner(Lent { buffer, memory: Arc::clone(self) })
+        let Some(mut lent) = self.lent(payload.len()) else { return Bytes::copy_from_slice(payload) };
+        lent.as_mut().copy_from_slice(payload);
+        Bytes::from_owner(lent)
+    }
+
+    /// So many bytes of one of the buffers, if one is free. What is in them is left from before.
+    fn lent(self: &Arc<Self>, length: usize) -> Option<Lent> {
+        let mut buffer = self.buffers().pop()?;
+        buffer.resize(SHIFT + length, 0xdb);
+        Some(Lent { buffer, memory: Arc::clone(self) })
     }
 
     fn buffers(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
@@ -231,6 +258,12 @@ struct Lent {
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[SHIFT..]
+    }
+}
+
+impl AsMut<[u8]> for Lent {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[SHIFT..]
     }
 }
 
@@ -307,7 +340,7 @@ mod tests {
 
     #[test]
     fn eight_buffers_are_lent() {
-        let memory = Arc::new(Memory(Mutex::new(vec![Vec::new(); BUFFERS])));
+        let memory = Memory::new();
         let mut payloads: Vec<_> = (0..20).map(|i| memory.lend(&[i; 5])).collect();
         assert!(memory.buffers().is_empty());
         assert!(payloads[..8].iter().all(|payload| payload.as_ptr() as usize % 8 == 4));

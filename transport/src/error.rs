@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{MAX_PAYLOAD, Peer};
 
 /// An open link can carry no more, or was asked for something it never carries.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum LinkError {
     /// The other side is gone, or gave the link up.
     #[error("the link to {peer} is closed: it ended, failed, or dropped the link; its own log says which")]
@@ -45,6 +45,8 @@ pub enum LinkError {
     },
 }
 
+crate::debug_as_sentence!(LinkError);
+
 impl LinkError {
     /// Tells the end of a link, which every worker meets, from the failures that need a reader.
     pub(crate) fn from_io(peer: Peer, source: io::Error) -> Self {
@@ -62,7 +64,7 @@ impl LinkError {
 }
 
 /// A link could not be opened.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum OpenError {
     /// No such peer takes part in this job.
     #[error("there is no {peer} in a job of {workers} workers: ranks are numbered from 0")]
@@ -84,15 +86,16 @@ pub enum OpenError {
         /// The peer that was asked for.
         peer: Peer,
     },
-    /// Rank 0 did not tell how to reach the peer.
+    /// The one that keeps all cards did not show the peer's.
     #[error(
-        "rank 0 at {address} did not tell where {peer} listens: {reason}; check that rank 0 still runs, its own log \
-         says more"
+        "{host} at {address} did not tell where {peer} listens: {reason}; check that {host} still runs, its own log says more"
     )]
     NoCard {
+        /// Who keeps the cards, and alone knows where others are to be found.
+        host: Peer,
         /// The peer that was asked for.
         peer: Peer,
-        /// Where rank 0 was asked.
+        /// Where it was asked.
         address: String,
         /// What the last attempt met.
         reason: String,
@@ -159,3 +162,5 @@ pub enum OpenError {
         reason: String,
     },
 }
+
+crate::debug_as_sentence!(OpenError);

@@ -2,7 +2,7 @@
 //!
 //! A [`Network`] opens [`Link`]s to peers on demand; a link carries tagged [`Message`]s in both directions at once. Nothing
 //! here assumes sockets: a link owns what was submitted until it says that it is sent, lends memory of its own (registered,
-//! pinned) as [`Bytes`], and promises an order within a lane only, so that streams may be independent.
+//! pinned) as [`Bytes`] and as [`Lease`], and promises an order within a lane only, so that streams may be independent.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -14,13 +14,16 @@ use bytes::Bytes;
 pub mod adverse;
 pub mod conformance;
 mod error;
+mod lease;
 pub mod memory;
 mod network;
 pub mod seal;
 mod secret;
+mod sentence;
 pub mod tcp;
 
 pub use error::{LinkError, OpenError};
+pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
 
@@ -57,6 +60,9 @@ impl Tag {
 /// The largest payload of one message, in bytes. What is longer goes in several messages:
 /// a length from the wire is refused above this bound before anything is allocated.
 pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// The most bytes that a worker's card has.
+pub const MAX_CARD: usize = 1024;
 
 /// One tagged message, at most [`MAX_PAYLOAD`] bytes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +101,14 @@ pub trait Link: Send {
     /// How many bytes have moved. A network that moves messages whole need not count them: zero for ever.
     fn moved(&self) -> Moved {
         Moved::default()
+    }
+
+    /// Memory for a payload of so many bytes, at most [`MAX_PAYLOAD`], at a multiple of four bytes. A network that needs payloads in
+    /// memory of its own lends that, so that nothing is copied on the way; what lies elsewhere it copies when it is submitted. It
+    /// never waits: when its own memory runs short, it lends other. A lease outlives the link, and its payload may be
+    /// sent on any link, several times.
+    fn lease(&mut self, length: usize) -> Lease {
+        Lease::heap(length)
     }
 
     /// Takes a message. It neither waits nor wakes: the owner polls [`poll_sent`](Self::poll_sent) afterwards, and bounds

@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use crate::{Counters, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer};
+use crate::{Counters, Link, LinkError, LinkEvent, MAX_CARD, MAX_PAYLOAD, Message, Network, OpenError, Peer};
 
 /// Messages that wait in one direction of a link before its sender does.
 const WAITING: usize = 64;
@@ -21,13 +22,23 @@ pub struct MemoryNetwork {
 
 /// Makes the networks of `workers` peers that can all reach each other.
 pub fn networks(workers: u32) -> Vec<MemoryNetwork> {
+    networks_with(vec![Bytes::new(); workers as usize])
+}
+
+/// The same of peers that have these cards.
+///
+/// # Panics
+/// If a card is longer than any may be.
+pub fn networks_with(cards: Vec<Bytes>) -> Vec<MemoryNetwork> {
+    assert!(cards.iter().all(|card| card.len() <= MAX_CARD), "expected cards of at most {MAX_CARD} bytes");
+    let workers = cards.len() as u32;
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers)
         .map(|_| mpsc::unbounded_channel())
         .map(|(sender, receiver)| (Some(sender), receiver))
         .unzip();
     let state = State { events: senders, pairs: HashMap::new() };
     let counters = (0..workers).map(|_| Arc::default()).collect();
-    let hub = Arc::new(Hub { state: Mutex::new(state), counters });
+    let hub = Arc::new(Hub { state: Mutex::new(state), counters, cards });
     let place = |(number, events)| MemoryNetwork { peer: Peer(number), hub: Arc::clone(&hub), events };
     (0..workers).zip(receivers).map(place).collect()
 }
@@ -54,6 +65,11 @@ impl Network for MemoryNetwork {
         }
     }
 
+    fn poll_card(&mut self, peer: Peer, _: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        let card = self.hub.cards.get(peer.0 as usize).cloned();
+        Poll::Ready(card.ok_or(OpenError::Unknown { peer, workers: self.workers() }))
+    }
+
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         self.events.poll_recv(context)
     }
@@ -74,6 +90,7 @@ impl Drop for MemoryNetwork {
 struct Hub {
     state: Mutex<State>,
     counters: Vec<Arc<Counters>>,
+    cards: Vec<Bytes>,
 }
 
 #[derive(Debug)]

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
+
 use crate::{Link, OpenError, Peer};
 
 /// One worker's place in a network of peers. One owner drives it by polling.
@@ -20,9 +22,27 @@ pub trait Network: Send {
     /// How many peers there are; they are numbered from 0.
     fn workers(&self) -> u32;
 
+    /// In which epoch of the membership it was joined. Links lead to peers of the same epoch only.
+    fn epoch(&self) -> u16 {
+        0
+    }
+
     /// Makes sure that there is, or soon will be, a link to that peer. Returns at once and may be repeated;
     /// what comes of it is told by an event: `Up` unless there is a link already, or `Failed`.
     fn open(&mut self, peer: Peer);
+
+    /// The card of a peer, or one's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that
+    /// nobody but the peers reads. What two need to know of each other before they have a link stands there: the numbers of
+    /// queue pairs, or a certificate. It may have to be fetched, and stays the same. A network whose workers
+    /// bring none has empty ones.
+    ///
+    /// # Errors
+    /// A peer that does not exist, or a card that cannot be fetched now.
+    fn poll_card(&mut self, peer: Peer, _context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        let workers = self.workers();
+        let is_known = peer.0 < workers;
+        Poll::Ready(if is_known { Ok(Bytes::new()) } else { Err(OpenError::Unknown { peer, workers }) })
+    }
 
     /// What happens next. None when nothing will any more.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>>;
@@ -42,6 +62,11 @@ pub enum LinkEvent {
         peer: Peer,
         /// Why not.
         error: OpenError,
+    },
+    /// A part of this worker's own network panicked: what it had to do is not done.
+    Panicked {
+        /// What the panic said, and where if that is known.
+        reason: String,
     },
     /// An unauthenticated peer, or one that does not fit, was turned away. Nothing to act on, but worth a line in a log.
     Refused {

@@ -19,7 +19,7 @@ pub const HEAD: usize = 4;
 pub const TAG: usize = 16;
 
 /// A record that does not open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// It is longer than any may be.
     #[error("a record of {0} bytes is longer than the {MOST} bytes it may have")]
@@ -28,6 +28,8 @@ pub enum SealError {
     #[error("a record was not sealed by the peer, or not as the next one: packets are changed on the way")]
     Broken,
 }
+
+crate::debug_as_sentence!(SealError);
 
 /// A key and the number of the next record.
 struct Cipher {

@@ -19,7 +19,7 @@ const LONG: u64 = 1024;
 pub struct Secret(Box<[u8; LENGTH]>);
 
 /// A secret could not be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum SecretError {
     /// The file could not be read.
     #[error("could not read the secret file {}: {source}; check the path and its owner", path.display())]
@@ -83,6 +83,8 @@ pub enum SecretError {
     #[error("the operating system gave no random bytes: {0}")]
     NoRandomness(getrandom::Error),
 }
+
+crate::debug_as_sentence!(SecretError);
 
 impl Secret {
     /// A fresh secret from the operating system's random numbers.

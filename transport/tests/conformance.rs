@@ -4,12 +4,17 @@
 
 mod support;
 
-use gleaner_transport::{Network, adverse, conformance, memory};
-use support::{over_plain_tcp, over_tcp};
+use gleaner_transport::memory::{self, MemoryNetwork};
+use gleaner_transport::{Network, adverse, conformance};
+use support::{card, over_plain_tcp, over_tcp};
+
+fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
+    memory::networks_with((0..workers).map(card).collect())
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_keeps_the_laws() {
-    conformance::check(async |workers| memory::networks(workers)).await;
+    conformance::check(async |workers| over_memory(workers)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +25,7 @@ async fn tcp_keeps_the_laws() {
 
 #[tokio::test]
 async fn both_keep_the_laws_in_one_thread() {
-    conformance::check(async |workers| memory::networks(workers)).await;
+    conformance::check(async |workers| over_memory(workers)).await;
     conformance::check(over_tcp).await;
 }
 
@@ -31,7 +36,7 @@ fn awkward<N: Network>(networks: Vec<N>, seed: u64) -> Vec<impl Network> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adverse_network_keeps_the_laws() {
     for seed in 0..3 {
-        conformance::check(async |workers| awkward(memory::networks(workers), seed * 100)).await;
+        conformance::check(async |workers| awkward(over_memory(workers), seed * 100)).await;
     }
     conformance::check(async |workers| awkward(over_tcp(workers).await, 7)).await;
 }

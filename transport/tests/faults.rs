@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use gleaner_transport::memory::{self, MemoryNetwork};
 use gleaner_transport::{
-    Counters, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer, Tag, conformance,
+    Counters, Lease, Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Network, OpenError, Peer, Tag,
+    conformance,
 };
 use tokio::task::{LocalSet, spawn_local};
 
@@ -31,10 +32,12 @@ enum Fault {
     OpensToItself,
     IsSilentAboutTheGone,
     CountsNothing,
+    ShowsAnothersCard,
+    LeasesTooLittle,
 }
 
 /// Each, and the law that finds it.
-const FOUND: [(Fault, &str); 17] = [
+const FOUND: [(Fault, &str); 19] = [
     (Fault::SwapsWithinATag, "every length up to the longest arrives: expected Tag("),
     (Fault::SwapsControl, "messages of one lane keep their order: expected Tag(9223372036854775"),
     (Fault::SendsTwice, "messages of one lane keep their order"),
@@ -52,6 +55,14 @@ const FOUND: [(Fault, &str); 17] = [
     (Fault::OpensToItself, "a link to nobody is refused: it was not done"),
     (Fault::IsSilentAboutTheGone, "links outlive their network: it was not done"),
     (Fault::CountsNothing, "every pair of workers has one link"),
+    (
+        Fault::ShowsAnothersCard,
+        "every card is shown to all, and none of nobody: rank 0 expected the card of rank 1",
+    ),
+    (
+        Fault::LeasesTooLittle,
+        "what is leased is the sender's alone until it is sent: expected a lease of the length",
+    ),
 ];
 
 struct Faulty {
@@ -73,6 +84,13 @@ impl Network for Faulty {
         if self.fault != Some(Fault::OpensToItself) || peer != self.peer() {
             self.inner.open(peer);
         }
+    }
+
+    fn poll_card(&mut self, mut peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        if self.fault == Some(Fault::ShowsAnothersCard) && self.peer() == Peer(0) && peer == Peer(1) {
+            peer = Peer(2);
+        }
+        self.inner.poll_card(peer, context)
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
@@ -133,6 +151,11 @@ impl FaultyLink {
 impl Link for FaultyLink {
     fn peer(&self) -> Peer {
         self.inner.peer()
+    }
+
+    fn lease(&mut self, length: usize) -> Lease {
+        let less = usize::from(self.has(Fault::LeasesTooLittle) && length > 0);
+        self.inner.lease(length - less)
     }
 
     fn submit(&mut self, mut message: Message) {
@@ -212,7 +235,10 @@ impl Link for FaultyLink {
 async fn check(fault: Option<Fault>) -> Result<(), String> {
     let faulty = move |inner| Faulty { inner, fault, links: 0 };
     let check = async move {
-        conformance::check(async |workers| memory::networks(workers).into_iter().map(faulty).collect()).await;
+        let cards =
+            |workers: u32| -> Vec<Bytes> { (0..workers as u8).map(|peer| vec![peer].into()).collect() };
+        let make = async |workers| memory::networks_with(cards(workers)).into_iter().map(faulty).collect();
+        conformance::check(make).await;
     };
     let tasks = LocalSet::new();
     let checked = tasks.run_until(async { spawn_local(check).await }).await;

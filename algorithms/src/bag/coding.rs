@@ -41,9 +41,11 @@ pub struct Rounded {
 }
 
 /// A name that no coding has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no coding of values; expected exact, bf16, f16, qsgd2, qsgd4 or qsgd8")]
 pub struct UnknownCoding(String);
+
+crate::sentence::debug_as_sentence!(UnknownCoding);
 
 impl Coding {
     /// All of them, in the order of their numbers on the wire.

@@ -7,7 +7,7 @@ use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
 
 /// A choice that cannot be.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MethodError {
     /// No such all-reduce.
     #[error("there is no method '{name}'; choose one of {known}")]
@@ -146,6 +146,8 @@ pub enum MethodError {
         n: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(MethodError);
 
 /// The listed methods of a kind, as words.
 fn names(of: impl Fn(&Method) -> bool) -> String {

@@ -20,7 +20,7 @@ pub struct Prepared {
 }
 
 /// A method that cannot run.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum RoutineError {
     /// A choice that cannot be.
     #[error(transparent)]
@@ -51,6 +51,8 @@ pub enum RoutineError {
         own: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(RoutineError);
 
 /// Schedules that were proved right: for one worker, or for all workers of a job in one process, which prove each once.
 #[derive(Debug, Default)]

@@ -112,7 +112,7 @@ pub fn named(text: &str) -> Result<Box<dyn Strategy>, MergingError> {
 }
 
 /// Layers that cannot be merged, or a strategy that is not there.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MergingError {
     /// No such strategy.
     #[error("there is no merging strategy '{name}'; choose one of {known}")]
@@ -177,6 +177,8 @@ pub enum MergingError {
     #[error(transparent)]
     Forecast(#[from] RoutineError),
 }
+
+crate::sentence::debug_as_sentence!(MergingError);
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ pub struct Correction {
 }
 
 /// A correction that cannot be.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum CorrectionError {
     /// No such share of a velocity.
     #[error("the momentum correction is {0}; expected a number from 0 to below 1, such as 0.9")]
@@ -51,6 +51,8 @@ pub enum CorrectionError {
     )]
     Rounded(f32, &'static str),
 }
+
+crate::sentence::debug_as_sentence!(CorrectionError);
 
 /// The density at the start of a warm-up (§3.3: a sparsity of 75%).
 const FIRST: f64 = 0.25;

@@ -24,7 +24,7 @@ pub use versions::{Committed, Lent, VersionError};
 pub use waiting::Waiting;
 
 /// A gradient that cannot be synchronised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the sum of gradient and residual at entry {entry} is NaN or infinite, the first of {count}")]
 pub struct NonFinite {
     /// Position of the first in the flat gradient.
@@ -32,6 +32,8 @@ pub struct NonFinite {
     /// How many there are in the part of the gradient that was given.
     pub count: usize,
 }
+
+crate::sentence::debug_as_sentence!(NonFinite);
 
 /// Entries that go through memory once where more is done with them than the pass itself does.
 const PIECE: usize = 4096;

@@ -9,7 +9,7 @@ use crate::schedule::{Candidates, Fate, Finished};
 use crate::{Block, Element, Partition};
 
 /// A step that cannot end now. The residual is as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VersionError {
     /// Given back before.
     #[error("version {0} of the residual has ended already: a step is committed or given back once")]
@@ -33,6 +33,8 @@ pub enum VersionError {
     )]
     Overlapped,
 }
+
+crate::sentence::debug_as_sentence!(VersionError);
 
 /// A step that has begun, see [`Residual::begin`].
 #[derive(Debug)]

@@ -27,7 +27,7 @@ pub struct Outgoing {
 }
 
 /// Why a step cannot go on.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum ExecutionError {
     /// A peer sent bytes that are not what the schedule declares.
     #[error("{from} sent something else than its schedule says: {source}")]
@@ -73,6 +73,8 @@ pub enum ExecutionError {
         entry: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(ExecutionError);
 
 impl From<Fault> for ExecutionError {
     fn from(fault: Fault) -> Self {

@@ -91,7 +91,7 @@ pub struct Arrival<'a> {
 }
 
 /// A step that names what does not exist, or a message that nobody waits for. No checked schedule has such steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A peer or slots that do not exist.
     #[error("step {step} of {rank} names a peer or slots {slots} that do not exist")]
@@ -123,6 +123,8 @@ pub enum Fault {
         from: Rank,
     },
 }
+
+crate::sentence::debug_as_sentence!(Fault);
 
 /// Where a machine stands.
 #[derive(Debug, PartialEq)]

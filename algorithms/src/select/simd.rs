@@ -14,11 +14,13 @@ pub enum Simd {
 }
 
 /// A value of `GLEANER_SIMD` that names no instructions.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected 'portable', 'avx2' or 'avx512' in the environment variable GLEANER_SIMD, found '{0}': name one of them, or unset it"
 )]
-pub struct UnknownSimd(String);
+pub struct UnknownSimd(pub(crate) String);
+
+crate::sentence::debug_as_sentence!(UnknownSimd);
 
 impl Simd {
     /// What the passes of this process use: the best that the processor has, at most what is [asked for](Self::asked), if it

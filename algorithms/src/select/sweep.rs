@@ -9,7 +9,7 @@ use crate::Element;
 use crate::element::Magnitude;
 
 /// A sum that is NaN or infinite, or too large for its type, where a residual met its gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected finite gradients, found NaN or infinity at entry {index} of the slice once the residual was added: \
      skip this step's gradient, or lower the loss scale"
@@ -18,6 +18,8 @@ pub struct NonFiniteSum {
     /// The first such entry, counted from the start of the slice.
     pub index: usize,
 }
+
+crate::sentence::debug_as_sentence!(NonFinite);
 
 /// Adds `gradient` to `residual` and appends every non-zero sum whose magnitude reaches `threshold` to `out`, at index
 /// `base` + its position in the slice. A threshold of 0 or less takes every non-zero sum. One pass over memory.

@@ -62,7 +62,7 @@ pub enum Selector {
 }
 
 /// A selector that there is not.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum SelectorError {
     /// No such name.
     #[error("there is no selector '{name}'; choose one of {}", Selector::names().join(", "))]
@@ -101,6 +101,8 @@ pub enum SelectorError {
         value: String,
     },
 }
+
+crate::sentence::debug_as_sentence!(SelectorError);
 
 /// Entries of a bucket where nobody says how many (SparCML, §6).
 const BUCKET: u32 = 512;

@@ -3,7 +3,7 @@
 use std::io;
 
 /// Why a job could not be started, or not on every host.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The command line is empty or holds what no command line can.
@@ -115,3 +115,5 @@ pub enum LaunchError {
         host: String,
     },
 }
+
+gleaner_transport::debug_as_sentence!(LaunchError);

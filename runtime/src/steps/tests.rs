@@ -41,9 +41,9 @@ struct World {
 }
 
 impl World {
-    fn new(workers: u32, seed: u64) -> Self {
+    fn new(workers: u32, coordinator: u32, seed: u64) -> Self {
         let rank = |rank| {
-            let mut steps = Steps::new(rank, workers, 0);
+            let mut steps = Steps::new(rank, workers, coordinator);
             steps.add(id(0), true);
             Rank { steps, running: None, ends: Vec::new(), left: false }
         };
@@ -163,8 +163,8 @@ impl World {
         self.look(b);
     }
 
-    /// Lets everything come to its end; says whether anything could still happen.
-    fn settle(&mut self) {
+    /// Lets everything come to its end.
+    fn run_out(&mut self) {
         let ranks = self.ranks.len();
         let mut moved = true;
         while moved {
@@ -179,19 +179,25 @@ impl World {
     }
 }
 
+/// Numbers of workers, and who of them decides.
+const COORDINATORS: [(u32, u32); 8] = [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (3, 2), (4, 2), (5, 2)];
+
 #[test]
 fn all_ranks_decide_the_same_whatever_comes_when() {
     let (mut finished_though_asked, mut cancelled) = (0, 0);
-    for workers in 1..=5 {
+    for (workers, coordinator) in COORDINATORS {
         for seed in 1..=4000 {
-            let mut world = World::new(workers, seed * 10 + u64::from(workers));
+            let mut world = World::new(workers, coordinator, seed * 10 + u64::from(workers));
             for _ in 0..world.random(400) {
                 world.anything();
             }
-            world.settle();
+            world.run_out();
             for step in 0..STEPS as usize {
                 let ends: Vec<_> = world.ranks.iter().map(|rank| rank.ends.get(step)).collect();
-                assert!(ends[0].is_some(), "step {step} does not end: {workers} workers, seed {seed}");
+                assert!(
+                    ends[0].is_some(),
+                    "step {step} does not end: {workers} workers under {coordinator}, seed {seed}"
+                );
                 assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}: {workers} workers, seed {seed}");
                 match ends[0] {
                     Some(End::Cancelled { by, cause }) => {
@@ -223,34 +229,31 @@ fn who_speaks_out_of_turn_breaks_the_rules() {
         Word::Cancelled { by: 1, cause: Cause::Wish },
     ];
     // A gradient whose steps can be cancelled, and one of a kind that cannot.
-    let steps = |rank| {
-        let mut steps = Steps::new(rank, 3, 0);
+    let steps = |rank, coordinator| {
+        let mut steps = Steps::new(rank, 3, coordinator);
         steps.add(id(0), true);
         steps.add(StepId::new(0, 0, 0), false);
         steps
     };
-    for (rank, from) in [(0, 1), (1, 0), (1, 2)] {
-        for word in words {
-            let answer = steps(rank).heard(from, id(0), word);
-            let allowed = match (rank, word) {
-                (0, Word::Ask(_) | Word::Unfinished | Word::Finished) => true,
-                (1, Word::Freeze) => from == 0,
-                // Nothing was frozen.
-                _ => false,
-            };
-            assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank}");
-            let elsewhere = StepId::new(0, 0, 0);
-            let wish = matches!(word, Word::Ask(_) | Word::Cancelled { .. });
-            let answer = steps(rank).heard(from, elsewhere, word);
-            assert_eq!(answer.is_ok(), allowed && !wish, "only a reducer's step can be cancelled at will");
-            let nonfinite = steps(rank).heard(from, elsewhere, Word::Ask(Cause::NonFinite));
-            assert_eq!(nonfinite.is_ok(), rank == 0, "any step can be skipped");
-            assert_eq!(
-                steps(rank).heard(from, StepId::new(0, 9, 0), word),
-                Ok(()),
-                "a gradient that is gone"
-            );
-        }
+    let cases = [(0, 0, 1), (0, 1, 0), (0, 1, 2), (2, 2, 1), (2, 1, 2), (2, 1, 0), (2, 0, 1)];
+    for ((coordinator, rank, from), word) in cases.into_iter().flat_map(|case| words.map(|word| (case, word)))
+    {
+        let steps = || steps(rank, coordinator);
+        let answer = steps().heard(from, id(0), word);
+        let allowed = match word {
+            Word::Ask(_) | Word::Unfinished | Word::Finished => rank == coordinator,
+            Word::Freeze => from == coordinator,
+            // Nothing was frozen.
+            _ => false,
+        };
+        assert_eq!(answer.is_ok(), allowed, "{word:?} from rank {from} to rank {rank} under {coordinator}");
+        let elsewhere = StepId::new(0, 0, 0);
+        let wish = matches!(word, Word::Ask(_) | Word::Cancelled { .. });
+        let answer = steps().heard(from, elsewhere, word);
+        assert_eq!(answer.is_ok(), allowed && !wish, "only a reducer's step can be cancelled at will");
+        let nonfinite = steps().heard(from, elsewhere, Word::Ask(Cause::NonFinite));
+        assert_eq!(nonfinite.is_ok(), rank == coordinator, "any step can be skipped");
+        assert_eq!(steps().heard(from, StepId::new(0, 9, 0), word), Ok(()), "a gradient that is gone");
     }
     assert_eq!(Word::decode(&[]), None);
     for nonsense in [&[0][..], &[0, 2], &[5, 1], &[5, 2, 0, 0, 0, 0]] {

@@ -42,10 +42,10 @@ struct World {
 
 impl World {
     /// Workers that are all linked to each other.
-    fn new(workers: u32, seed: u64) -> Self {
+    fn new(workers: u32, coordinator: u32, seed: u64) -> Self {
         let start = Instant::now();
         let place = |rank| {
-            let mut worker = Worker::new(rank, workers, 0, TIMEOUT);
+            let mut worker = Worker::new(rank, workers, coordinator, TIMEOUT);
             worker.step = Some(7);
             for peer in (0..workers).filter(|&peer| peer != rank) {
                 worker.handle(Event::Reached(Peer(peer)), start);
@@ -171,10 +171,11 @@ impl World {
 
 #[test]
 fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
-    for workers in 2..=6u32 {
+    let others = (2..=6).map(|workers| (workers, 0)).chain((3..=6).map(|workers| (workers, 2)));
+    for (workers, coordinator) in others {
         for seed in 1..=60 {
             for blow in [Blow::Killed, Blow::Stopped, Blow::Fails] {
-                let mut world = World::new(workers, seed * 100 + u64::from(workers));
+                let mut world = World::new(workers, coordinator, seed * 100 + u64::from(workers));
                 (0..world.random(3000)).for_each(|_| world.pass());
                 let victim = world.random(u64::from(workers)) as usize;
                 match blow {
@@ -192,7 +193,7 @@ fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
                     let took = world.now - before;
                     assert!(
                         took < 2 * TIMEOUT.as_millis() as u64,
-                        "{blow:?} of {victim} of {workers}, seed {seed}"
+                        "{blow:?} of {victim} of {workers} under {coordinator}, seed {seed}"
                     );
                 }
                 for (rank, place) in world.places.iter().enumerate() {
@@ -212,7 +213,7 @@ fn all_that_live_name_the_one_that_failed_whatever_comes_when() {
 fn nobody_fails_when_all_leave_whenever_that_is() {
     for workers in 1..=6u32 {
         for seed in 1..=100 {
-            let mut world = World::new(workers, seed);
+            let mut world = World::new(workers, workers / 2, seed);
             let when: Vec<u64> = (0..workers).map(|_| world.random(1500)).collect();
             while !world.places.iter().all(|place| place.has_left) {
                 world.pass();

@@ -45,6 +45,35 @@ fn layouts_and_methods_must_agree() {
     }
 }
 
+/// Of the texts of all ranks two are shown, those of rank 0 and of the first that differs, however many differ.
+#[test]
+fn only_two_of_the_differing_layouts_are_passed_on() {
+    let (workers, parameters) = (20, 2000);
+    let ends = job::run(Over::Memory, workers, |session| {
+        let name =
+            |i: usize| format!("{} of {}", i, "a parameter with a long name, as models have ".repeat(2));
+        let layout = (0..parameters).fold(Layout::new(), |layout, i| layout.parameter(name(i), 10));
+        // They differ in what comes last.
+        let layout = layout.parameter("last", if session.rank() < 3 { 10 } else { 10 + session.rank() });
+        let lines = (parameters * name(parameters - 1).len()) as u64;
+        let error = session.gradients(&layout, Method::ring()).err().unwrap().to_string();
+        (error, session.traffic(), lines)
+    });
+    for (said, ..) in &ends {
+        assert!(said.starts_with("rank 3 failed") && said.contains("20013 entries in all"), "{said}");
+    }
+    for (rank, (_, traffic, lines)) in ends.iter().enumerate() {
+        // The text of rank 3 goes up to rank 0, which hands both to its children, and rank 1 to its own.
+        let (up, down) = match rank {
+            0 => (1, 0),
+            3 => (0, 2),
+            _ => (0, 2),
+        };
+        assert!(traffic.bytes_received >= (up + down) * lines, "rank {rank}: {traffic:?}, {lines}");
+        assert!(traffic.bytes_received < (up + down + 1) * lines, "rank {rank}: {traffic:?}, {lines}");
+    }
+}
+
 #[test]
 fn calls_must_agree() {
     for over in NETWORKS {

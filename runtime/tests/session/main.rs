@@ -11,7 +11,6 @@ mod corrections;
 mod embedded;
 mod failures;
 mod handles;
-mod hostile;
 mod job;
 mod joining;
 mod lagging;

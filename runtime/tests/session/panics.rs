@@ -1,11 +1,16 @@
 //! A panic in what the user brings ends the job with a sentence that names the rank, on every rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use gleaner_algorithms::{Method, Reduction};
 use gleaner_runtime::{Error, Session};
+use gleaner_transport::memory::{self, MemoryNetwork};
+use gleaner_transport::{Counters, LinkEvent, Network, Peer};
 
-use crate::job::{self, NETWORKS};
+use crate::job::{self, NETWORKS, TIMEOUT};
 
 /// One rank meets the thousand first, and passes nothing on.
 fn careful(a: f32, b: f32) -> f32 {
@@ -79,5 +84,64 @@ fn a_program_that_panics_or_gives_up_is_named_with_what_it_said() {
         for failure in failures {
             assert_eq!((failure.rank, failure.reason.as_str()), (1, said), "{failure}");
         }
+    }
+}
+
+/// A network a part of which panics when it is told to.
+struct Breaks(MemoryNetwork, Arc<AtomicBool>);
+
+impl Network for Breaks {
+    fn peer(&self) -> Peer {
+        self.0.peer()
+    }
+
+    fn workers(&self) -> u32 {
+        self.0.workers()
+    }
+
+    fn open(&mut self, peer: Peer) {
+        self.0.open(peer);
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if self.1.swap(false, Ordering::Relaxed) {
+            return Poll::Ready(Some(LinkEvent::Panicked { reason: "no more descriptors".into() }));
+        }
+        self.0.poll_event(context)
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn a_panic_in_a_network_is_told_to_all_ranks() {
+    let ranks: Vec<_> = memory::networks(3)
+        .into_iter()
+        .map(|network| {
+            std::thread::spawn(move || {
+                let (rank, breaks) = (network.peer().0, Arc::new(AtomicBool::new(false)));
+                let network = Breaks(network, Arc::clone(&breaks));
+                let session = Session::over(async { Ok(network) }, TIMEOUT).unwrap();
+                let mut reducer = session.reducer("r", 100, Method::ring()).unwrap();
+                for step in 0.. {
+                    breaks.store(rank == 1 && step == 3, Ordering::Relaxed);
+                    if let Err(error) = reducer.start(&[1.0; 100]).and_then(|handle| handle.wait().map(drop))
+                    {
+                        return error.to_string();
+                    }
+                }
+                unreachable!("the job fails")
+            })
+        })
+        .collect();
+    for rank in ranks {
+        let said = rank.join().unwrap();
+        assert!(
+            said.starts_with("rank 1 failed at step")
+                && said.ends_with("its network panicked: no more descriptors"),
+            "{said}"
+        );
     }
 }

@@ -141,6 +141,8 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let config = tcp::TcpConfig {
         peer: Peer(part.rank),
         workers: part.workers,
+        epoch: 0,
+        card: bytes::Bytes::new(),
         rendezvous: part.rendezvous.clone(),
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),

@@ -1,13 +1,15 @@
 //! Laws of links as they come and go.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::Barrier;
 use tokio::time::{sleep, timeout};
 
 use super::{QUIET, at_once, event, exchange, message, pair, receive, send, up};
-use crate::{LinkError, LinkEvent, Message, Network, OpenError, Peer};
+use crate::{LinkError, LinkEvent, MAX_CARD, Message, Network, OpenError, Peer};
 
 /// All open links to all others, twice: one comes about for each pair, and leads to whom it says.
 pub(super) async fn every_pair<N: Network + 'static>(networks: Vec<N>) {
@@ -155,6 +157,35 @@ async fn failed(network: &mut impl Network) -> (Peer, OpenError) {
             None => panic!("expected that a link fails and found no more events"),
         }
     }
+}
+
+/// Each sees its own card and those of all others, again and again, and what it sees of a peer is what that sees of itself.
+pub(super) async fn cards<N: Network + 'static>(mut networks: Vec<N>) {
+    let workers = networks.len() as u32;
+    let mut shown = Vec::new();
+    for (us, network) in (0..).zip(&mut networks) {
+        let mut cards = Vec::new();
+        for peer in (0..workers).chain(0..workers) {
+            let card = card(network, Peer(peer)).await;
+            let card = card.unwrap_or_else(|error| panic!("expected a card of rank {peer}: {error}"));
+            assert!(card.len() <= MAX_CARD, "expected {MAX_CARD} bytes at most and found {}", card.len());
+            cards.push(card);
+        }
+        let nobody = card(network, Peer(workers)).await;
+        let is_unknown = matches!(nobody, Err(OpenError::Unknown { peer, workers: w }) if (peer, w) == (Peer(workers), workers));
+        assert!(is_unknown, "rank {us} expected no card of nobody and found {nobody:?}");
+        shown.push(cards);
+    }
+    for (us, cards) in shown.iter().enumerate() {
+        for (peer, card) in cards.iter().enumerate() {
+            let (peer, own) = (peer % networks.len(), &shown[peer % networks.len()]);
+            assert!(*card == own[peer], "rank {us} expected the card of rank {peer} and found another one");
+        }
+    }
+}
+
+async fn card(network: &mut impl Network, peer: Peer) -> Result<Bytes, OpenError> {
+    poll_fn(|context| network.poll_card(peer, context)).await
 }
 
 /// Nobody has a link to itself, or to a peer that is none.

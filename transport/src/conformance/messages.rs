@@ -139,6 +139,48 @@ pub(super) async fn kept<N: Network + 'static>(mut networks: Vec<N>) {
     at_once(sides).await;
 }
 
+/// Many leases at once have memory of their own, are as long as was asked for, and arrive as they were written; also those
+/// that were taken before the link ended, and sent on the next, and a payload that is sent twice.
+pub(super) async fn leased<N: Network + 'static>(mut networks: Vec<N>) {
+    let lengths = [0, 1, 3, 4096, 70_000].repeat(8).into_iter().chain([MAX_PAYLOAD]);
+    let said: Vec<_> = lengths.zip(0..).map(|(length, number)| message(3, number, length)).collect();
+    let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
+    for turn in 0..20 {
+        let mut leases = Vec::new();
+        for message in &said {
+            let mut lease = first.lease(message.payload.len());
+            let (found, address) = (lease.len(), lease.as_ptr() as usize);
+            let asked = message.payload.len();
+            assert!(
+                found == asked,
+                "expected a lease of the length {asked} that was asked for and found {found}"
+            );
+            let is_aligned = found < 4 || address.is_multiple_of(4);
+            assert!(is_aligned, "expected a lease at a multiple of 4 and found one at {address:#x}");
+            lease.copy_from_slice(&message.payload);
+            leases.push(lease);
+        }
+        let is_own = leases.iter().zip(&said).all(|(lease, message)| lease[..] == message.payload[..]);
+        assert!(is_own, "expected that what is written to a lease stays there, whatever else is leased");
+        if turn == 10 {
+            // Both ends, and then the next link.
+            drop((first, second));
+            [first, second] = pair(&mut networks, [0, 1]).await;
+        }
+        let frozen: Vec<_> =
+            leases.into_iter().map(|lease| Message { tag: Tag(3), payload: lease.freeze() }).collect();
+        let twice = frozen.iter().chain(&frozen).cloned().collect::<Vec<_>>();
+        drop(frozen);
+        let count = twice.len();
+        let sends = exchange(&mut *first, twice, 0, |_| {});
+        let mut heard = Vec::new();
+        let hears = exchange(&mut *second, [], count, |message| heard.push(message));
+        let (sent, received) = tokio::join!(sends, hears);
+        sent.and(received).expect("an open link");
+        assert!(said.iter().chain(&said).eq(&heard), "expected what was written to the leases");
+    }
+}
+
 /// Who submits what no message may be is told, at once and for ever; the other direction goes on.
 pub(super) async fn too_long<N: Network + 'static>(mut networks: Vec<N>) {
     let [mut first, mut second] = pair(&mut networks, [0, 1]).await;

@@ -39,11 +39,13 @@ const QUIET: Duration = Duration::from_millis(100);
 pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
     law("every pair of workers has one link", links::every_pair(make(5).await)).await;
     law("a link to nobody is refused", links::to_nobody(make(2).await)).await;
+    law("every card is shown to all, and none of nobody", links::cards(make(5).await)).await;
     law("messages of one lane keep their order", messages::order(make(2).await)).await;
     law("every length up to the longest arrives", messages::lengths(make(2).await)).await;
     law("each message is completed once", messages::completions(make(2).await)).await;
     law("both may send before either receives", messages::full_load(make(2).await)).await;
     law("a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
+    law("what is leased is the sender's alone until it is sent", messages::leased(make(2).await)).await;
     law("too long a message ends the sending alone", messages::too_long(make(2).await)).await;
     law("the counters are right", messages::counters(make(2).await)).await;
     law("two that open at once have one link", links::opened_by_both(make(3).await)).await;

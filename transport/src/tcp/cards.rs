@@ -1,8 +1,9 @@
-//! Where peers listen. Rank 0 knows it of all; the others ask it when they first need a link, for several at once, each
+//! Where peers listen, and what they brought. Rank 0 knows it of all; the others ask it when they first need a link, for several at once, each
 //! time on a connection of its own: what a job costs rank 0 grows with its workers, not with their pairs.
 
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -10,8 +11,8 @@ use tokio::time::timeout;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::rendezvous::read_frame;
 use super::stream::prepare;
-use super::wire::{ASK, Asked, Cards, MAX_ASKED, Place, Verdict, WireError, frame};
-use crate::{MAX_PAYLOAD, Peer};
+use super::wire::{ASK, Asked, Card, Cards, MAX_ASKED, Place, Verdict, WireError, frame};
+use crate::{MAX_PAYLOAD, OpenError, Peer};
 
 /// How many peers behind each are known to it from the beginning. When rank 0 is gone, nobody tells where others are.
 const NEIGHBOURS: u32 = 4;
@@ -33,11 +34,25 @@ pub(super) fn neighbours(peer: Peer, workers: u32) -> impl Iterator<Item = Peer>
     next.filter(|&next| next != 0).map(Peer)
 }
 
-/// A place as a worker reaches it that reached rank 0 at `host`.
-pub(super) fn seen(place: Place, host: IpAddr) -> SocketAddr {
-    match place {
-        Place::BesidePeerZero(port) => SocketAddr::new(host, port),
-        Place::At(address) => address,
+/// What is known of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Where it listens.
+    pub(super) at: Option<SocketAddr>,
+    pub(super) card: Option<Bytes>,
+    /// Whether its card was asked for, and why that came to nothing.
+    pub(super) is_asked: bool,
+    pub(super) error: Option<OpenError>,
+}
+
+impl Known {
+    /// What its card says to a worker that reached rank 0 at `host`.
+    pub(super) fn new(card: Card, host: IpAddr) -> Self {
+        let at = match card.place {
+            Place::BesidePeerZero(port) => SocketAddr::new(host, port),
+            Place::At(address) => address,
+        };
+        Self { at: Some(at), card: Some(card.bytes), ..Self::default() }
     }
 }
 
@@ -58,12 +73,12 @@ pub(super) async fn show(
     timeout(us.timeout, show).await.map_err(|_| HandshakeError::Slow(us.timeout))?.map_err(HandshakeError::Io)
 }
 
-/// Asks rank 0, which listens at `zero`, where these peers do.
+/// Asks rank 0, which listens at `zero`, for the cards of these peers.
 pub(super) async fn ask(
     us: &Identity,
     zero: SocketAddr,
     peers: &[Peer],
-) -> Result<Vec<SocketAddr>, HandshakeError> {
+) -> Result<Vec<Known>, HandshakeError> {
     let slow = |_| HandshakeError::Slow(us.timeout);
     let connected = timeout(us.timeout, TcpStream::connect(zero)).await.map_err(slow)?;
     let socket = connected.map_err(HandshakeError::Connect)?;
@@ -83,7 +98,7 @@ pub(super) async fn ask(
         if cards.len() != peers.len() {
             return Err(WireError::Length { expected: peers.len(), found: cards.len() }.into());
         }
-        cards.iter().map(|card| Ok(seen(Place::decode(card)?, zero.ip()))).collect()
+        cards.iter().map(|card| Ok(Known::new(Card::decode(card)?, zero.ip()))).collect()
     };
     timeout(us.timeout, ask).await.map_err(slow)?
 }

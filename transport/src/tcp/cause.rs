@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tokio::task::JoinError;
+
 /// Why a connection was not made.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -30,6 +32,13 @@ pub(super) fn is_scarce(error: &io::Error) -> bool {
     const SCARCE: [i32; 3] = [24, 23, 105];
     error.kind() == io::ErrorKind::OutOfMemory
         || error.raw_os_error().is_some_and(|number| SCARCE.contains(&number))
+}
+
+/// What the panic said that ended a task, if one did.
+pub(super) fn panicked<T>(ended: Result<T, JoinError>) -> Option<String> {
+    let panic = ended.err()?.try_into_panic().ok()?;
+    let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+    Some(said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into()))
 }
 
 #[cfg(test)]

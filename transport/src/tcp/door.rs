@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::cause::Cause;
+use super::cause::{Cause, panicked};
 use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge, listen};
 use super::stream::prepare;
 use super::wire::JOIN;
@@ -45,10 +45,10 @@ pub(super) struct Door {
     /// Where it listens.
     pub(super) port: u16,
     /// Who came.
-    pub(super) callers: mpsc::Receiver<Caller>,
+    callers: mpsc::Receiver<Caller>,
     known: Arc<Known>,
-    /// One task, which ends when this is dropped.
-    _keeper: JoinSet<()>,
+    /// One task, which ends when this is dropped, or in a panic: that is what it returns.
+    keeper: JoinSet<String>,
 }
 
 /// What is known of those who have not come yet.
@@ -76,8 +76,33 @@ impl Door {
         let (sender, callers) = mpsc::channel(WAITING);
         let mut keeper = JoinSet::new();
         let known = Arc::new(Known::default());
-        keeper.spawn(keep(listener, Arc::new(us), Arc::clone(&known), sender));
-        Ok(Door { port, callers, known, _keeper: keeper })
+        let knows = Arc::clone(&known);
+        let (us, heard) = (Arc::new(us), Arc::new(Heard::default()));
+        let proves = move |stream, address, is_heard: Arc<AtomicBool>| {
+            let (us, heard, known) = (Arc::clone(&us), Arc::clone(&heard), Arc::clone(&knows));
+            async move { prove(stream, address, &us, &heard, (&is_heard, &known)).await }
+        };
+        keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
+        Ok(Door { port, callers, known, keeper })
+    }
+
+    /// Who comes next.
+    ///
+    /// # Errors
+    /// What a panic said: nobody can come any more.
+    pub(super) async fn next(&mut self) -> Result<Caller, String> {
+        match self.callers.recv().await {
+            Some(caller) => Ok(caller),
+            None => Err(match self.keeper.join_next().await {
+                Some(Ok(said)) => said,
+                ended => ended.and_then(panicked).unwrap_or_else(|| "its port was closed".into()),
+            }),
+        }
+    }
+
+    /// Who has come already.
+    pub(super) fn come(&mut self) -> Option<Caller> {
+        self.callers.try_recv().ok()
     }
 
     /// Whether anyone has said a hello to join and is not among [`callers`](Self::callers) yet.
@@ -99,13 +124,25 @@ struct Pending {
     is_heard: Arc<AtomicBool>,
 }
 
-/// Accepts for ever. Each caller proves itself in a task of its own, so that none waits for another.
-async fn keep(listener: TcpListener, us: Arc<Identity>, known: Arc<Known>, callers: mpsc::Sender<Caller>) {
-    let heard = Arc::new(Heard::default());
+/// Accepts for ever. Each caller proves itself in a task of its own, so that none waits for another. Returns what the panic of
+/// one of these tasks said.
+async fn keep<F: Future<Output = Option<Caller>> + Send + 'static>(
+    listener: TcpListener,
+    prove: impl Fn(TcpStream, SocketAddr, Arc<AtomicBool>) -> F,
+    known: Arc<Known>,
+    callers: mpsc::Sender<Caller>,
+) -> String {
     let mut proving = JoinSet::new();
     let mut pending: VecDeque<Pending> = VecDeque::new();
     loop {
-        let (stream, mut address) = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(ended) = proving.join_next() => match panicked(ended) {
+                Some(said) => return said,
+                None => continue,
+            },
+        };
+        let (stream, mut address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // The caller left at once, or descriptors ran out: either passes, and neither should spin.
@@ -120,24 +157,29 @@ async fn keep(listener: TcpListener, us: Arc<Identity>, known: Arc<Known>, calle
         if let ip @ IpAddr::V4(_) = address.ip().to_canonical() {
             address.set_ip(ip); // a listener for both families tells IPv4 addresses as mapped ones
         }
-        while proving.try_join_next().is_some() {}
         loop {
             pending.retain(|one| !one.task.is_finished() && !one.is_heard.load(Ordering::Relaxed));
             if pending.len() < PENDING {
                 break;
             }
             let Some(oldest) = pending.front() else { break };
-            if timeout_at(oldest.since + PATIENCE, proving.join_next()).await.is_err() {
-                oldest.task.abort();
-                pending.pop_front();
+            match timeout_at(oldest.since + PATIENCE, proving.join_next()).await {
+                Ok(ended) => {
+                    if let Some(said) = ended.and_then(panicked) {
+                        return said;
+                    }
+                }
+                Err(_) => {
+                    oldest.task.abort();
+                    pending.pop_front();
+                }
             }
         }
-        let (us, heard, callers, known) =
-            (Arc::clone(&us), Arc::clone(&heard), callers.clone(), Arc::clone(&known));
         let is_heard = Arc::new(AtomicBool::new(false));
-        let hears = Arc::clone(&is_heard);
+        let proof = prove(stream, address, Arc::clone(&is_heard));
+        let (callers, known) = (callers.clone(), Arc::clone(&known));
         let task = proving.spawn(async move {
-            if let Some(caller) = prove(stream, address, &us, &heard, (&hears, &known)).await {
+            if let Some(caller) = proof.await {
                 let _ = callers.send(caller).await;
             }
             known.begun().remove(&address);
@@ -170,5 +212,25 @@ async fn prove(
         Ok(visitor) => Some(Caller::Visitor(visitor)),
         Err(HandshakeError::Nothing) => None,
         Err(reason) => Some(Caller::Unauthenticated { address, reason }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A caller whose proof panics: who waits for callers is told what the panic said.
+    #[tokio::test]
+    async fn a_panic_behind_the_door_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, callers) = mpsc::channel(WAITING);
+        let (mut keeper, known) = (JoinSet::new(), Arc::new(Known::default()));
+        let proves = |_, address: SocketAddr, _| async move { panic!("no proof from {}", address.ip()) };
+        keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
+        let mut door = Door { port: address.port(), callers, known, keeper };
+        let _caller = TcpStream::connect(address).await.unwrap();
+        let said = timeout(Duration::from_secs(10), door.next()).await.unwrap().unwrap_err();
+        assert_eq!(said, "no proof from 127.0.0.1");
     }
 }

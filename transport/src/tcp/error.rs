@@ -3,10 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::Peer;
+use crate::{MAX_CARD, Peer};
 
 /// A worker could not join.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum JoinError {
     /// The worker's own numbers make no sense.
     #[error(
@@ -25,6 +25,12 @@ pub enum JoinError {
     Address {
         /// What was given.
         address: String,
+    },
+    /// A card that is too long.
+    #[error("its card has {length} bytes; expected at most {MAX_CARD}")]
+    Card {
+        /// Its length.
+        length: usize,
     },
     /// Another program, or another job, listens there.
     #[error(
@@ -173,7 +179,15 @@ pub enum JoinError {
     /// The task that answers the port ended.
     #[error("the listening port was closed while workers were joining: the tokio runtime is shutting down")]
     DoorClosed,
+    /// A task of this worker's own network panicked.
+    #[error("its network panicked: {reason}; this is a bug in gleaner: please report it with this line")]
+    Panicked {
+        /// What the panic said.
+        reason: String,
+    },
 }
+
+crate::debug_as_sentence!(JoinError);
 
 impl JoinError {
     pub(super) fn lost(address: &str, source: io::Error) -> Self {

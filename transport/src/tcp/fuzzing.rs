@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use super::handshake::{self, Greeted, HandshakeError, Heard, Identity, Visitor};
-use super::wire::{self, Asked, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Place, Verdict};
+use super::wire::{self, Asked, Card, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Verdict};
 use crate::seal::{HEAD, KEY, Opener};
 use crate::{MAX_PAYLOAD, Message, Peer, Secret, Tag};
 
@@ -25,7 +26,7 @@ pub fn decode(bytes: &[u8]) {
             Verdict::Refused(sentence) if sentence.len() > wire::MAX_SENTENCE => bytes.to_vec(),
             verdict => verdict.encode(),
         }),
-        3 => again(bytes, Place::decode, Place::encode),
+        3 => again(bytes, Card::decode, Card::encode),
         4 => again(bytes, Outcome::decode, Outcome::encode),
         5 => again(bytes, Asked::decode, Asked::encode),
         6 => again(bytes, Cards::decode, Cards::encode),
@@ -112,13 +113,15 @@ pub fn claims_of_a_member() -> [u8; HELLO] {
 
 fn claims() -> Hello {
     let (version, purpose, timeout) = (wire::VERSION, wire::JOIN, 1000);
-    Hello { version, purpose, from: Peer(1), to: Peer(0), workers: 4, port: 9, is_plain: false, timeout }
+    let (from, to) = (Peer(1), Peer(0));
+    Hello { version, purpose, from, to, workers: 4, port: 9, epoch: 0, is_plain: false, timeout }
 }
 
 fn identity(peer: u32) -> Identity {
     let secret = Secret::from_hex(&"2a".repeat(32)).expect("a secret");
     let (workers, timeout) = (4, Duration::from_secs(1));
-    Identity { peer: Peer(peer), workers, key: secret.key_of("17"), is_plain: false, timeout }
+    let (peer, key, card) = (Peer(peer), secret.key_of("17"), Bytes::new());
+    Identity { peer, workers, epoch: 0, card, key, is_plain: false, timeout }
 }
 
 /// Two ends of a connection without a network.
@@ -160,7 +163,7 @@ async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     let caller = async {
         if rest.first().is_some_and(|flag| flag % 2 == 0) {
             // Proves it, whatever it claims.
-            drop(handshake::speak(there, &key, &claims).await);
+            drop(handshake::speak(there, &key, &claims, &[]).await);
             return;
         }
         let noise = handshake::dialler(&key).and_then(|mut noise| handshake::hello(&mut noise, &claims));
@@ -182,12 +185,12 @@ async fn member_calls(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
 async fn unauthenticated_answers(here: TcpStream, mut there: TcpStream, bytes: &[u8]) {
     there.write_all(bytes).await.expect("room for a short text");
     there.shutdown().await.expect("an end");
-    let spoken = handshake::speak(here, &identity(1).key, &claims()).await;
+    let spoken = handshake::speak(here, &identity(1).key, &claims(), &[]).await;
     spoken.expect_err("an unauthenticated peer has no verdict");
 }
 
 async fn member_answers(here: TcpStream, there: TcpStream, bytes: &[u8]) {
-    let dialler = async { drop(handshake::speak(here, &identity(1).key, &claims()).await) };
+    let dialler = async { drop(handshake::speak(here, &identity(1).key, &claims(), &[]).await) };
     let acceptor = async {
         if let (_, Ok(mut visitor)) = accept(there).await {
             // A verdict that nobody of this version would tell.

@@ -7,15 +7,19 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use snow::{Builder, HandshakeState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::rendezvous::read_frame;
 use super::stream::Stream;
-use super::wire::{CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict};
-use crate::Peer;
+use super::wire::{
+    CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict, frame,
+};
 use crate::secret::JobKey;
+use crate::{MAX_CARD, Peer};
 
 /// The handshake of two that share a key and have none of their own (noiseprotocol.org, revision 34, §9).
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
@@ -31,6 +35,9 @@ const PROOF: &[u8] = b"gleaner proof";
 pub(super) struct Identity {
     pub(super) peer: Peer,
     pub(super) workers: u32,
+    /// Of the membership.
+    pub(super) epoch: u16,
+    pub(super) card: Bytes,
     pub(super) key: JobKey,
     /// Whether links are not sealed.
     pub(super) is_plain: bool,
@@ -132,12 +139,12 @@ pub(super) async fn greet(
     purpose: u32,
     port: u16,
 ) -> Result<(Verdict, Stream), HandshakeError> {
-    let Identity { peer, workers, is_plain, .. } = *us;
-    let hello =
-        Hello { version: VERSION, purpose, from: peer, to, workers, port, is_plain, timeout: us.millis() };
+    let Identity { peer: from, workers, epoch, is_plain, .. } = *us;
+    let (version, timeout) = (VERSION, us.millis());
+    let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, timeout };
     let slow = |_| HandshakeError::Slow(us.timeout);
     let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
-    let proven = timeout_at(deadline, prove(socket, &us.key, &hello)).await.map_err(slow)??;
+    let proven = timeout_at(deadline, prove(socket, &us.key, &hello, &us.card)).await.map_err(slow)??;
     if purpose == JOIN {
         deadline = deadline.max(Instant::now() + us.timeout / 2 + 2 * begun.elapsed());
     }
@@ -162,15 +169,17 @@ pub(super) async fn speak(
     socket: TcpStream,
     key: &JobKey,
     claims: &Hello,
+    card: &[u8],
 ) -> Result<(Verdict, Stream), HandshakeError> {
-    judged(prove(socket, key, claims).await?, claims).await
+    judged(prove(socket, key, claims, card).await?, claims).await
 }
 
-/// Up to the proof. Says who answers.
+/// Up to the proof, and the card of who wants to join. Says who answers.
 async fn prove(
     mut socket: TcpStream,
     key: &JobKey,
     claims: &Hello,
+    card: &[u8],
 ) -> Result<(Peer, Stream), HandshakeError> {
     let mut noise = dialler(key)?;
     let said = hello(&mut noise, claims)?;
@@ -183,6 +192,9 @@ async fn prove(
     let from = Challenge::decode(&answered)?.from;
     let mut stream = sealed(socket, noise, true);
     stream.write_all(PROOF).await.map_err(ended(HandshakeError::Cut))?;
+    if claims.purpose == JOIN {
+        stream.write_all(&frame(card)).await.map_err(ended(HandshakeError::Cut))?;
+    }
     stream.flush().await.map_err(ended(HandshakeError::Cut))?;
     Ok((from, stream))
 }
@@ -200,7 +212,7 @@ async fn judged(
     if from != claims.to && !matches!(verdict, Verdict::Refused(_)) {
         return Err(HandshakeError::Other { found: from });
     }
-    stream.settle(!claims.is_plain);
+    stream.finish_handshake(!claims.is_plain);
     Ok((verdict, stream))
 }
 
@@ -237,6 +249,8 @@ pub(super) struct Visitor {
     pub(super) stream: Stream,
     pub(super) address: SocketAddr,
     pub(super) hello: Hello,
+    /// What it brought, if it wants to join.
+    pub(super) card: Bytes,
     /// From the challenge to the proof.
     pub(super) round_trip: Duration,
 }
@@ -307,7 +321,14 @@ pub(super) async fn challenge(
     if proof != PROOF {
         return Err(HandshakeError::Impostor);
     }
-    Ok(Visitor { stream, address, hello, round_trip: asked.elapsed() })
+    let round_trip = asked.elapsed();
+    // Other versions may bring none, and are told that they are others.
+    let card = if hello.purpose == JOIN && hello.version == VERSION {
+        read_frame(&mut stream, MAX_CARD).await.map_err(ended(HandshakeError::Cut))?.into()
+    } else {
+        Bytes::new()
+    };
+    Ok(Visitor { stream, address, hello, card, round_trip })
 }
 
 impl Visitor {
@@ -318,7 +339,7 @@ impl Visitor {
             self.stream.flush().await
         };
         timeout(us.timeout, answer).await??;
-        self.stream.settle(!us.is_plain);
+        self.stream.finish_handshake(!us.is_plain);
         Ok(())
     }
 
@@ -348,6 +369,12 @@ impl Visitor {
                 "{from} at {address} was started for {workers} workers and {us_peer} for {}: start every worker \
                  with the same number",
                 us.workers
+            ))
+        } else if self.hello.epoch != us.epoch {
+            Some(format!(
+                "{from} at {address} belongs to membership epoch {} of the job and {us_peer} to epoch {}: it was started before \
+                 or after the set of workers changed; end it, or start all workers anew",
+                self.hello.epoch, us.epoch
             ))
         } else if self.hello.is_plain != us.is_plain {
             let (plain, other) = if us.is_plain { (us_peer, *from) } else { (*from, us_peer) };

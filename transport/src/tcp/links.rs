@@ -174,7 +174,7 @@ impl Links {
     }
 
     /// The caller took it: what was offered is the link, and ends our own dialling.
-    pub(super) fn settle(&self, peer: Peer) {
+    pub(super) fn confirm(&self, peer: Peer) {
         let slot = &mut self.slots()[peer.0 as usize];
         (slot.dial, slot.taken) = (Dial::Idle, Taken::Yes);
     }
@@ -204,7 +204,7 @@ mod tests {
         assert!(one.offer(TWO).is_none(), "rank 1 takes its own connection");
         let called = two.offer(ONE).unwrap();
         assert_eq!(two.turn(ONE, from_two, Dial::Knocking), Turn::Wait);
-        two.settle(ONE);
+        two.confirm(ONE);
         assert_eq!(two.turn(ONE, from_two, Dial::Knocking), Turn::Done);
         let dialled = one.welcomed(TWO, from_one).unwrap();
         assert!(one.want(TWO).is_none() && two.want(ONE).is_none());
@@ -218,7 +218,7 @@ mod tests {
         let dialling = one.want(TWO).unwrap();
         assert_eq!(one.turn(TWO, dialling, Dial::Knocking), Turn::Go);
         let _hold = one.offer(TWO).unwrap();
-        one.settle(TWO);
+        one.confirm(TWO);
         assert_eq!(one.turn(TWO, dialling, Dial::Speaking), Turn::Done);
         assert!(one.offer(TWO).is_none(), "one link at a time");
     }
@@ -230,7 +230,7 @@ mod tests {
         let first = two.want(ONE).unwrap();
         assert_eq!(two.turn(ONE, first, Dial::Speaking), Turn::Go);
         let hold = two.offer(ONE).unwrap();
-        two.settle(ONE);
+        two.confirm(ONE);
         drop(hold);
         two.knock(ONE, first);
         assert_eq!(two.turn(ONE, first, Dial::Knocking), Turn::Done);

@@ -7,9 +7,10 @@
 //! rank 0 tells everyone so. The connections to rank 0 stay as the links to it; all others are made when they are
 //! first needed, by whichever side needs them. That side asks rank 0 where its peer listens, for all peers that it
 //! needs at the moment, over a connection of its own with the purpose to ask: after the welcome it sends a header and
-//! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, at most 1 KiB, and bytes),
-//! in that order. A card is made by rank 0: its first byte says whether the peer is on rank 0's host (0) or
-//! elsewhere (1), then there are its IPv6 or mapped IPv4 address, and its port u16.
+//! their numbers (u32 each, at most 512), and is sent a header and their cards (u16 length, and bytes),
+//! in that order. A card begins with what rank 0 knows: its first byte says whether the peer is on rank 0's host (0) or
+//! elsewhere (1), then there are its IPv6 or mapped IPv4 address, and its port u16. Behind them are the bytes, at most 1 KiB, that
+//! the peer brought.
 //!
 //! # The handshake
 //!
@@ -20,14 +21,15 @@
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u32 ‖ plain u32 ‖ time-out in ms u32` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u32 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
+//! | D → A | card | only to join: a record of a header and the bytes of D's card |
 //! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
-//! workers, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
+//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
 //! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
 //! that those who say nothing hold nobody up.
 //!
@@ -50,14 +52,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::sync::mpsc;
 
 mod cards;
 mod cause;
 mod door;
 mod error;
+mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
@@ -71,11 +74,15 @@ pub mod wire;
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{Peer, Secret};
+use crate::{MAX_CARD, Peer, Secret};
 use cause::is_scarce;
 use door::Door;
+use events::Events;
 use handshake::Identity;
 use rendezvous::Met;
+
+/// The worker at the rendezvous address, which keeps all cards.
+const HOST: Peer = Peer(0);
 
 /// Connections that may wait for this process to look at them, as far as the system lets so many.
 const BACKLOG: i32 = 1024;
@@ -87,6 +94,11 @@ pub struct TcpConfig {
     pub peer: Peer,
     /// How many workers the job has.
     pub workers: u32,
+    /// How often the set of workers has changed; the same at all workers that meet.
+    pub epoch: u16,
+    /// What the others are [shown](crate::Network::poll_card) of this worker, besides where it listens: at most
+    /// [`MAX_CARD`](crate::MAX_CARD) bytes, for what is built on this network.
+    pub card: Bytes,
     /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
     /// `localhost`, all workers listen there only; otherwise each listens at the address by which others reach it, as far as
     /// it knows that, and else on all interfaces.
@@ -110,20 +122,32 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
     }
+    let length = config.card.len();
+    if length > MAX_CARD {
+        return Err(JoinError::Card { length });
+    }
     let (_, port) = split(&config.rendezvous)?;
     let key = config.secret.key_of(&config.job);
     config.secret.wipe();
-    let us = Identity { peer, workers, key, is_plain: config.is_plain, timeout: config.timeout };
-    let (sender, events) = mpsc::unbounded_channel();
-    let met: Met = if peer == Peer(0) {
+    let us = Identity {
+        peer,
+        workers,
+        epoch: config.epoch,
+        card: std::mem::take(&mut config.card),
+        key,
+        is_plain: config.is_plain,
+        timeout: config.timeout,
+    };
+    let events = Events::default();
+    let met: Met = if peer == HOST {
         let listener = bind(&mut config, None, port).await?;
         let failed = |source| JoinError::Bind { address: config.rendezvous.clone(), source };
         let door = Door::open(listener, us.clone()).map_err(failed)?;
-        rendezvous::host(&config, &us, door, &sender).await?
+        rendezvous::host(&config, &us, door, &events).await?
     } else {
         rendezvous::guest(&mut config, &us).await?
     };
-    Ok(TcpNetwork::start(us, config.timeout, met, (sender, events)))
+    Ok(TcpNetwork::start(us, config.timeout, met, events))
 }
 
 /// Host and port of a rendezvous address; the brackets around an IPv6 address are not part of it.

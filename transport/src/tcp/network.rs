@@ -1,28 +1,34 @@
 //! A worker's place in a job over TCP, once all have found each other.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::cards;
-use super::cause::Cause;
+use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
-use super::handshake::{HandshakeError, Identity, Visitor, greet};
+use super::events::Events;
+use super::handshake::{Identity, Visitor, greet};
 use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
 use super::stream::{Stream, prepare};
-use super::wire::{ASK, LINK, MAX_ASKED, TAKEN, Verdict};
+use super::wire::{ASK, LINK, TAKEN, Verdict};
 use crate::{Counters, LinkEvent, Network, OpenError, Peer};
+
+mod asking;
+
+use asking::{Places, Want};
 
 /// Times that a dialler which was closed without an answer tries again before it says so.
 const ATTEMPTS: u32 = 3;
@@ -33,7 +39,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 #[derive(Debug)]
 pub struct TcpNetwork {
     inner: Arc<Inner>,
-    events: mpsc::UnboundedReceiver<LinkEvent>,
 }
 
 #[derive(Debug)]
@@ -47,55 +52,40 @@ struct Inner {
     links: Arc<Links>,
     counters: Arc<Counters>,
     runtime: Handle,
-    /// None once the network is closed.
-    open: Mutex<Option<Open>>,
-}
-
-/// Where peers listen, and who wants to know.
-#[derive(Debug)]
-struct Places {
-    known: Vec<Option<SocketAddr>>,
-    /// Each with the number of its dialling.
-    wanted: Vec<(Peer, u64)>,
-    /// Whether a task asks for them.
-    is_asking: bool,
-}
-
-/// What ends with the network.
-#[derive(Debug)]
-struct Open {
-    events: mpsc::UnboundedSender<LinkEvent>,
-    tasks: JoinSet<()>,
+    /// The tasks, which end with the network. None once it is closed.
+    open: Mutex<Option<JoinSet<()>>>,
+    events: Events,
 }
 
 impl TcpNetwork {
     /// Begins to accept, and tells of the links that the rendezvous left.
-    pub(super) fn start(
-        us: Identity,
-        timeout: Duration,
-        met: Met,
-        (sender, events): (mpsc::UnboundedSender<LinkEvent>, mpsc::UnboundedReceiver<LinkEvent>),
-    ) -> Self {
-        let Met { door, places, cards, streams } = met;
-        let places = Mutex::new(Places { known: places, wanted: Vec::new(), is_asking: false });
+    pub(super) fn start(us: Identity, timeout: Duration, met: Met, events: Events) -> Self {
+        let Met { door, known, cards, streams } = met;
         let inner = Arc::new(Inner {
             links: Links::new(us.peer, us.workers),
             us,
             timeout,
-            places,
+            places: Places::new(known),
             cards,
             counters: Arc::default(),
             runtime: Handle::current(),
-            open: Mutex::new(Some(Open { events: sender, tasks: JoinSet::new() })),
+            open: Mutex::new(Some(JoinSet::new())),
+            events,
         });
         for (peer, stream) in streams {
             if let Some(hold) = inner.links.offer(peer) {
-                inner.links.settle(peer);
+                inner.links.confirm(peer);
                 inner.up(peer, stream, hold);
             }
         }
         inner.spawn(answer(Arc::clone(&inner), door));
-        TcpNetwork { inner, events }
+        TcpNetwork { inner }
+    }
+
+    /// Has something done as if it belonged to the network.
+    #[cfg(test)]
+    pub(super) fn run(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.spawn(task);
     }
 }
 
@@ -106,6 +96,10 @@ impl Network for TcpNetwork {
 
     fn workers(&self) -> u32 {
         self.inner.us.workers
+    }
+
+    fn epoch(&self) -> u16 {
+        self.inner.us.epoch
     }
 
     fn open(&mut self, peer: Peer) {
@@ -119,8 +113,23 @@ impl Network for TcpNetwork {
         }
     }
 
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        self.inner.poll_card(peer, context)
+    }
+
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        self.events.poll_recv(context)
+        if let Poll::Ready(event) = self.inner.events.poll(context) {
+            return Poll::Ready(Some(event));
+        }
+        // One task is always there, so that this is polled again when the next ends.
+        while let Some(tasks) = &mut *self.inner.lock()
+            && let Poll::Ready(Some(ended)) = tasks.poll_join_next(context)
+        {
+            if let Some(reason) = panicked(ended) {
+                return Poll::Ready(Some(LinkEvent::Panicked { reason }));
+            }
+        }
+        Poll::Pending
     }
 
     fn counters(&self) -> Arc<Counters> {
@@ -137,25 +146,19 @@ impl Drop for TcpNetwork {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+    fn lock(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(open) = &mut *self.lock() {
-            while open.tasks.try_join_next().is_some() {}
-            open.tasks.spawn_on(task, &self.runtime);
+        if let Some(tasks) = &mut *self.lock() {
+            tasks.spawn_on(task, &self.runtime);
         }
     }
 
     fn tell(&self, event: LinkEvent) {
-        let events = self.lock().as_ref().map(|open| open.events.clone());
-        if let Some(events) = events {
-            let _ = events.send(event);
+        if self.lock().is_some() {
+            self.events.tell(event);
         }
     }
 
@@ -169,20 +172,10 @@ impl Inner {
 
     fn open(self: &Arc<Self>, peer: Peer) {
         let Some(dialling) = self.links.want(peer) else { return };
-        let known = {
-            let mut places = self.places();
-            let known = places.known[peer.0 as usize];
-            if known.is_none() {
-                places.wanted.push((peer, dialling));
-                if std::mem::replace(&mut places.is_asking, true) {
-                    return;
-                }
-            }
-            known
-        };
+        let known = self.places().known[peer.0 as usize].at;
         match known {
             Some(at) => self.spawn(dial(Arc::clone(self), peer, dialling, at)),
-            None => self.spawn(ask(Arc::clone(self))),
+            None => self.want(Want::Dial(peer, dialling)),
         }
     }
 
@@ -330,70 +323,12 @@ async fn dial(inner: Arc<Inner>, peer: Peer, dialling: u64, at: SocketAddr) {
     }
 }
 
-/// The task that asks where peers listen, for as long as some are wanted, and has them dialled.
-async fn ask(inner: Arc<Inner>) {
-    let Some(zero) = inner.places().known[0] else { return };
-    loop {
-        let wanted: Vec<_> = {
-            let mut places = inner.places();
-            let count = places.wanted.len().min(MAX_ASKED);
-            places.is_asking = count > 0;
-            places.wanted.drain(..count).collect()
-        };
-        if wanted.is_empty() {
-            return;
-        }
-        let peers: Vec<_> = wanted.iter().map(|(peer, _)| *peer).collect();
-        let (mut attempts, (deadline, scarce)) = (0, deadlines(inner.timeout));
-        let found = loop {
-            attempts += 1;
-            match cards::ask(&inner.us, zero, &peers).await {
-                Err(HandshakeError::Connect(error))
-                    if match Cause::of(&error) {
-                        Cause::Gone => false,
-                        Cause::Here => Instant::now() < scarce,
-                        Cause::Passes => Instant::now() < deadline,
-                    } =>
-                {
-                    sleep(PAUSE.1).await;
-                }
-                Err(error) if error.passes() && attempts < ATTEMPTS => sleep(PAUSE.1).await,
-                found => break found,
-            }
-        };
-        match found {
-            Ok(found) => {
-                for ((peer, dialling), at) in wanted.into_iter().zip(found) {
-                    inner.places().known[peer.0 as usize] = Some(at);
-                    inner.spawn(dial(Arc::clone(&inner), peer, dialling, at));
-                }
-            }
-            Err(error) => {
-                let lack = match &error {
-                    HandshakeError::Connect(error) if Cause::of(error) == Cause::Here => Some(error),
-                    _ => None,
-                };
-                for (peer, dialling) in wanted {
-                    if inner.links.rest(peer, dialling) {
-                        let address = zero.to_string();
-                        let error = match lack.map(|lack| io::Error::new(lack.kind(), lack.to_string())) {
-                            Some(source) => OpenError::Local { peer, address, source },
-                            None => OpenError::NoCard { peer, address, reason: error.to_string() },
-                        };
-                        inner.tell(LinkEvent::Failed { peer, error });
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// The task that offers one caller a link.
 async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
     let peer = visitor.hello.from;
     let taken = visitor.welcome(&inner.us).await;
     if let Ok(true) = taken {
-        inner.links.settle(peer);
+        inner.links.confirm(peer);
         return inner.up(peer, visitor.stream, hold);
     }
     if inner.links.withdraw(hold) {
@@ -414,10 +349,15 @@ async fn show(inner: Arc<Inner>, visitor: Visitor) {
 
 /// The task that answers the door.
 async fn answer(inner: Arc<Inner>, mut door: Door) {
-    while let Some(caller) = door.callers.recv().await {
-        match caller {
-            Caller::Visitor(visitor) => inner.receive(visitor).await,
-            Caller::Unauthenticated { address, reason } => inner.refuse(address, reason.to_string()),
+    loop {
+        match door.next().await {
+            Ok(Caller::Visitor(visitor)) => inner.receive(visitor).await,
+            Ok(Caller::Unauthenticated { address, reason }) => inner.refuse(address, reason.to_string()),
+            Err(reason) => {
+                inner.tell(LinkEvent::Panicked { reason });
+                // The network's owner ends it.
+                return pending().await;
+            }
         }
     }
 }

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::cards::{neighbours, place, seen};
-use super::cause::Cause;
+use super::cards::{Known, neighbours, place};
+use super::cause::{self, Cause, panicked};
 use super::door::{Caller, Door};
 use super::error::{JoinError, listed};
+use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::stream::{Stream, prepare};
-use super::wire::{Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
+use super::wire::{Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
 use super::{TcpConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
@@ -43,9 +44,8 @@ type Told = Result<Vec<Vec<u8>>, String>;
 /// What a rendezvous leaves behind.
 pub(super) struct Met {
     pub(super) door: Door,
-    /// Where each peer listens, by number, as far as it is known: at rank 0 all, and elsewhere rank 0, where it was
-    /// dialled, and the next few.
-    pub(super) places: Vec<Option<SocketAddr>>,
+    /// What is known of each peer, by number: at rank 0 all, and elsewhere where rank 0 was dialled, and the next few.
+    pub(super) known: Vec<Known>,
     /// At rank 0 the cards of all, by number.
     pub(super) cards: Vec<Vec<u8>>,
     /// The connections that are links from here on.
@@ -63,13 +63,15 @@ enum Waited {
 /// Peer 0 and those that have come so far.
 struct Party<'a> {
     us: &'a Identity,
-    came: BTreeMap<Peer, (SocketAddr, Place)>,
+    came: BTreeMap<Peer, (SocketAddr, Card)>,
     /// One task for each who came. It waits with the guest for the outcome, and writes it.
     waiting: JoinSet<Waited>,
     outcome: watch::Sender<Option<Arc<Told>>>,
     /// How many were turned away, and the last of them: it may have been one who is missed.
     turned_away: u32,
     last_turned_away: String,
+    /// What the panic said that ended one of the tasks.
+    panicked: Option<String>,
 }
 
 /// Peer 0's part.
@@ -77,7 +79,7 @@ pub(super) async fn host(
     config: &TcpConfig,
     us: &Identity,
     mut door: Door,
-    events: &mpsc::UnboundedSender<LinkEvent>,
+    events: &Events,
 ) -> Result<Met, JoinError> {
     let mut party = Party {
         us,
@@ -86,6 +88,7 @@ pub(super) async fn host(
         outcome: watch::Sender::new(None),
         turned_away: 0,
         last_turned_away: String::new(),
+        panicked: None,
     };
     let gathered = tokio::select! {
         gathered = party.gather(&mut door, events) => Some(gathered),
@@ -95,8 +98,9 @@ pub(super) async fn host(
         Some(gathered) => gathered,
         None => Err(party.missing(config, &mut door).await),
     };
-    let card = |(_, place): &(SocketAddr, Place)| place.encode();
-    let cards: Vec<_> = std::iter::once(Vec::new()).chain(party.came.values().map(card)).collect();
+    let own = Card { place: Place::BesidePeerZero(door.port), bytes: us.card.clone() };
+    let cards = party.came.values().map(|(_, card)| card.encode());
+    let cards: Vec<_> = std::iter::once(own.encode()).chain(cards).collect();
     let told = gathered.as_ref().map(|()| cards.clone()).map_err(ToString::to_string);
     let (streams, is_heard) = party.tell(told, &mut door).await;
     if let Err(JoinError::Missing { is_alone, hint, .. }) = &mut gathered
@@ -108,33 +112,33 @@ pub(super) async fn host(
             hint.push_str("; and nobody who had come answers any more, so rank 0 was cut off");
         }
     }
+    if let Some(reason) = party.panicked.take() {
+        gathered = gathered.and(Err(JoinError::Panicked { reason }));
+    }
     gathered?;
-    let seen = |(address, place): &(SocketAddr, Place)| Some(seen(*place, address.ip()));
-    let places = std::iter::once(None).chain(party.came.values().map(seen)).collect();
-    Ok(Met { door, places, cards, streams })
+    let came = party.came.into_values().map(|(address, card)| Known::new(card, address.ip()));
+    let own = Known { card: Some(us.card.clone()), ..Known::default() };
+    let known = std::iter::once(own).chain(came).collect();
+    Ok(Met { door, known, cards, streams })
 }
 
 impl Party<'_> {
     /// Lets guests in until all have come. A guest that leaves or does not fit ends it: the job was started wrongly.
-    async fn gather(
-        &mut self,
-        door: &mut Door,
-        events: &mpsc::UnboundedSender<LinkEvent>,
-    ) -> Result<(), JoinError> {
+    async fn gather(&mut self, door: &mut Door, events: &Events) -> Result<(), JoinError> {
         while (self.came.len() as u32) < self.us.workers - 1 {
             tokio::select! {
-                caller = door.callers.recv() => match caller {
-                    Some(Caller::Visitor(visitor)) => self.admit(visitor).await?,
-                    Some(Caller::Unauthenticated { address, reason }) => {
+                caller = door.next() => match caller {
+                    Ok(Caller::Visitor(visitor)) => self.admit(visitor).await?,
+                    Ok(Caller::Unauthenticated { address, reason }) => {
                         let (address, reason) = (address.to_string(), reason.to_string());
                         self.turned_away += 1;
                         self.last_turned_away = format!("{address}: {reason}");
                         // Nobody reads these before all have come.
                         if self.turned_away <= TOLD {
-                            let _ = events.send(LinkEvent::Refused { address, reason });
+                            events.tell(LinkEvent::Refused { address, reason });
                         }
                     }
-                    None => return Err(JoinError::DoorClosed),
+                    Err(reason) => return Err(JoinError::Panicked { reason }),
                 },
                 Some(waited) = self.waiting.join_next() => {
                     if let Ok(Waited::Left(peer)) = waited {
@@ -146,6 +150,9 @@ impl Party<'_> {
                             workers: self.us.workers,
                         });
                     }
+                    if let Some(reason) = panicked(waited) {
+                        return Err(JoinError::Panicked { reason });
+                    }
                 }
             }
         }
@@ -155,7 +162,7 @@ impl Party<'_> {
     async fn admit(&mut self, mut visitor: Visitor) -> Result<(), JoinError> {
         let peer = visitor.hello.from;
         let address = visitor.address;
-        let twice = |(first, _): &(SocketAddr, Place)| {
+        let twice = |(first, _): &(SocketAddr, Card)| {
             format!(
                 "two workers were started as {peer}, at {first} and at {address}: give every worker its own number"
             )
@@ -171,7 +178,8 @@ impl Party<'_> {
         }
         // If it left since its proof, the task that waits with it notices.
         let _ = visitor.answer(self.us, &Verdict::Welcome).await;
-        self.came.insert(peer, (address, place(&visitor)));
+        let card = Card { place: place(&visitor), bytes: std::mem::take(&mut visitor.card) };
+        self.came.insert(peer, (address, card));
         self.waiting.spawn(wait(peer, visitor.stream, self.outcome.subscribe()));
         Ok(())
     }
@@ -221,19 +229,21 @@ impl Party<'_> {
         let failed = told.as_ref().err().cloned();
         self.outcome.send_replace(Some(Arc::new(told)));
         let (mut streams, mut is_heard) = (Vec::new(), false);
+        let Self { waiting, panicked, .. } = self;
         let told = async {
-            while let Some(waited) = self.waiting.join_next().await {
+            while let Some(waited) = waiting.join_next().await {
                 match waited {
                     Ok(Waited::Told(peer, stream)) => streams.push((peer, stream)),
                     Ok(Waited::Left(_) | Waited::Dismissed(true)) => is_heard = true,
-                    Ok(Waited::Dismissed(false)) | Err(_) => {}
+                    Ok(Waited::Dismissed(false)) => {}
+                    ended => *panicked = panicked.take().or_else(|| cause::panicked(ended)),
                 }
             }
         };
         // A guest that cannot be told in time finds its connection closed.
         let _ = timeout(TELLING, told).await;
         if let Some(sentence) = failed {
-            while let Ok(caller) = door.callers.try_recv() {
+            while let Some(caller) = door.come() {
                 if let Caller::Visitor(mut visitor) = caller {
                     let _ = visitor.answer(self.us, &Verdict::Refused(sentence.clone())).await;
                 }
@@ -247,11 +257,11 @@ impl Party<'_> {
 async fn next(door: &mut Door, until: Instant) -> Option<Caller> {
     const OFTEN: Duration = Duration::from_millis(20);
     while door.has_begun() && Instant::now() < until {
-        if let Ok(caller) = timeout(OFTEN, door.callers.recv()).await {
-            return caller;
+        if let Ok(caller) = timeout(OFTEN, door.next()).await {
+            return caller.ok();
         }
     }
-    door.callers.try_recv().ok()
+    door.come()
 }
 
 /// Waits with one guest for the outcome, and notices if it leaves first.
@@ -396,13 +406,14 @@ async fn hear(
         Outcome::Failed(sentence) => return Err(JoinError::Failed { sentence }),
         Outcome::Complete(Cards(cards)) => cards,
     };
-    let mut places = vec![None; us.workers as usize];
-    places[0] = Some(host);
+    let mut known: Vec<_> = (0..us.workers).map(|_| Known::default()).collect();
+    known[0].at = Some(host);
+    known[us.peer.0 as usize].card = Some(us.card.clone());
     for (peer, card) in neighbours(us.peer, us.workers).zip(&cards) {
-        let place = Place::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
-        places[peer.0 as usize] = Some(seen(place, host.ip()));
+        let card = Card::decode(card).map_err(|error| JoinError::lost(address, io::Error::other(error)))?;
+        known[peer.0 as usize] = Known::new(card, host.ip());
     }
-    Ok(Met { door, places, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
+    Ok(Met { door, known, cards: Vec::new(), streams: vec![(Peer(0), stream)] })
 }
 
 pub(super) async fn read_outcome(stream: &mut Stream) -> io::Result<Outcome> {

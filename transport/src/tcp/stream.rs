@@ -100,7 +100,7 @@ impl Stream {
     }
 
     /// The handshake is over: both sides have agreed whether what follows is sealed.
-    pub(super) fn settle(&mut self, is_sealed: bool) {
+    pub(super) fn finish_handshake(&mut self, is_sealed: bool) {
         match &mut self.seal {
             Some(seal) if is_sealed => seal.reads_ahead = true,
             _ => self.seal = None,

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::{MAX_PAYLOAD, Message, Peer, Tag};
+use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 
 /// What every hello starts with.
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
 /// Bytes of what a hello claims.
@@ -36,13 +36,11 @@ pub const LINK: u32 = 2;
 pub const ASK: u32 = 3;
 /// What a dialler says that was welcomed and takes the link.
 pub const TAKEN: [u8; 8] = *b"taken\0\0\0";
-/// The most bytes a card has.
-pub const MAX_CARD: usize = 1024;
 /// The most cards that are asked for at once: they fit in one payload.
 pub const MAX_ASKED: usize = 512;
 
 /// Bytes that are not what should stand there.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// There are too few or too many of them.
     #[error("expected {expected} bytes and found {found}")]
@@ -72,7 +70,9 @@ pub enum WireError {
     #[error("a message of {0} bytes is longer than the {MAX_PAYLOAD} bytes it may have")]
     TooLong(u32),
     /// A card that is longer than any may be, or ends early.
-    #[error("a card of {0} bytes is longer than the {MAX_CARD} bytes it may have, or than what came")]
+    #[error(
+        "a card of {0} bytes has not the {PLACE} to {MOST} bytes it may have, or is longer than what came"
+    )]
     Card(u16),
     /// A refusal with more to say than it may.
     #[error("a sentence of {0} bytes is longer than the {MAX_SENTENCE} bytes it may have")]
@@ -81,6 +81,8 @@ pub enum WireError {
     #[error("{0} is no kind of verdict, outcome or address that this version knows")]
     Kind(u32),
 }
+
+crate::debug_as_sentence!(WireError);
 
 fn expect(bytes: &[u8], expected: usize) -> Result<(), WireError> {
     if bytes.len() == expected { Ok(()) } else { Err(WireError::Length { expected, found: bytes.len() }) }
@@ -101,6 +103,8 @@ pub struct Hello {
     pub workers: u32,
     /// The port at which it listens itself.
     pub port: u16,
+    /// In which epoch of the membership it is.
+    pub epoch: u16,
     /// Whether it was told not to seal links.
     pub is_plain: bool,
     /// After how many milliseconds without a sign of life it counts a peer as dead.
@@ -117,7 +121,8 @@ impl Hello {
         rest.put_u32_le(self.from.0);
         rest.put_u32_le(self.to.0);
         rest.put_u32_le(self.workers);
-        rest.put_u32_le(u32::from(self.port));
+        rest.put_u16_le(self.port);
+        rest.put_u16_le(self.epoch);
         rest.put_u32_le(u32::from(self.is_plain));
         rest.put_u32_le(self.timeout);
         bytes
@@ -133,7 +138,8 @@ impl Hello {
             from: Peer(rest.get_u32_le()),
             to: Peer(rest.get_u32_le()),
             workers: rest.get_u32_le(),
-            port: (rest.get_u32_le() & 0xffff) as u16,
+            port: rest.get_u16_le(),
+            epoch: rest.get_u16_le(),
             is_plain: rest.get_u32_le() != 0,
             timeout: rest.get_u32_le(),
         })
@@ -292,6 +298,9 @@ pub enum Place {
     At(SocketAddr),
 }
 
+/// The most bytes that a card has with its place.
+const MOST: usize = PLACE + MAX_CARD;
+
 /// Bytes of one place: its kind, an IPv6 (or mapped IPv4) address, a port.
 const PLACE: usize = 1 + 16 + 2;
 
@@ -318,6 +327,31 @@ impl Place {
             1 => Ok(Place::At(SocketAddr::new(IpAddr::V6(octets.into()).to_canonical(), port))),
             kind => Err(WireError::Kind(u32::from(kind))),
         }
+    }
+}
+
+/// Where a peer listens, and what it brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Where it listens.
+    pub place: Place,
+    /// What its own card says, which is not looked into.
+    pub bytes: Bytes,
+}
+
+impl Card {
+    /// Writes it.
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.place.encode(), &self.bytes[..]].concat()
+    }
+
+    /// Reads it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let Some((place, own)) = bytes.split_at_checked(PLACE).filter(|(_, own)| own.len() <= MAX_CARD)
+        else {
+            return Err(WireError::Card(bytes.len().try_into().unwrap_or(u16::MAX)));
+        };
+        Ok(Card { place: Place::decode(place)?, bytes: Bytes::copy_from_slice(own) })
     }
 }
 
@@ -368,7 +402,7 @@ impl Asked {
     }
 }
 
-/// The cards that were asked for, in that order. A card says how its peer is reached; who passes it on does not read it.
+/// The cards that were asked for, in that order, as [`Card`] writes them; who passes them on does not read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cards(pub Vec<Vec<u8>>);
 
@@ -389,7 +423,7 @@ impl Cards {
         while !bytes.is_empty() {
             let short = WireError::Length { expected: 2, found: 1 };
             let length = bytes.try_get_u16_le().map_err(|_| short)?;
-            if usize::from(length) > MAX_CARD.min(bytes.len()) {
+            if usize::from(length) > MOST.min(bytes.len()) {
                 return Err(WireError::Card(length));
             }
             let (card, rest) = bytes.split_at(length.into());

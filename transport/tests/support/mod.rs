@@ -4,8 +4,15 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use bytes::Bytes;
 use gleaner_transport::tcp::{self, TcpConfig, TcpNetwork};
-use gleaner_transport::{Peer, Secret};
+use gleaner_transport::{MAX_CARD, Peer, Secret};
+
+/// What a worker brings: of every length, up to the longest.
+pub fn card(peer: u32) -> Bytes {
+    let length = [MAX_CARD, 0, 9, 100][peer as usize % 4];
+    Bytes::from(vec![peer as u8 + 1; length])
+}
 
 pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -16,6 +23,8 @@ pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig
         .map(|peer| TcpConfig {
             peer: Peer(peer),
             workers,
+            epoch: 7,
+            card: card(peer),
             rendezvous: rendezvous.clone(),
             secret: secret.clone(),
             job: "17".to_owned(),

@@ -1,7 +1,7 @@
 //! What can be wrong with bytes.
 
 /// Bytes that are not the slot that the schedule declared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// A message without the notes that the schedule declares.
     #[error("a message of {found} bytes; expected notes of {expected} bytes before its bags")]
@@ -114,6 +114,8 @@ pub enum DecodeError {
     #[error("{0} bytes follow after the end of the slot")]
     Trailing(usize),
 }
+
+crate::sentence::debug_as_sentence!(DecodeError);
 
 /// What is wrong with a body, wherever it stands.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use super::super::{Fault, Slots};
 use crate::{Block, Rank};
 
 /// Why a set of schedules is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// No schedule at all.
     #[error("there are schedules for no worker; expected one for each rank")]
@@ -107,3 +107,5 @@ pub enum CheckError {
         times: usize,
     },
 }
+
+crate::sentence::debug_as_sentence!(CheckError);

@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::super::rendezvous::read_frame;
-use super::super::wire::{ASK, Asked, Cards, Place, frame};
+use super::super::wire::{ASK, Asked, Card, Cards, Place, frame};
 use super::unauthenticated::met;
 use super::*;
-use crate::{MAX_PAYLOAD, Network, OpenError};
+use crate::{MAX_CARD, MAX_PAYLOAD, Network, OpenError};
 
 /// Passes on what is said to rank 0 and by it, and counts the bytes.
 async fn counted(zero: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
@@ -96,7 +96,7 @@ async fn cards_are_shown_to_those_who_ask() {
     assert_eq!(verdict, Verdict::Welcome);
     write(&mut stream, &frame(&Asked(vec![Peer(1), Peer(2), Peer(u32::MAX)]).encode())).await;
     let shown = Cards::decode(&read_frame(&mut stream, MAX_PAYLOAD).await.unwrap()).unwrap();
-    assert_eq!(shown, Cards(vec![Place::BesidePeerZero(9).encode()]));
+    assert_eq!(shown, Cards(vec![Card { place: Place::BesidePeerZero(9), bytes: card(1) }.encode()]));
 
     let (verdict, mut stream) = job.say(&Hello { purpose: ASK, ..job.hello(1) }).await.unwrap();
     assert_eq!(verdict, Verdict::Welcome);
@@ -107,6 +107,52 @@ async fn cards_are_shown_to_those_who_ask() {
         reason.starts_with("rank 1 asked where others listen and left: a message of 4000 bytes"),
         "{reason}"
     );
+}
+
+/// Each sees what the others brought, whether it was told at the rendezvous or asks for it.
+#[tokio::test]
+async fn every_worker_sees_the_cards_of_all() {
+    let job = Job::start(9, LONG).await;
+    let guests: Vec<_> = (1..9).map(|rank| tokio::spawn(join(job.config(rank)))).collect();
+    let mut networks = vec![job.zero.await.unwrap().unwrap()];
+    for guest in guests {
+        networks.push(guest.await.unwrap().unwrap());
+    }
+    for network in &mut networks {
+        for peer in (0..9).rev() {
+            let shown = std::future::poll_fn(|context| network.poll_card(Peer(peer), context)).await;
+            assert_eq!(shown.unwrap(), card(peer));
+        }
+    }
+    let length = MAX_CARD + 1;
+    let refused = join(TcpConfig { card: vec![0; length].into(), ..alone() }).await;
+    assert!(matches!(refused, Err(JoinError::Card { length: found }) if found == length), "{refused:?}");
+}
+
+fn alone() -> TcpConfig {
+    TcpConfig {
+        peer: Peer(0),
+        workers: 2,
+        epoch: 0,
+        card: Bytes::new(),
+        rendezvous: "127.0.0.1:0".into(),
+        secret: Secret::random().unwrap(),
+        job: ID.into(),
+        is_plain: false,
+        timeout: LONG,
+        listener: None,
+    }
+}
+
+/// Who joins and brings more than a card may have is turned away.
+#[tokio::test]
+async fn a_card_that_is_too_long_is_refused() {
+    let mut job = Job::start(2, Duration::from_secs(3)).await;
+    let socket = TcpStream::connect(job.address).await.unwrap();
+    let said = speak(socket, &job.key(), &job.hello(1), &[7; MAX_CARD + 1]).await;
+    assert!(matches!(said, Err(HandshakeError::Cut)), "{said:?}");
+    let failed = (&mut job.zero).await.unwrap().unwrap_err().to_string();
+    assert!(failed.contains("a message of 1025 bytes is longer than"), "{failed}");
 }
 
 /// The next four are known without it, the fifth is not.
@@ -128,6 +174,10 @@ async fn a_rank_zero_that_is_gone_is_told() {
             assert!(error.to_string().starts_with(&start), "{error}");
         }
         other => panic!("expected that no link comes about and found {other:?}"),
+    }
+    for peer in [Peer(0), Peer(6)] {
+        let shown = std::future::poll_fn(|context| one.poll_card(peer, context)).await;
+        assert!(matches!(shown, Err(OpenError::NoCard { .. })), "{shown:?}");
     }
     for near in 2..6 {
         one.open(Peer(near));

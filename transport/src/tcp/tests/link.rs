@@ -75,7 +75,7 @@ async fn nothing_of_a_sealed_message_is_seen_on_the_wire() {
     let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (mut reader, _) = listener.accept().await.unwrap();
     let mut stream = Stream::new(socket, &[1; 32], &[2; 32]);
-    stream.settle(true);
+    stream.finish_handshake(true);
     let message = framed(7, &[0x5a; 100], None);
     let mut seen = Vec::new();
     for _ in 0..2 {
@@ -246,7 +246,7 @@ async fn connected() -> (TcpLink, TcpStream) {
     let dialled = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let hold = Links::new(Peer(0), 2).offer(Peer(1)).unwrap();
     let mut stream = Stream::new(listener.accept().await.unwrap().0, &[0; 32], &[0; 32]);
-    stream.settle(false);
+    stream.finish_handshake(false);
     (TcpLink::new(Peer(1), stream, &Arc::default(), hold), dialled)
 }
 

@@ -10,6 +10,7 @@ mod wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -27,6 +28,14 @@ type Joined = Result<TcpNetwork, JoinError>;
 /// Longer than anything here takes, so that what comes at once is told from what comes in the end.
 const LONG: Duration = Duration::from_secs(60);
 
+/// The epoch of their memberships.
+const EPOCH: u16 = 300;
+
+/// What each of their workers brings.
+fn card(peer: u32) -> Bytes {
+    format!("the card of rank {peer}").into()
+}
+
 /// The id of the jobs here.
 const ID: &str = "17";
 
@@ -35,6 +44,7 @@ struct Job {
     address: SocketAddr,
     secret: Secret,
     workers: u32,
+    epoch: u16,
     timeout: Duration,
     is_plain: bool,
     zero: JoinHandle<Joined>,
@@ -53,6 +63,8 @@ impl Job {
         let config = TcpConfig {
             peer: Peer(0),
             workers,
+            epoch: EPOCH,
+            card: card(0),
             rendezvous: address.to_string(),
             secret: secret.clone(),
             job: ID.to_owned(),
@@ -60,7 +72,7 @@ impl Job {
             timeout,
             listener: Some(listener),
         };
-        Job { address, secret, workers, timeout, is_plain, zero: tokio::spawn(join(config)) }
+        Job { address, secret, workers, epoch: EPOCH, timeout, is_plain, zero: tokio::spawn(join(config)) }
     }
 
     /// What another worker of this job is told.
@@ -68,6 +80,8 @@ impl Job {
         TcpConfig {
             peer: Peer(peer),
             workers: self.workers,
+            epoch: self.epoch,
+            card: card(peer),
             rendezvous: self.address.to_string(),
             secret: self.secret.clone(),
             job: ID.to_owned(),
@@ -83,15 +97,16 @@ impl Job {
 
     /// What an honest worker would say to join.
     fn hello(&self, from: u32) -> Hello {
-        let (from, to, workers, is_plain) = (Peer(from), Peer(0), self.workers, self.is_plain);
+        let (from, to, workers, epoch, is_plain) =
+            (Peer(from), Peer(0), self.workers, self.epoch, self.is_plain);
         let timeout = self.timeout.as_millis() as u32;
-        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, is_plain, timeout }
+        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, epoch, is_plain, timeout }
     }
 
     /// Says that hello and what follows.
     async fn say(&self, hello: &Hello) -> Result<(Verdict, Stream), HandshakeError> {
         let socket = TcpStream::connect(self.address).await.unwrap();
-        speak(socket, &self.key(), hello).await
+        speak(socket, &self.key(), hello, &card(hello.from.0)).await
     }
 
     /// Says that hello, which is refused.

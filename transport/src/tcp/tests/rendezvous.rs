@@ -37,7 +37,7 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 5: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 6: install the same \
                     version of gleaner on every host";
     misfit(|hello| hello.version = 7, expected).await;
 }
@@ -47,6 +47,13 @@ async fn another_number_of_workers_is_told_to_both_sides() {
     let expected = "rank 2 at 127.0.0.1 was started for 4 workers and rank 0 for 3: start every worker with the \
                     same number";
     misfit(|hello| hello.workers = 4, expected).await;
+}
+
+#[tokio::test]
+async fn another_epoch_is_told_to_both_sides() {
+    let expected = "rank 2 at 127.0.0.1 belongs to membership epoch 301 of the job and rank 0 to epoch 300: it was started \
+                    before or after the set of workers changed; end it, or start all workers anew";
+    misfit(|hello| hello.epoch += 1, expected).await;
 }
 
 #[tokio::test]
@@ -271,10 +278,13 @@ async fn a_worker_that_leaves_is_named_at_once() {
 async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
-    let zero = Identity { peer: Peer(0), workers: 3, key: secret.key_of(ID), is_plain: false, timeout: LONG };
+    let (peer, key) = (Peer(0), secret.key_of(ID));
+    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain: false, timeout: LONG };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
+        epoch: 0,
+        card: card(1),
         rendezvous: listener.local_addr().unwrap().to_string(),
         secret,
         job: ID.to_owned(),
@@ -303,6 +313,8 @@ fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
     TcpConfig {
         peer: Peer(peer),
         workers: 2,
+        epoch: 0,
+        card: card(1),
         rendezvous,
         secret,
         job,
@@ -405,4 +417,29 @@ async fn workers_meet_on_an_interface() {
         up(&mut networks[1], 0).await;
         up(&mut networks[1], 2).await;
     }
+}
+
+/// A part of a network that panicked is told with what it said, whether its owner waits or comes later.
+#[tokio::test]
+async fn a_panic_in_a_task_of_the_network_is_told() {
+    let job = Job::start(2, LONG).await;
+    let one = tokio::spawn(join(job.config(1)));
+    let (mut zero, one) = (job.zero.await.unwrap().unwrap(), one.await.unwrap().unwrap());
+    assert!(matches!(conformance::event(&mut zero).await, Some(LinkEvent::Up(_))));
+    for waits in [true, false] {
+        zero.run(async move {
+            if waits {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            panic!("{} is not a link", 7)
+        });
+        if !waits {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        match timeout(LONG, conformance::event(&mut zero)).await {
+            Ok(Some(LinkEvent::Panicked { reason })) => assert_eq!(reason, "7 is not a link"),
+            other => panic!("expected the panic and found {other:?}"),
+        }
+    }
+    drop(one);
 }

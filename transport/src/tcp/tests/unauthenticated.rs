@@ -208,7 +208,7 @@ async fn who_answers_must_know_the_secret() {
         };
         let dialler = async {
             let socket = TcpStream::connect(address).await.unwrap();
-            speak(socket, &job.key(), &job.hello(1)).await
+            speak(socket, &job.key(), &job.hello(1), &card(1)).await
         };
         let (verdict, ()) = tokio::join!(dialler, impostor);
         assert!(matches!(verdict, Err(HandshakeError::Impostor)), "{verdict:?}");
@@ -223,11 +223,15 @@ async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
         (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and rank 0 for 2"),
         (
             Hello { purpose: LINK, version: 7, ..job.hello(1) },
-            "speaks protocol version 7 and rank 0 speaks version 5",
+            "speaks protocol version 7 and rank 0 speaks version 6",
         ),
         (
             Hello { purpose: LINK, timeout: 3000, ..job.hello(1) },
             "was started with a time-out of 3 s and rank 0 with 60 s: give every worker the same one",
+        ),
+        (
+            Hello { purpose: LINK, epoch: 299, ..job.hello(1) },
+            "rank 1 at 127.0.0.1 belongs to membership epoch 299 of the job and rank 0 to epoch 300",
         ),
         (Hello { purpose: LINK, ..job.hello(5) }, "ranks are numbered from 0 to 1"),
         (job.hello(1), "was it started twice?"),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use proptest::prelude::*;
 
 use super::super::wire::*;
-use crate::{MAX_PAYLOAD, Message, Peer, Tag};
+use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 
 proptest! {
     #[test]
@@ -55,12 +55,12 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(
-        numbers in proptest::array::uniform6(any::<u32>()), port in any::<u16>(), is_plain in any::<bool>(), bytes in any::<[u8; 32]>(),
+        numbers in proptest::array::uniform6(any::<u32>()), (port, epoch) in any::<(u16, u16)>(), is_plain in any::<bool>(), bytes in any::<[u8; 32]>(),
         length in 0..=MAX_PAYLOAD as u32, tag in any::<u64>(), sentence in ".{0,200}",
     ) {
         let [version, purpose, from, to, workers, timeout] = numbers;
         let (from, to) = (Peer(from), Peer(to));
-        let hello = Hello { version, purpose, from, to, workers, port, is_plain, timeout };
+        let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, timeout };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let challenge = Challenge { version, from };
         prop_assert_eq!(Challenge::decode(&challenge.encode()), Ok(challenge));
@@ -80,7 +80,9 @@ proptest! {
         }
         let asked = Asked(numbers.map(Peer).to_vec());
         prop_assert_eq!(Asked::decode(&asked.encode()), Ok(asked));
-        let cards = Cards(vec![there.encode(), vec![], bytes.repeat(MAX_CARD / 32)]);
+        let card = Card { place: there, bytes: bytes.repeat(MAX_CARD / 32).into() };
+        prop_assert_eq!(Card::decode(&card.encode()), Ok(card.clone()));
+        let cards = Cards(vec![there.encode(), vec![], card.encode()]);
         prop_assert_eq!(Cards::decode(&cards.encode()), Ok(cards));
     }
 }
@@ -90,8 +92,11 @@ fn too_many_and_too_long_cards_are_refused() {
     let asked = Asked(vec![Peer(1); MAX_ASKED + 1]).encode();
     assert!(matches!(Asked::decode(&asked), Err(WireError::Length { .. })));
     assert!(Asked::decode(&asked[4..]).is_ok());
-    let cards = Cards(vec![vec![0; MAX_CARD + 1]]).encode();
-    assert_eq!(Cards::decode(&cards), Err(WireError::Card(MAX_CARD as u16 + 1)));
+    let card = vec![0; MAX_CARD + 19 + 1];
+    assert_eq!(Card::decode(&card), Err(WireError::Card(card.len() as u16)));
+    assert_eq!(Card::decode(&card[..18]), Err(WireError::Card(18)));
+    assert!(Card::decode(&card[..MAX_CARD + 19]).is_ok());
+    assert_eq!(Cards::decode(&Cards(vec![card.clone()]).encode()), Err(WireError::Card(card.len() as u16)));
     assert_eq!(Cards::decode(&[9, 0, 1]), Err(WireError::Card(9)));
 }
 

@@ -1,0 +1,98 @@
+//! `Debug` of an error is its sentence: a `main` that returns one shows it by that.
+
+macro_rules! debug_as_sentence {
+    ($error:ty) => {
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+pub(crate) use debug_as_sentence;
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use crate::bag::{Coding, wire};
+    use crate::collectives::{MethodError, RoutineError};
+    use crate::laws::LawError;
+    use crate::merging::MergingError;
+    use crate::residual::{self, CorrectionError, VersionError};
+    use crate::schedule::{CheckError, ExecutionError, Fault};
+    use crate::select;
+    use crate::selectors::SelectorError;
+    use crate::{Rank, SparsityError};
+
+    /// One of each type.
+    fn errors() -> Vec<Box<dyn Error>> {
+        vec![
+            Box::new(SparsityError::Density(2.0)),
+            Box::new(LawError::Update { step: 3, rank: 1 }),
+            Box::new("exactly".parse::<Coding>().unwrap_err()),
+            Box::new(wire::DecodeError::Torn(7)),
+            Box::new(RoutineError::Disagree { rank: Rank(2) }),
+            Box::new(MethodError::NoWorkers),
+            Box::new(CorrectionError::Momentum(2.0)),
+            Box::new(residual::NonFinite { entry: 3, count: 1 }),
+            Box::new(VersionError::Ended(4)),
+            Box::new(MergingError::NoLayers),
+            Box::new(select::NonFinite { index: 4 }),
+            Box::new(select::UnknownSimd("sse".into())),
+            Box::new(Fault::Elsewhere),
+            Box::new(ExecutionError::Unexpected { from: Rank(1) }),
+            Box::new(CheckError::Nobody),
+            Box::new(SelectorError::Unknown { name: "most".into() }),
+        ]
+    }
+
+    #[test]
+    fn what_a_main_shows_of_an_error_is_its_sentence() {
+        for error in errors() {
+            let shown = format!("{error:?}");
+            assert_eq!(shown, error.to_string());
+            assert!(shown.split(' ').count() > 3, "{shown}");
+        }
+    }
+
+    /// An error of this room that others see has its line in the list above, and does not derive `Debug`.
+    #[test]
+    fn no_error_is_left_out() {
+        let (mut said, mut derived) = (0, Vec::new());
+        for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+            let text = fs::read_to_string(&path).unwrap();
+            said += text.lines().filter(|line| line.contains(concat!("debug_as_", "sentence!("))).count();
+            let mut derives = "";
+            for line in text.lines() {
+                if line.starts_with("#[derive(") {
+                    derives = line;
+                } else if line.starts_with("pub enum ") || line.starts_with("pub struct ") {
+                    if derives.contains("Debug") && derives.contains("thiserror::Error") {
+                        derived.push(format!("{}: {line}", path.display()));
+                    }
+                } else if line == "}" || line.is_empty() {
+                    derives = "";
+                }
+            }
+        }
+        assert!(derived.is_empty(), "expected debug_as_sentence for {derived:#?}");
+        assert_eq!(said, errors().len());
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(files(&path));
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                found.push(path);
+            }
+        }
+        found
+    }
+}
