@@ -96,7 +96,10 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let plan = request.plan(&program, &kit);
     if plan.jobs.is_empty() {
-        return Err(format!("of {} none is installed, so there is nothing to measure", peers.only.join(", ")));
+        return Err(format!(
+            "of {} none is installed, so there is nothing to measure",
+            peers.only.join(", ")
+        ));
     }
     let options = Options {
         out: peers.out.clone(),
