@@ -156,12 +156,38 @@ impl Gradients {
     /// entries (the job then fails on all workers, unless the method [skips](Method::on_nonfinite) such steps), or a job
     /// that has failed.
     pub fn ready(&mut self, parameter: &str, gradient: &[f32]) -> Result<(), Error> {
+        let position = self.receive(parameter, gradient.len())?;
+        match self.method.correction().clip {
+            None => self.take_in(position, |group, name, offset| group.accumulate(name, offset, gradient)),
+            Some(_) => self.hold(position, gradient),
+        }
+    }
+
+    /// [`ready`](Self::ready) without a copy, where the parameter is a group by itself, nothing of it waits, and the method selects
+    /// nothing: the exchange then uses the vector's memory, and the vector has other memory of the same length, whose values mean
+    /// nothing. So the values are of no use after it in any case.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub fn ready_in_place(&mut self, parameter: &str, gradient: &mut Vec<f32>) -> Result<(), Error> {
+        let position = self.receive(parameter, gradient.len())?;
+        let p = &self.layout.parameters[position];
+        let alone = self.gathering[p.group].parameters == 1;
+        match self.method.correction().clip {
+            None if alone => self.take_in(position, |group, name, _| group.accumulate_whole(name, gradient)),
+            None => self.take_in(position, |group, name, offset| group.accumulate(name, offset, gradient)),
+            Some(_) => self.hold(position, gradient),
+        }
+    }
+
+    /// A gradient of so many entries has come. Says which parameter's.
+    fn receive(&mut self, parameter: &str, len: usize) -> Result<usize, Error> {
         self.alive()?;
         let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
         let p = &self.layout.parameters[position];
-        if gradient.len() != p.len {
-            let (name, expected, found) = (p.name.clone(), p.len, gradient.len());
-            return Err(LayoutError::Length { name, expected, found }.into());
+        if len != p.len {
+            let (name, expected) = (p.name.clone(), p.len);
+            return Err(LayoutError::Length { name, expected, found: len }.into());
         }
         if self.ready[position] {
             return Err(LayoutError::Again(p.name.clone()).into());
@@ -173,9 +199,11 @@ impl Gradients {
         }
         self.ready[position] = true;
         self.given += 1;
-        if self.method.correction().clip.is_none() {
-            return self.take_in(position, gradient);
-        }
+        Ok(position)
+    }
+
+    /// Keeps a gradient until all are there, since the norm of all of them decides.
+    fn hold(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
         let held = &mut self.held[position];
         held.clear();
@@ -194,19 +222,25 @@ impl Gradients {
             self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
         }
         self.times.select += clock.elapsed();
-        let mut held = std::mem::take(&mut self.held);
-        let taken = held.iter_mut().enumerate().try_for_each(|(i, values)| self.take_in(i, values));
+        let held = std::mem::take(&mut self.held);
+        let taken = held.iter().enumerate().try_for_each(|(i, values)| {
+            self.take_in(i, |group, name, offset| group.accumulate(name, offset, values))
+        });
         self.held = held;
         taken
     }
 
     /// Adds a parameter's gradient to its residual, and begins its group's exchange with the last.
-    fn take_in(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
+    fn take_in(
+        &mut self,
+        position: usize,
+        accumulate: impl FnOnce(&mut Group<f32>, &str, usize) -> Result<(), String>,
+    ) -> Result<(), Error> {
         let clock = Instant::now();
         let (number, offset) =
             (self.layout.parameters[position].group, self.layout.parameters[position].offset);
         let name = &self.layout.parameters[position].name;
-        let accumulated = self.exchange.group(number).accumulate(name, offset, gradient);
+        let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
         if let Err(reason) = accumulated {
             if self.method.nonfinite() == OnNonFinite::Skip {

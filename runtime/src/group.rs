@@ -78,22 +78,13 @@ impl<T: Element> Group<T> {
     /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words
     /// that name the parameter, count them, and show the first.
     pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), String> {
-        self.residual.accumulate(offset, gradient).map_err(|NonFinite { entry, count }| {
-            let index = entry - offset;
-            let found = if gradient[index].is_finite() {
-                "an infinite sum with its residual".into()
-            } else {
-                gradient[index].to_string()
-            };
-            let others = match count {
-                1 => "the only entry that is not finite".to_owned(),
-                _ => format!("the first of {count} entries that are not finite"),
-            };
-            format!(
-                "the gradient of '{name}' has {found} at entry {index}, {others}: lower the learning rate, clip the gradients, \
-                 or look for what makes them so"
-            )
-        })
+        self.residual.accumulate(offset, gradient).map_err(|found| refusal(name, offset, gradient, found))
+    }
+
+    /// Adds all of the gradient, which is one parameter's, in memory that is exchanged for other where nothing is to be added or
+    /// selected. Refuses as [`accumulate`](Self::accumulate) does.
+    pub(crate) fn accumulate_whole(&mut self, name: &str, gradient: &mut Vec<T>) -> Result<(), String> {
+        self.residual.accumulate_whole(gradient).map_err(|found| refusal(name, 0, gradient, found))
     }
 
     /// How many entries it has.
@@ -183,6 +174,25 @@ impl<T: Element> Group<T> {
 fn window(volume: Volume) -> u64 {
     let bytes = credit(volume);
     (2 * bytes).max((16 * bytes).min(SMALL))
+}
+
+/// Sums that are not finite, in words.
+fn refusal<T: Element>(name: &str, offset: usize, gradient: &[T], found: NonFinite) -> String {
+    let NonFinite { entry, count } = found;
+    let index = entry - offset;
+    let found = if gradient[index].is_finite() {
+        "an infinite sum with its residual".into()
+    } else {
+        gradient[index].to_string()
+    };
+    let others = match count {
+        1 => "the only entry that is not finite".to_owned(),
+        _ => format!("the first of {count} entries that are not finite"),
+    };
+    format!(
+        "the gradient of '{name}' has {found} at entry {index}, {others}: lower the learning rate, clip the gradients, \
+         or look for what makes them so"
+    )
 }
 
 /// A window that is small enough to hold many steps.

@@ -52,7 +52,7 @@ fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
     }
     let mut runners = start(session, entrants, n)?;
 
-    let mut gradient = vec![0.0; n];
+    let (mut gradient, mut given) = (vec![0.0; n], Vec::new());
     let mut mass = (rank == 0).then(|| Mass::new(bench.seed, workers, n));
     let mut floor = bench.link_rate.map(|rate| Floor::new(rate, n));
     let display = (rank == 0).then(Display::new);
@@ -69,7 +69,8 @@ fn run(session: &Session, bench: &Bench) -> Result<Option<Report>, BenchError> {
         for turn in 0..turns {
             // Nobody always comes first, or after the same one as the first.
             let runner = &mut runners[(round as usize + turn) % turns];
-            let (sample, update) = runner.step(session, &gradient)?;
+            given.clone_from(&gradient);
+            let (sample, update) = runner.step(session, &mut given)?;
             let samples = gather(session, &sample)?;
             if is_measured {
                 let share = mass.as_mut().map(|mass| mass.share(&update)).transpose()?;
@@ -101,13 +102,13 @@ fn start(session: &Session, entrants: Vec<Entrant>, n: usize) -> Result<Vec<Runn
 }
 
 impl Runner {
-    /// A step, and what it cost this rank.
-    fn step(&mut self, session: &Session, gradient: &[f32]) -> Result<(Sample, Update), Error> {
+    /// A step, and what it cost this rank. Dense methods take the gradient over, as other libraries reduce it in place.
+    fn step(&mut self, session: &Session, gradient: &mut Vec<f32>) -> Result<(Sample, Update), Error> {
         // Before the barrier: who has passed it sends at once, and that is to be counted.
         let received = session.traffic().bytes_received;
         session.barrier()?;
         let clock = Instant::now();
-        self.gradients.ready(PARAMETER, gradient)?;
+        self.gradients.ready_in_place(PARAMETER, gradient)?;
         let update = self.gradients.wait()?;
         let seconds = clock.elapsed().as_secs_f64();
         let times = self.gradients.times();

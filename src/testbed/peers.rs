@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Options, Store};
-use gleaner_testbed::peers::{Kit, Missing, Request, Row, rows};
+use gleaner_testbed::peers::{Kit, Missing, NAMES, Pairs, Request, Row, rows};
 use gleaner_testbed::quantity;
 use serde_json::json;
 
@@ -48,6 +48,9 @@ pub struct Peers {
     /// How often everybody has a turn
     #[arg(long, value_name = "T", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
+    /// Measure these only, such as ring,gloo [default: all that are installed]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NAMES)]
+    only: Vec<String>,
     /// How long a turn of one of them may take, such as 90s or 10m; one that takes longer is ended, and has failed
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantity::limit)]
     limit: Duration,
@@ -82,6 +85,7 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
         warmup: peers.warmup,
         turns: peers.turns,
         limit: peers.limit,
+        only: peers.only.clone(),
     };
     request.check().map_err(|e| e.to_string())?;
     let kit = Kit::make(&peers.python).map_err(|e| e.to_string())?;
@@ -91,6 +95,12 @@ pub fn run(peers: &Peers) -> Result<ExitCode, String> {
     let program =
         std::env::current_exe().map_err(|e| format!("the path of this program is not known: {e}"))?;
     let plan = request.plan(&program, &kit);
+    if plan.jobs.is_empty() {
+        return Err(format!(
+            "of {} none is installed, so there is nothing to measure",
+            peers.only.join(", ")
+        ));
+    }
     let options = Options {
         out: peers.out.clone(),
         resume: peers.resume,
@@ -160,5 +170,13 @@ fn table(peers: &Peers, rows: &[Row]) -> String {
             row.library.as_deref().unwrap_or("gleaner"),
         );
     }
-    text
+    for row in rows {
+        if let Some(Pairs { count, mean, low, high }) = row.pairs_to_ring {
+            text += &format!(
+                "\n{} / ring, turn by turn: {mean:.3}, with 95% confidence {low:.3} to {high:.3} ({count} pairs)",
+                row.method
+            );
+        }
+    }
+    text + "\n"
 }

@@ -143,6 +143,34 @@ impl<T: Element> Residual<T> {
         Ok(())
     }
 
+    /// Adds a whole gradient, without a copy where nothing waits and nothing is selected: the vector then has other memory of
+    /// the same length, and what stands in it means nothing.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Self::accumulate).
+    ///
+    /// # Panics
+    /// If the gradient has another length.
+    pub fn accumulate_whole(&mut self, gradient: &mut Vec<T>) -> Result<(), NonFinite> {
+        assert_eq!(gradient.len(), self.partition.entries(), "a whole gradient");
+        let is_plain = self.velocity.is_none() && self.before.is_none();
+        let selects = self.quotas.iter().any(Option::is_some);
+        if !self.zero || !is_plain || selects || self.given || !self.open.is_empty() {
+            return self.accumulate(0, gradient);
+        }
+        let is_finite = |part: &[T]| part.iter().fold(true, |all, value| all & value.is_finite());
+        if !gradient.chunks(PIECE).all(|part| is_finite(part)) {
+            let entry = gradient.iter().position(|value| !value.is_finite()).unwrap_or_default();
+            let count = gradient.iter().filter(|value| !value.is_finite()).count();
+            return Err(NonFinite { entry, count });
+        }
+        (self.given, self.lent) = (true, false);
+        let spare = std::mem::replace(&mut self.values, Arc::new(std::mem::take(gradient)));
+        *gradient = Arc::try_unwrap(spare).unwrap_or_default();
+        gradient.resize(self.partition.entries(), T::ZERO);
+        Ok(())
+    }
+
     /// Adds a part that lies in one block. The error is the position of the first sum that is not finite.
     fn accumulate_within(&mut self, block: Block, from: usize, part: &[T]) -> Result<(), usize> {
         let range = self.partition.range(block);

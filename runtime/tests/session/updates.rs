@@ -77,6 +77,43 @@ fn every_method_gives_the_interpreters_bits_on_every_rank() {
     }
 }
 
+/// Memory goes round between the program and the steps where nothing is selected, and is copied elsewhere: the bits are the same.
+#[test]
+fn a_gradient_may_be_given_in_place() {
+    let (n, steps) = (3000, 4);
+    for listed in Method::all() {
+        let method = listed.density(0.05);
+        let wanted = expected(method.clone(), 3, n, steps, |rank, step| gradient(n, rank, step));
+        let results = job::run(Over::Memory, 3, |session| {
+            // The second group has two parameters, so they are copied.
+            let layout = Layout::new().parameter("w", n).group().parameter("a", 2).parameter("b", 2);
+            let mut gradients = session.gradients(&layout, method.clone()).unwrap();
+            let mut memory = Vec::new();
+            let step = |step| {
+                memory.clear();
+                memory.extend(gradient(n, session.rank(), step));
+                let given = memory.as_ptr();
+                gradients.ready_in_place("w", &mut memory).unwrap();
+                assert_eq!(memory.len(), n);
+                let moved = memory.as_ptr() != given;
+                let mut small = vec![1.0, 2.0];
+                gradients.ready_in_place("a", &mut small).unwrap();
+                gradients.ready("b", &[3.0, 4.0]).unwrap();
+                let mut sum = vec![0.0f32; n];
+                gradients.wait().unwrap().add_to("w", &mut sum, session.world_size() as f32).unwrap();
+                (sum.iter().map(|v| v.to_bits()).collect::<Vec<u32>>(), moved)
+            };
+            (0..steps).map(step).collect::<Vec<_>>()
+        });
+        for result in results {
+            let (sums, moved): (Vec<_>, Vec<bool>) = result.into_iter().unzip();
+            assert_eq!(sums, wanted, "{method}");
+            // From the second step on something waits in the residuals of the others.
+            assert_eq!(moved[1..], [!method.collective().is_sparse(); 3], "{method}");
+        }
+    }
+}
+
 /// Bags of more entries than the I/O thread takes in by itself: compute threads do, and messages wait meanwhile.
 #[test]
 fn large_bags_give_the_interpreters_bits() {

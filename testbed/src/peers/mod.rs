@@ -19,7 +19,7 @@ use crate::quantity::{self, QuantityError};
 use crate::record::SEED;
 
 pub use kit::{Kit, KitError, Missing};
-pub use table::{Row, rows};
+pub use table::{Pairs, Row, rows};
 
 /// A comparison that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,12 @@ pub struct Request {
     pub turns: u32,
     /// How long a turn of one of them may take.
     pub limit: Duration,
+    /// Whom to measure, by the names of [`NAMES`]; all if it is empty.
+    pub only: Vec<String>,
 }
+
+/// Whom there is to measure.
+pub const NAMES: [&str; 5] = ["spardl", "ring", "open-mpi", "mpich", "gloo"];
 
 impl Request {
     /// Refuses what cannot be compared.
@@ -81,9 +86,10 @@ impl Request {
             vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
         jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
         jobs.extend(kit.gloo().map(|(python, script)| self.gloo(python, script)));
+        jobs.retain(|job| self.only.is_empty() || job.cases.iter().any(|case| self.asks_for(case)));
         let text = json!({
             "hosts": self.hosts, "rate": self.rate, "params": self.params, "density": self.density,
-            "steps": self.steps, "warmup": self.warmup, "turns": self.turns,
+            "steps": self.steps, "warmup": self.warmup, "turns": self.turns, "only": self.only,
         });
         Plan {
             name: "peers".into(),
@@ -94,6 +100,10 @@ impl Request {
             chaos: Vec::new(),
             texts: vec![("peers.json".into(), format!("{text}\n"))],
         }
+    }
+
+    fn asks_for(&self, case: &Case) -> bool {
+        self.only.iter().any(|name| case.0.get("method").is_some_and(|method| method == name))
     }
 
     fn case(&self, command: &str, method: &str) -> BTreeMap<String, Value> {
@@ -150,7 +160,8 @@ impl Request {
             ("--turns", self.turns.to_string()),
             ("--limit", format!("{}s", self.limit.as_secs_f64())),
         ];
-        let options = numbers.into_iter().flat_map(|(option, number)| [option.to_owned(), number]);
+        let only = (!self.only.is_empty()).then(|| ("--only", self.only.join(",")));
+        let options = numbers.into_iter().chain(only).flat_map(|(option, value)| [option.to_owned(), value]);
         ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
     }
 

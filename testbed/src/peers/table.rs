@@ -27,11 +27,48 @@ pub struct Row {
     pub seconds_to_spardl: Option<f64>,
     /// Its time over that of `ring`.
     pub seconds_to_ring: Option<f64>,
+    /// The same turn by turn; with two turns or more.
+    pub pairs_to_ring: Option<Pairs>,
     /// Its bytes over those of `spardl`.
     pub bytes_to_spardl: Option<f64>,
     /// Its bytes over those of `ring`.
     pub bytes_to_ring: Option<f64>,
 }
+
+/// Ratios of times of the same turn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pairs {
+    /// Turns in which both ended well.
+    pub count: usize,
+    /// The geometric mean.
+    pub mean: f64,
+    /// Where the 95% confidence interval of the mean begins, by Student's t on the logarithms.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+}
+
+impl Pairs {
+    /// None of fewer than two ratios: nothing is known of how they spread.
+    fn of(ratios: &[f64]) -> Option<Self> {
+        let count = ratios.len();
+        let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+        let freedom = count.checked_sub(2)?;
+        let mean = logs.iter().sum::<f64>() / count as f64;
+        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (freedom + 1) as f64;
+        let reach = T95.get(freedom).copied().unwrap_or(T95_LAST) * (variance / count as f64).sqrt();
+        Some(Self { count, mean: mean.exp(), low: (mean - reach).exp(), high: (mean + reach).exp() })
+    }
+}
+
+/// Student's t for a two-sided 95%, from one degree of freedom on.
+const T95: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// With more degrees of freedom: that of 30, which is a little too wide.
+const T95_LAST: f64 = T95[T95.len() - 1];
 
 impl Row {
     /// Whether a dense all-reduce of so many float32 cannot have crossed the emulated links: every host has to receive as
@@ -55,13 +92,29 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
         ours.map(|row| (row.seconds, row.bytes_received))
     };
     let (spardl, ring) = (of("spardl", &rows), of("ring", &rows));
+    let rings = turns("ring", records);
     for row in &mut rows {
         row.seconds_to_spardl = spardl.map(|(seconds, _)| row.seconds / seconds);
         row.bytes_to_spardl = spardl.map(|(_, bytes)| row.bytes_received / bytes);
         row.seconds_to_ring = ring.map(|(seconds, _)| row.seconds / seconds);
         row.bytes_to_ring = ring.map(|(_, bytes)| row.bytes_received / bytes);
+        let ratio = |(turn, seconds): (u32, f64)| {
+            rings.iter().find(|ring| ring.0 == turn).map(|(_, ring)| seconds / ring)
+        };
+        let ratios: Vec<f64> = turns(&row.method, records).into_iter().filter_map(ratio).collect();
+        row.pairs_to_ring = Pairs::of(&ratios).filter(|_| row.method != "ring");
     }
     rows
+}
+
+/// The seconds of a step in each turn of a method that ended well.
+fn turns(method: &str, records: &[Record]) -> Vec<(u32, f64)> {
+    let of = records.iter().filter(|record| record.case.get("method").is_some_and(|name| name == method));
+    of.filter_map(|record| match &record.outcome {
+        Outcome::Done(report) => Some((record.turn, report.get("seconds")?.as_f64()?)),
+        Outcome::Failed { .. } => None,
+    })
+    .collect()
 }
 
 fn row(name: &Value, records: &[Record]) -> Option<Row> {
@@ -85,6 +138,7 @@ fn row(name: &Value, records: &[Record]) -> Option<Row> {
         bytes_received: median(bytes)?,
         seconds_to_spardl: None,
         seconds_to_ring: None,
+        pairs_to_ring: None,
         bytes_to_spardl: None,
         bytes_to_ring: None,
     })
@@ -152,5 +206,23 @@ mod tests {
         assert_eq!((ring.bytes_to_spardl, gloo.bytes_to_ring), (Some(4.0), Some(2.0)));
         assert!((gloo.seconds_to_ring.unwrap() - 1.5).abs() < 1e-12);
         assert!((gloo.seconds_to_spardl.unwrap() - 3.0).abs() < 1e-12);
+        assert_eq!((ring.pairs_to_ring, gloo.pairs_to_ring), (None, None));
+        let pairs = spardl.pairs_to_ring.unwrap();
+        assert_eq!(pairs.count, 2);
+        assert!((pairs.mean - (0.25f64 * 0.75).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn intervals_by_hand() {
+        assert_eq!(Pairs::of(&[1.5]), None);
+        // Logarithms 0, 1 and 2: mean 1, standard error 1/√3, t with two degrees of freedom.
+        let ratios = [0.0f64, 1.0, 2.0].map(f64::exp);
+        let pairs = Pairs::of(&ratios).unwrap();
+        let reach = 4.303 / 3.0f64.sqrt();
+        assert!((pairs.mean.ln() - 1.0).abs() < 1e-12);
+        assert!((pairs.low.ln() - (1.0 - reach)).abs() < 1e-12);
+        assert!((pairs.high.ln() - (1.0 + reach)).abs() < 1e-12);
+        let same = Pairs::of(&[2.0; 40]).unwrap();
+        assert!((same.low - 2.0).abs() < 1e-12 && (same.high - 2.0).abs() < 1e-12);
     }
 }
