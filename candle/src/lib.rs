@@ -39,6 +39,7 @@
 //! ```
 
 mod error;
+mod layers;
 mod planner;
 mod watch;
 
@@ -48,7 +49,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
-use gleaner_algorithms::merging::{Grouping, Strategy};
+use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
@@ -57,6 +58,7 @@ pub use watch::with_values;
 
 pub use planner::Expected;
 
+use layers::{between, layers};
 use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 
@@ -113,13 +115,17 @@ impl<'s> Overlap<'s> {
     /// worker stays with one group in that case.
     ///
     /// # Errors
-    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be.
+    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be; a method that clips
+    /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,
         parameters: impl IntoIterator<Item = (String, Var)>,
         method: Method,
         strategy: Arc<dyn Strategy>,
     ) -> Result<Self, OverlapError> {
+        if method.correction().clip.is_some() && strategy.name() != Single.name() {
+            return Err(OverlapError::Clipped(strategy.name()));
+        }
         let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
         parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, parameter) in &parameters {
@@ -411,71 +417,4 @@ fn method(gradients: &Gradients, sparsity: Sparsity) -> Option<Method> {
         Sparsity::Density(density) => method.density(density),
         Sparsity::K(k) => method.k(k),
     })
-}
-
-/// A layer has at least so many entries to be selected in a step.
-const FEWEST: f64 = 16.0;
-
-/// The parameters as layers, in the order in which they are finished. With a sparse method a parameter that has fewer than
-/// [`FEWEST`] entries to be selected is one layer with those after it: a bias by itself would have a few entries chosen in each
-/// step, which slows training down.
-fn layers(order: &[usize], entries: impl Fn(usize) -> usize, method: &Method) -> Vec<Vec<usize>> {
-    let n: usize = order.iter().map(|&position| entries(position)).sum();
-    let density = match method.sparsity() {
-        _ if !method.collective().is_sparse() => {
-            return order.iter().map(|&position| vec![position]).collect();
-        }
-        Sparsity::Density(density) => density,
-        Sparsity::K(k) => k as f64 / n.max(1) as f64,
-    };
-    let (mut layers, mut layer, mut selected) = (Vec::new(), Vec::new(), 0.0);
-    for &position in order {
-        layer.push(position);
-        selected += density * entries(position) as f64;
-        if selected >= FEWEST {
-            layers.push(std::mem::take(&mut layer));
-            selected = 0.0;
-        }
-    }
-    match layers.last_mut() {
-        Some(last) => last.append(&mut layer),
-        None => layers.push(layer),
-    }
-    layers
-}
-
-/// What the backward pass of each layer took, in seconds: from when what comes before was finished.
-fn between(layers: &[Vec<usize>], finished: &[(usize, Duration)]) -> Vec<f64> {
-    let mut took = HashMap::new();
-    let mut before = Duration::ZERO;
-    for &(position, at) in finished {
-        took.insert(position, (at - before).as_secs_f64());
-        before = at;
-    }
-    let of = |layer: &Vec<usize>| layer.iter().filter_map(|position| took.get(position)).sum();
-    layers.iter().map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_few_entries_to_select_travels_with_what_follows() {
-        let entries = [100, 5000, 40, 60, 3000, 10];
-        let of = |method: Method| layers(&[0, 1, 2, 3, 4, 5], |position| entries[position], &method);
-        assert_eq!(of(Method::ring()).len(), 6);
-        let merged = [vec![0, 1], vec![2, 3, 4, 5]];
-        assert_eq!(of(Method::spardl().density(0.01)), merged);
-        assert_eq!(of(Method::spardl().k(82)), merged);
-        assert_eq!(of(Method::spardl().density(1e-6)), [vec![0, 1, 2, 3, 4, 5]]);
-        assert_eq!(of(Method::spardl().density(1.0)).len(), 5);
-    }
-
-    #[test]
-    fn a_layer_takes_the_time_of_its_parameters() {
-        let ms = Duration::from_millis;
-        let times = between(&[vec![2, 0], vec![1]], &[(2, ms(5)), (0, ms(7)), (1, ms(17))]);
-        assert!((times[0] - 0.007).abs() < 1e-9 && (times[1] - 0.010).abs() < 1e-9, "{times:?}");
-    }
 }
