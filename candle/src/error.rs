@@ -15,6 +15,12 @@ pub enum OverlapError {
     /// A strategy that does not come to groups.
     #[error(transparent)]
     Merging(#[from] MergingError),
+    /// Groups where nothing can be exchanged before all is there.
+    #[error(
+        "local clipping needs the norm of the whole gradient before any of it is exchanged, and '{0}' would exchange groups of it; expected \
+         the merging strategy 'single', or a method without clipping"
+    )]
+    Clipped(&'static str),
     /// No such parameter.
     #[error("there is no parameter named '{0}'; watch those that Overlap::new was given")]
     Unknown(String),

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
-use gleaner_algorithms::merging::{Grouping, Strategy};
+use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
@@ -58,6 +58,7 @@ pub use watch::with_values;
 
 pub use planner::Expected;
 
+use layers::{between, layers};
 use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 
@@ -114,13 +115,17 @@ impl<'s> Overlap<'s> {
     /// worker stays with one group in that case.
     ///
     /// # Errors
-    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be.
+    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be; a method that clips
+    /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,
         parameters: impl IntoIterator<Item = (String, Var)>,
         method: Method,
         strategy: Arc<dyn Strategy>,
     ) -> Result<Self, OverlapError> {
+        if method.correction().clip.is_some() && strategy.name() != Single.name() {
+            return Err(OverlapError::Clipped(strategy.name()));
+        }
         let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
         parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, parameter) in &parameters {

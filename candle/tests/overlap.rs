@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{CpuStorage, CustomOp1, Device::Cpu, Layout, Shape, Tensor, Var};
-use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::{Method, SelectOver, merging};
 use gleaner_candle::{Overlap, OverlapError};
 use gleaner_runtime::{Error, Failure, Session};
@@ -391,4 +391,30 @@ fn a_layer_with_a_larger_gradient_sends_more() {
     assert!(ranks[0].0.iter().all(|ks| ks.iter().sum::<usize>() == k && ks.len() == 3));
     assert!(ranks[0].0[0].iter().filter(|&&k| k == floor).count() == 2, "{:?}", ranks[0].0);
     assert!(ranks[0].0[0].contains(&(k - 2 * floor)), "{:?}", ranks[0].0);
+}
+
+/// Groups would be sent before the norm is known. One group trains as ever.
+#[test]
+fn local_clipping_takes_one_group() {
+    let clips =
+        Method::spardl().density(0.5).corrected(Correction { clip: Some(0.5), ..Correction::default() });
+    let weights = weights();
+    let session = Session::join().unwrap();
+    let new = |method: &Method, strategy: &str| {
+        Overlap::new(&session, weights.clone(), method.clone(), merging::named(strategy).unwrap().into())
+    };
+    for strategy in ["layer-wise", "threshold/100", "mg-wfbp", "omgs", "omgs-printed", "optimal"] {
+        let refused = new(&clips, strategy).err().unwrap().to_string();
+        let name = strategy.split('/').next().unwrap();
+        assert!(refused.contains(&format!("'{name}' would exchange groups")), "{refused}");
+        assert!(refused.contains("expected the merging strategy 'single'"), "{refused}");
+        assert!(new(&Method::spardl().density(0.5), strategy).is_ok());
+    }
+    let mut overlap = new(&clips, "single").unwrap();
+    let loss = loss(&inputs(0, 0), &watched(&mut overlap));
+    overlap.backward(&loss).unwrap();
+    let update = overlap.wait().unwrap();
+    let squares = weights.iter().map(|(name, _)| update.values(name).unwrap());
+    let norm = squares.flatten().map(|value: f32| value * value).sum::<f32>().sqrt();
+    assert!(norm > 0.0 && norm <= 0.5 + 1e-5, "{norm}");
 }
