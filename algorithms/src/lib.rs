@@ -28,6 +28,7 @@ pub mod schedule;
 pub mod select;
 pub mod selectors;
 pub mod shares;
+pub mod synchrony;
 
 pub use allotment::Allotment;
 pub use collectives::Method;
