@@ -119,6 +119,12 @@ impl Layout {
         Layers::of(self.parameters.iter().filter(|p| p.group == group).map(|p| p.len))
     }
 
+    /// One group by itself.
+    pub(crate) fn only(&self, group: usize) -> Self {
+        let parameters = self.parameters.iter().filter(|p| p.group == group);
+        parameters.fold(Self::new(), |layout, p| layout.parameter(p.name.clone(), p.len))
+    }
+
     /// The names of a group's parameters.
     pub(crate) fn names(&self, group: usize) -> Vec<String> {
         self.parameters.iter().filter(|p| p.group == group).map(|p| p.name.clone()).collect()

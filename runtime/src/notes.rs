@@ -43,6 +43,7 @@ pub(crate) enum Purpose {
     Load = 8,
     Timeline = 9,
     Share = 10,
+    Replica = 11,
 }
 
 impl Purpose {
@@ -58,6 +59,7 @@ impl Purpose {
             8 => "load() or load_from()",
             9 => "timeline() or gather() of a timeline",
             10 => "wait() where groups compete for the entries of a step",
+            11 => "replica()",
             _ => "an unknown call",
         }
     }

@@ -54,7 +54,7 @@ use crate::worker::Worker;
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
     /// How many gradient exchanges and reducers were made.
-    channels: AtomicU64,
+    pub(crate) channels: AtomicU64,
     reducers: AtomicU64,
 }
 
