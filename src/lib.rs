@@ -78,6 +78,7 @@ mod pages {
         schedules: "docs/src/concepts/schedules.md";
         cost: "docs/src/concepts/cost.md";
         merging: "docs/src/concepts/merging.md";
+        synchrony: "docs/src/concepts/synchrony.md";
     }
     #[cfg(feature = "train")]
     pages! {

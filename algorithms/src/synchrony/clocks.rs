@@ -56,17 +56,17 @@ impl Clocks {
                     return Ok(false);
                 }
                 if let Some(clock) = self.present.get_mut(&worker) {
-                    (clock.next, clock.routine_waits) = (step + 1, Some(step));
+                    (clock.next, clock.routine_waits) = (step.saturating_add(1), Some(step));
                 }
             }
             Stage::Background => {
                 let two_stages = self.two_stages;
                 let Some(clock) = self.present.get_mut(&worker) else { return self.left(worker) };
                 // Of the step whose routine stage came last, which is none before the first, and not twice.
-                if !two_stages || step + 1 != clock.next || step < clock.background {
+                if !two_stages || step.checked_add(1) != Some(clock.next) || step < clock.background {
                     return Err(PolicyError::Background { worker, step });
                 }
-                (clock.background, clock.background_waits) = (step + 1, Some(step));
+                (clock.background, clock.background_waits) = (clock.next, Some(step));
             }
         }
         Ok(true)
@@ -130,10 +130,12 @@ impl Clocks {
             .map(|(&rank, clock)| (rank, clock.next))
     }
 
-    /// Those who are more than so many steps behind one that waits.
+    /// Those who are more than so many steps behind one that waits, and do not wait themselves.
     pub(super) fn behind(&self, bound: u64) -> Vec<u32> {
         let first = self.waiting().map(|(_, next)| next.saturating_sub(bound)).max().unwrap_or(0);
-        self.present.iter().filter(|(_, clock)| clock.next < first).map(|(&rank, _)| rank).collect()
+        let behind =
+            self.present.iter().filter(|(_, clock)| clock.next < first && clock.routine_waits.is_none());
+        behind.map(|(&rank, _)| rank).collect()
     }
 }
 
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn a_background_stage_follows_its_routine_stage() {
         let mut clocks = Clocks::new(&[3], true);
-        for step in [2, 3, u64::MAX - 1] {
+        for step in [2, 3, u64::MAX] {
             let refused = Err(PolicyError::Background { worker: 0, step });
             assert_eq!(clocks.push(0, step, BACKGROUND), refused);
         }

@@ -110,8 +110,8 @@ impl Adaptive {
         }
     }
 
-    /// When the last of the slowest pushed, and how long its steps take; none where that is not known of one of them. Of several, the one that is
-    /// expected to push last.
+    /// When the last of the slowest pushed, and how long its steps take; none where that is not known of one of them. Of several,
+    /// the one that is expected to push last.
     fn slowest_pace(&self, slowest: u64) -> Option<(Duration, Duration)> {
         let of = |rank: u32| self.paces.get(&rank).and_then(|pace| Some((pace.pushed, pace.step?)));
         let paces = self.clocks.ranks().filter(|&rank| self.clocks.next(rank) == Some(slowest)).map(of);
@@ -120,8 +120,8 @@ impl Adaptive {
     }
 }
 
-/// Algorithm 2 of the paper: after how many extra steps, of `most`, a worker that has just pushed is expected to wait least for the next push of the
-/// slowest; the fewest of several. None where it has made no step whose time is known.
+/// Algorithm 2 of the paper: after how many extra steps, of `most`, a worker that has just pushed is expected to wait least for
+/// the next push of the slowest; the fewest of several. None where it has made no step whose time is known.
 fn extra_steps(fast: Pace, (pushed, step): (Duration, Duration), most: u64) -> Option<u64> {
     let (fast_step, now) = (fast.step?.as_secs_f64(), fast.pushed.as_secs_f64());
     let (slow_push, slow_step) = (pushed.as_secs_f64(), step.as_secs_f64());
@@ -179,6 +179,7 @@ impl Policy for Adaptive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::synchrony::Stage;
 
     fn pace(pushed: f64, step: f64) -> Pace {
         let time = Duration::from_secs_f64;
@@ -191,7 +192,8 @@ mod tests {
 
     #[test]
     fn extra_steps_end_just_before_the_slowest_pushes() {
-        // The slowest pushed at 9 and does so every 4: at 13 and 17. The fastest is at 10 and takes 1: no waiting after three steps.
+        // The slowest pushed at 9 and does so every 4: at 13 and 17. The fastest is at 10 and takes 1: no waiting after three
+        // steps.
         assert_eq!(extra_steps(pace(10.0, 1.0), slow(9.0, 4.0), 12), Some(3));
         // Only two are allowed.
         assert_eq!(extra_steps(pace(10.0, 1.0), slow(9.0, 4.0), 2), Some(2));
@@ -202,5 +204,35 @@ mod tests {
         // Steps of a time that is not known.
         assert_eq!(extra_steps(Pace::default(), slow(9.0, 4.0), 4), None);
         assert_eq!(extra_steps(pace(10.0, 1.0), slow(9.0, 0.0), 4), Some(0));
+    }
+
+    /// Two workers whose steps take 1 and 4 seconds; when the fast one goes on after its pushes.
+    #[test]
+    fn the_fastest_gets_extra_steps_once_both_are_known() {
+        let mut policy = Dssp { least: 1, most: 4 }.policy(&[0, 0]);
+        let (mut pushes, mut steps) = ([Some(1u64), Some(4)], [0, 0]);
+        let mut answered = Vec::new();
+        for now in 1..=28 {
+            for worker in [1, 0] {
+                if pushes[worker] != Some(now) {
+                    continue;
+                }
+                let event =
+                    Event::Pushed { worker: worker as u32, step: steps[worker], stage: Stage::Routine };
+                (pushes[worker], steps[worker]) = (None, steps[worker] + 1);
+                for action in policy.handle(event, Duration::from_secs(now)).unwrap() {
+                    if let Action::Reply { worker, step, .. } = action {
+                        pushes[worker as usize] = Some(now + [1, 4][worker as usize]);
+                        answered.push((worker, step, now));
+                    }
+                }
+            }
+        }
+        let fast: Vec<_> =
+            answered.iter().filter(|(worker, ..)| *worker == 0).map(|&(_, step, now)| (step, now)).collect();
+        // Step 1 waits until 4 and step 2 until 8: no step of the slow one is timed before. At 9 its next push is expected at 12,
+        // which three extra steps reach without waiting; at 12 there is room for one more before the fast one would be 5 ahead,
+        // and then it waits until it is 1 ahead.
+        assert_eq!(fast, [(0, 1), (1, 4), (2, 8), (3, 9), (4, 10), (5, 11), (6, 12), (7, 28)]);
     }
 }

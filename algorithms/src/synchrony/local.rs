@@ -1,7 +1,8 @@
 //! Local steps: workers go on by themselves for some steps, then exchange the difference that these made to the parameters.
 //!
-//! With a plain mean this is local SGD, and with a first part in which every step is exchanged post-local SGD (Lin et al., ICLR 2020).
-//! With an outer optimiser that takes the mean difference as its gradient, a Nesterov step, it is DiLoCo (Douillard et al., 2023).
+//! With a plain mean this is local SGD, and with a first part in which every step is exchanged post-local SGD (Lin et al., ICLR
+//! 2020). With an outer optimiser that takes the mean difference as its gradient, a Nesterov step, it is DiLoCo (Douillard et
+//! al., 2023).
 
 use super::bsp::Barrier;
 use super::{Policy, Sgd, Synchrony};
@@ -26,8 +27,8 @@ impl Default for Local {
 }
 
 impl Local {
-    /// What makes an update of the mean of the differences, at [`rate`](Self::rate). A difference is the parameters after the last exchange less
-    /// those after the local steps, so that it points where a gradient does.
+    /// What makes an update of the mean of the differences, at [`rate`](Self::rate). A difference is the parameters after the
+    /// last exchange less those after the local steps, so that it points where a gradient does.
     pub fn outer(&self) -> Sgd {
         Sgd { momentum: self.momentum, weight_decay: 0.0, nesterov: self.momentum > 0.0 }
     }

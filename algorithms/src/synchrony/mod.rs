@@ -1,9 +1,9 @@
 //! When workers may run ahead of each other, and what they see of each other's gradients.
 //!
-//! A *synchrony* decides when what workers push becomes an update, and when a worker gets the parameters that result. It is chosen
-//! beside the method, which decides what is pushed. Where there are servers, a [`Policy`] decides at each of them: a pure state
-//! machine, events and the time in, actions out. [`Bsp`], [`Osp`](osp::Osp) and [`Local`] also run over an all-reduce, where every
-//! worker does what the server would.
+//! A *synchrony* decides when what workers push becomes an update, and when a worker gets the parameters that result. It is
+//! chosen beside the method, which decides what is pushed. Where there are servers, a [`Policy`] decides at each of them: a pure
+//! state machine, events and the time in, actions out. [`Bsp`], [`Osp`](osp::Osp) and [`Local`] also run over an all-reduce,
+//! where every worker does what the server would.
 //!
 //! A new synchrony is one new file here, its `mod` and one line in [`SYNCHRONIES`].
 
@@ -60,8 +60,8 @@ pub enum Event {
         /// Which part.
         stage: Stage,
     },
-    /// Nothing of the reply to this worker is left to be sent; only where the synchrony [grants](Synchrony::grants) pushes, which then
-    /// sends no other reply before.
+    /// Nothing of the reply to this worker is left to be sent; only where the synchrony [grants](Synchrony::grants) pushes, which
+    /// then sends no other reply before.
     Replied {
         /// The worker.
         worker: u32,
@@ -110,11 +110,11 @@ pub trait Policy: Debug + Send {
     /// Takes in what has happened, so long after the job began, and says what follows.
     ///
     /// # Errors
-    /// A worker that does what it may not: a step that is past, one left out, a push before its last one is answered. The state is
-    /// what it was before.
+    /// A worker that does what it may not: a step that is past, one left out, a push before its last one is answered. The state
+    /// is what it was before.
     fn handle(&mut self, event: Event, now: Duration) -> Result<Vec<Action>, PolicyError>;
 
-    /// For whom others wait at this moment, by rank; empty while nobody waits for anybody.
+    /// For whom others wait at this moment, by rank, and who do not wait themselves; empty while nobody waits for anybody.
     fn awaited(&self) -> Vec<u32>;
 }
 

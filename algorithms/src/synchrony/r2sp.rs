@@ -1,4 +1,5 @@
-//! Round-robin synchronous parallel (Chen, Wang and Li, INFOCOM 2019): workers push one after the other, each while the one before is answered.
+//! Round-robin synchronous parallel (Chen, Wang and Li, INFOCOM 2019): workers push one after the other, each while the one
+//! before is answered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 use super::clocks::Clocks;
 use super::{Action, Event, Policy, PolicyError, Stage, Synchrony};
 
-/// Workers take turns, so that one push and one reply are under way at a time: both directions of the server's link are busy, and neither is
-/// shared.
+/// Workers take turns, so that one push and one reply are under way at a time: both directions of the server's link are busy, and
+/// neither is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R2sp;
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::{Block, Layers, Partition};
 
-/// Even contiguous cuts of the flat parameters over servers: their lengths differ by one entry at most. They depend on the number of
-/// entries and of servers alone, so that servers that join or leave between two runs only cut anew.
+/// Even contiguous cuts of the flat parameters over servers: their lengths differ by one entry at most. They depend on the number
+/// of entries and of servers alone, so that servers that join or leave between two runs only cut anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     partition: Partition,
@@ -50,8 +50,8 @@ impl Shards {
         self.partition.range(Block(server))
     }
 
-    /// The parts that units have on servers, in the order of the flat parameters. Units are the layers of as many entries as were cut; one without
-    /// entries has no part.
+    /// The parts that units have on servers, in the order of the flat parameters. Units are the layers of as many entries as were
+    /// cut; one without entries has no part.
     pub fn parts(&self, units: &Layers) -> Vec<Part> {
         let mut parts = Vec::new();
         let mut server = 0;

@@ -58,8 +58,9 @@ impl Buffer {
         self.steps.entry(step).or_default().insert(worker);
     }
 
-    /// Answers these workers after everything in the buffer was applied: step by step, and within a step in the order of ranks, so
-    /// that what all pushed of one step is added up as a barrier does. Nothing happens where nobody is answered and somebody is left.
+    /// Answers these workers after everything in the buffer was applied: step by step, and within a step in the order of ranks,
+    /// so that what all pushed of one step is added up as a barrier does. Nothing happens where nobody is answered and somebody
+    /// is left.
     pub(super) fn answer(&mut self, ready: Vec<u32>, clocks: &mut Clocks) -> Vec<Action> {
         if ready.is_empty() && !clocks.is_empty() {
             return Vec::new();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// The most entries, of a model of so many, whose exchange takes no longer than a pass; `seconds` never falls as entries grow. For servers
-/// [`Cluster::seconds`] tells it, for an all-reduce [its schedule's cost](crate::schedule::Cost::time). U_max is this, or the
-/// [cap](super::Osp::most) where that is less.
+/// The most entries, of a model of so many, whose exchange takes no longer than a pass; `seconds` never falls as entries grow.
+/// For servers [`Cluster::seconds`] tells it, for an all-reduce [its schedule's cost](crate::schedule::Cost::time). U_max is
+/// this, or the [cap](super::Osp::most) where that is less.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,12 +55,13 @@ impl Link {
 pub struct Cluster {
     /// The links of the workers, by rank.
     pub workers: Vec<Link>,
-    /// The links of the servers. Where they are [co-located](Self::colocated), they share those of the first workers, and these count.
+    /// The links of the servers. Where they are [co-located](Self::colocated), they share those of the first workers, and these
+    /// count.
     pub servers: Vec<Link>,
     /// Whether each server is on the host of the worker of the same number.
     pub colocated: bool,
-    /// Whether what is pulled travels only once all is pushed, as it does where a server applies a stage as a whole. If not, pulls run beside
-    /// pushes in the other direction of the links, which is what equation 5 counts.
+    /// Whether what is pulled travels only once all is pushed, as it does where a server applies a stage as a whole. If not,
+    /// pulls run beside pushes in the other direction of the links, which is what equation 5 counts.
     pub in_turn: bool,
     /// From one end of a link to the other; equation 5 leaves it out.
     pub latency: Duration,
@@ -77,7 +78,8 @@ impl Cluster {
     /// | of a server | N·B/S in | N·B/S out |
     /// | of a worker that hosts a server | B·(S − 1)/S out, (N − 1)·B/S in | the same the other way round |
     ///
-    /// The busiest decides, of links that differ the one that takes longest. One server and equal links: N·B/(b (1 − lr)), equation 5.
+    /// The busiest decides, of links that differ the one that takes longest. One server and equal links: N·B/(b (1 − lr)),
+    /// equation 5.
     pub fn seconds(&self, bytes: f64) -> f64 {
         let (workers, servers) = (self.workers.len() as f64, self.servers.len().max(1) as f64);
         let times = |link: &Link, load: f64| if load > 0.0 { load / link.rate() } else { 0.0 };

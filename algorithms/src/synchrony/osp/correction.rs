@@ -5,19 +5,20 @@ use crate::synchrony::Sgd;
 
 /// Local-gradient-based parameter correction (LGP) on one worker.
 ///
-/// Equation 6 gives the next pass P_partial = P + ΣG^g + ΣG^l: the optimiser's increment with the global gradient for important layers, which have
-/// come with the routine stage, and with the *local* one for the others. (The paper prints G^g in both sums; its index sets and its text say
-/// local, as the global ones have not arrived.) [`predict`](Self::predict) adds that increment.
+/// Equation 6 gives the next pass P_partial = P + ΣG^g + ΣG^l: the optimiser's increment with the global gradient for important
+/// layers, which have come with the routine stage, and with the *local* one for the others. (The paper prints G^g in both sums;
+/// its index sets and its text say local, as the global ones have not arrived.) [`predict`](Self::predict) adds that increment.
 ///
-/// Equation 7 puts it right when the global ones arrive: P_partial − ΣG^l + ΣG^g. As both sums were added to the same true values, that is these
-/// with the global increment: what a server sends, or what every worker computes after an all-reduce. So the true values take the place of
-/// predicted ones, which leaves no rounding behind, and the correction is exact whatever the optimiser is: momentum, weight decay and Adam
-/// change how good a prediction is, and never what it ends as.
+/// Equation 7 puts it right when the global ones arrive: P_partial − ΣG^l + ΣG^g. As both sums were added to the same true
+/// values, that is these with the global increment: what a server sends, or what every worker computes after an all-reduce. So
+/// the true values take the place of predicted ones, which leaves no rounding behind, and the correction is exact whatever the
+/// optimiser is: momentum, weight decay and Adam change how good a prediction is, and never what it ends as.
 ///
-/// An increment needs the optimiser's velocity. A worker that is sent parameters does not have it, but
-/// [sees](Self::learn) each true change: w ← w − rate·v gives v = (before − after)/rate. With Nesterov the change is (1 + m)·G + m²·v for
-/// the gradient G with its decay and the velocity v before, so G and the next velocity m·v + G follow. Weight decay pulls by the true values, on both
-/// sides alike. Of Adam's two moments only a ratio shows in a change, so a worker could not tell them; servers have stochastic gradient descent alone.
+/// An increment needs the optimiser's velocity. A worker that is sent parameters does not have it, but [sees](Self::learn) each
+/// true change: w ← w − rate·v gives v = (before − after)/rate. With Nesterov the change is (1 + m)·G + m²·v for the gradient G
+/// with its decay and the velocity v before, so G and the next velocity m·v + G follow. Weight decay pulls by the true values, on
+/// both sides alike. Of Adam's two moments only a ratio shows in a change, so a worker could not tell them; servers have
+/// stochastic gradient descent alone.
 #[derive(Clone, Debug)]
 pub struct Lgp {
     correction: Correction,
@@ -47,8 +48,8 @@ impl Lgp {
         }
     }
 
-    /// Makes P_partial of true values that begin at entry `at` (equation 6): adds one increment of the optimiser, with the worker's own gradient of
-    /// these entries, the mean over its own samples, or with what EMA-LGP makes of it.
+    /// Makes P_partial of true values that begin at entry `at` (equation 6): adds one increment of the optimiser, with the
+    /// worker's own gradient of these entries, the mean over its own samples, or with what EMA-LGP makes of it.
     pub fn predict(&mut self, at: usize, values: &mut [f32], local: &[f32], rate: f32) {
         let keeps = match self.correction {
             Correction::Off => return,
@@ -74,8 +75,8 @@ impl Lgp {
         }
     }
 
-    /// The true values of the entries from `at` on went from `before` to `after` in one step of the optimiser at this rate: learns what the
-    /// velocities are, and the global gradients.
+    /// The true values of the entries from `at` on went from `before` to `after` in one step of the optimiser at this rate:
+    /// learns what the velocities are, and the global gradients.
     pub fn learn(&mut self, at: usize, before: &[f32], after: &[f32], rate: f32) {
         let range = at..at + before.len();
         // At rate 0 nothing shows.
@@ -162,8 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// Equation 7 to the letter gives what the true values are, and a worker that saw all true changes predicts what a server would do with its
-        /// gradient: with any momentum and decay, plain and by Nesterov.
+        /// Equation 7 to the letter gives what the true values are, and a worker that saw all true changes predicts what a server
+        /// would do with its gradient: with any momentum and decay, plain and by Nesterov.
         #[test]
         fn equation_7_gives_the_true_values(
             gradients in prop::collection::vec((-1.0f32..1.0, -1.0f32..1.0), 1..12),

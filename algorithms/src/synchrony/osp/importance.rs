@@ -1,7 +1,8 @@
 //! Which layers are important: OSP, §4.1.1.
 
-/// The importance of a layer, I = Σ |g·p| over its entries (equation 4), from its parameters and its last global gradient. The same bits
-/// wherever the two have the same bits. Infinite where one of the products is not finite, so that such a layer is the last to be put off.
+/// The importance of a layer, I = Σ |g·p| over its entries (equation 4), from its parameters and its last global gradient. The
+/// same bits wherever the two have the same bits. Infinite where one of the products is not finite, so that such a layer is the
+/// last to be put off.
 ///
 /// Parts of a layer that are on several servers add up to it.
 pub fn importance(parameters: &[f32], gradient: &[f32]) -> f64 {
@@ -18,9 +19,9 @@ pub fn importance(parameters: &[f32], gradient: &[f32]) -> f64 {
     if sum.is_nan() { f64::INFINITY } else { sum }
 }
 
-/// The gradient importance bitmap: which units go to the background. From the least important one on, of two alike the one with the lower index,
-/// each that still fits into so many entries in total. A unit that does not fit is passed over, so that one large unit does not leave the
-/// background empty; one without entries fits always.
+/// The gradient importance bitmap: which units go to the background. From the least important one on, of two alike the one with
+/// the lower index, each that still fits into so many entries in total. A unit that does not fit is passed over, so that one
+/// large unit does not leave the background empty; one without entries fits always.
 pub fn split(importances: &[f64], entries: &[usize], budget: usize) -> Vec<bool> {
     let mut order: Vec<usize> = (0..importances.len().min(entries.len())).collect();
     order.sort_by(|&a, &b| importances[a].total_cmp(&importances[b]).then(a.cmp(&b)));

@@ -41,8 +41,8 @@ pub enum Correction {
     Off,
     /// The worker's own gradient (LGP).
     Local,
-    /// So much of the average of past global gradients, and for the rest the worker's own gradient (EMA-LGP). The average keeps as much
-    /// of itself in every step.
+    /// So much of the average of past global gradients, and for the rest the worker's own gradient (EMA-LGP). The average keeps
+    /// as much of itself in every step.
     Average(f32),
 }
 

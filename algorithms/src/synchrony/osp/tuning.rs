@@ -2,8 +2,8 @@
 
 /// The share of U_max that Algorithm 1 allows: S_1 = 0 and S_i = (1 − loss_i / L) U_max, with L the loss of the first epoch.
 ///
-/// The loss of an epoch is known at its end, so it decides for the epoch after it. A loss above L allows nothing, as does one that is not finite; one
-/// below zero allows all. L is the first loss that is finite and above zero.
+/// The loss of an epoch is known at its end, so it decides for the epoch after it. A loss above L allows nothing, as does one
+/// that is not finite; one below zero allows all. L is the first loss that is finite and above zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// L, once it is known.
