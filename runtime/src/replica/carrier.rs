@@ -48,6 +48,11 @@ pub(crate) trait Carrier: Send {
     /// the background of the step before is finished.
     fn split(&mut self, turn: &Turn) -> Result<Vec<bool>, Error>;
 
+    /// S(G^u) and U_max in entries, as the last [`split`](Self::split) had them; nothing elsewhere than under OSP.
+    fn budget(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Ends all that is under way, in both stages, and writes the true values of all units into `parameters`: what every worker has
     /// that calls it after the same steps. All workers call it together.
     fn flush(&mut self, parameters: &mut [f32]) -> Result<(), Error>;

@@ -1,9 +1,12 @@
 //! What a trainer holds where the synchrony is chosen: parameters that workers hold in common, as far as the synchrony says.
 
 mod carrier;
+mod local;
 mod options;
+mod osp;
 mod plain;
 mod reduced;
+mod splitter;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -25,8 +28,11 @@ use crate::session::{Inner, Session};
 pub use options::{Options, Pass, ReplicaError, Stepped};
 
 use carrier::{Carrier, Turn};
+use local::Local;
+use osp::TwoStages;
 use plain::Plain;
 use reduced::Reduced;
+use splitter::Splitter;
 
 /// A worker's parameters, which its passes change together with those of the other workers.
 ///
@@ -87,8 +93,13 @@ trait Driver: Send {
         turn: &Turn,
     ) -> Result<Stepped, Error>;
 
-    /// Ends all that is under way. All workers call it together.
-    fn flush(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<(), Error>;
+    /// Ends all that is under way. All workers call it together. `room` has as many entries as the parameters.
+    fn flush(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        room: &mut [f32],
+        parameters: &mut [f32],
+    ) -> Result<(), Error>;
 }
 
 impl Session {
@@ -125,9 +136,20 @@ impl Replica {
         if options.method.is_auto() {
             options.method = auto::cheapest(&session, "the replica", &options.method, layout.entries(), Ok)?;
         }
-        let rules = (&options.method, options.sgd);
-        let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight)?);
-        let driver = Box::new(Plain::new(layout.group_count()));
+        let units = layout.ranges();
+        let (mut sgd, mut splitter) = (options.sgd, None);
+        let driver: Box<dyn Driver> = if let Some(&local) = options.synchrony.local() {
+            sgd = local.outer();
+            Box::new(Local::new(local, options.sgd, units.len(), initial))
+        } else if let Some(&osp) = options.synchrony.osp() {
+            let entries = units.iter().map(Range::len).collect();
+            splitter = Some(Splitter::new(&session, osp, &options.method, entries, options.epoch)?);
+            Box::new(TwoStages::new(&osp, sgd, units, initial))
+        } else {
+            Box::new(Plain::new(units.len()))
+        };
+        let rules = (&options.method, sgd);
+        let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?);
         // From here on anybody may send.
         session.agree(Purpose::Replica, "ready")?;
         let mut end = 0;
@@ -228,7 +250,7 @@ impl Replica {
         if self.given > 0 {
             return Err(ReplicaError::MidStep("flush()").into());
         }
-        self.driver.flush(&mut *self.carrier, &mut self.parameters)?;
+        self.driver.flush(&mut *self.carrier, &mut self.gradient, &mut self.parameters)?;
         self.since = Instant::now();
         Ok(())
     }

@@ -30,7 +30,12 @@ impl Driver for Plain {
         Ok(Stepped::default().routine(finished))
     }
 
-    fn flush(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<(), Error> {
+    fn flush(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        _room: &mut [f32],
+        parameters: &mut [f32],
+    ) -> Result<(), Error> {
         carrier.flush(parameters)
     }
 }

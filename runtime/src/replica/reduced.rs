@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::synchrony::osp::importance;
 use gleaner_algorithms::synchrony::{Sgd, Stage};
 
 use super::carrier::{Carrier, Finished, Turn};
+use super::splitter::Splitter;
 use crate::failure::Error;
 use crate::gradients::Gradients;
 use crate::layout::Layout;
@@ -27,6 +29,8 @@ pub(super) struct Reduced {
     under_way: [Vec<(usize, f32)>; 2],
     /// A gradient that is weighted, or a mean.
     scratch: Vec<f32>,
+    /// Under OSP.
+    splitter: Option<Splitter>,
 }
 
 /// A group of the layout.
@@ -46,29 +50,27 @@ impl Reduced {
         (method, sgd): (&Method, Sgd),
         initial: &[f32],
         weight: Option<f32>,
+        splitter: Option<Splitter>,
     ) -> Result<Self, Error> {
         // Clipping is by the norm of the whole gradient, before any unit has its part.
         let method = method.clone().corrected(Correction { clip: None, ..*method.correction() });
-        let mut units: Vec<Unit> = Gradients::of_each_group(session, channel, layout, &method)?
-            .into_iter()
-            .map(|gradients| Unit { gradients, range: 0..0, parameters: Vec::new() })
-            .collect();
-        let mut end = 0;
+        let gradients = Gradients::of_each_group(session, channel, layout, &method)?;
+        let units = gradients.into_iter().zip(layout.ranges());
+        let mut units: Vec<Unit> =
+            units.map(|(gradients, range)| Unit { gradients, range, parameters: Vec::new() }).collect();
         for p in &layout.parameters {
-            let (start, unit) = (end, &mut units[p.group]);
-            end += p.len;
-            let first = unit.parameters.first().map_or(start, |_| unit.range.start);
-            unit.range = first..end;
-            unit.parameters.push((p.name.clone(), start..end));
+            let unit = &mut units[p.group];
+            let start = unit.range.start + p.offset;
+            unit.parameters.push((p.name.clone(), start..start + p.len));
         }
         let (truth, velocities) = (initial.to_vec(), vec![0.0; initial.len()]);
         let under_way = Default::default();
-        Ok(Self { units, sgd, truth, velocities, weight, under_way, scratch: Vec::new() })
+        Ok(Self { units, sgd, truth, velocities, weight, under_way, scratch: Vec::new(), splitter })
     }
 
     /// One step of the optimiser for a unit.
-    fn apply(&mut self, unit: usize, update: &Update, rate: f32) -> Result<(), Error> {
-        let unit = &self.units[unit];
+    fn apply(&mut self, number: usize, update: &Update, rate: f32) -> Result<(), Error> {
+        let unit = &self.units[number];
         self.scratch.clear();
         self.scratch.resize(unit.range.len(), 0.0);
         for (name, range) in &unit.parameters {
@@ -78,6 +80,9 @@ impl Reduced {
         let (truth, velocities) =
             (&mut self.truth[unit.range.clone()], &mut self.velocities[unit.range.clone()]);
         self.sgd.step(truth, velocities, &self.scratch, rate);
+        if let Some(splitter) = &mut self.splitter {
+            splitter.importances[number] = importance(truth, &self.scratch);
+        }
         Ok(())
     }
 }
@@ -123,8 +128,13 @@ impl Carrier for Reduced {
         Ok(finished)
     }
 
-    fn split(&mut self, _turn: &Turn) -> Result<Vec<bool>, Error> {
-        Ok(vec![false; self.units.len()])
+    fn split(&mut self, turn: &Turn) -> Result<Vec<bool>, Error> {
+        let none = vec![false; self.units.len()];
+        self.splitter.as_mut().map_or(Ok(none), |splitter| splitter.split(turn))
+    }
+
+    fn budget(&self) -> Option<(u64, u64)> {
+        self.splitter.as_ref().map(|splitter| (splitter.budget() as u64, splitter.most() as u64))
     }
 
     fn flush(&mut self, parameters: &mut [f32]) -> Result<(), Error> {
