@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Action, Event, Policy, Stage, Synchrony};
+use super::clocks::Clocks;
+use super::{Action, Event, Policy, PolicyError, Stage, Synchrony};
 
 /// Every worker waits for the update of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,15 +16,19 @@ impl Synchrony for Bsp {
     }
 
     fn summary(&self) -> &'static str {
-        "bulk synchronous: a barrier after every step"
+        "bulk synchronous: a barrier after every step (Valiant, 1990)"
     }
 
     fn guarantee(&self) -> &'static str {
         "In step t every worker sees all gradients of the steps before t, and no other. The parameters have the same bits on all workers."
     }
 
-    fn policy(&self, workers: u32) -> Box<dyn Policy> {
-        Box::new(Barrier::new(workers))
+    fn takes(&self) -> &'static str {
+        "nothing behind bsp"
+    }
+
+    fn policy(&self, first: &[u64]) -> Box<dyn Policy> {
+        Box::new(Barrier::new(first, false))
     }
 
     fn needs_servers(&self) -> bool {
@@ -31,40 +36,56 @@ impl Synchrony for Bsp {
     }
 }
 
-/// Applies a step when all workers have pushed it, and answers them all.
+/// Applies a stage of a step when all workers have pushed it, and answers them all.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    workers: BTreeSet<u32>,
+    clocks: Clocks,
     pushed: BTreeMap<(u64, Stage), BTreeSet<u32>>,
 }
 
 impl Barrier {
-    pub(super) fn new(workers: u32) -> Self {
-        Self { workers: (0..workers).collect(), pushed: BTreeMap::new() }
+    pub(super) fn new(first: &[u64], two_stages: bool) -> Self {
+        Self { clocks: Clocks::new(first, two_stages), pushed: BTreeMap::new() }
+    }
+
+    /// Whether everybody who is left has pushed it.
+    fn complete(&self, pushed: &BTreeSet<u32>) -> bool {
+        self.clocks.ranks().all(|rank| pushed.contains(&rank))
     }
 }
 
 impl Policy for Barrier {
-    fn handle(&mut self, event: Event, _now: Duration) -> Vec<Action> {
+    fn handle(&mut self, event: Event, _now: Duration) -> Result<Vec<Action>, PolicyError> {
         match event {
-            Event::Asks { .. } => {}
+            Event::Asks { .. } | Event::Replied { .. } => {}
             Event::Pushed { worker, step, stage } => {
-                self.pushed.entry((step, stage)).or_default().insert(worker);
+                if self.clocks.push(worker, step, stage)? {
+                    self.pushed.entry((step, stage)).or_default().insert(worker);
+                }
             }
             Event::Left { worker } => {
-                self.workers.remove(&worker);
+                self.clocks.leave(worker)?;
             }
         }
         let mut actions = Vec::new();
-        while let Some(entry) =
-            self.pushed.first_entry().filter(|entry| entry.get().is_superset(&self.workers))
+        while let Some((&(step, stage), pushed)) =
+            self.pushed.first_key_value().filter(|(_, pushed)| self.complete(pushed))
         {
-            let ((step, stage), pushed) = entry.remove_entry();
-            actions
-                .push(Action::Apply { stage, pushes: pushed.iter().map(|&worker| (worker, step)).collect() });
-            let left = pushed.into_iter().filter(|worker| self.workers.contains(worker));
-            actions.extend(left.map(|worker| Action::Reply { worker, step, stage }));
+            let pushes: Vec<_> = pushed.iter().map(|&worker| (worker, step)).collect();
+            self.pushed.remove(&(step, stage));
+            let answered: Vec<u32> = pushes.iter().map(|&(worker, _)| worker).collect();
+            actions.push(Action::Apply { stage, workers: self.clocks.mean_of(pushes.len()), pushes });
+            for worker in answered {
+                if self.clocks.answer(worker, stage).is_some() {
+                    actions.push(Action::Reply { worker, step, stage });
+                }
+            }
         }
-        actions
+        Ok(actions)
+    }
+
+    fn awaited(&self) -> Vec<u32> {
+        let Some((_, pushed)) = self.pushed.first_key_value() else { return Vec::new() };
+        self.clocks.ranks().filter(|rank| !pushed.contains(rank)).collect()
     }
 }
