@@ -4,11 +4,19 @@
 //! The difference goes the way of a gradient, so that what a sparse method does not deliver waits in the residual for the next
 //! exchange. All workers go on from the same values, and each keeps the velocities of its own steps.
 
+use std::time::Duration;
+
 use gleaner_algorithms::synchrony::{self, Sgd, Stage};
 
-use super::carrier::{Carrier, Turn};
-use super::{Driver, Stepped};
+use super::carrier::{Carrier, TRUTH, Turn};
+use super::{Driver, Pass, Stepped};
+use crate::checkpoint::{CheckpointError, State, lacks};
 use crate::failure::Error;
+
+/// What a checkpoint calls the velocities of a worker's own steps, and the exchanges that are over with what the last step was if
+/// it was none.
+const INNER: &str = "own velocities";
+const EXCHANGES: &str = "exchanges";
 
 /// See the module.
 pub(super) struct Local {
@@ -80,5 +88,33 @@ impl Driver for Local {
             self.exchange(carrier, room, parameters, &turn)?;
         }
         carrier.flush(parameters)
+    }
+
+    fn save(&self, state: &mut State) {
+        state.values.insert(TRUTH.into(), self.base.clone());
+        state.values.insert(INNER.into(), self.velocities.clone());
+        let last = self.last.map(|Turn { step, pass: Pass { rate, samples, loss }, computing }| {
+            [step as f64, rate.into(), samples as f64, loss.into(), computing.as_secs_f64()]
+        });
+        let last = last.into_iter().flatten();
+        state.numbers.insert(EXCHANGES.into(), [self.exchanges as f64].into_iter().chain(last).collect());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), CheckpointError> {
+        let entries = self.base.len();
+        let (base, velocities) = (state.values_of(TRUTH, entries)?, state.values_of(INNER, entries)?);
+        let (exchanges, last) = match *state.numbers_of(EXCHANGES)? {
+            [exchanges] => (exchanges, None),
+            [exchanges, step, rate, samples, loss, computing] => {
+                let pass = Pass { rate: rate as f32, samples: samples as u64, loss: loss as f32 };
+                let computing = Duration::try_from_secs_f64(computing).unwrap_or_default();
+                (exchanges, Some(Turn { step: step as u64, pass, computing }))
+            }
+            _ => return Err(lacks(EXCHANGES)),
+        };
+        self.base.copy_from_slice(base);
+        self.velocities.copy_from_slice(velocities);
+        (self.exchanges, self.last) = (exchanges as u64, last);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod options;
 mod osp;
 mod plain;
 mod reduced;
+mod saving;
 mod splitter;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use gleaner_algorithms::residual::{OnNonFinite, norm};
 use sha2::{Digest, Sha256};
 
 use crate::auto;
+use crate::checkpoint::{CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::gradients::describe;
 use crate::layout::{Layout, LayoutError};
@@ -78,6 +80,7 @@ pub struct Replica {
     ready: Vec<bool>,
     given: usize,
     step: u64,
+    run: String,
     /// When the present pass began: when the step before it was over.
     since: Instant,
 }
@@ -100,6 +103,12 @@ trait Driver: Send {
         room: &mut [f32],
         parameters: &mut [f32],
     ) -> Result<(), Error>;
+
+    /// Adds what it carries from step to step, once the carrier has.
+    fn save(&self, state: &mut State);
+
+    /// Goes on from what was saved.
+    fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
 }
 
 impl Session {
@@ -151,7 +160,7 @@ impl Replica {
         let rules = (&options.method, sgd);
         let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?);
         // From here on anybody may send.
-        session.agree(Purpose::Replica, "ready")?;
+        let run = session.agree_and_draw(Purpose::Replica, "ready")?;
         let mut end = 0;
         let names: Vec<(String, Range<usize>)> = layout
             .parameters
@@ -174,6 +183,7 @@ impl Replica {
             gradient: vec![0.0; initial.len()],
             given: 0,
             step: 0,
+            run,
             since: Instant::now(),
         })
     }
@@ -246,10 +256,7 @@ impl Replica {
     /// # Errors
     /// A call in the middle of a pass, or a job that has failed.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.alive()?;
-        if self.given > 0 {
-            return Err(ReplicaError::MidStep("flush()").into());
-        }
+        self.between_passes("flush()")?;
         self.driver.flush(&mut *self.carrier, &mut self.gradient, &mut self.parameters)?;
         self.since = Instant::now();
         Ok(())
@@ -283,6 +290,12 @@ impl Replica {
     fn missing(&self) -> String {
         let missing = self.names.iter().zip(&self.ready).filter(|(_, ready)| !**ready);
         missing.map(|((name, _), _)| format!("'{name}'")).collect::<Vec<String>>().join(", ")
+    }
+
+    /// Whether no gradient of a pass was given yet.
+    fn between_passes(&self, call: &'static str) -> Result<(), Error> {
+        self.alive()?;
+        if self.given > 0 { Err(ReplicaError::MidStep(call).into()) } else { Ok(()) }
     }
 
     fn alive(&self) -> Result<(), Error> {

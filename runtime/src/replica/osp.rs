@@ -8,9 +8,14 @@ use std::ops::Range;
 use gleaner_algorithms::synchrony::osp::Lgp;
 use gleaner_algorithms::synchrony::{Osp, Sgd, Stage};
 
-use super::carrier::{Carrier, Finished, Turn};
+use super::carrier::{Carrier, Finished, TRUTH, Turn};
 use super::{Driver, Stepped};
+use crate::checkpoint::{CheckpointError, State, lacks};
 use crate::failure::Error;
+
+/// What a checkpoint calls the rate and the units of the background, and what LGP has learnt.
+const BACKGROUND: &str = "background";
+const LGP: [&str; 2] = ["lgp velocities", "lgp averages"];
 
 /// See the module.
 pub(super) struct TwoStages {
@@ -104,6 +109,31 @@ impl Driver for TwoStages {
         self.settle(carrier, parameters)?;
         carrier.flush(parameters)?;
         self.truth.copy_from_slice(parameters);
+        Ok(())
+    }
+
+    fn save(&self, state: &mut State) {
+        state.values.insert(TRUTH.into(), self.truth.clone());
+        for (name, values) in LGP.into_iter().zip(self.lgp.memory()) {
+            state.values.insert(name.into(), values.to_vec());
+        }
+        let units = self.background.iter().map(|&unit| unit as f64);
+        state.numbers.insert(BACKGROUND.into(), [f64::from(self.rate)].into_iter().chain(units).collect());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), CheckpointError> {
+        let truth = state.values_of(TRUTH, self.truth.len())?;
+        let lengths = self.lgp.memory().map(<[f32]>::len);
+        let memory = [state.values_of(LGP[0], lengths[0])?, state.values_of(LGP[1], lengths[1])?];
+        let Some((rate, units)) = state.numbers_of(BACKGROUND)?.split_first() else {
+            return Err(lacks(BACKGROUND));
+        };
+        let background: Vec<usize> = units.iter().map(|&unit| unit as usize).collect();
+        if background.iter().any(|&unit| unit >= self.units.len()) || !self.lgp.remember(memory) {
+            return Err(lacks(BACKGROUND));
+        }
+        self.truth.copy_from_slice(truth);
+        (self.background, self.rate) = (background, *rate as f32);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use gleaner_algorithms::synchrony::Stage;
 
 use super::carrier::{Carrier, Turn};
 use super::{Driver, Stepped};
+use crate::checkpoint::{CheckpointError, State};
 use crate::failure::Error;
 
 /// See the module.
@@ -37,5 +38,11 @@ impl Driver for Plain {
         parameters: &mut [f32],
     ) -> Result<(), Error> {
         carrier.flush(parameters)
+    }
+
+    fn save(&self, _state: &mut State) {}
+
+    fn load(&mut self, _state: &State) -> Result<(), CheckpointError> {
+        Ok(())
     }
 }

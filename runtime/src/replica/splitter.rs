@@ -10,6 +10,7 @@ use gleaner_algorithms::synchrony::osp::{self, Budget, Tuning};
 use gleaner_algorithms::{Method, Sparsity};
 
 use super::carrier::Turn;
+use crate::checkpoint::{CheckpointError, State, lacks};
 use crate::failure::Error;
 use crate::notes::Purpose;
 use crate::probe::{self, Probed};
@@ -17,6 +18,10 @@ use crate::session::Inner;
 
 /// Steps that are measured before U_max is taken from the first epoch on.
 const MEASURED: u64 = 4;
+
+/// What a checkpoint calls what was told in the present epoch, and the importance of each unit.
+const EPOCH: &str = "epoch";
+const IMPORTANCES: &str = "importances";
 
 /// See the module.
 pub(super) struct Splitter {
@@ -30,19 +35,19 @@ pub(super) struct Splitter {
     epoch: u64,
     /// What the network is like; not asked for where the share is fixed.
     probed: Option<Probed>,
-    pub(super) told: Told,
+    told: Told,
 }
 
 /// What is carried from step to step beside the importances.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Told {
-    pub(super) tuning: Tuning,
+struct Told {
+    tuning: Tuning,
     /// The entries whose exchange takes no longer than a pass.
-    pub(super) allowed: usize,
+    allowed: usize,
     /// Of this epoch: the sum of the losses of its samples, the samples, and what its passes took, in seconds.
-    pub(super) loss: f64,
-    pub(super) samples: f64,
-    pub(super) passes: Vec<f64>,
+    loss: f64,
+    samples: f64,
+    passes: Vec<f64>,
 }
 
 impl Splitter {
@@ -89,6 +94,29 @@ impl Splitter {
             Budget::Share(_) => self.budget(),
             Budget::Tuned | Budget::Bound => self.osp.most(self.model(), self.told.allowed),
         }
+    }
+
+    /// Adds what it carries from step to step.
+    pub(super) fn save(&self, state: &mut State) {
+        let Told { tuning, allowed, loss, samples, passes } = &self.told;
+        let numbers = tuning.numbers().into_iter().chain([*allowed as f64, *loss, *samples]);
+        state.numbers.insert(EPOCH.into(), numbers.chain(passes.iter().copied()).collect());
+        state.numbers.insert(IMPORTANCES.into(), self.importances.clone());
+    }
+
+    /// Goes on from that.
+    pub(super) fn load(&mut self, state: &State) -> Result<(), CheckpointError> {
+        let [first, share, allowed, loss, samples, ref passes @ ..] = *state.numbers_of(EPOCH)? else {
+            return Err(lacks(EPOCH));
+        };
+        let importances = state.numbers_of(IMPORTANCES)?;
+        if importances.len() != self.importances.len() {
+            return Err(lacks(IMPORTANCES));
+        }
+        self.importances.copy_from_slice(importances);
+        let (tuning, passes) = (Tuning::of_numbers([first, share]), passes.to_vec());
+        self.told = Told { tuning, allowed: allowed as usize, loss, samples, passes };
+        Ok(())
     }
 
     fn model(&self) -> usize {

@@ -11,3 +11,4 @@ mod osp;
 mod plain;
 mod problem;
 mod refused;
+mod saving;
