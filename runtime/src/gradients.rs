@@ -26,6 +26,7 @@ use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
 use crate::update::{Skipped, Update};
 
+pub(crate) use saving::together;
 pub use times::StepTimes;
 
 /// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.

@@ -44,6 +44,7 @@ pub(crate) enum Purpose {
     Timeline = 9,
     Share = 10,
     Replica = 11,
+    Epoch = 12,
 }
 
 impl Purpose {
@@ -60,6 +61,7 @@ impl Purpose {
             9 => "timeline() or gather() of a timeline",
             10 => "wait() where groups compete for the entries of a step",
             11 => "replica()",
+            12 => "step() at the end of an epoch",
             _ => "an unknown call",
         }
     }

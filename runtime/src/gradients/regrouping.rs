@@ -42,7 +42,7 @@ impl Gradients {
             }
             auto.announce(false, Some(before));
         }
-        regrouped.go_on_from(state)?;
+        regrouped.go_on_from(&state)?;
         (regrouped.times, regrouped.lost, regrouped.keeps) = (self.times, self.lost, self.keeps);
         regrouped.run = std::mem::take(&mut self.run);
         *self = regrouped;

@@ -1,12 +1,17 @@
 //! What carries gradients to the place where the optimiser is, and the parameters back.
 
+use std::path::Path;
 use std::time::Duration;
 
 use gleaner_algorithms::synchrony::Stage;
 
 use super::Pass;
+use crate::checkpoint::{CheckpointError, State};
 use crate::failure::Error;
 use crate::update::Skipped;
+
+/// What a checkpoint calls the true values. A carrier that has them saves them, and so does a driver; they are the same.
+pub(super) const TRUTH: &str = "true values";
 
 /// A step as a carrier is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +53,22 @@ pub(crate) trait Carrier: Send {
     /// the background of the step before is finished.
     fn split(&mut self, turn: &Turn) -> Result<Vec<bool>, Error>;
 
+    /// S(G^u) and U_max in entries, as the last [`split`](Self::split) had them; nothing elsewhere than under OSP.
+    fn budget(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Ends all that is under way, in both stages, and writes the true values of all units into `parameters`: what every worker has
     /// that calls it after the same steps. All workers call it together.
     fn flush(&mut self, parameters: &mut [f32]) -> Result<(), Error>;
+
+    /// Adds what it carries from step to step, between two steps. What is under way in the background is waited for, and kept as it
+    /// came: it is applied when it would have been.
+    fn save(&mut self, state: &mut State) -> Result<(), Error>;
+
+    /// Whether a state is one of this carrier's. Nothing changes.
+    fn expects(&self, path: &Path, state: &State) -> Result<(), CheckpointError>;
+
+    /// Goes on from a state that it expects. All workers call it together.
+    fn load(&mut self, state: &State) -> Result<(), Error>;
 }

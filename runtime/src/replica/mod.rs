@@ -1,9 +1,13 @@
 //! What a trainer holds where the synchrony is chosen: parameters that workers hold in common, as far as the synchrony says.
 
 mod carrier;
+mod local;
 mod options;
+mod osp;
 mod plain;
 mod reduced;
+mod saving;
+mod splitter;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -16,6 +20,7 @@ use gleaner_algorithms::residual::{OnNonFinite, norm};
 use sha2::{Digest, Sha256};
 
 use crate::auto;
+use crate::checkpoint::{CheckpointError, State};
 use crate::failure::{Error, Failure};
 use crate::gradients::describe;
 use crate::layout::{Layout, LayoutError};
@@ -25,8 +30,11 @@ use crate::session::{Inner, Session};
 pub use options::{Options, Pass, ReplicaError, Stepped};
 
 use carrier::{Carrier, Turn};
+use local::Local;
+use osp::TwoStages;
 use plain::Plain;
 use reduced::Reduced;
+use splitter::Splitter;
 
 /// A worker's parameters, which its passes change together with those of the other workers.
 ///
@@ -72,6 +80,7 @@ pub struct Replica {
     ready: Vec<bool>,
     given: usize,
     step: u64,
+    run: String,
     /// When the present pass began: when the step before it was over.
     since: Instant,
 }
@@ -87,8 +96,19 @@ trait Driver: Send {
         turn: &Turn,
     ) -> Result<Stepped, Error>;
 
-    /// Ends all that is under way. All workers call it together.
-    fn flush(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<(), Error>;
+    /// Ends all that is under way. All workers call it together. `room` has as many entries as the parameters.
+    fn flush(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        room: &mut [f32],
+        parameters: &mut [f32],
+    ) -> Result<(), Error>;
+
+    /// Adds what it carries from step to step, once the carrier has.
+    fn save(&self, state: &mut State);
+
+    /// Goes on from what was saved.
+    fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
 }
 
 impl Session {
@@ -125,11 +145,22 @@ impl Replica {
         if options.method.is_auto() {
             options.method = auto::cheapest(&session, "the replica", &options.method, layout.entries(), Ok)?;
         }
-        let rules = (&options.method, options.sgd);
-        let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight)?);
-        let driver = Box::new(Plain::new(layout.group_count()));
+        let units = layout.ranges();
+        let (mut sgd, mut splitter) = (options.sgd, None);
+        let driver: Box<dyn Driver> = if let Some(&local) = options.synchrony.local() {
+            sgd = local.outer();
+            Box::new(Local::new(local, options.sgd, units.len(), initial))
+        } else if let Some(&osp) = options.synchrony.osp() {
+            let entries = units.iter().map(Range::len).collect();
+            splitter = Some(Splitter::new(&session, osp, &options.method, entries, options.epoch)?);
+            Box::new(TwoStages::new(&osp, sgd, units, initial))
+        } else {
+            Box::new(Plain::new(units.len()))
+        };
+        let rules = (&options.method, sgd);
+        let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?);
         // From here on anybody may send.
-        session.agree(Purpose::Replica, "ready")?;
+        let run = session.agree_and_draw(Purpose::Replica, "ready")?;
         let mut end = 0;
         let names: Vec<(String, Range<usize>)> = layout
             .parameters
@@ -152,6 +183,7 @@ impl Replica {
             gradient: vec![0.0; initial.len()],
             given: 0,
             step: 0,
+            run,
             since: Instant::now(),
         })
     }
@@ -224,11 +256,8 @@ impl Replica {
     /// # Errors
     /// A call in the middle of a pass, or a job that has failed.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.alive()?;
-        if self.given > 0 {
-            return Err(ReplicaError::MidStep("flush()").into());
-        }
-        self.driver.flush(&mut *self.carrier, &mut self.parameters)?;
+        self.between_passes("flush()")?;
+        self.driver.flush(&mut *self.carrier, &mut self.gradient, &mut self.parameters)?;
         self.since = Instant::now();
         Ok(())
     }
@@ -261,6 +290,12 @@ impl Replica {
     fn missing(&self) -> String {
         let missing = self.names.iter().zip(&self.ready).filter(|(_, ready)| !**ready);
         missing.map(|((name, _), _)| format!("'{name}'")).collect::<Vec<String>>().join(", ")
+    }
+
+    /// Whether no gradient of a pass was given yet.
+    fn between_passes(&self, call: &'static str) -> Result<(), Error> {
+        self.alive()?;
+        if self.given > 0 { Err(ReplicaError::MidStep(call).into()) } else { Ok(()) }
     }
 
     fn alive(&self) -> Result<(), Error> {

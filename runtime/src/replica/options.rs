@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_algorithms::synchrony::{Sgd, Synchrony};
 use gleaner_algorithms::{Method, SelectOver};
 
@@ -46,6 +47,8 @@ pub struct Stepped {
     pub background: Duration,
     /// Entries whose gradient travels during the next pass.
     pub deferred: u64,
+    /// Under OSP, how many entries may travel during the next pass, S(G^u), and how many the pass leaves time for, U_max.
+    pub budget: Option<(u64, u64)>,
     /// Entries of the updates that came in this step and are not zero, where the updates are known.
     pub entries: u64,
     /// The rank that was waited for last, where servers tell.
@@ -122,6 +125,20 @@ impl Options {
                 "selecting over the whole gradient",
                 "its layers travel in steps of their own; select over each group",
             );
+        }
+        if self.synchrony.local().is_some() {
+            if self.method.correction().momentum > 0.0 {
+                return unfit(
+                    "momentum correction",
+                    "what it sends is a difference of parameters, in which the steps' own momentum is; leave the correction out",
+                );
+            }
+            if self.method.nonfinite() == OnNonFinite::Skip {
+                return unfit(
+                    "skipping steps that are not finite",
+                    "a worker goes on by itself between two exchanges, and cannot take such a step back; let them be refused",
+                );
+            }
         }
         Ok(())
     }

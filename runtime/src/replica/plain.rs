@@ -4,6 +4,7 @@ use gleaner_algorithms::synchrony::Stage;
 
 use super::carrier::{Carrier, Turn};
 use super::{Driver, Stepped};
+use crate::checkpoint::{CheckpointError, State};
 use crate::failure::Error;
 
 /// See the module.
@@ -30,7 +31,18 @@ impl Driver for Plain {
         Ok(Stepped::default().routine(finished))
     }
 
-    fn flush(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<(), Error> {
+    fn flush(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        _room: &mut [f32],
+        parameters: &mut [f32],
+    ) -> Result<(), Error> {
         carrier.flush(parameters)
+    }
+
+    fn save(&self, _state: &mut State) {}
+
+    fn load(&mut self, _state: &State) -> Result<(), CheckpointError> {
+        Ok(())
     }
 }
