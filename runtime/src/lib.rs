@@ -39,6 +39,7 @@ mod steps;
 mod tag;
 mod timeline;
 mod update;
+mod waits;
 mod worker;
 
 pub use auto::{AutoChoice, Tried};
@@ -54,3 +55,4 @@ pub use replica::{Options, Pass, Replica, ReplicaError, Stepped};
 pub use session::Session;
 pub use timeline::Timeline;
 pub use update::{Skipped, Update};
+pub use waits::{Awaited, Waits};

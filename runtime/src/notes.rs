@@ -45,6 +45,7 @@ pub(crate) enum Purpose {
     Share = 10,
     Replica = 11,
     Epoch = 12,
+    Waits = 13,
 }
 
 impl Purpose {
@@ -61,6 +62,7 @@ impl Purpose {
             9 => "timeline() or gather() of a timeline",
             10 => "wait() where groups compete for the entries of a step",
             11 => "replica()",
+            13 => "share() of waits",
             12 => "step() at the end of an epoch",
             _ => "an unknown call",
         }

@@ -9,6 +9,7 @@ use super::Pass;
 use crate::checkpoint::{CheckpointError, State};
 use crate::failure::Error;
 use crate::update::Skipped;
+use crate::waits::Awaited;
 
 /// What a checkpoint calls the true values. A carrier that has them saves them, and so does a driver; they are the same.
 pub(super) const TRUTH: &str = "true values";
@@ -31,8 +32,8 @@ pub(crate) struct Finished {
     pub(crate) under_way: Duration,
     /// Entries of the update that are not zero, where the update is known.
     pub(crate) entries: u64,
-    /// Whom it waited for last, where the carrier knows.
-    pub(crate) awaited: Option<u32>,
+    /// Whom it waited for, where the carrier knows.
+    pub(crate) awaited: Awaited,
     /// Why some of it was left out, on all ranks alike.
     pub(crate) skipped: Option<Skipped>,
 }

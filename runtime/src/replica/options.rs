@@ -9,6 +9,7 @@ use gleaner_algorithms::{Method, SelectOver};
 
 use super::carrier::Finished;
 use crate::update::Skipped;
+use crate::waits::Awaited;
 
 /// How workers come to common parameters. The same on all ranks, but for the samples.
 #[derive(Clone, Debug)]
@@ -51,8 +52,8 @@ pub struct Stepped {
     pub budget: Option<(u64, u64)>,
     /// Entries of the updates that came in this step and are not zero, where the updates are known.
     pub entries: u64,
-    /// The rank that was waited for last, where servers tell.
-    pub awaited: Option<u32>,
+    /// Whom the worker waited for, where servers tell.
+    pub awaited: Awaited,
     /// Why an update that came in this step was left out, on all ranks alike.
     pub skipped: Option<Skipped>,
 }

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::Replica;
+use super::carrier::TRUTH;
 use crate::checkpoint::{self, State};
 use crate::failure::{Error, Failure};
 use crate::gradients::together;
 
+/// What a checkpoint calls the parameters of the next pass, where they are not the true values.
 const PARAMETERS: &str = "parameters";
 
 impl Replica {
@@ -27,9 +29,13 @@ impl Replica {
             method: self.kind(),
             ..State::default()
         };
-        state.values.insert(PARAMETERS.into(), self.parameters.clone());
         self.carrier.save(&mut state)?;
         self.driver.save(&mut state);
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        let is_true = |truth: &Vec<f32>| truth.iter().zip(&self.parameters).all(same);
+        if !state.values.get(TRUTH).is_some_and(is_true) {
+            state.values.insert(PARAMETERS.into(), self.parameters.clone());
+        }
         checkpoint::save(path, &state)?;
         self.since = Instant::now();
         Ok(())
@@ -64,7 +70,8 @@ impl Replica {
     }
 
     fn go_on_from(&mut self, state: &State) -> Result<(), Error> {
-        let parameters = state.values_of(PARAMETERS, self.parameters.len())?;
+        let differs = state.values.contains_key(PARAMETERS);
+        let parameters = state.values_of(if differs { PARAMETERS } else { TRUTH }, self.parameters.len())?;
         self.driver.load(state)?;
         self.carrier.load(state)?;
         self.parameters.copy_from_slice(parameters);
