@@ -50,8 +50,9 @@ pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
-    Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout, LayoutError,
-    Reducer, Session, Skipped, StepTimes, Update, keep_freed_memory,
+    Awaited, Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout,
+    LayoutError, Options, Pass, Reducer, Replica, ReplicaError, Session, Skipped, StepTimes, Stepped, Update,
+    Waits, keep_freed_memory,
 };
 
 pub use gleaner_algorithms as algorithms;
@@ -73,11 +74,13 @@ mod pages {
         non_blocking: "docs/src/guide/non-blocking.md";
         async_programs: "docs/src/guide/async.md";
         elements: "docs/src/guide/elements.md";
+        choosing_synchrony: "docs/src/guide/synchrony.md";
         conservation: "docs/src/concepts/conservation.md";
         selection: "docs/src/concepts/selection.md";
         schedules: "docs/src/concepts/schedules.md";
         cost: "docs/src/concepts/cost.md";
         merging: "docs/src/concepts/merging.md";
+        synchrony: "docs/src/concepts/synchrony.md";
     }
     #[cfg(feature = "train")]
     pages! {

@@ -29,6 +29,7 @@ pub mod select;
 pub mod selectors;
 mod sentence;
 pub mod shares;
+pub mod synchrony;
 
 pub use allotment::Allotment;
 pub use collectives::Method;

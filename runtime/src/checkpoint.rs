@@ -1,7 +1,7 @@
 //! Residuals, algorithm state and step as a safetensors file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,8 @@ const VELOCITY: &str = "velocity.";
 const THRESHOLDS: &str = "thresholds.";
 const AGREED: &str = "agreed.";
 const OWN: &str = "own.";
+const VALUES: &str = "values.";
+const NUMBERS: &str = "numbers.";
 
 /// A checkpoint that cannot be written or read.
 #[derive(thiserror::Error)]
@@ -45,6 +47,11 @@ pub enum CheckpointError {
         /// What is wrong.
         what: String,
     },
+    /// Something is not in it.
+    #[error(
+        "the checkpoint has no '{0}' of the length that is expected; it was written by another version of the program"
+    )]
+    Lacks(String),
     /// Of another job.
     #[error("{path} was written for another job: its {what} is {found}, here it is {expected}")]
     Other {
@@ -87,7 +94,7 @@ pub enum CheckpointError {
 gleaner_transport::debug_as_sentence!(CheckpointError);
 
 /// What a checkpoint holds.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct State {
     pub(crate) step: u64,
     /// How many of the steps were left out. Nothing was learnt from these.
@@ -102,6 +109,10 @@ pub(crate) struct State {
     pub(crate) groups: Vec<Learnt>,
     /// By which groups share k, by parameter; empty where they do not compete for it.
     pub(crate) weights: BTreeMap<String, u64>,
+    /// What whoever holds the gradients has beside them, by name: of a replica its parameters and what its synchrony carries from
+    /// step to step.
+    pub(crate) values: BTreeMap<String, Vec<f32>>,
+    pub(crate) numbers: BTreeMap<String, Vec<f64>>,
 }
 
 /// What was learnt of a group.
@@ -114,11 +125,6 @@ pub(crate) struct Learnt {
 }
 
 impl State {
-    /// Steps that were learnt from.
-    pub(crate) fn steps(&self) -> u64 {
-        self.step - self.skipped
-    }
-
     /// The group that has these parameters, in the same order.
     pub(crate) fn carried_over(&self, parameters: &[String]) -> Option<usize> {
         self.groups.iter().position(|group| group.parameters == parameters)
@@ -146,6 +152,17 @@ impl State {
         self.waiting.get(parameter).map_or(0, |waiting| waiting.residual.len())
     }
 
+    /// So many of its values, by name.
+    pub(crate) fn values_of(&self, name: &str, len: usize) -> Result<&[f32], CheckpointError> {
+        let values = self.values.get(name).filter(|values| values.len() == len);
+        values.map(Vec::as_slice).ok_or_else(|| lacks(name))
+    }
+
+    /// Its numbers, by name.
+    pub(crate) fn numbers_of(&self, name: &str) -> Result<&[f64], CheckpointError> {
+        self.numbers.get(name).map(Vec::as_slice).ok_or_else(|| lacks(name))
+    }
+
     pub(crate) fn expect<T: PartialEq + Display>(
         &self,
         path: &Path,
@@ -158,6 +175,19 @@ impl State {
         }
         let (found, expected) = (found.to_string(), expected.to_string());
         Err(CheckpointError::Other { path: path.into(), what: what.into(), found, expected })
+    }
+}
+
+/// An optional length in a message.
+#[derive(PartialEq)]
+pub(crate) struct Found(pub(crate) Option<usize>);
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(len) => write!(f, "{len}"),
+            None => write!(f, "missing"),
+        }
     }
 }
 
@@ -187,13 +217,16 @@ pub(crate) fn write(path: &Path, state: &State) -> Result<Vec<u8>, CheckpointErr
         let values: Vec<f32> = learnt.thresholds.iter().map(|t| t.unwrap_or(f32::NAN)).collect();
         (format!("{THRESHOLDS}{group}"), bytes(&values))
     });
-    let singles = tensors.chain(thresholds).map(|(name, bytes)| (name, bytes, Dtype::F32));
+    let values = state.values.iter().map(|(name, values)| (format!("{VALUES}{name}"), bytes(values)));
+    let singles = tensors.chain(thresholds).chain(values).map(|(name, bytes)| (name, bytes, Dtype::F32));
     let numbers = |numbers: &[f64]| numbers.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let doubles = state.groups.iter().enumerate().flat_map(|(group, Learnt { memory, .. })| {
         let named = |kind: &str, of: &[f64]| (format!("{kind}{group}"), numbers(of), Dtype::F64);
         [named(AGREED, &memory.agreed), named(OWN, &memory.own)]
     });
-    let tensors: Vec<(String, Vec<u8>, Dtype)> = singles.chain(doubles).collect();
+    let others = state.numbers.iter();
+    let others = others.map(|(name, values)| (format!("{NUMBERS}{name}"), numbers(values), Dtype::F64));
+    let tensors: Vec<(String, Vec<u8>, Dtype)> = singles.chain(doubles).chain(others).collect();
     let views = tensors.iter().map(|(name, bytes, kind)| {
         let size = if *kind == Dtype::F64 { 8 } else { 4 };
         TensorView::new(*kind, vec![bytes.len() / size], bytes).map(|view| (name.as_str(), view))
@@ -220,6 +253,11 @@ pub(crate) fn write(path: &Path, state: &State) -> Result<Vec<u8>, CheckpointErr
         .map_err(|e| damaged(e.to_string()))?;
     checksum::seal(&mut file).map_err(|e| damaged(e.to_string()))?;
     Ok(file)
+}
+
+/// A checkpoint of this program and this method has everything.
+pub(crate) fn lacks(name: &str) -> CheckpointError {
+    CheckpointError::Lacks(name.to_owned())
 }
 
 pub(crate) fn load(path: &Path) -> Result<State, CheckpointError> {
@@ -259,16 +297,22 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
     };
     let mut groups: Vec<Learnt> = groups.into_iter().map(learnt).collect();
     let (mut waiting, mut velocities) = (BTreeMap::<String, Waiting>::new(), BTreeMap::new());
+    let (mut others, mut other_numbers) = (BTreeMap::new(), BTreeMap::new());
     for (name, view) in tensors.tensors() {
         let named = |kind: &str| name.strip_prefix(kind).map(str::to_owned);
         let of = |kind: &str| name.strip_prefix(kind)?.parse::<usize>().ok();
         let learns = of(AGREED).map(|group| (group, true)).or_else(|| of(OWN).map(|group| (group, false)));
-        if let Some((group, agreed)) = learns {
+        let number = named(NUMBERS);
+        if learns.is_some() || number.is_some() {
             if view.dtype() != Dtype::F64 {
                 return Err(damaged(format!("'{name}' is not of type F64")));
             }
             let numbers: Vec<f64> =
                 view.data().as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+            let Some((group, agreed)) = learns else {
+                other_numbers.extend(number.map(|number| (number, numbers)));
+                continue;
+            };
             if numbers.iter().any(|v| !v.is_finite()) {
                 return Err(damaged(format!("'{name}' holds NaN or infinity")));
             }
@@ -286,6 +330,8 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
             let group =
                 groups.get_mut(group).ok_or_else(|| damaged(format!("it has no group of '{name}'")))?;
             group.thresholds = values.into_iter().map(|t| Some(t).filter(|t| !t.is_nan())).collect();
+        } else if let Some(other) = named(VALUES) {
+            others.insert(other, values);
         } else if values.iter().any(|v| !v.is_finite()) {
             return Err(damaged(format!("'{name}' holds NaN or infinity")));
         } else if let Some(parameter) = named(RESIDUAL) {
@@ -310,6 +356,8 @@ pub(crate) fn read(path: &Path, file: &[u8]) -> Result<State, CheckpointError> {
         waiting,
         groups,
         weights,
+        values: others,
+        numbers: other_numbers,
     })
 }
 
@@ -331,6 +379,8 @@ mod tests {
             run: "0123456789abcdef".repeat(2),
             method: "spardl".into(),
             weights: BTreeMap::from([("a".into(), u64::MAX), ("b.c\"".into(), 0)]),
+            values: BTreeMap::from([("truth".into(), vec![1.0, f32::NEG_INFINITY, -0.0])]),
+            numbers: BTreeMap::from([("epoch".into(), vec![0.1, 1e300])]),
             waiting: BTreeMap::from([("a".into(), moving), ("b.c\"".into(), Waiting::default())]),
             groups: vec![
                 Learnt {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::CheckpointError;
 use crate::environment::ConfigError;
 use crate::layout::LayoutError;
+use crate::replica::ReplicaError;
 
 /// Why the whole job cannot go on: told to every worker, so that all name the same rank.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,9 @@ pub enum Error {
     /// The trainer's own calls do not fit its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// A replica that cannot be, or a call that it does not take.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
     /// No such number of entries.
     #[error(transparent)]
     Method(#[from] MethodError),

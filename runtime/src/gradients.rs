@@ -4,6 +4,7 @@ mod regrouping;
 mod saving;
 mod sharing;
 mod times;
+mod units;
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -25,6 +26,7 @@ use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
 use crate::update::{Skipped, Update};
 
+pub(crate) use saving::together;
 pub use times::StepTimes;
 
 /// A trainer's handle: gradients go in parameter by parameter, the same update comes out on every worker.
@@ -33,8 +35,8 @@ pub use times::StepTimes;
 /// become ready in different orders on different ranks.
 pub struct Gradients {
     session: Arc<Inner>,
-    /// Tells this exchange apart from others of the session.
-    channel: u64,
+    /// Tells the first group apart from all others of the session; those after it have the numbers after it.
+    stream: u64,
     layout: Arc<Layout>,
     by_name: Arc<HashMap<String, usize>>,
     method: Method,
@@ -87,14 +89,14 @@ impl Gradients {
             // Before anything is measured for it.
             session.agree(Purpose::Gradients, &lines)?;
         }
-        let mut gradients = Self::make(session.clone(), channel, layout, method)?;
+        let mut gradients = Self::make(session.clone(), stream(channel), layout, method)?;
         gradients.auto.iter_mut().for_each(|auto| auto.announce(false, None));
         gradients.run = session.agree_and_draw(Purpose::Gradients, &lines)?;
         Ok(gradients)
     }
 
     /// Before the first step. The caller lets all ranks come together before they send anything.
-    fn make(session: Arc<Inner>, channel: u64, layout: &Layout, method: Method) -> Result<Self, Error> {
+    fn make(session: Arc<Inner>, stream: u64, layout: &Layout, method: Method) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
         let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
         let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
@@ -118,7 +120,7 @@ impl Gradients {
         for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
             let (membership, layers) = (session.membership(), layout.layers(number));
-            groups.push(Group::new(membership, method, layers, stream(channel, number), Reduction::Sum)?);
+            groups.push(Group::new(membership, method, layers, stream + number as u64, Reduction::Sum)?);
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
         }
@@ -126,7 +128,7 @@ impl Gradients {
         Ok(Self {
             exchange: Exchange::new(session.clone(), groups, 0, false)?,
             session,
-            channel,
+            stream,
             layout: Arc::new(layout.clone()),
             by_name,
             method,
@@ -459,13 +461,13 @@ impl Drop for Gradients {
     }
 }
 
-/// Tells gradients apart that are exchanged side by side.
-fn stream(channel: u64, group: usize) -> u64 {
-    channel << 16 | group as u64
+/// Tells the first group of gradients apart from those that are exchanged side by side with them.
+fn stream(channel: u64) -> u64 {
+    channel << 16
 }
 
 /// What all ranks must agree on, a line each.
-fn describe(layout: &Layout, method: &Method) -> String {
+pub(crate) fn describe(layout: &Layout, method: &Method) -> String {
     let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
     text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {

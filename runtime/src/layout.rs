@@ -1,6 +1,7 @@
 //! The parameters of a model as a trainer names them, and which of them travel together.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use gleaner_algorithms::Layers;
 
@@ -119,6 +120,25 @@ impl Layout {
     /// The parameters of a group, as the layers of its gradient.
     pub(crate) fn layers(&self, group: usize) -> Layers {
         Layers::of(self.parameters.iter().filter(|p| p.group == group).map(|p| p.len))
+    }
+
+    /// Where each group is among all entries.
+    pub(crate) fn ranges(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for p in &self.parameters {
+            let end = ranges.last().map_or(0, |range| range.end);
+            match ranges.get_mut(p.group) {
+                Some(range) => range.end += p.len,
+                None => ranges.push(end..end + p.len),
+            }
+        }
+        ranges
+    }
+
+    /// One group by itself.
+    pub(crate) fn only(&self, group: usize) -> Self {
+        let parameters = self.parameters.iter().filter(|p| p.group == group);
+        parameters.fold(Self::new(), |layout, p| layout.parameter(p.name.clone(), p.len))
     }
 
     /// The names of a group's parameters.

@@ -30,6 +30,7 @@ mod notes;
 mod positions;
 mod probe;
 mod reducer;
+mod replica;
 pub mod report;
 mod seat;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod steps;
 mod tag;
 mod timeline;
 mod update;
+mod waits;
 mod worker;
 
 pub use auto::{AutoChoice, Tried};
@@ -52,6 +54,8 @@ pub use layout::{Layout, LayoutError};
 pub use memory::keep_freed_memory;
 pub use probe::Probed;
 pub use reducer::{Handle, Reducer};
+pub use replica::{Options, Pass, Replica, ReplicaError, Stepped};
 pub use session::Session;
 pub use timeline::Timeline;
 pub use update::{Skipped, Update};
+pub use waits::{Awaited, Waits};

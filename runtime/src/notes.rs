@@ -43,6 +43,9 @@ pub(crate) enum Purpose {
     Load = 8,
     Timeline = 9,
     Share = 10,
+    Replica = 11,
+    Epoch = 12,
+    Waits = 13,
 }
 
 impl Purpose {
@@ -58,6 +61,9 @@ impl Purpose {
             8 => "load() or load_from()",
             9 => "timeline() or gather() of a timeline",
             10 => "wait() where groups compete for the entries of a step",
+            11 => "replica()",
+            13 => "share() of waits",
+            12 => "step() at the end of an epoch",
             _ => "an unknown call",
         }
     }

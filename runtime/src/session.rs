@@ -56,7 +56,7 @@ mod agreeing;
 pub struct Session {
     pub(crate) inner: Arc<Inner>,
     /// How many gradient exchanges and reducers were made.
-    channels: AtomicU64,
+    pub(crate) channels: AtomicU64,
     reducers: AtomicU64,
 }
 

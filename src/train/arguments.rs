@@ -1,17 +1,17 @@
 //! The options of `gleaner train`, and the settings that follow from them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use gleaner_algorithms::merging::{self, Strategy};
+use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
-use gleaner_algorithms::{Method, SelectOver};
+use gleaner_algorithms::{SelectOver, synchrony};
 
 use super::data::Source;
 use super::error::TrainError;
 use super::models::ModelKind;
+use super::settings::Settings;
 use crate::choice::Choice;
 use gleaner_testbed::quantity;
 
@@ -42,6 +42,10 @@ pub struct TrainArgs {
     /// Which dropped entries are collected: global, partial or local
     #[arg(long, default_value = "global", value_name = "WHICH")]
     pub residual: Collection,
+    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS, or, with parameter servers, also asp, ssp/BOUND, dssp or
+    /// r2sp
+    #[arg(long, value_name = "SYNCHRONY", default_value = "bsp")]
+    pub synchrony: String,
     /// Which layers are selected from and exchanged together while the backward pass goes on: optimal, layer-wise, single,
     /// threshold/ENTRIES, mg-wfbp, omgs or omgs-printed [default: optimal, or single with --clip and --clip-local]
     #[arg(long, value_name = "STRATEGY")]
@@ -123,49 +127,6 @@ pub struct TrainArgs {
     pub json: bool,
 }
 
-/// Checked options with all defaults filled in.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where the data come from.
-    pub source: Source,
-    /// What is trained.
-    pub model: ModelKind,
-    /// How gradients are exchanged, and how many of their entries.
-    pub method: Method,
-    /// Which layers travel together.
-    pub merge: Arc<dyn Strategy>,
-    /// The option that needs the norm of the whole gradient, so that nothing can be exchanged before.
-    pub needs_all: Option<&'static str>,
-    /// Steps of the whole run.
-    pub steps: u64,
-    /// Examples per worker and step.
-    pub batch: usize,
-    /// The learning rate at first.
-    pub lr: f32,
-    /// The steps from which the learning rate is a tenth of what it was.
-    pub lr_drops: Vec<u64>,
-    /// What the next update keeps of the last.
-    pub momentum: f32,
-    /// Pull towards zero.
-    pub weight_decay: f32,
-    /// The largest norm of a worker's gradient.
-    pub clip: Option<f32>,
-    /// The seed of the run.
-    pub seed: u64,
-    /// Steps between evaluations.
-    pub evaluate_every: u64,
-    /// Where checkpoints are kept, and the steps between them if any.
-    pub checkpoint: Option<(PathBuf, Option<u64>)>,
-    /// Whether to go on from a checkpoint.
-    pub resume: bool,
-    /// Where the gradients of the last step are written to.
-    pub record: Option<PathBuf>,
-    /// Where rank 0 writes the timeline to.
-    pub timeline: Option<PathBuf>,
-    /// Where rank 0 writes what layers took to.
-    pub layer_times: Option<PathBuf>,
-}
-
 impl TrainArgs {
     /// Checks the options and fills in what was left open.
     pub fn settings(&self) -> Result<Settings, TrainError> {
@@ -215,7 +176,9 @@ impl TrainArgs {
             source,
             model,
             method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
+            synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
+            chose_merge: self.merge.is_some(),
             needs_all,
             steps,
             batch: self.batch.unwrap_or(16),
@@ -233,6 +196,7 @@ impl TrainArgs {
             layer_times: self.layer_times.clone(),
         };
         self.check(&settings)?;
+        settings.expect_fit()?;
         Ok(settings)
     }
 
@@ -271,13 +235,6 @@ impl TrainArgs {
             }
         }
         Ok(())
-    }
-}
-
-impl Settings {
-    /// The learning rate of a step.
-    pub fn learning_rate(&self, step: u64) -> f32 {
-        self.lr_drops.iter().filter(|&&drop| step >= drop).fold(self.lr, |rate, _| rate * 0.1)
     }
 }
 
@@ -373,6 +330,32 @@ mod tests {
             assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
             assert!(over(method).is_ok());
         }
+    }
+
+    #[test]
+    fn options_that_need_every_step_are_refused_beside_another_synchrony() {
+        assert_eq!(
+            settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
+            "osp/lgp=off"
+        );
+        for (option, value) in [
+            ("--merge", "layer-wise"),
+            ("--record", "x"),
+            ("--layer-times", "x"),
+            ("--on-nonfinite", "skip"),
+            ("--select-over", "gradient"),
+            ("--momentum-correction", "0.5"),
+        ] {
+            let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
+            let options = [option, value, "--method", "topka", "--synchrony"];
+            let refusal = settings(&[&options[..], &[other]].concat()).unwrap_err().to_string();
+            assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
+            assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
+        }
+        let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
+        assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
+        let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();
+        assert!(none.contains("local steps between two exchanges, at least 1"), "{none}");
     }
 
     #[test]

@@ -9,15 +9,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::MutexGuard;
 
 use super::agreement::{all_can, expect_agreement};
 use super::error::TrainError;
+use super::exchange::Exchange;
 use super::model_file::{self, Identity, Model, Refusal};
-use super::optimizer::Optimizer;
 use super::parameters::Parameters;
 use gleaner_runtime::staged::{self, Staged};
-use gleaner_runtime::{Gradients, Session, report};
+use gleaner_runtime::{Session, report};
 
 const KEPT: usize = 2;
 const DAMAGED: &str =
@@ -30,10 +29,8 @@ const OTHERWISE: &str =
 pub struct State<'a> {
     /// The model's parameters and buffers.
     pub parameters: &'a mut Parameters,
-    /// The velocities.
-    pub optimizer: &'a mut Optimizer,
-    /// Residuals and the method's own state.
-    pub gradients: MutexGuard<'a, Gradients>,
+    /// Velocities, residuals, and the method's own state.
+    pub exchange: &'a mut dyn Exchange,
     /// Step and held-out loss of the evaluations so far.
     pub loss_curve: &'a mut Vec<(u64, f64)>,
 }
@@ -130,8 +127,8 @@ impl Checkpoints {
     }
 
     /// Writes a step and removes all but the newest two, and what an interrupted run has left.
-    pub fn save(&self, step: u64, state: &State) -> Result<(), TrainError> {
-        state.gradients.save(&self.residual_file(step))?;
+    pub fn save(&self, step: u64, state: &mut State) -> Result<(), TrainError> {
+        state.exchange.save(&self.residual_file(step))?;
         let path = self.file(step);
         let refuse = |error| TrainError::Write { path: path.clone(), source: io::Error::other(error) };
         let content = self.serialize(step, state).map_err(refuse)?;
@@ -172,17 +169,21 @@ impl Checkpoints {
     fn serialize(
         &self,
         step: u64,
-        state: &State,
+        state: &mut State,
     ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let mut tensors: Vec<(String, Vec<f32>)> = Vec::new();
-        for (parameter, velocities) in state.parameters.list.iter().zip(&state.optimizer.velocities) {
+        for parameter in &state.parameters.list {
             tensors.push((format!("parameter/{}", parameter.name), parameter.values().to_vec()));
+        }
+        let velocities = state.exchange.velocities().into_iter().flatten();
+        for (parameter, velocities) in state.parameters.list.iter().zip(velocities) {
             tensors.push((format!("velocity/{}", parameter.name), velocities.clone()));
         }
         for buffer in &state.parameters.buffers {
             tensors.push((format!("buffer/{}", buffer.name), buffer.values.borrow().clone()));
         }
-        model_file::write(&self.identity_of(step), state.gradients.run(), state.loss_curve, &tensors)
+        let (_, run) = state.exchange.stand();
+        model_file::write(&self.identity_of(step), &run, state.loss_curve, &tensors)
     }
 
     /// Brings back a step, after all ranks have made sure that it belongs to this run; removes newer steps, which others lack.
@@ -190,10 +191,10 @@ impl Checkpoints {
         let saved = all_can(session, self.read(step, state))?;
         expect_agreement(session, &[("run", saved.run.clone())], MOVED)?;
         let residuals = self.residual_file(step);
-        state.gradients.load(&residuals)?;
+        state.exchange.load(&residuals)?;
         // From here on all ranks find the same.
-        let found = (state.gradients.step(), state.gradients.run());
-        if found != (step, saved.run.as_str()) {
+        let found = state.exchange.stand();
+        if (found.0, found.1.as_str()) != (step, saved.run.as_str()) {
             return Err(TrainError::Checkpoint {
                 path: residuals,
                 expected: format!("step {step} of run {}", saved.run),
@@ -202,7 +203,9 @@ impl Checkpoints {
             });
         }
         *state.loss_curve = saved.loss_curve;
-        state.optimizer.velocities = saved.velocities;
+        if let Some(velocities) = state.exchange.velocities() {
+            *velocities = saved.velocities;
+        }
         for (parameter, values) in state.parameters.list.iter_mut().zip(&saved.parameters) {
             parameter.update(|into| into.copy_from_slice(values))?;
         }
@@ -216,7 +219,7 @@ impl Checkpoints {
     }
 
     /// What this worker's file of a step holds, for parameters like these.
-    fn read(&self, step: u64, state: &State) -> Result<Saved, TrainError> {
+    fn read(&self, step: u64, state: &mut State) -> Result<Saved, TrainError> {
         let path = self.file(step);
         let refuse = |refusal| {
             let (expected, found, advice) = match refusal {
@@ -235,6 +238,7 @@ impl Checkpoints {
             Model::read(&content, &self.identity_of(step)).map_err(refuse)?;
         let values =
             |kind: &str, name: &str, len| tensors.values(&format!("{kind}/{name}"), len).map_err(refuse);
+        let has_velocities = state.exchange.velocities().is_some();
         let of_parameters = |kind: &str| -> Result<Vec<Vec<f32>>, TrainError> {
             state.parameters.list.iter().map(|p| values(kind, &p.name, p.values().len())).collect()
         };
@@ -244,7 +248,10 @@ impl Checkpoints {
             run,
             loss_curve,
             parameters: of_parameters("parameter")?,
-            velocities: of_parameters("velocity")?,
+            velocities: match has_velocities {
+                true => of_parameters("velocity")?,
+                false => Vec::new(),
+            },
             buffers: buffers.collect::<Result<_, _>>()?,
         })
     }

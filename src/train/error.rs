@@ -163,6 +163,9 @@ pub enum TrainError {
     /// Gradients that cannot be handed over while the backward pass goes on.
     #[error(transparent)]
     Overlap(#[from] gleaner_candle::OverlapError),
+    /// No such synchrony.
+    #[error("--synchrony: {0}")]
+    Synchrony(#[from] gleaner_algorithms::synchrony::SynchronyError),
     /// No such merging strategy.
     #[error("--merge: {0}")]
     Merging(#[from] gleaner_algorithms::merging::MergingError),

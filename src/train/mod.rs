@@ -9,6 +9,7 @@ mod checkpoint;
 mod data;
 mod error;
 mod evaluation;
+mod exchange;
 mod layers;
 mod model_file;
 mod models;
@@ -17,6 +18,7 @@ mod parameters;
 mod picture;
 mod random;
 mod record;
+mod settings;
 mod summary;
 mod worker;
 
@@ -79,8 +81,10 @@ fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
 }
 
 fn shown(progress: &Progress) -> crew::Progress {
+    let awaited = progress.most_awaited.filter(|(_, seconds)| *seconds >= SHOWN);
+    let awaited = awaited.map_or(String::new(), |(rank, _)| format!(", mostly for rank {rank}"));
     let note = format!(
-        "loss {:.3}, {:.1} steps/s, {:.0}% waiting, {} a step (dense: {})",
+        "loss {:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
         progress.loss,
         progress.steps_per_second,
         progress.waiting_share * 100.0,
@@ -97,7 +101,7 @@ fn table(s: &Summary) -> String {
             "model",
             format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
         ),
-        ("workers", format!("{}, exchanging by {}", s.workers, s.method)),
+        ("workers", format!("{}, exchanging by {}{}", s.workers, s.method, under(s))),
         (
             "steps",
             format!(
@@ -109,6 +113,8 @@ fn table(s: &Summary) -> String {
             ),
         ),
         ("iteration", iteration(s)),
+        ("throughput", throughput(s)),
+        ("stragglers", stragglers(&s.waited_seconds)),
         (
             "groups",
             format!(
@@ -123,6 +129,7 @@ fn table(s: &Summary) -> String {
             "held-out loss",
             format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
         ),
+        ("best", best(s)),
         (
             "received",
             format!(
@@ -138,6 +145,58 @@ fn table(s: &Summary) -> String {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
+}
+
+/// Waiting of less than so many seconds in all is not worth a word.
+const SHOWN: f64 = 0.05;
+
+fn throughput(s: &Summary) -> String {
+    let bound = s.throughput_at_bound.filter(|_| s.background_share > 0.0);
+    let bound =
+        bound.map_or(String::new(), |bound| format!(" ({bound:.1} at the bound of what the passes hide)"));
+    let background = match s.background_share {
+        0.0 => String::new(),
+        share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
+    };
+    format!(
+        "{:.1} samples/s{bound}: {:.1} ms computing and {:.1} ms synchronising a step{background}",
+        s.throughput,
+        1e3 * s.batch_computation_seconds,
+        1e3 * s.batch_synchronisation_seconds,
+    )
+}
+
+/// For whom the others waited, and who they were; the two that were waited for longest.
+fn stragglers(waited: &[Vec<f64>]) -> String {
+    let of = |rank: usize| waited.iter().map(|row| row[rank]).sum::<f64>();
+    let mut all: Vec<(usize, f64)> = (0..waited.len()).map(|rank| (rank, of(rank))).collect();
+    all.retain(|(_, seconds)| *seconds >= SHOWN);
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told = all.iter().take(2).map(|&(rank, seconds)| {
+        let longest = (0..waited.len()).max_by(|&a, &b| waited[a][rank].total_cmp(&waited[b][rank]));
+        let longest = longest.filter(|_| waited.len() > 2);
+        let longest =
+            longest.map_or(String::new(), |by| format!(", rank {by} {:.2} s of it", waited[by][rank]));
+        format!("{seconds:.2} s for rank {rank}{longest}")
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
+        "nobody waited for another".into()
+    } else {
+        format!("the others waited {}", told.join("; "))
+    }
+}
+
+fn best(s: &Summary) -> String {
+    match s.best_held_out_accuracy {
+        Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
+        None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+    }
+}
+
+/// What is not every step by itself.
+fn under(s: &Summary) -> String {
+    if s.synchrony == "bsp" { String::new() } else { format!(", under {}", s.synchrony) }
 }
 
 fn iteration(s: &Summary) -> String {

@@ -1,16 +1,16 @@
-//! Stochastic gradient descent with momentum.
+//! The optimiser of a worker.
 //!
 //! The update is the same on every worker, and so is everything made from it here: the parameters stay bit-identical
 //! without ever being exchanged.
 
 use super::error::TrainError;
 use super::parameters::Parameters;
+use gleaner_algorithms::synchrony::Sgd;
 use gleaner_runtime::Update;
 
 /// Velocities, one per entry of the parameters.
 pub struct Optimizer {
-    momentum: f32,
-    weight_decay: f32,
+    sgd: Sgd,
     /// One list per parameter, in the parameters' order.
     pub velocities: Vec<Vec<f32>>,
     /// The mean gradient of one parameter, zeros where nothing was delivered.
@@ -19,13 +19,13 @@ pub struct Optimizer {
 
 impl Optimizer {
     /// Begins at rest.
-    pub fn new(parameters: &Parameters, momentum: f32, weight_decay: f32) -> Self {
+    pub fn new(parameters: &Parameters, sgd: Sgd) -> Self {
         let velocities =
             parameters.list.iter().map(|parameter| vec![0.0; parameter.values().len()]).collect();
-        Optimizer { momentum, weight_decay, velocities, gradient: Vec::new() }
+        Optimizer { sgd, velocities, gradient: Vec::new() }
     }
 
-    /// For every entry w with mean gradient g and velocity v: v ← momentum·v + g + decay·w, then w ← w − rate·v.
+    /// A step with the mean gradient.
     pub fn apply(
         &mut self,
         update: &Update,
@@ -36,13 +36,8 @@ impl Optimizer {
             self.gradient.clear();
             self.gradient.resize(velocities.len(), 0.0);
             update.add_to(&parameter.name, &mut self.gradient, 1.0)?;
-            let (momentum, decay, gradient) = (self.momentum, self.weight_decay, &self.gradient);
-            parameter.update(|values| {
-                for ((value, velocity), gradient) in values.iter_mut().zip(velocities).zip(gradient) {
-                    *velocity = momentum * *velocity + gradient + decay * *value;
-                    *value -= learning_rate * *velocity;
-                }
-            })?;
+            let (sgd, gradient) = (self.sgd, &self.gradient);
+            parameter.update(|values| sgd.step(values, velocities, gradient, learning_rate))?;
         }
         Ok(())
     }

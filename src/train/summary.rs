@@ -18,6 +18,8 @@ pub struct Progress {
     pub steps_per_second: f64,
     /// The share of the time since the last report in which the trainer waited for gradients.
     pub waiting_share: f64,
+    /// The rank for which the others have waited longest, as far as they have told each other, and how long in all, in seconds.
+    pub most_awaited: Option<(usize, f64)>,
     /// What this worker received per step since the last report.
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received.
@@ -37,6 +39,8 @@ pub struct Summary {
     pub workers: usize,
     /// How gradients were exchanged.
     pub method: String,
+    /// When workers exchanged, and what they saw of each other.
+    pub synchrony: String,
     /// The strategy that decides which layers travel together.
     pub merge: String,
     /// What entries were selected from: each group, or the whole gradient, for which groups compete.
@@ -87,6 +91,26 @@ pub struct Summary {
     /// How long the backward pass waited because compute threads could take no more groups, on the worker where it waited longest,
     /// in seconds.
     pub blocked_seconds: f64,
+    /// Samples that all workers together processed in a second of their steps' time, without evaluations and checkpoints.
+    pub throughput: f64,
+    /// The same over the steps in which as many entries as the passes leave time for were to travel in the background, if there were any.
+    pub throughput_at_bound: Option<f64>,
+    /// From the end of a pass until the next could begin, in seconds: batch synchronisation time, the mean over steps and workers.
+    pub batch_synchronisation_seconds: f64,
+    /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
+    pub batch_computation_seconds: f64,
+    /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
+    pub background_seconds: f64,
+    /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
+    pub background_share: f64,
+    /// Of each worker, by rank, how long it waited for each other one, in seconds.
+    pub waited_seconds: Vec<Vec<f64>>,
+    /// The held-out loss of the best evaluation of this process: the one with the highest accuracy, or with the lowest loss for text.
+    pub best_held_out_loss: f64,
+    /// The accuracy of that evaluation.
+    pub best_held_out_accuracy: Option<f64>,
+    /// The steps before that evaluation.
+    pub best_step: u64,
     /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
     pub entries_per_step: f64,
     /// What the worker that received most received for gradients since this process's first step.
@@ -106,7 +130,7 @@ pub struct Summary {
 }
 
 /// An evaluation on held-out data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evaluated {
     /// Steps that were done before it.
     pub step: u64,

@@ -1,29 +1,26 @@
 //! One worker of a training run: what every rank executes.
 
+mod across;
 mod clock;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
-use gleaner_candle::Overlap;
-
 use super::agreement::{all_can, expect_agreement};
-use super::arguments::{Settings, TrainArgs};
+use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, State};
 use super::data::{Dataset, Order};
 use super::error::TrainError;
 use super::evaluation::{self, Evaluation};
+use super::exchange::{Exchange, Passed, exchange};
 use super::layers::{Mode, cross_entropy};
 use super::model_file::Identity;
 use super::models::Model;
-use super::optimizer::Optimizer;
 use super::parameters::Parameters;
 use super::record::Record;
+use super::settings::Settings;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
-use crate::crew::{self, meanwhile};
-use clock::{Clock, Reporter, Times};
-use gleaner_algorithms::merging::Grouping;
+use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::report::say;
 use gleaner_runtime::staged::Staged;
@@ -74,8 +71,7 @@ struct Run<'a> {
     order: Order,
     model: Box<dyn Model>,
     parameters: Parameters,
-    optimizer: Optimizer,
-    overlap: Overlap<'a>,
+    exchange: Box<dyn Exchange + 'a>,
     identity: Identity,
     record: Option<Record>,
     timeline: Option<Timeline>,
@@ -90,10 +86,11 @@ impl<'a> Run<'a> {
         let (rank, workers) = (session.rank(), session.world_size());
         let dataset = settings.source.load(settings.seed)?;
         let order = Order::new(settings.seed, dataset.train.len(), rank, workers, settings.batch)?;
-        let (model, parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
+        let (model, mut parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
-            "steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}",
+            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}",
+            settings.synchrony.name(),
             settings.steps,
             settings.lr,
             settings.lr_drops,
@@ -109,27 +106,12 @@ impl<'a> Run<'a> {
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
-        let (method, merge) = (settings.method.clone(), settings.merge.clone());
-        let mut overlap = Overlap::new(session, parameters.variables(), method, merge)?;
-        // Now, and not with the first step: a run that is resumed loads its residuals into the groups that they come from.
-        parameters.watch(&mut overlap)?;
-        let example = dataset.train.batch(&[0], 0)?;
-        let logits = model.forward(&example.input, Mode::Evaluation)?;
-        let loss = cross_entropy(&logits, &example.targets)?;
-        if rank == 0 && workers > 1 && settings.merge.needs_times() {
-            let note = "measuring the network and the workers' speed for --merge".into();
-            meanwhile(&crew::Progress { done: 0, of: settings.steps, note }, || overlap.arrange(&loss))?;
-        } else {
-            overlap.arrange(&loss)?;
-        }
-        parameters.unwatch();
-        if let Some(option) = settings.needs_all.filter(|_| rank == 0) {
-            say(format_args!(
-                "gleaner: {option} needs the norm of the whole gradient, so all layers are exchanged together after the backward \
-                 pass (--merge single)"
-            ));
-        }
-        let optimizer = Optimizer::new(&parameters, settings.momentum, settings.weight_decay);
+        let example = || {
+            let example = dataset.train.batch(&[0], 0)?;
+            let logits = model.forward(&example.input, Mode::Evaluation)?;
+            Ok(cross_entropy(&logits, &example.targets)?)
+        };
+        let exchange = exchange(session, settings, &mut parameters, order.batches_per_epoch(), example)?;
         let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
         for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
             expect_room(session, file)?;
@@ -144,8 +126,7 @@ impl<'a> Run<'a> {
             order,
             model,
             parameters,
-            optimizer,
-            overlap,
+            exchange,
             identity,
             record,
             timeline,
@@ -167,8 +148,7 @@ impl<'a> Run<'a> {
     fn state(&mut self) -> State<'_> {
         State {
             parameters: &mut self.parameters,
-            optimizer: &mut self.optimizer,
-            gradients: self.overlap.gradients(),
+            exchange: &mut *self.exchange,
             loss_curve: &mut self.loss_curve,
         }
     }
@@ -180,30 +160,31 @@ impl<'a> Run<'a> {
         progress: impl FnMut(Progress),
     ) -> Result<Summary, TrainError> {
         let started = Instant::now();
-        let mut clock = Clock::new(self.overlap.gradients().bytes_received());
+        let mut clock = Clock::new(self.session, self.exchange.bytes_received());
         let mut reporter = Reporter::new(self, progress);
         if self.loss_curve.is_empty() {
-            self.evaluate(self.first_step, &clock)?;
+            self.evaluate(self.first_step, &mut clock)?;
         }
         for step in self.first_step..self.settings.steps {
             let loss = self.step(step, &mut clock)?;
             let done = step + 1;
-            reporter.report(done, loss, &clock, &self.overlap.gradients());
+            reporter.report(done, loss, &clock, self.exchange.bytes_received());
             if done % self.settings.evaluate_every == 0 && done < self.settings.steps {
-                self.evaluate(done, &clock)?;
+                self.evaluate(done, &mut clock)?;
             }
             let last = done == self.settings.steps;
             let every = self.settings.checkpoint.as_ref().and_then(|(_, every)| *every);
             if let Some(checkpoints) =
                 checkpoints.filter(|_| last || every.is_some_and(|every| done % every == 0))
             {
-                checkpoints.save(done, &self.state())?;
+                checkpoints.save(done, &mut self.state())?;
             }
         }
         if let Some(record) = &self.record {
             record.write()?;
         }
-        let evaluation = self.evaluate(self.settings.steps, &clock)?;
+        self.exchange.flush(&mut self.parameters)?;
+        let evaluation = self.evaluate(self.settings.steps, &mut clock)?;
         self.summary(evaluation, started.elapsed(), &clock)
     }
 
@@ -216,9 +197,7 @@ impl<'a> Run<'a> {
         // What the layers learn in a step that is skipped goes with it.
         let buffers = skips.then(|| self.parameters.buffer_values());
         let began = Instant::now();
-        if self.settings.clip.is_none() {
-            self.parameters.watch(&mut self.overlap)?;
-        }
+        self.exchange.watch(&self.parameters)?;
         let logits = self.model.forward(&batch.input, Mode::Training)?;
         // The loss keeps what its backward pass needs.
         self.parameters.unwatch();
@@ -228,57 +207,38 @@ impl<'a> Run<'a> {
             return Err(TrainError::Diverged { step, loss: value });
         }
         let is_last = step + 1 == self.settings.steps;
-        self.overlap.gradients().keep_accumulated(is_last && self.record.is_some());
         let forward = began.elapsed();
-        self.backward(&loss)?;
+        let keeps = is_last && self.record.is_some();
+        self.exchange.backward(&loss, &self.parameters, keeps)?;
         let backward = began.elapsed() - forward;
         if let Some(record) = self.record.as_mut().filter(|_| is_last) {
-            record.entries = self.overlap.gradients().accumulated();
+            record.entries = self.exchange.selected();
         }
 
-        let update = self.overlap.wait()?;
-        clock.count(forward, backward, began.elapsed(), self.overlap.gradients().times());
-        clock.entries += update.entries() as u64;
-        match update.skipped() {
-            None => {
-                let (rate, began) = (self.settings.learning_rate(step), Instant::now());
-                self.optimizer.apply(&update, &mut self.parameters, rate)?;
-                self.session.record(step, "apply", began..Instant::now());
+        let pass = Passed { step, rate: self.settings.learning_rate(step), loss: value };
+        let ended = self.exchange.end_step(&mut self.parameters, pass)?;
+        clock.count(forward, backward, ended.came - began, &ended);
+        if let Some(skipped) = &ended.skipped {
+            if let Some(own) = &skipped.own {
+                say(format_args!(
+                    "gleaner: rank {} lets all workers skip step {step}: {own}",
+                    self.session.rank()
+                ));
             }
-            Some(skipped) => {
-                if let Some(own) = &skipped.own {
-                    say(format_args!(
-                        "gleaner: rank {} lets all workers skip step {step}: {own}",
-                        self.session.rank()
-                    ));
-                }
-                if let Some(record) = &mut self.record {
-                    record.entries = None;
-                }
-                buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
+            if let Some(record) = &mut self.record {
+                record.entries = None;
             }
+            buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
         }
-        clock.worked += started.elapsed();
+        clock.end_step(started.elapsed(), &ended);
         Ok(value)
     }
 
-    /// Hands over each gradient as soon as the backward pass has finished it, or all after it where their norm is needed first.
-    fn backward(&mut self, loss: &Tensor) -> Result<(), TrainError> {
-        match self.settings.clip {
-            None => self.overlap.backward(loss)?,
-            Some(largest) => {
-                let mut gradient = loss.backward()?;
-                self.parameters.clip(&mut gradient, largest)?;
-                self.overlap.hand_over(&gradient)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn evaluate(&mut self, step: u64, clock: &Clock) -> Result<Evaluation, TrainError> {
+    fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluation, TrainError> {
         let (held_out, input) = (&self.dataset.held_out, self.dataset.input);
         let evaluation =
             evaluation::evaluate(self.session, self.model.as_ref(), &self.parameters, held_out, input)?;
+        clock.waits.share(self.session)?;
         if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
             self.loss_curve.push((step, evaluation.loss));
         }
@@ -294,6 +254,19 @@ impl<'a> Run<'a> {
         Ok(evaluation)
     }
 
+    /// The evaluation of this process with the highest accuracy, or of models of text with the lowest loss; the first of those.
+    fn best(&self) -> Evaluated {
+        let better = |best: Evaluated, next: &Evaluated| {
+            let is_better = match (best.held_out_accuracy, next.held_out_accuracy) {
+                (Some(best), Some(next)) => next > best,
+                _ => next.held_out_loss < best.held_out_loss,
+            };
+            if is_better { next.clone() } else { best }
+        };
+        let first = self.evaluations.first().cloned().unwrap_or_default();
+        self.evaluations.iter().fold(first, better)
+    }
+
     fn summary(
         &self,
         evaluation: Evaluation,
@@ -304,7 +277,9 @@ impl<'a> Run<'a> {
         let digest = self.parameters.digest();
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
-        let worst = self.worst_of_all_workers(clock)?;
+        let all = across::all_workers(self.session, clock, self.exchange.bytes_received())?;
+        let (merge, groups) = self.exchange.groups();
+        let best = self.best();
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
             data: settings.source.to_string(),
@@ -312,12 +287,13 @@ impl<'a> Run<'a> {
             parameters: self.parameters.count(),
             workers,
             method: settings.method.to_string(),
-            merge: settings.merge.name().into(),
+            synchrony: settings.synchrony.name(),
+            merge,
             select_over: settings.method.selects_over().name(),
-            groups: self.overlap.grouping().map_or(1, Grouping::groups),
+            groups,
             density: density(&settings.method, self.parameters.count()),
             steps: settings.steps,
-            steps_skipped: self.overlap.gradients().skipped(),
+            steps_skipped: self.exchange.skipped(),
             first_step: self.first_step,
             held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
             held_out_loss: evaluation.loss,
@@ -325,67 +301,35 @@ impl<'a> Run<'a> {
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
-            iteration_seconds: worst.times.iteration.into(),
-            forward_seconds: worst.times.forward.into(),
-            backward_seconds: worst.times.backward.into(),
-            select_seconds: worst.times.select.into(),
-            exposed_seconds: worst.times.exposed.into(),
-            expected_iteration_seconds: self.overlap.expected().map(|expected| expected.iteration),
-            expected_hidden_share: self.overlap.expected().map(|expected| expected.hidden_share),
-            waiting_share: worst.waiting_share,
-            hidden_share: worst.times.hidden_share(),
-            blocked_seconds: worst.blocked_seconds,
+            iteration_seconds: all.times.iteration.into(),
+            forward_seconds: all.times.forward.into(),
+            backward_seconds: all.times.backward.into(),
+            select_seconds: all.times.select.into(),
+            exposed_seconds: all.times.exposed.into(),
+            expected_iteration_seconds: self.exchange.expected().map(|expected| expected.iteration),
+            expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
+            waiting_share: all.waiting_share,
+            hidden_share: all.times.hidden_share(),
+            blocked_seconds: all.blocked_seconds,
+            throughput: all.throughput * settings.batch as f64,
+            throughput_at_bound: all.throughput_at_bound.map(|steps| steps * settings.batch as f64),
+            batch_synchronisation_seconds: all.synchronising,
+            batch_computation_seconds: all.computing,
+            background_seconds: all.background,
+            background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            waited_seconds: clock.waits.seconds().to_vec(),
+            best_held_out_loss: best.held_out_loss,
+            best_held_out_accuracy: best.held_out_accuracy,
+            best_step: best.step,
             entries_per_step: clock.entries as f64 / steps_here as f64,
-            bytes_received: worst.bytes,
-            bytes_per_step: worst.bytes as f64 / steps_here as f64,
+            bytes_received: all.bytes,
+            bytes_per_step: all.bytes as f64 / steps_here as f64,
             dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
             parameters_digest: digest,
             timeline: None,
-            pass_times: self.overlap.pass_times(),
+            pass_times: self.exchange.pass_times(),
         })
     }
-
-    /// What counts of each worker, where it was worst, and what a step takes.
-    fn worst_of_all_workers(&self, clock: &Clock) -> Result<Worst, TrainError> {
-        let bytes = self.overlap.gradients().bytes_received() - clock.bytes_at_start;
-        let mut note = bytes.to_le_bytes().to_vec();
-        note.extend(
-            [clock.waiting_share(), clock.blocked.as_secs_f64()].into_iter().flat_map(f64::to_le_bytes),
-        );
-        note.extend(clock.note());
-        let notes = self.session.all_gather(&note)?;
-        let wrong = |rank: usize| TrainError::Note {
-            rank,
-            expected: "bytes, shares of time and the times of steps",
-            found: notes[rank].len(),
-        };
-        let mut worst = Worst { bytes: 0, waiting_share: 0.0, blocked_seconds: 0.0, times: Times::default() };
-        let mut steps = Vec::new();
-        for (rank, found) in notes.iter().enumerate() {
-            let Some(([bytes, waiting, blocked], times)) =
-                found.split_at_checked(24).and_then(|(head, times)| {
-                    Some((<[[u8; 8]; 3]>::try_from(head.as_chunks::<8>().0).ok()?, times))
-                })
-            else {
-                return Err(wrong(rank));
-            };
-            worst.bytes = worst.bytes.max(u64::from_le_bytes(bytes));
-            worst.waiting_share = worst.waiting_share.max(f64::from_le_bytes(waiting));
-            worst.blocked_seconds = worst.blocked_seconds.max(f64::from_le_bytes(blocked));
-            steps.push(times);
-        }
-        let differs = notes.iter().position(|found| found.len() != note.len()).unwrap_or(0);
-        worst.times = clock::typical(&steps).ok_or_else(|| wrong(differs))?;
-        Ok(worst)
-    }
-}
-
-/// The most bytes, the largest waiting share and the longest blocking of any worker, and what a step takes.
-struct Worst {
-    bytes: u64,
-    waiting_share: f64,
-    blocked_seconds: f64,
-    times: Times,
 }
 
 /// Rank 0 sees now whether it can write a file at the end.
@@ -403,14 +347,18 @@ fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
 fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity {
     let source = settings.source.to_string();
     let kind = source.split(':').next().unwrap_or_default();
-    vec![
+    let mut identity = vec![
         ("workers", workers.to_string()),
         ("model", settings.model.to_string()),
         ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
         ("method", settings.method.to_string()),
         ("seed", settings.seed.to_string()),
         ("batch", settings.batch.to_string()),
-    ]
+    ];
+    if settings.synchrony.name() != "bsp" {
+        identity.push(("synchrony", settings.synchrony.name()));
+    }
+    identity
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod spardl;
 mod spardl_oracle;
 mod spardl_teams;
 mod streams;
+mod synchrony;
 mod tables;
 mod types;
 mod unbiased;

@@ -1,6 +1,6 @@
 //! Going over to other groups or other methods, between two steps.
 
-use super::{Gradients, describe, stream};
+use super::{Gradients, describe};
 use crate::failure::Error;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
@@ -31,7 +31,7 @@ impl Gradients {
     }
 
     fn regroup_as_agreed(&mut self, layout: &Layout) -> Result<(), Error> {
-        let mut regrouped = Self::make(self.session.clone(), self.channel, layout, self.method.clone())?;
+        let mut regrouped = Self::make(self.session.clone(), self.stream, layout, self.method.clone())?;
         let state = self.state();
         regrouped.resume(&state)?;
         if let (Some(auto), Some(before)) = (&mut regrouped.auto, &mut self.auto) {
@@ -42,7 +42,7 @@ impl Gradients {
             }
             auto.announce(false, Some(before));
         }
-        regrouped.go_on_from(state)?;
+        regrouped.go_on_from(&state)?;
         (regrouped.times, regrouped.lost, regrouped.keeps) = (self.times, self.lost, self.keeps);
         regrouped.run = std::mem::take(&mut self.run);
         *self = regrouped;
@@ -60,7 +60,7 @@ impl Gradients {
     pub(super) fn change_methods(&mut self, groups: &[usize]) -> Result<(), Error> {
         let Some(auto) = &self.auto else { return Ok(()) };
         for &number in groups {
-            let (membership, stream) = (self.session.membership(), stream(self.channel, number));
+            let (membership, stream) = (self.session.membership(), self.stream + number as u64);
             self.exchange.group(number).take_up(membership, auto.method(number), stream)?;
         }
         if !groups.is_empty() {

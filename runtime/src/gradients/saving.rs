@@ -8,9 +8,10 @@ use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
 
 use super::{Gradients, Parameter};
-use crate::checkpoint::{self, CheckpointError, Learnt, State};
+use crate::checkpoint::{self, CheckpointError, Found, Learnt, State};
 use crate::failure::{Error, Failure};
 use crate::notes::Purpose;
+use crate::session::Inner;
 
 /// Between the names of methods in a checkpoint.
 const BETWEEN: &str = " | ";
@@ -36,7 +37,7 @@ impl Gradients {
     pub fn load(&mut self, path: &Path) -> Result<(), Error> {
         let (rank, workers) = (self.session.rank.0, self.session.workers);
         let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read(path, rank, workers));
-        let state = self.together(own, workers)?;
+        let state = together(&self.session, own, workers)?;
         self.take_over(path, state)
     }
 
@@ -50,7 +51,7 @@ impl Gradients {
     pub fn load_from(&mut self, paths: &[impl AsRef<Path>]) -> Result<(), Error> {
         let number = paths.len() as u32;
         let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read_own(paths));
-        let state = self.together(own, number)?;
+        let state = together(&self.session, own, number)?;
         let path = paths.get(self.session.rank.index()).unwrap_or(&paths[0]);
         self.take_over(path.as_ref(), state)
     }
@@ -82,45 +83,12 @@ impl Gradients {
         Ok(state)
     }
 
-    /// What this rank goes on from, once all ranks have said that they can, and from where.
-    fn together(&self, own: Result<State, Error>, number: u32) -> Result<State, Error> {
-        let told: Told = match &own {
-            Ok(State { step, skipped, run, method, .. }) => {
-                let (run, method) = (run.clone(), method.clone());
-                Ok(Stand { step: *step, skipped: *skipped, workers: number, run, method })
-            }
-            Err(Error::Failed(_)) => return own,
-            Err(error) => Err(error.to_string()),
-        };
-        let note = serde_json::to_vec(&told).unwrap_or_default();
-        let notes = self.session.gather(Purpose::Load, &note)?;
-        let own = own?;
-        let mut first = None;
-        for (rank, note) in (0..).zip(notes) {
-            match serde_json::from_slice::<Told>(&note) {
-                Ok(Ok(stand)) => {
-                    let first = first.get_or_insert_with(|| (rank, stand.clone()));
-                    if first.1 != stand {
-                        let (first, other) = ((first.0, first.1.to_string()), (rank, stand.to_string()));
-                        return Err(CheckpointError::Apart { first, other }.into());
-                    }
-                }
-                Ok(Err(reason)) => return Err(CheckpointError::Refused { rank, reason }.into()),
-                Err(_) => {
-                    let reason = "it broke the rules: what it says of its checkpoint makes no sense".into();
-                    return Err(self.session.fail(Failure { rank, step: None, reason }));
-                }
-            }
-        }
-        Ok(own)
-    }
-
     /// Goes on from a state, as all ranks do.
     fn take_over(&mut self, path: &Path, state: State) -> Result<(), Error> {
         self.resume(&state)?;
         self.expect_method(path, &state)?;
         self.run.clone_from(&state.run);
-        self.go_on_from(state).map_err(|error| self.cannot_follow(error))
+        self.go_on_from(&state).map_err(|error| self.cannot_follow(error))
     }
 
     /// The others go on now, so a rank that cannot ends the job.
@@ -138,7 +106,7 @@ impl Gradients {
     }
 
     /// What this rank has to go on from, by parameter and by group.
-    pub(super) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         let parameters = self.layout.parameters.iter();
         let waiting = parameters.clone().map(|p| {
             let group = self.exchange.group(p.group);
@@ -159,11 +127,18 @@ impl Gradients {
             waiting: waiting.collect(),
             groups: groups.collect(),
             weights: parameters.map(|p| p.name.clone()).zip(self.weights.iter().copied()).collect(),
+            ..State::default()
         }
     }
 
     /// Goes on from a state that has all parameters of this layout, whatever their groups were.
-    pub(super) fn go_on_from(&mut self, state: State) -> Result<(), Error> {
+    pub(super) fn go_on_from(&mut self, state: &State) -> Result<(), Error> {
+        self.go_on_at(state, state.step, state.skipped)
+    }
+
+    /// The same in a step of its own, as where the state is of more than these gradients. So many of the steps were left out.
+    pub(crate) fn go_on_at(&mut self, state: &State, step: u64, skipped: u64) -> Result<(), Error> {
+        let steps = step.saturating_sub(skipped);
         for p in &self.layout.parameters {
             if let Some(waiting) = state.waiting.get(&p.name) {
                 self.exchange.group(p.group).residual.set_waiting(p.offset, waiting);
@@ -178,11 +153,11 @@ impl Gradients {
             let nearest = state.nearest(&names).filter(|was| self.auto.is_none() || was.parameters == names);
             let changed = match nearest {
                 Some(learnt) => {
-                    group.routine.adopt(learnt.memory.clone(), state.workers, state.layers(learnt))?
+                    let memory = Memory { steps, ..learnt.memory.clone() };
+                    group.routine.adopt(memory, state.workers, state.layers(learnt))?
                 }
                 None => {
                     // First to the density of this step, on which may depend what a method begins with.
-                    let steps = state.steps();
                     let memory = group.routine.memory().clone();
                     let other = group.routine.restore(Memory { steps, ..memory })?;
                     let afresh = group.routine.method().memory(group.routine.shape());
@@ -199,8 +174,22 @@ impl Gradients {
                 group.residual.restore_thresholds(thresholds.clone());
             }
         }
-        self.skipped = state.skipped;
-        self.exchange.resume(state.step)
+        self.skipped = skipped;
+        self.exchange.resume(step)
+    }
+
+    /// Whether a state has as much of each of these parameters as there is here.
+    pub(crate) fn expect_parameters(&self, path: &Path, state: &State) -> Result<(), CheckpointError> {
+        for p in &self.layout.parameters {
+            let waiting = state.waiting.get(&p.name);
+            let len = waiting.map(|waiting| waiting.residual.len());
+            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
+            let moves = self.exchange.group(p.group).residual.velocity(0..0).is_some();
+            let found = waiting.and_then(|waiting| waiting.velocity.as_ref()).map(Vec::len);
+            let velocity = format!("velocity of '{}'", p.name);
+            state.expect(path, &velocity, Found(found), Found(moves.then_some(p.len)))?;
+        }
+        Ok(())
     }
 
     /// A checkpoint that has the parameters of this layout, written by that rank of so many.
@@ -212,15 +201,7 @@ impl Gradients {
             self.expect_method(path, &state)?;
         }
         state.expect(path, "number of parameters", state.waiting.len(), self.layout.parameters.len())?;
-        for p in &self.layout.parameters {
-            let waiting = state.waiting.get(&p.name);
-            let len = waiting.map(|waiting| waiting.residual.len());
-            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
-            let moves = self.exchange.group(p.group).residual.velocity(0..0).is_some();
-            let found = waiting.and_then(|waiting| waiting.velocity.as_ref()).map(Vec::len);
-            let velocity = format!("velocity of '{}'", p.name);
-            state.expect(path, &velocity, Found(found), Found(moves.then_some(p.len)))?;
-        }
+        self.expect_parameters(path, &state)?;
         Ok(state)
     }
 
@@ -265,6 +246,39 @@ impl Gradients {
     }
 }
 
+/// What this rank goes on from, once all ranks have said that they can, and from where.
+pub(crate) fn together(session: &Inner, own: Result<State, Error>, number: u32) -> Result<State, Error> {
+    let told: Told = match &own {
+        Ok(State { step, skipped, run, method, .. }) => {
+            let (run, method) = (run.clone(), method.clone());
+            Ok(Stand { step: *step, skipped: *skipped, workers: number, run, method })
+        }
+        Err(Error::Failed(_)) => return own,
+        Err(error) => Err(error.to_string()),
+    };
+    let note = serde_json::to_vec(&told).unwrap_or_default();
+    let notes = session.gather(Purpose::Load, &note)?;
+    let own = own?;
+    let mut first = None;
+    for (rank, note) in (0..).zip(notes) {
+        match serde_json::from_slice::<Told>(&note) {
+            Ok(Ok(stand)) => {
+                let first = first.get_or_insert_with(|| (rank, stand.clone()));
+                if first.1 != stand {
+                    let (first, other) = ((first.0, first.1.to_string()), (rank, stand.to_string()));
+                    return Err(CheckpointError::Apart { first, other }.into());
+                }
+            }
+            Ok(Err(reason)) => return Err(CheckpointError::Refused { rank, reason }.into()),
+            Err(_) => {
+                let reason = "it broke the rules: what it says of its checkpoint makes no sense".into();
+                return Err(session.fail(Failure { rank, step: None, reason }));
+            }
+        }
+    }
+    Ok(own)
+}
+
 /// Where a checkpoint stands, or why there is none to go on from.
 type Told = Result<Stand, String>;
 
@@ -282,18 +296,5 @@ impl fmt::Display for Stand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, skipped, workers, run, method } = self;
         write!(f, "step {step} ({skipped} skipped) of run {run} ({workers} workers, {method})")
-    }
-}
-
-/// An optional length in a message.
-#[derive(PartialEq)]
-struct Found(Option<usize>);
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(len) => write!(f, "{len}"),
-            None => write!(f, "missing"),
-        }
     }
 }

@@ -14,7 +14,7 @@ use gleaner_algorithms::Method;
 
 use jobs::{Case, probe, run_all};
 use network::{Blow, Kind, Moment, Strike};
-use worker::{B_SAG, BALANCING, LARGE, R_SAG};
+use worker::{B_SAG, BALANCING, LARGE, OVERLAPPED, R_SAG};
 
 /// The world sizes: a power of two, and one that is none.
 const WORKERS: [u32; 2] = [4, 5];
@@ -97,6 +97,14 @@ fn a_rank_that_is_struck_in_the_middle_of_a_large_block_is_named_by_all_others()
     let blows =
         |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
     run_all(LARGE.into_iter().flat_map(|method| everywhere(method, 4, Kind::Bags, blows)).collect());
+}
+
+/// While some units are waited for, and while others travel in the background.
+#[test]
+fn a_rank_that_is_struck_while_units_travel_in_the_background_is_named_by_all_others() {
+    let blows =
+        |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
+    run_all(OVERLAPPED.into_iter().flat_map(|method| everywhere(method, 4, Kind::Bags, blows)).collect());
 }
 
 /// Agreeing on a layout, gathering notes, and measuring the network.

@@ -1,11 +1,13 @@
 //! One worker of a job, as a process of its own.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{Sag, SparDl};
-use gleaner_runtime::{Error, Failure, Layout, Session};
+use gleaner_algorithms::synchrony::{self, Sgd};
+use gleaner_runtime::{Error, Failure, Layout, Options, Pass, Session};
 use gleaner_transport::{Peer, Secret, tcp};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +58,9 @@ pub const BALANCING: &str = "oktopk, balancing";
 /// Methods with [`MANY`] entries.
 pub const LARGE: [&str; 4] = ["ring, large", "rabenseifner, large", "topka, large", "spardl, large"];
 
+/// OSP, half of the model in the background, by these methods.
+pub const OVERLAPPED: [&str; 2] = ["ring, osp", "spardl, osp"];
+
 /// How many entries a step of a method has.
 fn entries(name: &str) -> usize {
     if LARGE.contains(&name) { MANY } else { ENTRIES }
@@ -67,7 +72,7 @@ fn method(name: &str) -> Method {
         R_SAG => Method::of(SparDl { teams: 2, sag: Sag::Recursive }),
         B_SAG => Method::of(SparDl { teams: 2, sag: Sag::Bruck }),
         BALANCING => Method::named("oktopk").unwrap(),
-        name => Method::named(name.trim_end_matches(", large")).unwrap(),
+        name => Method::named(name.trim_end_matches(", large").trim_end_matches(", osp")).unwrap(),
     };
     method.density(if LARGE.contains(&name) { 0.5 } else { 0.05 })
 }
@@ -88,6 +93,24 @@ type Step<'a> = Box<dyn FnMut(&[f32]) -> Result<(), Error> + 'a>;
 /// A step after the other as a trainer does them; or whatever else is counted, again and again.
 fn steps<'a>(session: &'a Session, part: &Part) -> Result<Step<'a>, Error> {
     let (rank, method, n) = (part.rank, method(&part.method), entries(&part.method));
+    if OVERLAPPED.contains(&part.method.as_str()) {
+        let layout = Layout::new().parameter("first", n / 2).group().parameter("second", n / 2);
+        let options = Options {
+            method,
+            synchrony: Arc::from(synchrony::named("osp/budget=0.5").unwrap()),
+            sgd: Sgd::default(),
+            samples: 1,
+            epoch: 10,
+        };
+        let mut replica = session.replica(&layout, &vec![0.0; n], options)?;
+        return Ok(Box::new(move |values| {
+            replica.ready("first", &values[..n / 2])?;
+            replica.ready("second", &values[n / 2..])?;
+            let stepped = replica.step(Pass { rate: 0.1, samples: 1, loss: 1.0 })?;
+            assert_eq!(stepped.deferred, n as u64 / 2);
+            Ok(())
+        }));
+    }
     let mut reducer = match part.kind {
         Kind::Bags | Kind::Bye => {
             let mut gradients = session.gradients(&Layout::new().parameter("w", n), method)?;

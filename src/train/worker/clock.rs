@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::super::summary::{Progress, dense_bytes_per_step};
 use super::Run;
-use gleaner_runtime::{Gradients, StepTimes};
+use crate::train::exchange::Ended;
+use gleaner_runtime::{Session, Waits};
 
 /// The shortest time between two reports of progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -21,12 +22,20 @@ pub struct Clock {
     pub waited: Duration,
     /// Waiting until compute threads took a group over.
     pub blocked: Duration,
-    /// The updates' entries.
+    /// The updates' entries, and those that travelled during the next pass.
     pub entries: u64,
+    pub deferred: u64,
+    /// Passes; exchanges during passes.
+    pub computed: Duration,
+    pub background: Duration,
+    /// How many steps had as much in the background as their passes left time for, and how long these took.
+    pub at_bound: (u64, Duration),
+    /// Who waited for whom.
+    pub waits: Waits,
     /// What was received before.
     pub bytes_at_start: u64,
-    /// How many steps were counted, and the last of them.
-    steps: usize,
+    /// How many steps were counted.
+    pub steps: usize,
     late: VecDeque<Times>,
 }
 
@@ -65,15 +74,33 @@ impl Times {
 
 impl Clock {
     /// Begins after so many bytes.
-    pub fn new(bytes_at_start: u64) -> Self {
+    pub fn new(session: &Session, bytes_at_start: u64) -> Self {
         let zero = Duration::ZERO;
-        let (worked, waited, blocked, late) = (zero, zero, zero, VecDeque::new());
-        Clock { worked, waited, blocked, entries: 0, bytes_at_start, steps: 0, late }
+        Clock {
+            worked: zero,
+            waited: zero,
+            blocked: zero,
+            entries: 0,
+            deferred: 0,
+            computed: zero,
+            background: zero,
+            at_bound: (0, zero),
+            waits: Waits::new(session),
+            bytes_at_start,
+            steps: 0,
+            late: VecDeque::new(),
+        }
     }
 
     /// Counts a step by what its passes, all of it, and its exchange took.
-    pub fn count(&mut self, forward: Duration, backward: Duration, iteration: Duration, exchange: StepTimes) {
+    pub fn count(&mut self, forward: Duration, backward: Duration, iteration: Duration, ended: &Ended) {
+        let exchange = ended.times;
+        self.waits.count(exchange.waiting, ended.awaited);
         self.waited += exchange.waiting;
+        self.computed += iteration.saturating_sub(exchange.waiting);
+        self.background += ended.background;
+        self.entries += ended.entries;
+        self.deferred += ended.deferred;
         self.blocked += exchange.blocked;
         self.steps += 1;
         self.late.push_back(Times {
@@ -86,6 +113,15 @@ impl Clock {
         });
         if self.late.len() > LATE {
             self.late.pop_front();
+        }
+    }
+
+    /// A step took so long in all.
+    pub fn end_step(&mut self, took: Duration, ended: &Ended) {
+        self.worked += took;
+        if ended.budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
+            self.at_bound.0 += 1;
+            self.at_bound.1 += took;
         }
     }
 
@@ -154,27 +190,27 @@ impl<F: FnMut(Progress)> Reporter<F> {
             dense_bytes_per_step: dense_bytes_per_step(run.session.world_size(), run.parameters.count()),
             last: Instant::now(),
             last_step: run.first_step,
-            last_bytes: run.overlap.gradients().bytes_received(),
+            last_bytes: run.exchange.bytes_received(),
             last_worked: Duration::ZERO,
             last_waited: Duration::ZERO,
         }
     }
 
     /// Reports a step that is done, unless the last report was just before.
-    pub fn report(&mut self, done: u64, loss: f32, clock: &Clock, gradients: &Gradients) {
+    pub fn report(&mut self, done: u64, loss: f32, clock: &Clock, bytes: u64) {
         let Some(progress) = &mut self.progress else { return };
         if self.last.elapsed() < REPORT_INTERVAL && done < self.steps {
             return;
         }
         let (worked, waited) = (clock.worked - self.last_worked, clock.waited - self.last_waited);
         let steps = (done - self.last_step) as f64;
-        let bytes = gradients.bytes_received();
         progress(Progress {
             step: done,
             steps: self.steps,
             loss,
             steps_per_second: steps / worked.as_secs_f64().max(f64::MIN_POSITIVE),
             waiting_share: share(waited, worked),
+            most_awaited: clock.waits.most_awaited(),
             bytes_per_step: (bytes - self.last_bytes) as f64 / steps,
             dense_bytes_per_step: self.dense_bytes_per_step,
         });
@@ -189,22 +225,42 @@ impl<F: FnMut(Progress)> Reporter<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gleaner_runtime::{Awaited, StepTimes};
 
     #[test]
     fn what_the_last_rank_does_not_wait_for_is_hidden() {
         let ms = Duration::from_millis;
+        let session = Session::join().unwrap();
         let rank = |waits: [u64; 4]| {
-            let mut clock = Clock::new(0);
+            let mut clock = Clock::new(&session, 0);
             for waiting in waits {
-                let exchange = StepTimes {
+                let times = StepTimes {
                     under_way: ms(10),
                     waiting: ms(waiting),
                     blocked: ms(1),
                     ..StepTimes::default()
                 };
-                clock.count(ms(5), ms(20 - waiting), ms(25), exchange);
+                let ended = Ended {
+                    came: Instant::now(),
+                    times,
+                    background: ms(2),
+                    entries: 3,
+                    deferred: 5,
+                    budget: Some((waiting, 8)),
+                    awaited: Awaited::Unknown,
+                    skipped: None,
+                };
+                clock.count(ms(5), ms(20 - waiting), ms(25), &ended);
+                clock.end_step(ms(30), &ended);
             }
-            assert_eq!((clock.waited, clock.blocked), (ms(waits.iter().sum()), ms(4)));
+            let waited = ms(waits.iter().sum());
+            assert_eq!((clock.waited, clock.blocked, clock.computed), (waited, ms(4), ms(100) - waited));
+            assert_eq!(
+                (clock.worked, clock.background, clock.entries, clock.deferred),
+                (ms(120), ms(8), 12, 20)
+            );
+            let at_bound = waits.iter().filter(|waiting| **waiting >= 8).count() as u64;
+            assert_eq!(clock.at_bound, (at_bound, ms(30 * at_bound)));
             clock
         };
         // Only the second half counts; in it another rank is the last in each step.
@@ -213,6 +269,7 @@ mod tests {
         assert_eq!((times.exposed, times.forward, times.iteration), (0.002, 0.005, 0.025));
         assert!((times.hidden_share() - 0.8).abs() < 1e-6, "{times:?}");
         assert_eq!(typical(&[&a, &b[4..]]), None);
-        assert_eq!(typical(&[&Clock::new(0).note(), &Clock::new(0).note()]), Some(Times::default()));
+        let none = Clock::new(&session, 0).note();
+        assert_eq!(typical(&[&none, &none]), Some(Times::default()));
     }
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::train::data::Source;
 use crate::train::models::ModelKind;
 use gleaner_algorithms::Method;
-use gleaner_algorithms::merging;
 use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::{merging, synchrony};
 use std::fs;
 use std::path::Path;
 
@@ -29,7 +29,9 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         source: Source::Mnist(data.into()),
         model: ModelKind::Resnet20,
         method: Method::spardl().density(0.01),
+        synchrony: synchrony::named("bsp").unwrap().into(),
         merge: merging::named("optimal").unwrap().into(),
+        chose_merge: false,
         needs_all: None,
         steps: 12,
         batch: 4,

@@ -1,0 +1,139 @@
+//! OSP (Chen et al., ICPP 2023): important units are waited for, and the others travel during the next pass.
+//!
+//! The parameters of a unit that is under way are a prediction: its true values with this worker's own gradient in place of
+//! the global one (LGP). The true values take its place before the next update, when the pass that used it is over.
+
+use std::ops::Range;
+
+use gleaner_algorithms::synchrony::osp::Lgp;
+use gleaner_algorithms::synchrony::{Osp, Sgd, Stage};
+
+use super::carrier::{Carrier, Finished, TRUTH, Turn};
+use super::{Driver, Stepped};
+use crate::checkpoint::{CheckpointError, State, lacks};
+use crate::failure::Error;
+
+/// What a checkpoint calls the rate and the units of the background, and what LGP has learnt.
+const BACKGROUND: &str = "background";
+const LGP: [&str; 2] = ["lgp velocities", "lgp averages"];
+
+/// See the module.
+pub(super) struct TwoStages {
+    units: Vec<Range<usize>>,
+    lgp: Lgp,
+    /// The true values, as far as they have come.
+    truth: Vec<f32>,
+    /// What is under way in the background, and the rate of its step.
+    background: Vec<usize>,
+    rate: f32,
+}
+
+impl TwoStages {
+    pub(super) fn new(osp: &Osp, sgd: Sgd, units: Vec<Range<usize>>, initial: &[f32]) -> Self {
+        let lgp = Lgp::new(osp.lgp, sgd, initial.len());
+        Self { units, lgp, truth: initial.to_vec(), background: Vec::new(), rate: 0.0 }
+    }
+
+    /// Takes in what was under way in the background.
+    fn settle(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<Finished, Error> {
+        if self.background.is_empty() {
+            return Ok(Finished::default());
+        }
+        let finished = carrier.finish(Stage::Background, parameters)?;
+        let units = std::mem::take(&mut self.background);
+        self.learn(&units, parameters, self.rate, &finished);
+        Ok(finished)
+    }
+
+    /// The true values of some units have come.
+    fn learn(&mut self, units: &[usize], parameters: &[f32], rate: f32, finished: &Finished) {
+        for range in units.iter().map(|&unit| self.units[unit].clone()) {
+            let (before, after) = (&mut self.truth[range.clone()], &parameters[range.clone()]);
+            // A step that was left out changed nothing, velocities included.
+            if finished.skipped.is_none() {
+                self.lgp.learn(range.start, before, after, rate);
+            }
+            before.copy_from_slice(after);
+        }
+    }
+}
+
+impl Driver for TwoStages {
+    fn step(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        gradient: &mut [f32],
+        parameters: &mut [f32],
+        turn: &Turn,
+    ) -> Result<Stepped, Error> {
+        let came = self.settle(carrier, parameters)?;
+        let is_background = carrier.split(turn)?;
+        let (background, routine): (Vec<usize>, Vec<usize>) =
+            (0..self.units.len()).partition(|&unit| is_background[unit]);
+        let mut finished = Finished::default();
+        if !routine.is_empty() {
+            carrier.start(Stage::Routine, &routine, gradient, turn)?;
+            finished = carrier.finish(Stage::Routine, parameters)?;
+            self.learn(&routine, parameters, turn.pass.rate, &finished);
+        }
+        let mut deferred = 0;
+        if !background.is_empty() {
+            carrier.start(Stage::Background, &background, gradient, turn)?;
+            for range in background.iter().map(|&unit| self.units[unit].clone()) {
+                deferred += range.len() as u64;
+                let own = &gradient[range.clone()];
+                // Of a step that is left out nothing is predicted.
+                if own.iter().all(|value| value.is_finite()) {
+                    self.lgp.predict(range.start, &mut parameters[range], own, turn.pass.rate);
+                }
+            }
+        }
+        (self.background, self.rate) = (background, turn.pass.rate);
+        let stepped = Stepped {
+            background: came.under_way,
+            entries: came.entries,
+            skipped: came.skipped,
+            deferred,
+            budget: carrier.budget(),
+            ..Stepped::default()
+        };
+        Ok(stepped.routine(finished))
+    }
+
+    fn flush(
+        &mut self,
+        carrier: &mut dyn Carrier,
+        _room: &mut [f32],
+        parameters: &mut [f32],
+    ) -> Result<(), Error> {
+        self.settle(carrier, parameters)?;
+        carrier.flush(parameters)?;
+        self.truth.copy_from_slice(parameters);
+        Ok(())
+    }
+
+    fn save(&self, state: &mut State) {
+        state.values.insert(TRUTH.into(), self.truth.clone());
+        for (name, values) in LGP.into_iter().zip(self.lgp.memory()) {
+            state.values.insert(name.into(), values.to_vec());
+        }
+        let units = self.background.iter().map(|&unit| unit as f64);
+        state.numbers.insert(BACKGROUND.into(), [f64::from(self.rate)].into_iter().chain(units).collect());
+    }
+
+    fn load(&mut self, state: &State) -> Result<(), CheckpointError> {
+        let truth = state.values_of(TRUTH, self.truth.len())?;
+        let lengths = self.lgp.memory().map(<[f32]>::len);
+        let memory = [state.values_of(LGP[0], lengths[0])?, state.values_of(LGP[1], lengths[1])?];
+        let Some((rate, units)) = state.numbers_of(BACKGROUND)?.split_first() else {
+            return Err(lacks(BACKGROUND));
+        };
+        let background: Vec<usize> = units.iter().map(|&unit| unit as usize).collect();
+        if background.iter().any(|&unit| unit >= self.units.len()) || !self.lgp.remember(memory) {
+            return Err(lacks(BACKGROUND));
+        }
+        self.truth.copy_from_slice(truth);
+        (self.background, self.rate) = (background, *rate as f32);
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Replicas survive a restart bit by bit.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::Replica;
+use super::carrier::TRUTH;
+use crate::checkpoint::{self, State};
+use crate::failure::{Error, Failure};
+use crate::gradients::together;
+
+/// What a checkpoint calls the parameters of the next pass, where they are not the true values.
+const PARAMETERS: &str = "parameters";
+
+impl Replica {
+    /// Writes the parameters, residuals, velocities, the step, and what the synchrony carries from step to step, as safetensors: beside, then
+    /// renamed, so that `path` holds a whole checkpoint or the one before. What is under way in the background is waited for, and saved as it
+    /// came: it is applied when it would have been, so that a run with checkpoints has the same bits as one without.
+    ///
+    /// # Errors
+    /// A file that cannot be written, a call in the middle of a pass, or a job that has failed.
+    pub fn save(&mut self, path: &Path) -> Result<(), Error> {
+        self.between_passes("save()")?;
+        let mut state = State {
+            step: self.step,
+            rank: self.session.rank.0,
+            workers: self.session.workers,
+            run: self.run.clone(),
+            method: self.kind(),
+            ..State::default()
+        };
+        self.carrier.save(&mut state)?;
+        self.driver.save(&mut state);
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        let is_true = |truth: &Vec<f32>| truth.iter().zip(&self.parameters).all(same);
+        if !state.values.get(TRUTH).is_some_and(is_true) {
+            state.values.insert(PARAMETERS.into(), self.parameters.clone());
+        }
+        checkpoint::save(path, &state)?;
+        self.since = Instant::now();
+        Ok(())
+    }
+
+    /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and go on only if all
+    /// files are of one step of one run.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, or of another rank, world size, method, synchrony or layout, here or at another rank; files that do not
+    /// belong together. Nothing changes then, on any rank.
+    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+        let own = self.between_passes("load()").and_then(|()| self.read(path));
+        let state = together(&self.session, own, self.session.workers)?;
+        // The others go on now, so a rank that cannot ends the job.
+        self.go_on_from(&state).map_err(|error| match error {
+            Error::Failed(_) => error,
+            error => {
+                let (rank, step) = (self.session.rank.0, Some(state.step));
+                self.session.fail(Failure { rank, step, reason: error.to_string() })
+            }
+        })
+    }
+
+    fn read(&self, path: &Path) -> Result<State, Error> {
+        let state = checkpoint::load(path)?;
+        state.expect(path, "rank", state.rank, self.session.rank.0)?;
+        state.expect(path, "world size", state.workers, self.session.workers)?;
+        state.expect(path, "method", &state.method, &self.kind())?;
+        self.carrier.expects(path, &state)?;
+        Ok(state)
+    }
+
+    fn go_on_from(&mut self, state: &State) -> Result<(), Error> {
+        let differs = state.values.contains_key(PARAMETERS);
+        let parameters = state.values_of(if differs { PARAMETERS } else { TRUTH }, self.parameters.len())?;
+        self.driver.load(state)?;
+        self.carrier.load(state)?;
+        self.parameters.copy_from_slice(parameters);
+        self.step = state.step;
+        self.run.clone_from(&state.run);
+        self.since = Instant::now();
+        Ok(())
+    }
+
+    /// What a checkpoint names.
+    fn kind(&self) -> String {
+        format!("{} under {}", self.options.method, self.options.synchrony.name())
+    }
+
+    /// Which run this is, in 32 hexadecimal digits: drawn when a job begins, the same on all ranks, and kept when a job goes on
+    /// from a checkpoint.
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+}
