@@ -41,7 +41,7 @@ mod tests {
             Box::new(residual::NonFinite { entry: 3, count: 1 }),
             Box::new(VersionError::Ended(4)),
             Box::new(MergingError::NoLayers),
-            Box::new(select::NonFinite { index: 4 }),
+            Box::new(select::NonFiniteSum { index: 4 }),
             Box::new(select::UnknownSimd("sse".into())),
             Box::new(Fault::Elsewhere),
             Box::new(ExecutionError::Unexpected { from: Rank(1) }),

@@ -58,7 +58,6 @@ pub use watch::with_values;
 
 pub use planner::Expected;
 
-use layers::{between, layers};
 use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 

@@ -159,7 +159,7 @@ impl<T: Element> Residual<T> {
             return self.accumulate(0, gradient);
         }
         let is_finite = |part: &[T]| part.iter().fold(true, |all, value| all & value.is_finite());
-        if !gradient.chunks(PIECE).all(|part| is_finite(part)) {
+        if !gradient.chunks(PIECE).all(is_finite) {
             let entry = gradient.iter().position(|value| !value.is_finite()).unwrap_or_default();
             let count = gradient.iter().filter(|value| !value.is_finite()).count();
             return Err(NonFinite { entry, count });

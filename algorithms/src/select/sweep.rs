@@ -19,7 +19,7 @@ pub struct NonFiniteSum {
     pub index: usize,
 }
 
-crate::sentence::debug_as_sentence!(NonFinite);
+crate::sentence::debug_as_sentence!(NonFiniteSum);
 
 /// Adds `gradient` to `residual` and appends every non-zero sum whose magnitude reaches `threshold` to `out`, at index
 /// `base` + its position in the slice. A threshold of 0 or less takes every non-zero sum. One pass over memory.
