@@ -26,6 +26,8 @@ mod tests {
     use crate::schedule::{CheckError, ExecutionError, Fault};
     use crate::select;
     use crate::selectors::SelectorError;
+    use crate::synchrony::shards::Shards;
+    use crate::synchrony::{self, PolicyError};
     use crate::{Rank, SparsityError};
 
     /// One of each type.
@@ -47,6 +49,9 @@ mod tests {
             Box::new(ExecutionError::Unexpected { from: Rank(1) }),
             Box::new(CheckError::Nobody),
             Box::new(SelectorError::Unknown { name: "most".into() }),
+            Box::new(synchrony::named("spp").unwrap_err()),
+            Box::new(PolicyError::Unknown { worker: 3, workers: 2 }),
+            Box::new(Shards::new(1, 2).unwrap_err()),
         ]
     }
 

@@ -9,7 +9,7 @@ mod tests {
     use crate::checksum::ChecksumError;
     use crate::launcher::LaunchError;
     use crate::staged::Staged;
-    use crate::{Cancelled, CheckpointError, ConfigError, Failure, LayoutError};
+    use crate::{Cancelled, CheckpointError, ConfigError, Failure, LayoutError, ReplicaError};
 
     /// One of each type.
     fn errors() -> Vec<Box<dyn Error>> {
@@ -23,6 +23,7 @@ mod tests {
             Box::new(ChecksumError::Missing),
             Box::new(Staged::default().write("/dev/null/file".as_ref(), |_| Ok(())).unwrap_err()),
             Box::new(LaunchError::NoWorkers),
+            Box::new(ReplicaError::Missing("w".into())),
         ]
     }
 

@@ -1,7 +1,7 @@
 //! A synchrony that cannot be, and a worker that does what it may not.
 
 /// A synchrony that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SynchronyError {
     /// No such synchrony.
     #[error("there is no synchrony '{name}'; choose one of {known}")]
@@ -23,8 +23,10 @@ pub enum SynchronyError {
     },
 }
 
+crate::sentence::debug_as_sentence!(SynchronyError);
+
 /// A worker that does what it may not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No such worker.
     #[error(
@@ -81,3 +83,5 @@ pub enum PolicyError {
         step: u64,
     },
 }
+
+crate::sentence::debug_as_sentence!(PolicyError);

@@ -13,7 +13,7 @@ pub struct Shards {
 
 /// Entries of one unit that are on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ShardPart {
     /// Which unit.
     pub unit: usize,
     /// Which server, counted from 0.
@@ -52,7 +52,7 @@ impl Shards {
 
     /// The parts that units have on servers, in the order of the flat parameters. Units are the layers of as many entries as were
     /// cut; one without entries has no part.
-    pub fn parts(&self, units: &Layers) -> Vec<Part> {
+    pub fn parts(&self, units: &Layers) -> Vec<ShardPart> {
         let mut parts = Vec::new();
         let mut server = 0;
         for (unit, unit_range) in units.ranges().enumerate() {
@@ -62,7 +62,7 @@ impl Shards {
                 let range = start..unit_range.end.min(end);
                 if !range.is_empty() {
                     start = range.end;
-                    parts.push(Part { unit, server, range });
+                    parts.push(ShardPart { unit, server, range });
                 }
                 if start == end {
                     server += 1;
@@ -74,7 +74,7 @@ impl Shards {
 }
 
 /// Parameters that cannot be cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShardsError {
     /// No servers.
     #[error(
@@ -104,6 +104,8 @@ pub enum ShardsError {
     },
 }
 
+crate::sentence::debug_as_sentence!(ShardsError);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,7 +125,7 @@ mod tests {
         let shards = Shards::new(10, 3).unwrap();
         let parts = shards.parts(&Layers::of([2, 0, 5, 3]));
         let expected = [(0, 0, 0..2), (2, 0, 2..4), (2, 1, 4..7), (3, 2, 7..10)];
-        assert_eq!(parts, expected.map(|(unit, server, range)| Part { unit, server, range }));
+        assert_eq!(parts, expected.map(|(unit, server, range)| ShardPart { unit, server, range }));
     }
 
     proptest! {

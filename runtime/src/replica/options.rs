@@ -67,7 +67,7 @@ impl Stepped {
 }
 
 /// A replica that cannot be, or a call that it does not take.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
     /// A synchrony of servers, and none is there.
     #[error(
@@ -110,6 +110,8 @@ pub enum ReplicaError {
     #[error("{0} is called between steps only: call step() first")]
     MidStep(&'static str),
 }
+
+gleaner_transport::debug_as_sentence!(ReplicaError);
 
 impl Options {
     /// Whether these go together.

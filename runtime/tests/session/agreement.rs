@@ -63,14 +63,11 @@ fn only_two_of_the_differing_layouts_are_passed_on() {
         assert!(said.starts_with("rank 3 failed") && said.contains("20013 entries in all"), "{said}");
     }
     for (rank, (_, traffic, lines)) in ends.iter().enumerate() {
-        // The text of rank 3 goes up to rank 0, which hands both to its children, and rank 1 to its own.
-        let (up, down) = match rank {
-            0 => (1, 0),
-            3 => (0, 2),
-            _ => (0, 2),
-        };
-        assert!(traffic.bytes_received >= (up + down) * lines, "rank {rank}: {traffic:?}, {lines}");
-        assert!(traffic.bytes_received < (up + down + 1) * lines, "rank {rank}: {traffic:?}, {lines}");
+        // The text of rank 3 goes up to rank 0, which hands both to its children, and rank 1 to its own. Those may hear of the
+        // failure before both have come.
+        let (least, most) = if rank == 0 { (1, 2) } else { (0, 3) };
+        assert!(traffic.bytes_received >= least * lines, "rank {rank}: {traffic:?}, {lines}");
+        assert!(traffic.bytes_received < most * lines, "rank {rank}: {traffic:?}, {lines}");
     }
 }
 

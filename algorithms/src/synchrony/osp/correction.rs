@@ -1,6 +1,6 @@
 //! What stands in for global gradients that are still under way, and how it is put right: OSP, §4.2.
 
-use super::Correction;
+use super::StandIn;
 use crate::synchrony::Sgd;
 
 /// Local-gradient-based parameter correction (LGP) on one worker.
@@ -21,7 +21,7 @@ use crate::synchrony::Sgd;
 /// stochastic gradient descent alone.
 #[derive(Clone, Debug)]
 pub struct Lgp {
-    correction: Correction,
+    correction: StandIn,
     sgd: Sgd,
     /// What the global velocity is, as true changes show it; empty where the optimiser has none.
     velocities: Vec<f32>,
@@ -36,9 +36,9 @@ const PART: usize = 4096;
 
 impl Lgp {
     /// For so many parameters, with the optimiser that makes the true updates.
-    pub fn new(correction: Correction, sgd: Sgd, entries: usize) -> Self {
-        let velocities = if correction != Correction::Off && sgd.momentum != 0.0 { entries } else { 0 };
-        let averages = if matches!(correction, Correction::Average(_)) { entries } else { 0 };
+    pub fn new(correction: StandIn, sgd: Sgd, entries: usize) -> Self {
+        let velocities = if correction != StandIn::Off && sgd.momentum != 0.0 { entries } else { 0 };
+        let averages = if matches!(correction, StandIn::Average(_)) { entries } else { 0 };
         Self {
             correction,
             sgd,
@@ -52,9 +52,9 @@ impl Lgp {
     /// worker's own gradient of these entries, the mean over its own samples, or with what EMA-LGP makes of it.
     pub fn predict(&mut self, at: usize, values: &mut [f32], local: &[f32], rate: f32) {
         let keeps = match self.correction {
-            Correction::Off => return,
-            Correction::Local => 0.0,
-            Correction::Average(keeps) => keeps,
+            StandIn::Off => return,
+            StandIn::Local => 0.0,
+            StandIn::Average(keeps) => keeps,
         };
         let [velocities, gradients] = &mut self.scratch;
         for (part, (values, local)) in values.chunks_mut(PART).zip(local.chunks(PART)).enumerate() {
@@ -97,7 +97,7 @@ impl Lgp {
             if let Some(velocities) = velocities.as_deref_mut() {
                 velocities[entry] = momentum * velocity + decayed;
             }
-            if let (Some(averages), Correction::Average(keeps)) = (averages.as_deref_mut(), self.correction) {
+            if let (Some(averages), StandIn::Average(keeps)) = (averages.as_deref_mut(), self.correction) {
                 averages[entry] = mix(keeps, averages[entry], decayed - weight_decay * before);
             }
         }
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn a_prediction_is_an_increment_with_the_local_gradient() {
-        let mut lgp = Lgp::new(Correction::Local, PLAIN, 3);
+        let mut lgp = Lgp::new(StandIn::Local, PLAIN, 3);
         let mut values = [1.0, 2.0];
         lgp.predict(1, &mut values, &[4.0, -8.0], 0.5);
         assert_eq!(values, [-1.0, 6.0]);
-        let mut off = Lgp::new(Correction::Off, Sgd { momentum: 0.9, ..PLAIN }, 3);
+        let mut off = Lgp::new(StandIn::Off, Sgd { momentum: 0.9, ..PLAIN }, 3);
         off.learn(0, &[1.0; 3], &[2.0; 3], 0.5);
         off.predict(1, &mut values, &[4.0, -8.0], 0.5);
         assert_eq!((values, off.memory()), ([-1.0, 6.0], [&[][..], &[]]));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_average_begins_with_the_first_global_gradient() {
-        let mut lgp = Lgp::new(Correction::Average(0.75), PLAIN, 1);
+        let mut lgp = Lgp::new(StandIn::Average(0.75), PLAIN, 1);
         let predicted = |lgp: &mut Lgp, local: f32| {
             let mut value = [0.0];
             lgp.predict(0, &mut value, &[local], 1.0);
@@ -156,10 +156,10 @@ mod tests {
         assert_eq!(predicted(&mut lgp, 8.0), 0.75 * 4.0 + 0.25 * 8.0);
         lgp.learn(0, &[0.0], &[-16.0], 2.0);
         assert_eq!(predicted(&mut lgp, 8.0), 0.75 * (0.75 * 4.0 + 0.25 * 8.0) + 0.25 * 8.0);
-        let mut again = Lgp::new(Correction::Average(0.75), PLAIN, 1);
+        let mut again = Lgp::new(StandIn::Average(0.75), PLAIN, 1);
         assert!(again.remember(lgp.memory()));
         assert_eq!(predicted(&mut again, 3.0), predicted(&mut lgp, 3.0));
-        assert!(!Lgp::new(Correction::Local, PLAIN, 1).remember(lgp.memory()));
+        assert!(!Lgp::new(StandIn::Local, PLAIN, 1).remember(lgp.memory()));
     }
 
     proptest! {
@@ -173,7 +173,7 @@ mod tests {
             nesterov: bool, rate in 0.05f32..0.5, value in -1.0f32..1.0,
         ) {
             let sgd = Sgd { momentum, weight_decay, nesterov };
-            let mut lgp = Lgp::new(Correction::Local, sgd, 1);
+            let mut lgp = Lgp::new(StandIn::Local, sgd, 1);
             let (mut truth, mut velocity) = ([value], [0.0]);
             for (global, local) in gradients {
                 let (before, was) = (truth, velocity);

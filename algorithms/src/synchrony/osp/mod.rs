@@ -27,7 +27,7 @@ use super::{Policy, Synchrony};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Osp {
     /// What stands in for the global gradient of layers that are still under way.
-    pub lgp: Correction,
+    pub lgp: StandIn,
     /// The largest share of the model that goes to the background.
     pub cap: f64,
     /// How much of that does.
@@ -36,7 +36,7 @@ pub struct Osp {
 
 /// What stands in for the global gradient of a layer that is still under way.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Correction {
+pub enum StandIn {
     /// Nothing: the next pass has these layers as they were before.
     Off,
     /// The worker's own gradient (LGP).
@@ -60,7 +60,7 @@ pub enum Budget {
 impl Default for Osp {
     /// The paper's.
     fn default() -> Self {
-        Self { lgp: Correction::Local, cap: 0.8, budget: Budget::Tuned }
+        Self { lgp: StandIn::Local, cap: 0.8, budget: Budget::Tuned }
     }
 }
 
@@ -83,11 +83,11 @@ impl Osp {
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         let share = |value: &str| value.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         match (key, value) {
-            ("lgp", "off") => self.lgp = Correction::Off,
-            ("lgp", "on") => self.lgp = Correction::Local,
+            ("lgp", "off") => self.lgp = StandIn::Off,
+            ("lgp", "on") => self.lgp = StandIn::Local,
             ("lgp", value) => {
                 let keeps = value.strip_prefix("ema:")?.parse().ok();
-                self.lgp = Correction::Average(keeps.filter(|keeps| (0.0..1.0).contains(keeps))?);
+                self.lgp = StandIn::Average(keeps.filter(|keeps| (0.0..1.0).contains(keeps))?);
             }
             ("cap", value) => self.cap = share(value)?,
             ("budget", "tuned") => self.budget = Budget::Tuned,
@@ -111,9 +111,9 @@ impl Synchrony for Osp {
         // Writing to a string does not fail.
         if self.lgp != default.lgp {
             let _ = match self.lgp {
-                Correction::Off => write!(options, ",lgp=off"),
-                Correction::Local => write!(options, ",lgp=on"),
-                Correction::Average(keeps) => write!(options, ",lgp=ema:{keeps}"),
+                StandIn::Off => write!(options, ",lgp=off"),
+                StandIn::Local => write!(options, ",lgp=on"),
+                StandIn::Average(keeps) => write!(options, ",lgp=ema:{keeps}"),
             };
         }
         if self.cap != default.cap {

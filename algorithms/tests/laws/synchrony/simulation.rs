@@ -75,7 +75,7 @@ pub fn run<'a>(job: &'a Job, synchrony: &str) -> Simulation<'a> {
         Server::new(synchrony.policy(&vec![0; job.workers as usize]), shards.range(server), &initial)
     };
     let servers: Vec<Server> = (0..job.servers).map(server).collect();
-    let lgp = synchrony.osp().map_or(gleaner_algorithms::synchrony::osp::Correction::Off, |osp| osp.lgp);
+    let lgp = synchrony.osp().map_or(gleaner_algorithms::synchrony::osp::StandIn::Off, |osp| osp.lgp);
     let worker = |_| Worker {
         view: initial.clone(),
         truth: initial.clone(),

@@ -1,0 +1,107 @@
+//! Taking in the gradients of a step, one parameter after the other.
+
+use std::time::{Duration, Instant};
+
+use gleaner_algorithms::residual::{OnNonFinite, norm};
+
+use super::{Gradients, StepTimes};
+use crate::failure::{Error, Failure};
+use crate::group::Group;
+use crate::layout::LayoutError;
+
+impl Gradients {
+    /// A gradient of so many entries has come. Says which parameter's.
+    pub(super) fn receive(&mut self, parameter: &str, len: usize) -> Result<usize, Error> {
+        self.alive()?;
+        let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
+        let p = &self.layout.parameters[position];
+        if len != p.len {
+            let (name, expected) = (p.name.clone(), p.len);
+            return Err(LayoutError::Length { name, expected, found: len }.into());
+        }
+        if self.ready[position] {
+            return Err(LayoutError::Again(p.name.clone()).into());
+        }
+        if self.given == 0 {
+            self.times = StepTimes::default();
+            // The update was dropped before it was there: nothing waited for it.
+            self.exchange.rest();
+        }
+        self.ready[position] = true;
+        self.given += 1;
+        Ok(position)
+    }
+
+    /// Keeps a gradient until all are there, since the norm of all of them decides.
+    pub(super) fn hold(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
+        let clock = Instant::now();
+        let held = &mut self.held[position];
+        held.clear();
+        held.extend_from_slice(gradient);
+        self.times.select += clock.elapsed();
+        if self.given == self.ready.len() { self.clip() } else { Ok(()) }
+    }
+
+    /// Takes in the gradients of all parameters, shortened together where they are too long.
+    fn clip(&mut self) -> Result<(), Error> {
+        let clock = Instant::now();
+        // Of all parameters together: the norm of their norms.
+        let norms: Vec<f64> = self.held.iter().map(|values| norm(values)).collect();
+        let factor = self.method.correction().shortening(norm(&norms), self.session.workers);
+        if let Some(factor) = factor {
+            self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
+        }
+        self.times.select += clock.elapsed();
+        let held = std::mem::take(&mut self.held);
+        let taken = held.iter().enumerate().try_for_each(|(i, values)| {
+            self.take_in(i, |group, name, offset| group.accumulate(name, offset, values))
+        });
+        self.held = held;
+        taken
+    }
+
+    /// Adds a parameter's gradient to its residual, and begins its group's exchange with the last.
+    pub(super) fn take_in(
+        &mut self,
+        position: usize,
+        accumulate: impl FnOnce(&mut Group<f32>, &str, usize) -> Result<(), String>,
+    ) -> Result<(), Error> {
+        let clock = Instant::now();
+        let (number, offset) =
+            (self.layout.parameters[position].group, self.layout.parameters[position].offset);
+        let name = &self.layout.parameters[position].name;
+        let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
+        self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
+        if let Err(reason) = accumulated {
+            if self.method.nonfinite() == OnNonFinite::Skip {
+                // A group that waits for the others to leave it out does not begin.
+                if !std::mem::replace(&mut self.gathering[number].is_under_way, true) {
+                    self.exchange.leave_out(number);
+                }
+                self.refused.get_or_insert(reason);
+                self.count(position, clock.elapsed());
+                return Ok(());
+            }
+            let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
+            return Err(self.fail(failure));
+        }
+        // The clock stops first: the exchange may take the processor at once.
+        self.count(position, clock.elapsed());
+        let gathering = &mut self.gathering[number];
+        if gathering.missing == 0 && !std::mem::replace(&mut gathering.is_under_way, true) {
+            gathering.began = Some(Instant::now());
+            let begun = self.exchange.begin(number, self.keeps || self.counts_entries())?;
+            self.times.blocked += begun.blocked;
+            self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
+        }
+        Ok(())
+    }
+
+    /// A parameter's gradient was taken in, which took so long.
+    fn count(&mut self, position: usize, took: Duration) {
+        let gathering = &mut self.gathering[self.layout.parameters[position].group];
+        gathering.missing -= 1;
+        gathering.accumulating += took;
+        self.times.select += took;
+    }
+}
