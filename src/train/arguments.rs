@@ -42,8 +42,7 @@ pub struct TrainArgs {
     /// Which dropped entries are collected: global, partial or local
     #[arg(long, default_value = "global", value_name = "WHICH")]
     pub residual: Collection,
-    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS, or, with parameter servers, also asp, ssp/BOUND, dssp or
-    /// r2sp
+    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS
     #[arg(long, value_name = "SYNCHRONY", default_value = "bsp")]
     pub synchrony: String,
     /// Which layers are selected from and exchanged together while the backward pass goes on: optimal, layer-wise, single,
