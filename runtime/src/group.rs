@@ -177,7 +177,7 @@ const SMALL: u64 = 1 << 20;
 
 /// What so many bytes of one block take of a credit: it may lie in payloads of its own, and the cuts of two layers of
 /// payloads in it.
-fn credit(bytes: u64) -> u64 {
+pub(crate) fn credit(bytes: u64) -> u64 {
     bytes + OVERHEAD * (3 + 2 * PIECES as u64 + 2 * bytes / PIECE as u64)
 }
 

@@ -4,7 +4,7 @@
 //! goes up as one text, and the answer comes down, both in pieces. So the coordinator sends as many messages as it has
 //! children, however many ranks there are. Whether all ranks say the same is found from digests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -16,6 +16,7 @@ use crate::algorithm::left;
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::Broken;
+use crate::roles::{Cast, OnFailure};
 use crate::tag::Topic;
 
 /// Children that a rank has at most.
@@ -102,8 +103,10 @@ pub(crate) struct Head {
 /// The actor of these calls.
 pub(crate) struct Notes {
     rank: u32,
-    workers: u32,
+    cast: Cast,
     coordinator: u32,
+    /// Those that do not take part any more.
+    spared: BTreeSet<u32>,
     /// Calls that are over.
     over: u32,
     /// Calls of this rank, the present one first.
@@ -136,11 +139,12 @@ impl Text {
 }
 
 impl Notes {
-    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32) -> Self {
+    pub(crate) fn new(rank: u32, cast: Cast, coordinator: u32) -> Self {
         Self {
             rank,
-            workers,
+            cast,
             coordinator,
+            spared: BTreeSet::new(),
             over: 0,
             calls: VecDeque::new(),
             texts: BTreeMap::new(),
@@ -151,26 +155,35 @@ impl Notes {
 
     /// This rank's place in the tree, counted from the coordinator.
     fn place(&self) -> u32 {
-        (self.rank + self.workers - self.coordinator) % self.workers
+        (self.rank + self.cast.workers - self.coordinator) % self.cast.workers
     }
 
     fn at(&self, place: u32) -> Peer {
-        Peer((place + self.coordinator) % self.workers)
+        Peer((place + self.coordinator) % self.cast.workers)
     }
 
     fn parent(&self) -> Option<Peer> {
-        self.place().checked_sub(1).map(|place| self.at(place / CHILDREN))
+        self.place().checked_sub(1).map(|place| self.at(place / self.width()))
+    }
+
+    /// How many children a rank may have: where the others go on without one that fails, nobody stands between two others.
+    fn width(&self) -> u32 {
+        match self.cast.roles.on_failure {
+            OnFailure::Stop => CHILDREN,
+            OnFailure::Continue => u32::MAX,
+        }
     }
 
     fn children(&self) -> impl Iterator<Item = Peer> + use<'_> {
-        let first = u64::from(self.place()) * u64::from(CHILDREN) + 1;
-        let places = first..(first + u64::from(CHILDREN)).min(u64::from(self.workers));
-        places.map(|place| self.at(place as u32))
+        let width = u64::from(self.width());
+        let first = u64::from(self.place()) * width + 1;
+        let places = first..(first + width).min(u64::from(self.cast.workers));
+        places.map(|place| self.at(place as u32)).filter(|peer| !self.spared.contains(&peer.0))
     }
 
     /// All notes together.
     fn most(&self) -> usize {
-        self.workers as usize * (LONGEST + 8) + 1 + HEADS * (5 + DIGEST)
+        self.cast.workers as usize * (LONGEST + 8) + 1 + HEADS * (5 + DIGEST)
     }
 
     /// How many calls are over here, and whether this rank waits in the next.
@@ -187,7 +200,7 @@ impl Notes {
     /// A neighbour in the tree sent a piece.
     pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
         let most = self.most();
-        if call != self.over {
+        if call != self.over || self.rank >= self.cast.workers {
             return Err("it took part in a call that is not the present one");
         }
         if Some(from) == self.parent() {
@@ -222,6 +235,13 @@ impl Notes {
         }
     }
 
+    /// The others go on without a rank.
+    pub(crate) fn spared(&mut self, peer: Peer, io: &mut Io) {
+        self.spared.insert(peer.0);
+        self.texts.retain(|from, text| *from != peer || text.is_whole);
+        self.go_on(io);
+    }
+
     /// The job has failed.
     pub(crate) fn fail(&mut self) {
         self.calls.clear();
@@ -252,6 +272,7 @@ impl Notes {
                     (Sha256::digest(lines.as_bytes()).into(), Some(note).filter(|note| !note.is_empty()))
                 }
             };
+            let is_note = matches!(says, Says::Note(_));
             let mut heads = vec![Head { rank: self.rank, purpose, digest }];
             let mut notes = Vec::new();
             if let Some(note) = note {
@@ -264,6 +285,11 @@ impl Notes {
                 };
                 heads.extend(theirs);
                 notes.extend_from_slice(rest);
+            }
+            // Every rank has a note.
+            let silent = self.spared.iter().filter(|rank| is_note && !self.texts.contains_key(&Peer(**rank)));
+            if self.parent().is_none() {
+                silent.for_each(|rank| write_note(&mut notes, *rank, &[]));
             }
             self.texts.clear();
             heads.sort_by_key(|head| head.rank);

@@ -115,6 +115,11 @@ impl Bad {
         }
     }
 
+    /// How it ended, by what the launcher knows itself.
+    pub fn in_words(&self) -> String {
+        self.reason(None)
+    }
+
     /// `report` is the worker's own account. A program that ends by itself without one has often printed its error.
     fn reason(&self, report: Option<String>) -> String {
         match (report, self) {

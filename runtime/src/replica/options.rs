@@ -105,6 +105,16 @@ pub enum ReplicaError {
         "step() was called before the gradients of {0} were ready; every parameter needs one in every pass"
     )]
     Missing(String),
+    /// A call of workers, on a parameter server.
+    #[error(
+        "this rank is parameter server {0}, which takes no part in what workers do together; let its program call serve() alone"
+    )]
+    Server(u32),
+    /// Servers that keep nothing.
+    #[error(
+        "parameter servers keep their state only where they are given a directory for it; make the replica with durable_replica()"
+    )]
+    NoState,
     /// In the middle of a pass.
     #[error("{0} is called between steps only: call step() first")]
     MidStep(&'static str),

@@ -239,7 +239,7 @@ impl Carrier for Reduced {
         self.truth.copy_from_slice(truth);
         self.velocities.copy_from_slice(velocities);
         let travelling = |&[unit, rate, entries, by]: &[f64; 4]| {
-            let skipped = (by >= 0.0).then(|| Skipped { rank: by as u32, own: None });
+            let skipped = (by >= 0.0).then_some(Skipped { rank: by as u32, own: None });
             let came = Came { under_way: Duration::ZERO, entries: entries as u64, skipped };
             Travelling { unit: unit as usize, rate: rate as f32, came: Some(came) }
         };

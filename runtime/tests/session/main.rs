@@ -19,6 +19,7 @@ mod nonfinite;
 mod panics;
 mod reductions;
 mod regroup;
+mod servers;
 mod shares;
 mod timeline;
 mod unknown_schedule;
