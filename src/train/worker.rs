@@ -332,6 +332,8 @@ impl<'a> Run<'a> {
             exposed_seconds: worst.times.exposed.into(),
             expected_iteration_seconds: self.overlap.expected().map(|expected| expected.iteration),
             expected_hidden_share: self.overlap.expected().map(|expected| expected.hidden_share),
+            planned_iteration_seconds: self.overlap.planned().map(|planned| planned.iteration),
+            planned_hidden_share: self.overlap.planned().map(|planned| planned.hidden_share),
             waiting_share: worst.waiting_share,
             hidden_share: worst.times.hidden_share(),
             blocked_seconds: worst.blocked_seconds,
