@@ -2,7 +2,7 @@
 //!
 //! A *synchrony* decides when what workers push becomes an update, and when a worker gets the parameters that result. It is
 //! chosen beside the method, which decides what is pushed. Where there are servers, a [`Policy`] decides at each of them: a pure
-//! state machine, events and the time in, actions out. [`Bsp`], [`Osp`](osp::Osp) and [`Local`] also run over an all-reduce,
+//! state machine, events and the time in, actions out. [`Bsp`], [`Osp`] and [`Local`] also run over an all-reduce,
 //! where every worker does what the server would.
 //!
 //! A new synchrony is one new file here, its `mod` and one line in [`SYNCHRONIES`].

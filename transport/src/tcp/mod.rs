@@ -97,7 +97,7 @@ pub struct TcpConfig {
     /// How often the set of workers has changed; the same at all workers that meet.
     pub epoch: u16,
     /// What the others are [shown](crate::Network::poll_card) of this worker, besides where it listens: at most
-    /// [`MAX_CARD`](crate::MAX_CARD) bytes, for what is built on this network.
+    /// [`MAX_CARD`] bytes, for what is built on this network.
     pub card: Bytes,
     /// Where rank 0 is found: a host and a port, such as `node1:7000`. If the host is a loopback address or
     /// `localhost`, all workers listen there only; otherwise each listens at the address by which others reach it, as far as
