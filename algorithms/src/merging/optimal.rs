@@ -19,7 +19,8 @@
 //! L²/2 groups are tried from every point of a frontier. Where selection costs a + b·d and runs in the backward pass, the time
 //! that it has taken follows from the number of groups so far, so a frontier of i layers has at most i points, up to rounding,
 //! and the whole takes at most L³/2 steps. Beside the backward pass the time follows from the layers of the first group since
-//! selection last waited, and the number of groups since: at most L³ points; far fewer in practice. For other costs, such as γ ρ d log d, no such bound is known.
+//! selection last waited, and the number of groups since: at most about L³/6 points; far fewer in practice. For other costs, such as
+//! γ ρ d log d, no such bound is known.
 
 use super::bounds::{Bounds, Table};
 use super::evaluate::Reached;
