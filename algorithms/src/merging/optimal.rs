@@ -69,7 +69,7 @@ impl Optimal {
     pub fn solve(problem: &Problem<'_>) -> Result<Solution, MergingError> {
         let table = Table::of(problem)?;
         let (lower, mut is_exact) = frontiers(problem, &table, None, |ways| ways.lower(1));
-        let mut best = Found::first(problem, &table)?;
+        let mut best = Incumbent::first(problem, &table)?;
         let (mut ends, mut floor, mut largest) = (last(&lower), least(&lower), 1);
         let (mut bounds, mut width) = (Bounds::of(problem, &table, (best.takes, &lower), 1), 1);
         while !is_exact && floor < best.takes {
@@ -100,15 +100,15 @@ impl Optimal {
     }
 }
 
-/// The best of the groupings that were tried.
-struct Found {
+/// The best of the groupings that were tried, as branch and bound calls it.
+struct Incumbent {
     /// Behind how many layers its groups end.
     ends: Vec<usize>,
     /// How long its iteration takes.
     takes: f64,
 }
 
-impl Found {
+impl Incumbent {
     /// Of the groupings of other strategies: OMGS-SGD's, each layer by itself, and groups of at least so many entries.
     fn first(problem: &Problem<'_>, table: &Table) -> Result<Self, MergingError> {
         let layers = problem.pass.layers().len();
