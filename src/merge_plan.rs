@@ -58,7 +58,7 @@ pub struct MergePlan {
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), required_unless_present_any = ["calibration", "paper"])]
     workers: Option<u32>,
     /// The time that a message takes besides its transfer, α [default: 50us]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, conflicts_with = "calibration")]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     latency: Option<Duration>,
     /// What a link carries in each direction [default: 1gbit]
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
@@ -149,8 +149,8 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
             return Err(MergePlanError::Auto);
         }
         let calibration = Calibration::read(path)?;
-        calibration
-            .check(path, &Wanted { method: &choice, workers: arguments.workers, rate: arguments.rate })?;
+        let &MergePlan { workers, rate, latency, .. } = arguments;
+        calibration.check(path, &Wanted { method: &choice, workers, rate, latency })?;
         let costs = (&calibration.costs() as &dyn Costs, &calibration.dense() as &dyn Costs);
         let from = format!("costs of {}", path.display());
         return told(arguments, &layers, (&choice, calibration.workers), place, costs, &from);

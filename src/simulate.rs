@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
+use gleaner_algorithms::forecast::Model;
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, Steps, carried, timed};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
@@ -22,6 +23,7 @@ use gleaner_testbed::topology::{Loss, Shape, Topology};
 use crate::bench::gradient::Gradient;
 use crate::choice::{self, Choice};
 use crate::merge_plan::layers;
+use crate::plan::compare::has_forecast;
 use crate::report;
 
 /// Predict what a step takes on a network that is described
@@ -254,6 +256,17 @@ impl Simulate {
         Ok(network)
     }
 
+    /// The closed form of the same machine and links, where it knows of them: all hosts are equal, have their own cores, and lose nothing.
+    fn model(&self, machine: &Machine, method: &Method, workers: u32, n: usize) -> Option<Model> {
+        let knows =
+            self.topology.is_none() && !self.shared && self.slow.is_empty() && self.loss.share() == 0.0;
+        if !knows || !has_forecast(method, workers, n) {
+            return None;
+        }
+        let network = machine.forecast(self.rate.bytes_per_second(), self.latency);
+        Model::new(network, machine.speed(), method, n).ok()
+    }
+
     /// How bags are represented in a job of these steps.
     fn bags(&self, method: &Method, network: &Network, n: usize, steps: Steps) -> Result<Bags, String> {
         let workers = network.hosts.len() as u32;
@@ -323,7 +336,10 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
                 let drawn = picture::svg(&method.label(), &replayed, &network).map_err(|e| e.to_string())?;
                 report::save(path, &drawn).map_err(|e| e.to_string())?;
             }
-            Ok(table::Row::new(method.label(), workers, bags, &traces, &replayed))
+            let model = simulate.model(&machine, &method, workers, n);
+            let forecast = model.and_then(|model| model.forecast(method.clone(), workers, n).ok());
+            let forecast = forecast.map(|forecast| forecast.seconds);
+            Ok(table::Row::new(method.label(), workers, bags, &traces, (&replayed, forecast)))
         });
         match predicted {
             Ok(row) => rows.push(row),

@@ -258,6 +258,15 @@ fn a_calibration_is_measured_and_planned_with() {
     text(at, &format!("{wanted} --rate {rate:.0}mbit"));
     let network = refused(at, &format!("{wanted} --rate {:.0}mbit", 2.0 * rate));
     assert!(network.contains("c.json is of another network") && network.contains("mbit/s"), "{network}");
+    let latency = stored["latency"].as_f64().unwrap() * 1e6;
+    text(at, &format!("{wanted} --rate {rate:.0}mbit --latency {:.3}us", 1.5 * latency));
+    for factor in [0.4, 2.5] {
+        let far = refused(at, &format!("{wanted} --latency {:.3}us", factor * latency));
+        let words = format!(
+            "c.json is of another network: it was measured with a latency of {latency:.0} µs, and a latency of"
+        );
+        assert!(far.contains(&words), "{far}");
+    }
     let workers = refused(at, &format!("{wanted} --workers 4"));
     assert!(workers.contains("another number of workers: it was measured with 2, and 4"), "{workers}");
     let method = refused(at, "merge-plan --model vgg16 --backward 180ms --calibration c.json");

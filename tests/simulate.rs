@@ -233,3 +233,55 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
     assert!(refused("--model vgg16 --workers 4").contains("has no time"));
     assert!(refused("--model vgg16 --compute 1s --workers 4 --params 100").contains("--params"));
 }
+
+/// The closed form beside the simulation: what `plan --compare` prints for the same machine and links, and how far the two are apart. Left out
+/// is ExDyna, whose steps search for thresholds: the closed form is of one that has found them.
+#[test]
+fn the_closed_form_is_near_the_simulation() {
+    let network = "--workers 8 --params 1_000_000 --latency 300us";
+    let steps = json(&format!("{network} --method all --rate 100mbit"));
+    let price = |name: &str| steps["machine"][name].as_f64().unwrap();
+    let speed = [
+        ("select", price("accumulate")),
+        ("encode", price("choose") + price("clear") + price("encode")),
+        ("merge", 2.0 * price("merge") + price("commit")),
+        ("add", price("dense") + price("settle")),
+        ("message", 2e3 * price("message")),
+    ];
+    let speed = speed.map(|(name, ns)| format!("{name}={ns}")).join(",");
+    let byte = 8.0 / (price("goodput") * 1e8) + 2e-9 * price("byte");
+    let mut plan = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    plan.args(["plan", "--compare", "--json", "--speed", &speed]).args(network.split(' '));
+    plan.args(["--bandwidth", &format!("{:.9}mbit", 8e-6 / byte)]);
+    let plan: Value = serde_json::from_slice(&plan.output().unwrap().stdout).unwrap();
+    let near = |what: &Value, forecast: &Value, simulated: f64| {
+        let ratio = forecast.as_f64().unwrap() / simulated;
+        assert!((0.6..1.6).contains(&ratio), "{what}: {ratio}");
+    };
+    let mut compared = 0;
+    for row in steps["methods"].as_array().unwrap() {
+        let method = row["method"].as_str().unwrap();
+        let planned = plan["methods"].as_array().unwrap().iter();
+        let planned = planned.filter(|other| {
+            let teams = &other["options"]["teams"];
+            other["method"] == method && (teams.is_null() || teams == "1")
+        });
+        for planned in planned {
+            let ratio = planned["seconds"].as_f64().unwrap() / row["forecast"].as_f64().unwrap();
+            assert!((ratio - 1.0).abs() < 1e-6, "{method}: {ratio}");
+            compared += 1;
+        }
+        if !method.starts_with("exdyna") {
+            near(&row["method"], &row["forecast"], row["seconds"].as_f64().unwrap());
+        }
+    }
+    assert!(compared >= 8, "{compared} methods in both");
+    let iterations = json(
+        "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --rate 100mbit --bags lengths",
+    );
+    for row in iterations["methods"].as_array().unwrap() {
+        near(&row["method"], &row["forecast"], row["iteration"].as_f64().unwrap());
+    }
+    let shared = json(&format!("{network} --method spardl --rate 100mbit --shared"));
+    assert!(shared["methods"][0]["forecast"].is_null(), "the closed form knows of no cores that are shared");
+}

@@ -310,6 +310,43 @@ fn a_timeline_shows_what_each_rank_does_when() {
     assert!(nowhere.stdout.is_empty(), "it is refused before the first step");
 }
 
+/// A folder that goes while the job trains: what else it was asked for is there, and one sentence says what is not.
+#[test]
+fn a_trace_that_cannot_be_written_at_the_end_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [gone, checkpoints] = ["gone", "checkpoints"].map(|name| folder.path().join(name));
+    fs::create_dir(&gone).unwrap();
+    let layers = folder.path().join("layers.json");
+    let options = "--workers 2 --data synthetic --model mlp --batch 4 --steps 400 --evaluate-every 400 --merge layer-wise --json";
+    let options: Vec<&str> = options.split(' ').chain(["--checkpoint-every", "5"]).collect();
+    let mut command = train(&options);
+    command.arg("--checkpoint").arg(&checkpoints).arg("--timeline").arg(gone.join("trace.json"));
+    command.arg("--layer-times").arg(&layers);
+    let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    let begun = || fs::read_dir(&checkpoints).is_ok_and(|files| files.count() > 0);
+    while !begun() {
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint appears");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    fs::remove_dir_all(&gone).unwrap();
+    let output = job.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    // The launcher says so once more, with the rank.
+    let own = |line: &&str| line.starts_with("gleaner: ") && line.contains("trace.json cannot be written");
+    assert_eq!(said.lines().filter(own).count(), 1, "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&summary["steps"], summary["parameters_digest"].as_str().map(str::len)),
+        (&400.into(), Some(64))
+    );
+    let told: Value = serde_json::from_slice(&fs::read(&layers).unwrap()).unwrap();
+    assert!(told["layers"].as_array().is_some_and(|layers| !layers.is_empty()), "{told}");
+    let last = fs::read_dir(&checkpoints).unwrap().flatten();
+    assert!(last.map(|file| file.file_name().into_string().unwrap()).any(|name| name.contains("step-400")));
+}
+
 /// What a worker measured is what the planners read: a model of one's own on a network that is described.
 #[test]
 fn layer_times_are_what_the_planners_take() {

@@ -382,9 +382,15 @@ impl<'s> Overlap<'s> {
         self.layers.as_ref().map(|(_, planner)| planner.grouping())
     }
 
-    /// What a step takes by the plan, once there is one: none with a strategy that needs no times, or a single worker.
+    /// What a step takes by the plan, once there is one: none with a strategy that needs no times, or a single worker. It is renewed from
+    /// what steps take, ten steps after the groups were taken for the first time.
     pub fn expected(&self) -> Option<Expected> {
         self.layers.as_ref().and_then(|(_, planner)| planner.expected())
+    }
+
+    /// What a step was expected to take when the present groups were taken, before any step was taken with them.
+    pub fn planned(&self) -> Option<Expected> {
+        self.layers.as_ref().and_then(|(_, planner)| planner.planned())
     }
 
     /// What the passes take, once a step was taken by [`backward`](Self::backward).

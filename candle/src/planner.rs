@@ -5,32 +5,33 @@
 //! give its groups (OMGS-SGD, Algorithm 2). After that they are checked against what is measured, at the same steps on all
 //! ranks, which compute with the same numbers and so come to the same groups.
 
-use std::collections::HashMap;
+mod assumed;
+mod cores;
+mod outlook;
+
 use std::sync::Arc;
-use std::{fs, thread};
 
 use gleaner_algorithms::forecast::Model;
-use gleaner_algorithms::merging::{
-    Affine, Costs, GroupCost, Grouping, Layer, MergingError, Pass, Placement, Predicted, Problem, Span,
-    Strategy, evaluate,
-};
+use gleaner_algorithms::merging::{Affine, Grouping, Layer, Pass, Placement, Problem, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::Session;
 use gleaner_runtime::report::say;
 
 use crate::OverlapError;
+use assumed::Assumed;
+use cores::{Cores, Work};
+use outlook::Outlook;
+
+pub use assumed::Expected;
 
 /// Steps that are measured before the first plan.
 pub(crate) const FIRST: usize = 5;
 
-/// Steps between two checks of a plan.
+/// Steps of new groups before they are checked.
+pub(crate) const SETTLED: usize = 10;
+
+/// Steps between two checks after that.
 pub(crate) const WINDOW: usize = 20;
-
-/// By which share times may differ from those that a plan assumes.
-const DRIFT: f64 = 0.25;
-
-/// By which share of an iteration another plan must be better.
-const GAIN: f64 = 0.02;
 
 /// The most bytes in which a rank tells what its steps took.
 const NOTE: usize = 1 << 17;
@@ -57,54 +58,12 @@ pub(crate) struct Planner {
     grouping: Grouping,
     /// What the session measured of the network, and how exchanges have changed since.
     model: Option<Model>,
-    /// Where selection runs: beside the backward pass if a core is free for it.
-    place: Placement,
+    cores: Cores,
+    /// What exchanges take of the cores.
+    work: Work,
     steps: Vec<Measured>,
     /// What the present groups are based on, once there is a plan.
     assumed: Option<Assumed>,
-}
-
-/// What a step takes by the plan.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expected {
-    /// From the first parameter that is watched until the update is there, in seconds.
-    pub iteration: f64,
-    /// The share of the time in which groups are under way that lies within the passes.
-    pub hidden_share: f64,
-}
-
-struct Assumed {
-    times: Measured,
-    expected: Expected,
-    /// By how much the backward pass of each layer is longer because selection runs in it.
-    stalls: Vec<f64>,
-    /// What the groups' exchanges take, one after the other.
-    exchange: f64,
-}
-
-impl Assumed {
-    /// What the evaluator makes of a grouping in these times.
-    fn of(problem: &Problem, grouping: &Grouping, times: &Measured) -> Result<Self, MergingError> {
-        let timeline = evaluate(problem, grouping)?;
-        let length = |span: Span| span.end - span.begin;
-        let (mut exchange, mut under_way, mut until) = (0.0, 0.0, 0.0_f64);
-        let mut stalls = vec![0.0; times.layers.len()];
-        for group in &timeline.groups {
-            exchange += length(group.exchange);
-            under_way += group.exchange.end - until.max(group.compute.end);
-            until = group.exchange.end;
-            if let Some(next) =
-                stalls.get_mut(group.layers.end).filter(|_| problem.place == Placement::InBackward)
-            {
-                *next = length(group.select);
-            }
-        }
-        let passes = problem.pass.forward() + problem.pass.backward() + stalls.iter().sum::<f64>();
-        let exposed = (timeline.iteration - passes).max(0.0);
-        let hidden_share = if under_way > 0.0 { (1.0 - exposed / under_way).max(0.0) } else { 1.0 };
-        let expected = Expected { iteration: timeline.iteration, hidden_share };
-        Ok(Self { times: Measured { under_way, ..times.clone() }, expected, stalls, exchange })
-    }
 }
 
 impl Planner {
@@ -124,12 +83,14 @@ impl Planner {
             entries,
             grouping: Grouping::new(vec![layers.max(1)], layers.max(1))?,
             model: None,
-            place: Placement::Beside,
+            cores: Cores::OWN,
+            work: Work::default(),
             steps: Vec::new(),
             assumed: None,
         };
         // Also where times are needed: layers that cannot be are refused now.
-        let pass = planner.pass(0.0, &vec![0.0; layers])?;
+        let layer = |&entries: &usize| Layer { backward: 0.0, entries };
+        let pass = Pass::new(0.0, planner.entries.iter().map(layer).collect())?;
         if !planner.strategy.needs_times() {
             let costs = Affine::default();
             planner.grouping =
@@ -149,7 +110,8 @@ impl Planner {
             let probed = session.probe(n)?;
             let model = Model::new(probed.network, probed.speed, method, n);
             self.model = Some(model.map_err(gleaner_runtime::Error::from)?);
-            self.place = place(session)?;
+            self.work = Work { message: probed.speed.message * 1e-9, byte: probed.handling };
+            self.cores = Cores::agree(session)?;
         }
         Ok(())
     }
@@ -178,7 +140,11 @@ impl Planner {
             return Ok(false);
         }
         self.steps.push(step);
-        let due = if self.assumed.is_some() { WINDOW } else { FIRST };
+        let due = match &self.assumed {
+            None => FIRST,
+            Some(assumed) if assumed.is_new => SETTLED,
+            Some(_) => WINDOW,
+        };
         if self.steps.len() < due {
             return Ok(false);
         }
@@ -244,52 +210,45 @@ impl Planner {
         })
     }
 
-    /// Takes other groups where these times ask for it: the first time, and when they have drifted. Gives the groups before;
-    /// nothing where all stays as it was planned.
-    fn revise(&mut self, method: &Method, mut measured: Measured) -> Result<Option<Grouping>, OverlapError> {
-        let Some(mut model) = self.model else { return Ok(None) };
-        if let Some(assumed) = &self.assumed {
-            let stalled = measured.layers.iter_mut().zip(&assumed.stalls);
-            stalled.for_each(|(layer, stall)| *layer = (*layer - stall).max(0.0));
-            if !differ(&assumed.times, &measured) {
+    /// Takes other groups where these times ask for it: the first time, and when they have drifted; otherwise what is expected of the present
+    /// ones is renewed. Gives the groups before; nothing where all stays as it was planned.
+    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Grouping>, OverlapError> {
+        let Some(model) = self.model else { return Ok(None) };
+        let method = &spread(method, self.entries.iter().sum());
+        let (workers, cores, work) = (self.workers, self.cores, self.work);
+        let outlook = Outlook { entries: &self.entries, method, workers, cores, work };
+        let model = outlook.beside().fit(model, &self.grouping, &measured)?;
+        self.model = Some(model);
+        let mut alone = measured.clone();
+        if let Some(assumed) = &mut self.assumed {
+            let renewed = outlook.beside().assume(&model, &self.grouping, &measured)?;
+            assumed.renew(&renewed, &measured);
+            alone = assumed.without_stalls(measured);
+            if !assumed.differs(&alone) {
                 return Ok(None);
             }
         }
-        let method = spread(method, self.entries.iter().sum());
-        let pass = self.pass(measured.forward, &measured.layers)?;
-        let place = self.place;
-        let outlook = |model: &Model, grouping: &Grouping| {
-            let costs = self.costs(model, &method);
-            Assumed::of(&Problem { pass: &pass, costs: &costs, place }, grouping, &measured)
-        };
-        // What takes another time than the model says is put down to the network.
-        let present = outlook(&model, &self.grouping)?;
-        if present.exchange > 0.0 {
-            let slower = 1.0 + (measured.under_way - present.times.under_way) / present.exchange;
-            let slower = slower.clamp(0.1, 10.0);
-            model.network.latency = model.network.latency.mul_f64(slower);
-            model.network.bytes_per_second /= slower;
+        let grouping = outlook.group(&model, &*self.strategy, &alone)?;
+        let planned = outlook.assume(&model, &grouping, &alone)?;
+        let present = outlook.assume(&model, &self.grouping, &alone)?;
+        let before = self.assumed.take();
+        if planned.is_better(&present) {
+            self.assumed = Some(planned);
+            return Ok(Some(std::mem::replace(&mut self.grouping, grouping)));
         }
-        let costs = self.costs(&model, &method);
-        let grouping = self.strategy.group(&Problem { pass: &pass, costs: &costs, place })?;
-        let (planned, present) = (outlook(&model, &grouping)?, outlook(&model, &self.grouping)?);
-        self.model = Some(model);
-        let is_first = self.assumed.is_none();
-        if planned.expected.iteration > (1.0 - GAIN) * present.expected.iteration {
-            self.assumed = Some(present);
-            return Ok(is_first.then(|| self.grouping.clone()));
-        }
-        self.assumed = Some(planned);
-        Ok(Some(std::mem::replace(&mut self.grouping, grouping)))
+        let is_first = before.is_none();
+        self.assumed = Some(before.map_or(present, |before| before.on(alone)));
+        Ok(is_first.then(|| self.grouping.clone()))
     }
 
-    fn costs<'a>(&self, model: &'a Model, method: &'a Method) -> Shared<'a> {
-        Shared { predicted: Predicted { model, method, workers: self.workers }, place: self.place }
-    }
-
-    /// What a step takes by the present plan, once there is one.
+    /// What a step takes by the present plan, once there is one: renewed with every check.
     pub(crate) fn expected(&self) -> Option<Expected> {
         self.assumed.as_ref().map(|assumed| assumed.expected)
+    }
+
+    /// What it was expected to take when the present groups were taken.
+    pub(crate) fn planned(&self) -> Option<Expected> {
+        self.assumed.as_ref().map(|assumed| assumed.planned)
     }
 
     fn announce(&self, before: Option<&Grouping>) {
@@ -308,54 +267,6 @@ impl Planner {
             100.0 * hidden_share,
         ));
     }
-
-    fn pass(&self, forward: f64, times: &[f64]) -> Result<Pass, OverlapError> {
-        let layers = self.entries.iter().zip(times);
-        Ok(Pass::new(forward, layers.map(|(&entries, &backward)| Layer { backward, entries }).collect())?)
-    }
-}
-
-/// What the session's model predicts. Where the backward pass has to share its cores, merging takes its time as selecting does.
-struct Shared<'a> {
-    predicted: Predicted<'a>,
-    place: Placement,
-}
-
-impl Costs for Shared<'_> {
-    fn of(&self, entries: usize) -> Result<GroupCost, MergingError> {
-        if self.place == Placement::Beside {
-            return self.predicted.of(entries);
-        }
-        let Predicted { model, method, workers } = self.predicted;
-        let forecast = model.forecast(method.clone(), workers, entries)?;
-        Ok(GroupCost { select: forecast.select + forecast.merge, exchange: forecast.exchange })
-    }
-}
-
-/// Beside the backward pass, unless more workers than cores are on a machine. The same on every rank.
-fn place(session: &Session) -> Result<Placement, OverlapError> {
-    // The same for all that run on one kernel, whatever their host is called.
-    let machine = fs::read("/proc/sys/kernel/random/boot_id");
-    let machine = machine.unwrap_or_else(|_| session.rank().to_le_bytes().into());
-    let cores = thread::available_parallelism().map_or(1, usize::from) as u32;
-    let notes = session.all_gather(&[&cores.to_le_bytes()[..], &machine].concat())?;
-    let mut workers: HashMap<&[u8], u32> = HashMap::new();
-    let is_crowded = notes.iter().any(|note| {
-        let Some((cores, machine)) = note.split_first_chunk() else { return false };
-        let here = workers.entry(machine).or_default();
-        *here += 1;
-        *here > u32::from_le_bytes(*cores)
-    });
-    Ok(if is_crowded { Placement::InBackward } else { Placement::Beside })
-}
-
-/// Whether steps take other times: all differences of the layers together, against the backward pass, or groups are under way for
-/// another time.
-fn differ(assumed: &Measured, measured: &Measured) -> bool {
-    let pairs = || assumed.layers.iter().zip(&measured.layers);
-    let difference: f64 = pairs().map(|(a, b)| (a - b).abs()).sum();
-    difference > DRIFT * assumed.layers.iter().sum::<f64>()
-        || (assumed.under_way - measured.under_way).abs() > DRIFT * assumed.under_way
 }
 
 /// The method with its entries as a share, which holds for groups of any length.

@@ -33,6 +33,9 @@ pub struct Probed {
     pub network: Network,
     /// The median of the workers, with all of them at work.
     pub speed: Speed,
+    /// What a byte that is sent while another is received takes of a worker's cores, in seconds: sealing, copying, and the kernel's
+    /// part of it. The median of the workers; 0 on systems that do not tell.
+    pub handling: f64,
     /// How long measuring took on this rank.
     pub took: Duration,
 }
@@ -76,24 +79,27 @@ pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
         return Ok(*known);
     }
     let started = Instant::now();
-    let mut prober = Prober { session, round: 0 };
+    let mut prober = Prober { session, round: 0, volleys: (0.0, 0.0) };
     let (latency, rate, message) = prober.network()?;
     session.agree(Purpose::Probe, "")?;
     let own = kernels(n.clamp(ENTRIES.0, ENTRIES.1)).map_err(|error| {
         let rank = session.rank.0;
         session.fail(Failure { rank, step: None, reason: format!("measuring its speed failed: {error}") })
     })?;
+    let own = [&own[..], &[prober.volleys.0 / prober.volleys.1.max(1.0)]].concat();
     let rows = numbers(&session.gather(Purpose::Probe, &bytes(&own))?, own.len());
     let part = |i: usize| median(rows.iter().map(|row| row[i]));
     let speed = Speed::of([part(0), part(1), part(2), part(3), message * 1e9]);
     let network = Network { latency: Duration::from_secs_f64(latency), bytes_per_second: rate };
-    let probed = Probed { network, speed, took: started.elapsed() };
+    let probed = Probed { network, speed, handling: part(4), took: started.elapsed() };
     Ok(*session.probed.get_or_init(|| probed))
 }
 
 struct Prober<'a> {
     session: &'a Inner,
     round: u32,
+    /// The bursts so far: seconds of this worker's cores, and bytes that were sent and as many received.
+    volleys: (f64, f64),
 }
 
 impl Prober<'_> {
@@ -126,7 +132,10 @@ impl Prober<'_> {
         let started = Instant::now();
         let (mut size, mut before) = (FIRST, None);
         loop {
+            let before_it = processor();
             let (whole, second_half) = self.volley(distance, size, PIECE.min(size / 4))?;
+            self.volleys.0 += (processor() - before_it).max(0.0);
+            self.volleys.1 += size as f64;
             let half = (size / 2) as f64;
             let rows = [whole.as_secs_f64(), second_half.as_secs_f64(), started.elapsed().as_secs_f64()];
             let [whole, second_half, spent] = self.medians(rows)?;
@@ -181,6 +190,16 @@ impl Prober<'_> {
         let rows = numbers(&self.session.gather(Purpose::Probe, &self::bytes(&own))?, N);
         Ok(std::array::from_fn(|i| median(rows.iter().map(|row| row[i]))))
     }
+}
+
+/// For how long the threads of this process have had a core, in seconds. 0 where the system does not tell.
+fn processor() -> f64 {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
+    let nanoseconds = threads.flatten().filter_map(|thread| {
+        let told = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        told.split(' ').next()?.parse::<u64>().ok()
+    });
+    nanoseconds.sum::<u64>() as f64 * 1e-9
 }
 
 /// Payloads that go to one peer while as many come from another.

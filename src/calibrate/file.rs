@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::merging::{Affine, Line, Misfit};
@@ -15,6 +16,9 @@ const VERSION: u32 = 1;
 
 /// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
 const SAME_RATE: f64 = 0.25;
+
+/// Two latencies are of one network if neither is more than so many times the other: a probe on busy cores takes longer.
+const SAME_LATENCY: f64 = 2.0;
 
 /// A line, and by how much it misses what was measured, as shares of that.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +86,8 @@ pub struct Wanted<'a> {
     pub workers: Option<u32>,
     /// The rate of links, if it is asked for.
     pub rate: Option<Rate>,
+    /// The latency of a message, if it is asked for.
+    pub latency: Option<Duration>,
 }
 
 /// A calibration that cannot be used.
@@ -193,6 +199,13 @@ impl Calibration {
             if (self.bytes_per_second / asked - 1.0).abs() > SAME_RATE {
                 let found = format!("{:.1} mbit/s a link", self.bytes_per_second * 8e-6);
                 return other("network", found, format!("{:.1} mbit/s", asked * 8e-6));
+            }
+        }
+        if let Some(latency) = wanted.latency {
+            let asked = latency.as_secs_f64();
+            if self.latency > SAME_LATENCY * asked || asked > SAME_LATENCY * self.latency {
+                let told = |seconds: f64| format!("a latency of {:.0} µs", 1e6 * seconds);
+                return other("network", told(self.latency), told(asked));
             }
         }
         Ok(())

@@ -80,11 +80,14 @@ fn candidates(
     n: usize,
 ) -> Result<Vec<Method>, MethodError> {
     let mut candidates = choice.candidates_among(methods.iter().cloned(), workers, n)?;
-    candidates.retain(|method| {
-        let formula = method.shape(workers, n).is_ok_and(|shape| method.collective().cost(&shape).is_some());
-        formula || super::limit(method, workers, n).is_ok()
-    });
+    candidates.retain(|method| has_forecast(method, workers, n));
     Ok(candidates)
+}
+
+/// Whether a method's cost has a formula, or can be counted.
+pub fn has_forecast(method: &Method, workers: u32, n: usize) -> bool {
+    let formula = method.shape(workers, n).is_ok_and(|shape| method.collective().cost(&shape).is_some());
+    formula || super::limit(method, workers, n).is_ok()
 }
 
 /// A ranking for one number of workers, and what it was computed from.

@@ -2,7 +2,7 @@
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::merging::{
-    Costs, GroupCost, MergingError, Optimal, Placement, Problem, evaluate, named,
+    Costs, GroupCost, MergingError, Optimal, Placement, Predicted, Problem, evaluate, named,
 };
 use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
@@ -81,6 +81,8 @@ struct Row {
     /// All layers at once, and each by itself.
     single: f64,
     layer_wise: f64,
+    /// Merged as the optimum is of the closed form's costs, by these: what gleaner merge-plan says of the same machine and links.
+    forecast: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -110,7 +112,9 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
             let costs = Simulated::of(simulate, &method, (&network, &machine), n)?;
-            row(method.label(), &layers, &costs).map_err(|error| error.to_string())
+            let model = simulate.model(&machine, &method, workers, n);
+            let predicted = model.as_ref().map(|model| Predicted { model, method: &method, workers });
+            row(method.label(), &layers, &costs, predicted.as_ref()).map_err(|error| error.to_string())
         });
         match predicted {
             Ok(row) => rows.push(row),
@@ -130,11 +134,20 @@ pub fn run(simulate: &Simulate) -> Result<String, String> {
     Ok(table(&told, &layers, simulate))
 }
 
-fn row(method: String, layers: &Layers, costs: &Simulated) -> Result<Row, MergingError> {
+fn row(
+    method: String,
+    layers: &Layers,
+    costs: &Simulated,
+    predicted: Option<&Predicted<'_>>,
+) -> Result<Row, MergingError> {
     let problem = Problem { pass: &layers.pass, costs, place: Placement::Beside };
     let takes =
         |name: &str| Ok::<_, MergingError>(evaluate(&problem, &named(name)?.group(&problem)?)?.iteration);
     let optimal = evaluate(&problem, &Optimal::solve(&problem)?.grouping)?;
+    let forecast = predicted
+        .map(|costs| Optimal::solve(&Problem { pass: &layers.pass, costs, place: Placement::Beside }))
+        .transpose()?
+        .map(|solution| solution.iteration);
     Ok(Row {
         method,
         ends: optimal.groups.iter().map(|group| group.layers.end).collect(),
@@ -142,12 +155,15 @@ fn row(method: String, layers: &Layers, costs: &Simulated) -> Result<Row, Mergin
         non_overlapped: optimal.non_overlapped,
         single: takes("single")?,
         layer_wise: takes("layer-wise")?,
+        forecast,
     })
 }
 
 fn table(told: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String {
     let header = ["method", "groups", "iteration", "non-overlapped", "all at once", "layer-wise"];
     let mut cells = vec![header.map(String::from).to_vec()];
+    let has_forecast = told.methods.iter().any(|row| row.forecast.is_some());
+    cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
     for row in &told.methods {
         cells.push(vec![
             row.method.clone(),
@@ -157,6 +173,9 @@ fn table(told: &Iterations<'_>, layers: &Layers, simulate: &Simulate) -> String 
             ms(row.single),
             ms(row.layer_wise),
         ]);
+        if let (true, Some(cells)) = (has_forecast, cells.last_mut()) {
+            cells.push(row.forecast.map_or_else(String::new, ms));
+        }
     }
     let mut text = format!(
         "{}: {} layers, {} entries; forward {} ms, backward {} ms, {}\n{} workers with {}; predicted ms\n\n{}",

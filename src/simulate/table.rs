@@ -26,6 +26,8 @@ pub struct Row {
     pub select: f64,
     pub exchange: f64,
     pub merge: f64,
+    /// The step by the closed form, with the same machine and links; none where it does not know of them.
+    pub forecast: Option<f64>,
 }
 
 /// A method that cannot run.
@@ -52,7 +54,13 @@ pub fn bar(length: u64) -> ProgressBar {
 }
 
 impl Row {
-    pub fn new(method: String, workers: u32, bags: Bags, traces: &[Trace], replayed: &Replayed) -> Self {
+    pub fn new(
+        method: String,
+        workers: u32,
+        bags: Bags,
+        traces: &[Trace],
+        (replayed, forecast): (&Replayed, Option<f64>),
+    ) -> Self {
         let slowest = replayed.slowest();
         // Of several steps the middle one, by what is received.
         let mut steps: Vec<(u64, &Trace)> = traces
@@ -85,6 +93,7 @@ impl Row {
             select: slowest.select,
             exchange: slowest.exchange,
             merge: slowest.merge,
+            forecast,
         }
     }
 }
@@ -101,6 +110,8 @@ impl Prediction {
         let header =
             ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "bags"];
         let mut cells = vec![header.map(String::from).to_vec()];
+        let has_forecast = self.methods.iter().any(|row| row.forecast.is_some());
+        cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
         for row in &self.methods {
             cells.push(vec![
                 row.method.clone(),
@@ -113,6 +124,9 @@ impl Prediction {
                 grouped(row.entries_delivered),
                 row.bags.clone(),
             ]);
+            if let (true, Some(cells)) = (has_forecast, cells.last_mut()) {
+                cells.push(row.forecast.map_or_else(String::new, ms));
+            }
         }
         let mut text = format!(
             "{} workers with {}, n = {}; predicted ms\n\n{}",

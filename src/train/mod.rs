@@ -200,11 +200,21 @@ fn under(s: &Summary) -> String {
 }
 
 fn iteration(s: &Summary) -> String {
-    let expected = s.expected_iteration_seconds.zip(s.expected_hidden_share);
-    let expected = expected.map_or(String::new(), |(seconds, hidden)| {
-        format!("; the plan expects {:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden)
-    });
-    format!("{:.1} ms{expected}", 1e3 * s.iteration_seconds)
+    let told = |iteration: Option<f64>, hidden: Option<f64>| {
+        iteration
+            .zip(hidden)
+            .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
+    };
+    let expected = told(s.expected_iteration_seconds, s.expected_hidden_share);
+    let planned = told(s.planned_iteration_seconds, s.planned_hidden_share);
+    let expects = match (expected, planned) {
+        (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
+        (Some(expected), Some(planned)) => {
+            format!("; the plan expects {expected}, and expected {planned} at first")
+        }
+        _ => String::new(),
+    };
+    format!("{:.1} ms{expects}", 1e3 * s.iteration_seconds)
 }
 
 fn blocked(seconds: f64) -> String {

@@ -83,6 +83,10 @@ pub struct Summary {
     pub expected_iteration_seconds: Option<f64>,
     /// `hidden_share` by that plan.
     pub expected_hidden_share: Option<f64>,
+    /// The iteration as it was expected when the groups were taken, before any step with them.
+    pub planned_iteration_seconds: Option<f64>,
+    /// The share of the exchange that was to be hidden then.
+    pub planned_hidden_share: Option<f64>,
     /// The share of the steps' time in which the trainer waited for gradients, on the worker that waited longest.
     pub waiting_share: f64,
     /// The share of the time in which at least one group was under way that lies within the passes: 1 − `exposed_seconds` / that

@@ -308,6 +308,8 @@ impl<'a> Run<'a> {
             exposed_seconds: all.times.exposed.into(),
             expected_iteration_seconds: self.exchange.expected().map(|expected| expected.iteration),
             expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
+            planned_iteration_seconds: self.exchange.planned().map(|planned| planned.iteration),
+            planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
             waiting_share: all.waiting_share,
             hidden_share: all.times.hidden_share(),
             blocked_seconds: all.blocked_seconds,

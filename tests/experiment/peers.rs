@@ -109,3 +109,60 @@ fn peers_are_measured_or_said_to_be_missing() {
     }
     assert_eq!(namespaces(&named("peertest")), [""; 0]);
 }
+
+/// PyTorch's DDP has the layers of a model that ours trains, or is said to be missing.
+#[test]
+fn an_iteration_is_measured_beside_ddp() {
+    if !can_emulate() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (layers, out) = (directory.path().join("times.json"), directory.path().join("out"));
+    let gleaner = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        command.args(words.split(' '));
+        command
+    };
+    let measure = "train --workers 1 --data synthetic --model mlp --batch 4 --steps 6 --merge layer-wise --method ring --layer-times";
+    assert!(gleaner(measure).arg(&layers).output().unwrap().status.success());
+    let told: Value = serde_json::from_slice(&fs::read(&layers).unwrap()).unwrap();
+    let told =
+        |key: &str| told["layers"].as_array().unwrap().iter().map(|l| l[key].as_f64().unwrap()).sum::<f64>();
+    let peers = |name: &str, train: &str, more: &[&str]| {
+        let mut command =
+            gleaner("testbed peers --hosts 2 --rate 1gbit --steps 4 --warmup 1 --turns 1 --json");
+        command.args(["--name", &named(name), "--train", train, "--layers"]).arg(&layers);
+        command.arg("--out").arg(out.join(name)).args(more).output().unwrap()
+    };
+    let output = peers("ddptest", "data=synthetic,model=mlp,batch=4,merge=layer-wise", &[]);
+    let (code, said) = super::told(&output);
+    assert_eq!(code, 0, "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["params"].as_f64().unwrap(), told("entries"));
+    let row = |name: &str| {
+        let rows = report["methods"].as_array().unwrap();
+        rows.iter().find(|row| row["method"] == name).cloned()
+    };
+    assert!(row("spardl").is_some() && row("ring").is_some(), "{report}");
+    match row("ddp") {
+        Some(ddp) => {
+            let number = |key: &str| ddp[key].as_f64().unwrap();
+            assert!(number("seconds") >= told("seconds"), "its compute is emulated: {ddp}");
+            assert!(number("bytes_received") > 4.0 * told("entries"), "{ddp}");
+            assert!(ddp["library"].as_str().unwrap().contains("compute emulated"), "{ddp}");
+        }
+        None => {
+            assert!(said.contains("ddp is not measured") && said.contains("PyTorch"), "{said}");
+            eprintln!("SKIPPED: DDP needs a Python with PyTorch: apt-get install python3-torch");
+        }
+    }
+    let without = peers("ddpless", "data=synthetic,model=mlp,batch=4", &["--python", "/bin/false"]);
+    let (code, said) = super::told(&without);
+    assert!(code == 0 && said.contains("ddp is not measured: /bin/false has no PyTorch"), "{said}");
+    let other = peers("ddpother", "data=text,batch=4", &["--python", "/bin/false"]);
+    let (code, said) = super::told(&other);
+    assert!(code == 1 && said.contains("expected the layer times of that model"), "{said}");
+    for name in ["ddptest", "ddpless", "ddpother"] {
+        assert_eq!(namespaces(&named(name)), [""; 0]);
+    }
+}

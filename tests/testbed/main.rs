@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chaos;
+mod drift;
 mod jobs;
 mod transfers;
 

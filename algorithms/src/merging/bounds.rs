@@ -93,9 +93,39 @@ impl Bounds {
         Self { rest, release, most }
     }
 
+    /// A grouping has turned out to take no longer than this.
+    pub fn lower(&mut self, most: f64) {
+        self.most = self.most.min(most * (1.0 + SLACK));
+    }
+
+    /// What a worker that stands here after so many layers needs at the least until the end of the step.
+    fn least(&self, Reached { busy, exchanged }: Reached, layers: usize) -> f64 {
+        self.rest[layers].least(busy, exchanged).max(self.release[layers])
+    }
+
+    /// Behind how many layers the groups end that are each the best by these bounds, one after the other; nothing if all was left out.
+    pub fn follow(&self, problem: &Problem<'_>, table: &Table) -> Option<Vec<usize>> {
+        let layers = problem.pass.layers().len();
+        let (mut stands, mut ends, mut at) = (Reached::default(), Vec::new(), 0);
+        while at < layers {
+            let next = |to| {
+                let reached = problem.advance(stands, to, table.cost(at, to)).1;
+                (self.least(reached, to), to, reached)
+            };
+            let best = (at + 1..=layers).map(next).min_by(|one, other| one.0.total_cmp(&other.0));
+            let (least, to, reached) = best?;
+            if least == f64::INFINITY {
+                return None;
+            }
+            ends.push(to);
+            (at, stands) = (to, reached);
+        }
+        Some(ends)
+    }
+
     /// Whether a worker that stands here after so many layers ends later than some grouping would have, whatever it does: by so
     /// much later that it is not for rounding.
-    pub fn exceed(&self, Reached { busy, exchanged }: Reached, layers: usize) -> bool {
-        self.rest[layers].least(busy, exchanged).max(self.release[layers]) > self.most
+    pub fn exceed(&self, reached: Reached, layers: usize) -> bool {
+        self.least(reached, layers) > self.most
     }
 }

@@ -11,29 +11,33 @@
 //! the last bit.
 //!
 //! What cannot come to the optimum is left out. Frontiers that are rounded down to a few pairs say what can be reached at the least.
-//! Frontiers of which a few points are kept lead to a grouping that is good, and moving its cuts one by one makes it better. From the end,
-//! rounded down likewise, [`Bounds`] say what the rest of a step takes at the least. All three together leave a corridor, in which the
-//! same is done again with more pairs, until nothing has to be rounded: then the frontiers are exact. What is left out is larger than
-//! that grouping's time by more than rounding of numbers could explain, so that nothing is lost.
+//! From the end, rounded down likewise, [`Bounds`] say what the rest of a step takes at the least. A grouping that is good says what
+//! the optimum takes at the most: at first one of those of other strategies; then the one to which a few points of each frontier lead, with its
+//! cuts moved one by one, or that which follows the bounds. All three together leave a corridor, in which the same is done again with more
+//! pairs. What is left out is larger than that grouping's time by more than rounding of numbers could explain, so that nothing is lost. It
+//! ends when nothing has to be rounded, and the frontiers are exact; or when no way takes less than that grouping does, also by what was
+//! rounded down: then it is the optimum, whatever the frontiers would be.
 //!
 //! L²/2 groups are tried from every point of a frontier. Where selection costs a + b·d and runs in the backward pass, the time
 //! that it has taken follows from the number of groups so far, so a frontier of i layers has at most i points, up to rounding,
 //! and the whole takes at most L³/2 steps. Beside the backward pass the time follows from the layers of the first group since
-//! selection last waited, and the number of groups since: at most L³ points; far fewer in practice. For other costs, such as γ ρ d log d, no such bound is known.
+//! selection last waited, and the number of groups since: at most about L³/6 points; far fewer in practice. For other costs, such as
+//! γ ρ d log d, no such bound is known. From the end a pair's second time is the sum of all exchanges: where these cost α + β·d, it follows from
+//! the number of groups, whatever selection costs, so that bounds need at most as many pairs as there are layers.
 
 use super::bounds::{Bounds, Table};
 use super::evaluate::Reached;
 use super::frontier::Frontier;
-use super::{Grouping, MergingError, Problem, Strategy, evaluate};
+use super::{Grouping, LayerWise, MergingError, Omgs, Problem, Strategy, Threshold, evaluate};
 
 /// How many points of each frontier are kept at most to find a good grouping.
 const NARROW: usize = 32;
 
-/// To how many pairs frontiers are rounded down at first; each time, more.
-const WIDTH: usize = 8;
+/// By how many times more pairs frontiers are rounded down to, each time. Bounds have the square of as many.
+const WIDER: usize = 8;
 
-/// By how many times more.
-const WIDER: usize = 4;
+/// How often all cuts are moved at most.
+const SWEEPS: usize = 2;
 
 /// By how many layers a cut is moved at most.
 const FAR: usize = 4;
@@ -49,7 +53,7 @@ pub struct Solution {
     pub grouping: Grouping,
     /// That time, in seconds: what [`evaluate`](super::evaluate) gives for the grouping, to the last bit.
     pub iteration: f64,
-    /// How many points the largest frontier had, without those that could be left out.
+    /// How many points the largest frontier had when the optimum was sure, without those that could be left out.
     pub largest_frontier: usize,
 }
 
@@ -64,26 +68,74 @@ impl Optimal {
     /// Costs that cannot be told, are negative or not finite.
     pub fn solve(problem: &Problem<'_>) -> Result<Solution, MergingError> {
         let table = Table::of(problem)?;
-        let (mut most, mut bounds, mut width) = (f64::INFINITY, None, WIDTH);
-        loop {
-            let (lower, is_exact) = frontiers(problem, &table, bounds.as_ref(), |ways| ways.lower(width));
-            if is_exact {
-                let grouping = Grouping::new(last(&lower).unwrap_or_default(), lower.len() - 1)?;
-                let largest_frontier = lower.iter().map(|ways| ways.points().len()).max();
-                let iteration = evaluate(problem, &grouping)?.iteration;
-                return Ok(Solution { grouping, iteration, largest_frontier: largest_frontier.unwrap_or(0) });
+        let (lower, mut is_exact) = frontiers(problem, &table, None, |ways| ways.lower(1));
+        let mut best = Incumbent::first(problem, &table)?;
+        let (mut ends, mut floor, mut largest) = (last(&lower), least(&lower), 1);
+        let (mut bounds, mut width) = (Bounds::of(problem, &table, (best.takes, &lower), 1), 1);
+        while !is_exact && floor < best.takes {
+            width *= WIDER;
+            let lower;
+            (lower, is_exact) = frontiers(problem, &table, Some(&bounds), |ways| ways.lower(width));
+            (ends, floor) = (last(&lower), least(&lower));
+            largest = lower.iter().map(|ways| ways.points().len()).max().unwrap_or(0);
+            if is_exact || floor >= best.takes {
+                break;
             }
-            let (narrow, _) =
-                frontiers(problem, &table, bounds.as_ref(), |ways| ways.thin(width.min(NARROW)));
+            let narrow = frontiers(problem, &table, Some(&bounds), |ways| ways.thin(width.min(NARROW))).0;
             // Few points may all turn out to be none of a good grouping.
             if let Some(ends) = last(&narrow) {
-                let floor = lower.last().and_then(|ways| ways.points().last()).map_or(0.0, |point| point.1);
-                most = moved(problem, &table, ends, floor).min(most);
+                best.or(problem, &table, moved(problem, &table, ends, floor));
             }
-            bounds = Some(Bounds::of(problem, &table, (most, &lower), width));
-            width *= WIDER;
+            bounds = Bounds::of(problem, &table, (best.takes, &lower), width * width);
+            if let Some(ends) = bounds.follow(problem, &table) {
+                best.or(problem, &table, ends);
+            }
+            bounds.lower(best.takes);
+        }
+        // Frontiers from which all has been left out lead to nothing that is better.
+        let ends = ends.filter(|_| is_exact).unwrap_or(best.ends);
+        let grouping = Grouping::new(ends, problem.pass.layers().len())?;
+        let iteration = evaluate(problem, &grouping)?.iteration;
+        Ok(Solution { grouping, iteration, largest_frontier: largest })
+    }
+}
+
+/// The best of the groupings that were tried, as branch and bound calls it.
+struct Incumbent {
+    /// Behind how many layers its groups end.
+    ends: Vec<usize>,
+    /// How long its iteration takes.
+    takes: f64,
+}
+
+impl Incumbent {
+    /// Of the groupings of other strategies: OMGS-SGD's, each layer by itself, and groups of at least so many entries.
+    fn first(problem: &Problem<'_>, table: &Table) -> Result<Self, MergingError> {
+        let layers = problem.pass.layers().len();
+        let mut best = Self { ends: vec![layers], takes: takes(problem, table, &[layers]) };
+        for strategy in [&Omgs::READ as &dyn Strategy, &LayerWise] {
+            best.or(problem, table, strategy.group(problem)?.ends().to_vec());
+        }
+        let mut entries = problem.pass.entries(0, layers) / 2;
+        for _ in 0..layers.ilog2() {
+            best.or(problem, table, Threshold { entries: entries.max(1) }.group(problem)?.ends().to_vec());
+            entries /= 2;
+        }
+        Ok(best)
+    }
+
+    /// Or this one, if it is better.
+    fn or(&mut self, problem: &Problem<'_>, table: &Table, ends: Vec<usize>) {
+        let takes = takes(problem, table, &ends);
+        if takes < self.takes {
+            *self = Self { ends, takes };
         }
     }
+}
+
+/// What the last frontier says that an iteration takes at the least; infinite where all has been left out.
+fn least(frontiers: &[Ways]) -> f64 {
+    frontiers.last().and_then(|ways| ways.points().last()).map_or(f64::INFINITY, |point| point.1)
 }
 
 /// How long an iteration takes with groups that end behind so many layers.
@@ -96,14 +148,13 @@ fn takes(problem: &Problem<'_>, table: &Table, ends: &[usize]) -> f64 {
     reached.exchanged
 }
 
-/// The iteration time of what becomes of groups that end behind so many layers, while removing a cut, adding one, or moving one by
-/// some layers makes it shorter, and it takes longer than any can.
-fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64) -> f64 {
+/// What becomes of groups that end behind so many layers, while removing a cut, adding one, or moving one by some layers makes the
+/// iteration shorter, and it takes longer than any can; a few times through all cuts.
+fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64) -> Vec<usize> {
     let layers = problem.pass.layers().len();
     let mut least = takes(problem, table, &ends);
-    let mut before = f64::INFINITY;
-    while least > floor && least < before {
-        before = least;
+    for _ in 0..SWEEPS {
+        let before = least;
         for cut in 1..layers {
             for to in std::iter::once(0).chain(cut.saturating_sub(FAR).max(1)..(cut + FAR).min(layers)) {
                 let mut other = ends.clone();
@@ -119,8 +170,11 @@ fn moved(problem: &Problem<'_>, table: &Table, mut ends: Vec<usize>, floor: f64)
                 }
             }
         }
+        if least <= floor || least >= before {
+            break;
+        }
     }
-    least
+    ends
 }
 
 /// The frontier of each number of layers, without what the bounds leave out, each made smaller as soon as it is complete; and whether

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clock;
 mod instances;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use clock::Clock;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
@@ -112,31 +114,69 @@ fn merging_strategies_are_never_better() {
     assert!(worse > 1000, "the others are no optimum: {worse}");
 }
 
-/// For affine costs in the backward pass a frontier has at most as many points as there are layers. In whole numbers nothing is
-/// rounded, so the bound holds as it stands.
+/// The pairs of times that no other grouping of the first so many layers is no later than in both, with nothing left out: sorted, for each
+/// number of layers from one on.
+fn complete(pass: &Pass, costs: &dyn Costs, place: Placement) -> Vec<Vec<(f64, f64)>> {
+    let layers = pass.layers();
+    let mut frontiers = vec![vec![(0.0, 0.0)]];
+    let mut end = pass.forward();
+    for (to, layer) in layers.iter().enumerate() {
+        end += layer.backward;
+        let mut reached: Vec<(f64, f64)> = Vec::new();
+        for (from, before) in frontiers.iter().enumerate() {
+            let entries = layers[from..=to].iter().map(|layer| layer.entries).sum();
+            let cost = costs.of(entries).unwrap();
+            reached.extend(before.iter().map(|&(busy, exchanged)| {
+                let (selected, busy) = match place {
+                    Placement::InBackward => (end + busy + cost.select, busy + cost.select),
+                    Placement::Beside => (end.max(busy) + cost.select, end.max(busy) + cost.select),
+                };
+                (busy, selected.max(exchanged) + cost.exchange)
+            }));
+        }
+        reached.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let mut least = f64::INFINITY;
+        reached.retain(|&(_, exchanged)| {
+            let is_better = exchanged < least;
+            least = least.min(exchanged);
+            is_better
+        });
+        frontiers.push(reached);
+    }
+    frontiers.split_off(1)
+}
+
+/// What the book says of complete frontiers with affine costs. In the backward pass the selections so far take a·m + γ d, so that there are as
+/// many times as numbers of groups: the frontier of i layers has at most i points. Beside it, selection is done at a time that follows from
+/// the first group since it last waited, which begins and ends somewhere, and the number of groups since: at most a sixth of i³ points and a
+/// little more. In whole numbers nothing is rounded, so both hold as they stand. The optimum leaves points out, and adds none.
 #[test]
 fn merging_frontiers_are_small() {
     let mut chance = Chance(SEED + 2);
     let mut largest = [0; 2];
-    for _ in 0..300 {
-        let (seed, layers) = (chance.0, 1 + chance.below(120));
+    for _ in 0..150 {
+        let (seed, layers) = (chance.0, 1 + chance.below(60));
         let (pass, costs) = instance(&mut chance, layers, Family::Whole).unwrap();
         for (place, largest) in PLACES.into_iter().zip(&mut largest) {
-            let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
-            let frontier = Optimal::solve(&problem).unwrap().largest_frontier;
-            assert!(frontier <= layers, "seed {seed}, {layers} layers, {place:?}: {frontier} points");
-            *largest = frontier.max(*largest);
+            let frontiers = complete(&pass, costs.as_ref(), place);
+            let most = |i: usize| match place {
+                Placement::InBackward => i,
+                // It ends behind e layers, begins behind fewer, and up to i − e groups have followed it.
+                Placement::Beside => (1..=i).map(|e| e * (i - e + 1)).sum(),
+            };
+            let told = format!("seed {seed}, {layers} layers, {place:?}");
+            for (i, frontier) in (1..).zip(&frontiers) {
+                assert!(frontier.len() <= most(i), "{told}: {} points after {i}", frontier.len());
+                *largest = frontier.len().max(*largest);
+            }
+            let solution = Optimal::solve(&Problem { pass: &pass, costs: costs.as_ref(), place }).unwrap();
+            let points = frontiers.iter().map(Vec::len).max().unwrap();
+            assert!(solution.largest_frontier <= points, "{told}: {solution:?}, and {points} in all");
+            assert_eq!(solution.iteration, frontiers[layers - 1].last().unwrap().1, "{told}");
         }
     }
-    println!("largest frontiers: {} in the backward pass, {} beside it", largest[0], largest[1]);
-    assert!(largest[0] > 1, "no frontier was tried");
-}
-
-/// The time of a processor that this thread has had, which other processes do not lengthen; on other systems than Linux, the time of day.
-fn processor(start: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
-    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+    println!("largest complete frontiers: {} in the backward pass, {} beside it", largest[0], largest[1]);
+    assert!(largest[0] > 1 && largest[1] > 1, "no frontier was tried: {largest:?}");
 }
 
 /// A thousand layers in less than a second of a processor, of every family and for both places, at least once in a few times.
@@ -151,10 +191,9 @@ fn merging_plans_a_thousand_layers_in_a_second() {
         for place in PLACES {
             let problem = Problem { pass: &pass, costs: costs.as_ref(), place };
             let took = (0..5).map(|_| {
-                let start = Instant::now();
-                let before = processor(start);
+                let clock = Clock::start();
                 let solution = Optimal::solve(&problem).unwrap();
-                (processor(start) - before, solution.largest_frontier)
+                (clock.elapsed(), solution.largest_frontier)
             });
             let (least, frontier) = took.min().unwrap();
             println!("{family:?}, {place:?}: {least:?}, largest frontier {frontier}");

@@ -50,6 +50,11 @@ pub trait Exchange {
         None
     }
 
+    /// What it was expected to take when the present groups were taken.
+    fn planned(&self) -> Option<Expected> {
+        None
+    }
+
     /// What the passes of each layer took, where that is known.
     fn pass_times(&self) -> Option<PassTimes> {
         None

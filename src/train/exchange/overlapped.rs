@@ -124,6 +124,10 @@ impl Exchange for Overlapped<'_> {
         self.overlap.expected()
     }
 
+    fn planned(&self) -> Option<Expected> {
+        self.overlap.planned()
+    }
+
     fn pass_times(&self) -> Option<PassTimes> {
         self.overlap.pass_times()
     }

@@ -12,6 +12,7 @@ const PROGRAM: &str = include_str!("allreduce.c");
 const MPIRUN: &str = include_str!("mpirun.sh");
 const AGENT: &str = include_str!("agent.sh");
 const GLOO: &str = include_str!("gloo.py");
+const DDP: &str = include_str!("ddp.py");
 
 /// Implementations of MPI, each with its compiler, its starter, and the packages that have them.
 const MPI: &[(&str, &str, &str, &str)] = &[
@@ -60,14 +61,21 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Looks for the peers, and compiles what the ones that are there need. `python` is tried for PyTorch.
+    /// Looks for the peers, and compiles what the ones that are there need. `python` is tried for PyTorch. Of an iteration the only peer is
+    /// PyTorch's DDP.
     ///
     /// # Errors
     /// Files that cannot be written. A peer whose compiler fails is missing.
-    pub fn make(python: &Path) -> Result<Self, KitError> {
+    pub fn make(python: &Path, is_iteration: bool) -> Result<Self, KitError> {
         let write = |place: PathBuf| move |source| KitError::Write { place, source };
         let directory = TempDir::with_prefix("gleaner-peers-").map_err(write(std::env::temp_dir()))?;
-        let files = [("allreduce.c", PROGRAM), ("mpirun.sh", MPIRUN), ("agent.sh", AGENT), ("gloo.py", GLOO)];
+        let files = [
+            ("allreduce.c", PROGRAM),
+            ("mpirun.sh", MPIRUN),
+            ("agent.sh", AGENT),
+            ("gloo.py", GLOO),
+            ("ddp.py", DDP),
+        ];
         for (name, text) in files {
             let file = directory.path().join(name);
             let written = fs::write(&file, text);
@@ -75,7 +83,7 @@ impl Kit {
             written.and_then(|()| fs::set_permissions(&file, mode)).map_err(write(file))?;
         }
         let mut kit = Self { directory, mpi: Vec::new(), python: None, missing: Vec::new() };
-        for (name, compiler, starter, install) in MPI {
+        for (name, compiler, starter, install) in MPI.iter().filter(|_| !is_iteration) {
             match [compiler, starter]
                 .into_iter()
                 .find(|program| !runs(Command::new(program).arg("--version")))
@@ -93,7 +101,7 @@ impl Kit {
         } else {
             let python = python.display();
             kit.miss(
-                "gloo",
+                if is_iteration { "ddp" } else { "gloo" },
                 format!("{python} has no PyTorch with Gloo: apt-get install python3-torch, or pip install torch and name that Python by --python"),
             );
         }
@@ -113,6 +121,11 @@ impl Kit {
     /// A Python and the script for it.
     pub(super) fn gloo(&self) -> Option<(PathBuf, PathBuf)> {
         Some((self.python.clone()?, self.directory.path().join("gloo.py")))
+    }
+
+    /// The same for an iteration.
+    pub(super) fn ddp(&self) -> Option<(PathBuf, PathBuf)> {
+        Some((self.python.clone()?, self.directory.path().join("ddp.py")))
     }
 
     /// The script that starts either implementation of MPI.

@@ -2,7 +2,7 @@
 //!
 //! Each job is barrier, clock, all-reduce, maximum over the ranks; its bytes are those that the hosts' interfaces counted.
 //! Open MPI and MPICH run by their own `mpirun`, which is started on the first host and reaches the others by an agent;
-//! Gloo runs through PyTorch, under our launcher.
+//! Gloo runs through PyTorch, under our launcher. So does its DDP, whose iterations stand beside those of `gleaner train`.
 
 mod kit;
 mod table;
@@ -40,6 +40,15 @@ pub enum RequestError {
 /// MPI takes the number of entries as an `int`.
 const MOST: usize = i32::MAX as usize;
 
+/// Iterations of a model, instead of all-reduces: ours trains it, and PyTorch's DDP has layers of its sizes and an emulated compute.
+#[derive(Clone, Debug)]
+pub struct Iteration {
+    /// What the passes take, as `gleaner train --layer-times` writes it: a path from the root.
+    pub layers: PathBuf,
+    /// The options of `gleaner train`, by their names in experiments.
+    pub train: Vec<(String, String)>,
+}
+
 /// What is compared.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -59,12 +68,14 @@ pub struct Request {
     pub turns: u32,
     /// How long a turn of one of them may take.
     pub limit: Duration,
+    /// Iterations, if not all-reduces.
+    pub iteration: Option<Iteration>,
     /// Whom to measure, by the names of [`NAMES`]; all if it is empty.
     pub only: Vec<String>,
 }
 
 /// Whom there is to measure.
-pub const NAMES: [&str; 5] = ["spardl", "ring", "open-mpi", "mpich", "gloo"];
+pub const NAMES: [&str; 6] = ["spardl", "ring", "open-mpi", "mpich", "gloo", "ddp"];
 
 impl Request {
     /// Refuses what cannot be compared.
@@ -82,14 +93,24 @@ impl Request {
 
     /// The jobs of a request that was [checked](Request::check): ours, and those of the peers that are installed.
     pub fn plan(&self, gleaner: &Path, kit: &Kit) -> Plan {
-        let mut jobs =
-            vec![self.ours(gleaner, "spardl", Some(self.density)), self.ours(gleaner, "ring", None)];
-        jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
-        jobs.extend(kit.gloo().map(|(python, script)| self.gloo(python, script)));
+        let of = |ours: &dyn Fn(&str, Option<f64>) -> Job| {
+            vec![ours("spardl", Some(self.density)), ours("ring", None)]
+        };
+        let mut jobs;
+        if let Some(iteration) = &self.iteration {
+            jobs = of(&|method, density| self.trained(gleaner, iteration, method, density));
+            jobs.extend(kit.ddp().map(|python| self.ddp(iteration, python)));
+        } else {
+            jobs = of(&|method, density| self.ours(gleaner, method, density));
+            jobs.extend(kit.mpi().map(|(name, program)| self.mpi(name, kit, program)));
+            jobs.extend(kit.gloo().map(|python| self.gloo(python)));
+        }
         jobs.retain(|job| self.only.is_empty() || job.cases.iter().any(|case| self.asks_for(case)));
         let text = json!({
             "hosts": self.hosts, "rate": self.rate, "params": self.params, "density": self.density,
             "steps": self.steps, "warmup": self.warmup, "turns": self.turns, "only": self.only,
+            "layers": self.iteration.as_ref().map(|iteration| &iteration.layers),
+            "train": self.iteration.as_ref().map(|iteration| &iteration.train),
         });
         Plan {
             name: "peers".into(),
@@ -132,6 +153,23 @@ impl Request {
         Job { cases: vec![case], program, env, seats: Seats::Workers, again: None }
     }
 
+    /// Training, of which the second half of the steps counts: as many as are measured of the peer.
+    fn trained(&self, gleaner: &Path, iteration: &Iteration, method: &str, density: Option<f64>) -> Job {
+        let mut case = self.case("train", method);
+        let steps = json!(2 * self.steps);
+        case.remove("params");
+        case.remove("warmup");
+        case.extend([("steps".to_owned(), steps.clone()), ("evaluate_every".to_owned(), steps)]);
+        case.extend(density.map(|density| ("density".to_owned(), json!(density))));
+        case.extend(iteration.train.iter().map(|(name, value)| (name.clone(), json!(value))));
+        let case = Case(case);
+        let mut program: Vec<OsString> = vec![gleaner.into()];
+        program.extend(["train", "--json", "--method", method].map(OsString::from));
+        program.extend(case.words().into_iter().map(OsString::from));
+        let env = vec![("GLEANER_PLAIN".into(), "1".into())];
+        Job { cases: vec![case], program, env, seats: Seats::Workers, again: Some(self.typed()) }
+    }
+
     fn mpi(&self, name: &str, kit: &Kit, program: PathBuf) -> Job {
         let counts =
             [self.params as u64, self.steps.into(), self.warmup.into(), SEED].map(|count| count.to_string());
@@ -160,27 +198,45 @@ impl Request {
             ("--turns", self.turns.to_string()),
             ("--limit", format!("{}s", self.limit.as_secs_f64())),
         ];
+        // The layers say how many entries there are.
+        let layers = self.iteration.iter().flat_map(|Iteration { layers, train }| {
+            let options: Vec<String> = train.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            [("--layers", layers.display().to_string()), ("--train", options.join(","))]
+        });
+        let is_told = |option: &str| option != "--params" || self.iteration.is_none();
         let only = (!self.only.is_empty()).then(|| ("--only", self.only.join(",")));
-        let options = numbers.into_iter().chain(only).flat_map(|(option, value)| [option.to_owned(), value]);
+        let options = numbers.into_iter().filter(|(option, _)| is_told(option)).chain(layers).chain(only);
+        let options = options.flat_map(|(option, value)| [option.to_owned(), value]);
         ["gleaner", "testbed", "peers"].map(String::from).into_iter().chain(options).collect()
     }
 
-    fn gloo(&self, python: PathBuf, script: PathBuf) -> Job {
+    fn gloo(&self, python: (PathBuf, PathBuf)) -> Job {
+        let options = [("--params", (self.params as u64).to_string()), ("--seed", SEED.to_string())];
+        self.torch("gloo", python, options)
+    }
+
+    fn ddp(&self, iteration: &Iteration, python: (PathBuf, PathBuf)) -> Job {
+        self.torch("ddp", python, [("--layers", iteration.layers.display().to_string())])
+    }
+
+    /// A script for PyTorch, with these options and those that say how many steps there are.
+    fn torch<const N: usize>(
+        &self,
+        name: &str,
+        (python, script): (PathBuf, PathBuf),
+        options: [(&str, String); N],
+    ) -> Job {
         let mut again = self.typed();
         again.extend(["--python".to_owned(), python.to_string_lossy().into_owned()]);
         let mut words: Vec<OsString> = vec![python.into(), script.into()];
-        for (option, count) in [
-            ("--params", self.params as u64),
-            ("--steps", self.steps.into()),
-            ("--warmup", self.warmup.into()),
-            ("--seed", SEED),
-        ] {
-            words.extend([option.into(), count.to_string().into()]);
+        let counts = [("--steps", self.steps.to_string()), ("--warmup", self.warmup.to_string())];
+        for (option, value) in options.into_iter().chain(counts) {
+            words.extend([option.into(), value.into()]);
         }
         // Gloo asks the host's name for its address; in a namespace that is another host's.
         let env = vec![("GLOO_SOCKET_IFNAME".to_owned(), "eth0".to_owned())];
         Job {
-            cases: vec![Case(self.case("peer", "gloo"))],
+            cases: vec![Case(self.case("peer", name))],
             program: words,
             env,
             seats: Seats::Workers,

@@ -8,7 +8,7 @@ use crate::record::{Outcome, Record};
 /// One library's or method's figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Whose: `spardl`, `ring`, `open-mpi`, `mpich` or `gloo`.
+    /// Whose: `spardl`, `ring`, `open-mpi`, `mpich`, `gloo` or `ddp`.
     pub method: String,
     /// The library's own name and version, for peers.
     pub library: Option<String>,
@@ -122,7 +122,9 @@ fn row(name: &Value, records: &[Record]) -> Option<Row> {
     for record in records.iter().filter(|record| record.case.get("method") == Some(name)) {
         let Outcome::Done(report) = &record.outcome else { continue };
         let count = |key: &str| record.case.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-        seconds.extend(report.get("seconds").and_then(Value::as_f64));
+        // A training's seconds are those of all its steps.
+        let step = report.get("iteration_seconds").or_else(|| report.get("seconds"));
+        seconds.extend(step.and_then(Value::as_f64));
         let most = record.traffic.iter().map(|traffic| traffic.received).max().unwrap_or(0);
         bytes.push(most as f64 / (count("steps") + count("warmup")).max(1.0));
         library = report.get("library").and_then(Value::as_str).map(str::to_owned);
@@ -204,6 +206,8 @@ mod tests {
         assert!((spardl.seconds - 0.2).abs() < 1e-12 && spardl.turns == 2 && gloo.turns == 1);
         assert_eq!((spardl.bytes_received, ring.bytes_received, gloo.bytes_received), (100.0, 400.0, 800.0));
         assert_eq!((ring.bytes_to_spardl, gloo.bytes_to_ring), (Some(4.0), Some(2.0)));
+        let trained = Outcome::Done(json!({"seconds": 60.0, "iteration_seconds": 0.2}));
+        assert_eq!(super::rows(&[record("ring", 0, trained, [7, 7])])[0].seconds, 0.2);
         assert!((gloo.seconds_to_ring.unwrap() - 1.5).abs() < 1e-12);
         assert!((gloo.seconds_to_spardl.unwrap() - 3.0).abs() < 1e-12);
         assert_eq!((ring.pairs_to_ring, gloo.pairs_to_ring), (None, None));

@@ -1,5 +1,8 @@
 //! What a machine's processors take, as a profile that can be kept in a file.
 
+use std::time::Duration;
+
+use gleaner_algorithms::forecast::{self, Speed};
 use serde::{Deserialize, Serialize};
 
 use super::trace::{KINDS, Work};
@@ -123,6 +126,24 @@ impl Machine {
     /// Seconds of a processor for one side of a message.
     pub fn side(&self, bytes: f64) -> f64 {
         self.message * 1e-6 + bytes * self.byte * 1e-9
+    }
+
+    /// The closed form's prices of the same work, for workers with cores of their own: what is chosen leaves the residual and is encoded,
+    /// what comes is decoded, merged with what is there, and committed, and both sides of a message are on the critical path.
+    pub fn speed(&self) -> Speed {
+        Speed {
+            select: self.accumulate,
+            encode: self.choose + self.clear + self.encode,
+            merge: 2.0 * self.merge + self.commit,
+            add: self.dense + self.settle,
+            message: 2e3 * self.message,
+        }
+    }
+
+    /// The closed form's network: links of such a rate and latency, with the processors' part of each byte on both of its sides.
+    pub fn forecast(&self, rate: f64, latency: Duration) -> forecast::Network {
+        let byte = 1.0 / (self.goodput * rate) + 2e-9 * self.byte;
+        forecast::Network { latency, bytes_per_second: 1.0 / byte }
     }
 
     /// A machine that does everything in no time, on links that carry nothing but payload.
