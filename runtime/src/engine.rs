@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use gleaner_transport::{LinkError, LinkEvent, Message, OpenError, Peer};
+use gleaner_transport::{Message, Peer};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
@@ -19,17 +19,17 @@ use crate::algorithm::Actor;
 use crate::compute::sentence;
 use crate::failure::Failure;
 use crate::io::Io;
-use crate::link::{Broken, Link, cost};
+use crate::link::Link;
 use crate::mailbox::{Bell, Command};
 use crate::notes::Notes;
 use crate::probe::Volleys;
 use crate::report;
-use crate::silence::Silence;
-use crate::steps::{Deed, Word};
-use crate::tag::{PROBE, Topic};
+use crate::steps::Deed;
+use crate::tag::{SERVED, Topic};
 use crate::worker::{Action, Event};
 
 mod clock;
+mod incoming;
 
 /// Messages of one link that are read before others have their turn.
 const TURN: usize = 64;
@@ -76,7 +76,7 @@ impl Engine {
         failure: Arc<OnceLock<Failure>>,
         timeout: Duration,
     ) -> Self {
-        let notes = Notes::new(io.rank.0, io.workers, io.coordinator.0);
+        let notes = Notes::new(io.rank.0, io.cast, io.coordinator.0);
         Self {
             io,
             commands,
@@ -99,6 +99,9 @@ impl Engine {
 
     /// Runs until this worker has left. A panic ends the job on all ranks.
     pub(crate) async fn run(mut self) {
+        self.meets().into_iter().for_each(|peer| {
+            self.io.link(peer);
+        });
         let mut panics = 0;
         std::future::poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| self.poll(context)));
@@ -132,6 +135,11 @@ impl Engine {
                 self.command(command);
                 self.carry_out();
             }
+            while let Some(Message { tag, payload }) = self.io.local.pop_front() {
+                moved = true;
+                self.local(tag, payload);
+                self.carry_out();
+            }
             self.bell.peers(&mut self.ready);
             for peer in std::mem::take(&mut self.ready) {
                 moved = true;
@@ -161,12 +169,26 @@ impl Engine {
         }
     }
 
-    fn command(&mut self, command: Command) {
+    /// Those with whom it is linked from the beginning.
+    fn meets(&self) -> Vec<Peer> {
+        let (cast, rank) = (self.io.cast, self.io.rank.0);
+        (0..cast.ranks).filter(|&peer| cast.meet(rank, peer)).map(Peer).collect()
+    }
+
+    /// Whether it is, or was until they left.
+    fn has_met(&self) -> bool {
+        let is_up = |peer: &Peer| self.io.links.get(peer).is_some_and(Link::is_up);
+        self.meets().iter().all(|peer| is_up(peer) || self.io.worker.has_left(*peer))
+    }
+
+    pub(crate) fn command(&mut self, command: Command) {
         let Self { io, actors, .. } = self;
         match command {
             Command::Add(first, actor) => {
                 let (next, is_cancellable) = actor.next();
-                io.gradients = io.gradients.max(first + next.len() as u32);
+                if first < SERVED {
+                    io.gradients = io.gradients.max(first + next.len() as u32);
+                }
                 next.into_iter().for_each(|id| io.steps.add(id, is_cancellable));
                 actors.insert(first, actor);
             }
@@ -199,154 +221,15 @@ impl Engine {
         }
     }
 
-    fn network(&mut self, event: LinkEvent) {
-        let io = &mut self.io;
-        match event {
-            LinkEvent::Up(transport) => {
-                let peer = transport.peer();
-                io.connect(peer, transport);
-                self.read(peer);
-            }
-            LinkEvent::Failed { peer, error } => {
-                let culprit = match error {
-                    OpenError::NoCard { host, .. } => host,
-                    OpenError::Local { .. } => Peer(io.rank.0),
-                    _ => peer,
-                };
-                io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
-            }
-            LinkEvent::Panicked { reason } => {
-                let (rank, step) = (io.rank.0, io.worker.step);
-                io.fail(Failure { rank, step, reason: format!("its network panicked: {reason}") });
-            }
-            LinkEvent::Refused { address, reason } => {
-                self.refused += 1;
-                // A caller that never stops fills no log.
-                if self.refused <= 5 || self.refused.is_power_of_two() {
-                    let (rank, callers) = (io.rank.0, self.refused);
-                    report::say(format_args!(
-                        "gleaner: rank {rank} turned {address} away: {reason} (so far {callers} callers were)"
-                    ));
-                }
-            }
-        }
-    }
-
-    /// Reads what has come on a link.
-    fn read(&mut self, peer: Peer) {
-        for _ in 0..TURN {
-            let Some(link) = self.io.links.get_mut(&peer) else { return };
-            let received = match link.poll_received() {
-                Poll::Pending => return,
-                Poll::Ready(received) => received,
-            };
-            self.io.worker.hear(peer, self.io.now);
-            let ended = match received.map(|message| self.received(peer, message)) {
-                Ok(Ok(())) => None,
-                // Nobody can know better who is to blame.
-                Ok(Err(what)) => {
-                    return self.distrust(peer, format!("it broke the rules: {what}"));
-                }
-                Err(_) if self.io.worker.has_left(peer) => Some(String::new()),
-                // Who reads what nobody has sent knows it first-hand, and what is said to the peer still arrives.
-                Err(error @ (LinkError::Damaged { .. } | LinkError::TooLong { .. })) => {
-                    return self.distrust(peer, error.to_string());
-                }
-                Err(LinkError::Closed { .. }) => {
-                    let reason = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
-                    Some(reason.to_owned())
-                }
-                Err(error) => Some(format!("its connection broke: {error}")),
-            };
-            match ended {
-                None => {}
-                Some(reason) => return self.io.ended(peer, (!reason.is_empty()).then_some(reason)),
-            }
-            self.carry_out();
-        }
-        self.ready.push(peer);
-    }
-
-    /// What came from a peer ends the job.
-    fn distrust(&mut self, peer: Peer, reason: String) {
-        let (rank, step) = (peer.0, self.io.worker.step);
-        self.io.link(peer).distrust();
-        self.io.fail(Failure { rank, step, reason });
-        self.ready.push(peer);
-    }
-
-    fn received(&mut self, peer: Peer, Message { tag, payload }: Message) -> Result<(), Broken> {
+    /// Goes on without a rank that has failed.
+    fn spare(&mut self, failure: &Failure) {
         let Self { io, actors, notes, volleys, .. } = self;
-        match Topic::of(tag).ok_or("it sent a message of an unknown kind")? {
-            Topic::Alive if io.positions.told(peer, &payload) => {}
-            Topic::Alive => return Err("its sign of life makes no sense"),
-            Topic::Bags(id) => {
-                io.link(peer).charge(id.gradient, &payload)?;
-                match actors.range_mut(..=id.gradient).next_back() {
-                    Some((_, actor)) if io.steps.expects(id) => actor.arrived(id, peer, payload, io),
-                    // Of a step that was cancelled, or of a gradient that is gone.
-                    _ => io.consume(peer, id.gradient, cost(&payload)),
-                }
-                self.look_for_end(peer);
-            }
-            Topic::Probe { round, .. } => {
-                io.link(peer).charge(PROBE, &payload)?;
-                io.consume(peer, PROBE, cost(&payload));
-                volleys.arrived(peer, round, io)?;
-                self.look_for_end(peer);
-            }
-            Topic::Credit { gradient } => {
-                if gradient != PROBE && gradient > io.gradients + EARLY {
-                    return Err("it gives credit for gradients that nobody has");
-                }
-                let is_gone = io.is_gone(gradient);
-                io.link(peer).allow(gradient, is_gone, &payload)?;
-                io.touch(peer);
-            }
-            Topic::Note { call, .. } => notes.heard(peer, call, &payload, io)?,
-            Topic::Cancel(id) => {
-                let word = Word::decode(&payload).ok_or("its words about cancelling make no sense")?;
-                io.steps.heard(peer.0, id, word)?;
-            }
-            Topic::Silence => {
-                let told = Silence::decode(&payload, io.workers);
-                let told = told.ok_or("what it says about silence makes no sense")?;
-                io.worker.handle(Event::Told(told), io.now);
-            }
-            Topic::Bye => {
-                io.link(peer).parted(&payload)?;
-                self.look_for_end(peer);
-            }
-            Topic::AllCame => {
-                io.link(peer).all_came()?;
-                io.worker.handle(Event::AllCame(peer), io.now);
-            }
-            Topic::Abort => {
-                let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;
-                io.link(peer).ignore();
-                io.worker.handle(Event::News(peer, failure), io.now);
-                io.end(peer);
-            }
+        let peer = Peer(failure.rank);
+        if io.rank == io.coordinator {
+            report::say(format_args!("gleaner: {failure}; the others go on without it"));
         }
-        if self.io.links.get(&peer).is_some_and(Link::is_deaf) {
-            return Err("it goes on sending and does not read the answers");
-        }
-        Ok(())
-    }
-
-    /// Whether a peer has said goodbye and all its bags have come.
-    fn look_for_end(&mut self, peer: Peer) {
-        if !self.io.link(peer).has_left() {
-            return;
-        }
-        self.io.touch(peer);
-        self.io.worker.handle(Event::Left(peer), self.io.now);
-        self.io.steps.left(peer.0);
-        // What was decided by that comes before what can no longer come.
-        self.follow();
-        let Self { io, actors, notes, volleys, .. } = self;
         actors.values_mut().for_each(|actor| actor.left(peer, io));
-        notes.left(peer, io);
+        notes.spared(peer, io);
         volleys.left(peer, io);
     }
 
@@ -357,11 +240,17 @@ impl Engine {
         // Flushing may end links.
         self.follow();
         self.retire();
+        let has_met = self.leaving.is_none() || self.has_met();
         if let Some((_, until)) = &mut self.leaving
             && let Some(at) = *until
         {
-            let is_idle = self.actors.values().all(|actor| actor.is_idle());
-            if is_idle || at <= self.io.now || self.io.worker.failure().is_some() {
+            let is_idle = has_met && self.actors.values().all(|actor| actor.is_idle());
+            let is_needed = self.actors.values().any(|actor| actor.is_needed());
+            let is_late = at <= self.io.now;
+            if is_late && is_needed {
+                *until = Some(self.io.now + self.timeout);
+            }
+            if is_idle || is_late && !is_needed || self.io.worker.failure().is_some() {
                 *until = None;
                 self.io.worker.handle(Event::Leave, self.io.now);
                 self.follow();
@@ -436,6 +325,7 @@ impl Engine {
                     let _ = answer.send(failure.clone());
                 }
             }
+            Action::Spare(failure) => self.spare(&failure),
             Action::Leave => {
                 self.has_left = true;
                 if let Some((left, _)) = self.leaving.take() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use gleaner_transport::{Peer, Secret, SecretError, tcp};
 
 use crate::inherited;
+use crate::roles::{Cast, OnFailure, Roles};
 
 /// How long a peer may be silent, unless `GLEANER_TIMEOUT` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,8 +25,10 @@ const PORTS: std::ops::Range<u32> = 20_000..32_000;
 pub struct Config {
     /// From 0 to `world_size` − 1.
     pub rank: u32,
-    /// The number of workers, P.
+    /// The number of workers, P, and of parameter servers that have ranks of their own.
     pub world_size: u32,
+    /// Which of them are servers.
+    pub roles: Roles,
     /// Where rank 0 listens, as `host:port`. Not needed for one worker.
     pub rendezvous: Option<String>,
     /// What all workers of the job know and nobody else. Not needed for one worker. It is wiped from memory when this is
@@ -76,6 +79,19 @@ pub enum ConfigError {
         /// The world size.
         world_size: u32,
     },
+    /// Servers, and nobody whom they could serve.
+    #[error(
+        "{servers} parameter servers among {world_size} ranks{}; start at least one rank more than there are servers, or with \
+         co-located servers as many", if *colocated { ", each co-located with a worker" } else { "" }
+    )]
+    Servers {
+        /// How many servers.
+        servers: u32,
+        /// How many ranks.
+        world_size: u32,
+        /// Whether they are co-located with workers.
+        colocated: bool,
+    },
     /// A descriptor that should have come from the launcher.
     #[error("the descriptor {number} that {name} names {why}")]
     Descriptor {
@@ -119,6 +135,8 @@ impl Config {
     /// `GLEANER_SECRET_FILE` names, and `GLEANER_RENDEZVOUS` overrides where rank 0 listens. Without any of them
     /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`. `GLEANER_JOB` overrides the id of
     /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted.
+    /// The last `GLEANER_SERVERS` ranks are parameter servers; with `GLEANER_COLOCATE=1` they live in the processes of the
+    /// first ranks instead. `GLEANER_ON_FAILURE` is `stop` or `continue`.
     ///
     /// The secret that `gleaner launch` hands over can be read once, by one process.
     ///
@@ -138,15 +156,9 @@ impl Config {
             })?,
             Err(_) => TIMEOUT,
         };
-        let is_plain = match get("GLEANER_PLAIN").as_deref() {
-            Err(_) | Ok("" | "0") => false,
-            Ok("1") => true,
-            Ok(other) => {
-                let (name, value) = ("GLEANER_PLAIN", other.to_owned());
-                return Err(ConfigError::Value { name, value, expected: "1 or 0" });
-            }
-        };
-        let alone = Self::alone(timeout);
+        let is_plain = flag(get, "GLEANER_PLAIN")?;
+        let roles = roles(get)?;
+        let alone = Self { roles, ..Self::alone(timeout) };
         let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
             return Ok(alone);
         };
@@ -164,6 +176,7 @@ impl Config {
         if rank >= world_size {
             return Err(ConfigError::Rank { name: starter.rank, rank, world_size });
         }
+        alone.cast_of(world_size)?;
         if world_size == 1 {
             return Ok(alone);
         }
@@ -195,13 +208,19 @@ impl Config {
             _ => None,
         };
         let (rendezvous, secret) = (Some(rendezvous), Some(secret));
-        Ok(Self { rank, world_size, rendezvous, secret, job, is_plain, timeout, listener })
+        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, timeout, listener })
     }
 
     /// A job of one worker.
     pub fn alone(timeout: Duration) -> Self {
         let (rendezvous, secret, job, listener) = (None, None, String::new(), None);
-        Self { rank: 0, world_size: 1, rendezvous, secret, job, is_plain: false, timeout, listener }
+        let roles = Roles::default();
+        Self { rank: 0, world_size: 1, roles, rendezvous, secret, job, is_plain: false, timeout, listener }
+    }
+
+    fn cast_of(&self, world_size: u32) -> Result<Cast, ConfigError> {
+        let Roles { servers, colocated, .. } = self.roles;
+        Cast::new(world_size, self.roles).ok_or(ConfigError::Servers { servers, world_size, colocated })
     }
 
     /// Whether something that starts workers has started this process as one.
@@ -328,6 +347,29 @@ fn first_host(nodes: &str) -> String {
         }
         None => prefix.to_owned(),
     }
+}
+
+fn flag(get: Lookup<'_>, name: &'static str) -> Result<bool, ConfigError> {
+    match get(name).as_deref() {
+        Err(_) | Ok("" | "0") => Ok(false),
+        Ok("1") => Ok(true),
+        Ok(other) => Err(ConfigError::Value { name, value: other.to_owned(), expected: "1 or 0" }),
+    }
+}
+
+fn roles(get: Lookup<'_>) -> Result<Roles, ConfigError> {
+    let (servers, failure) = (get("GLEANER_SERVERS").ok(), get("GLEANER_ON_FAILURE").ok());
+    let wrong = |name, value: &str, expected| ConfigError::Value { name, value: value.to_owned(), expected };
+    let count = |text: String| {
+        text.trim().parse().map_err(|_| wrong("GLEANER_SERVERS", &text, "a number from 0 to 4294967295"))
+    };
+    let on_failure = match failure.as_deref() {
+        None | Some("" | "stop") => OnFailure::Stop,
+        Some("continue") => OnFailure::Continue,
+        Some(other) => return Err(wrong("GLEANER_ON_FAILURE", other, "stop or continue")),
+    };
+    let servers = servers.filter(|text| !text.is_empty()).map_or(Ok(0), count)?;
+    Ok(Roles { servers, colocated: flag(get, "GLEANER_COLOCATE")?, on_failure })
 }
 
 /// `30s`, `500ms`, or seconds without a unit; at least 100 ms.

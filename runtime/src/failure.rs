@@ -24,12 +24,31 @@ pub struct Failure {
     pub reason: String,
 }
 
+/// How the reason begins where the rank is a parameter server.
+const SERVER: &str = "(server ";
+
+impl Failure {
+    /// The same where the rank is this parameter server, if it is one.
+    pub(crate) fn of_server(self, server: Option<u32>) -> Self {
+        match server.filter(|_| !self.reason.starts_with(SERVER)) {
+            Some(server) => Self { reason: format!("{SERVER}{server}) {}", self.reason), ..self },
+            None => self,
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            Some(step) => write!(f, "rank {} failed at step {step}: {}", self.rank, self.reason),
-            None => write!(f, "rank {} failed: {}", self.rank, self.reason),
+        let server = self.reason.strip_prefix(SERVER).and_then(|rest| rest.split_once(") "));
+        write!(f, "rank {}", self.rank)?;
+        if let Some((server, _)) = server {
+            write!(f, " {SERVER}{server})")?;
         }
+        f.write_str(" failed")?;
+        if let Some(step) = self.step {
+            write!(f, " at step {step}")?;
+        }
+        write!(f, ": {}", server.map_or(&*self.reason, |(_, reason)| reason))
     }
 }
 

@@ -199,7 +199,7 @@ fn refusal<T: Element>(name: &str, offset: usize, gradient: &[T], found: NonFini
 const SMALL: u64 = 1 << 20;
 
 /// What so much takes of a credit: each block may lie in payloads of its own, and the cuts of two layers of payloads in it.
-fn credit(Volume { blocks, bytes }: Volume) -> u64 {
+pub(crate) fn credit(Volume { blocks, bytes }: Volume) -> u64 {
     bytes + OVERHEAD * (blocks * (3 + 2 * PIECES as u64) + 2 * bytes / PIECE as u64)
 }
 

@@ -14,6 +14,7 @@ use crate::inbox::Inbox;
 use crate::link::{Link, cost};
 use crate::mailbox::{Bell, Mailbox};
 use crate::positions::Positions;
+use crate::roles::Cast;
 use crate::seat::Seat;
 use crate::steps::Steps;
 use crate::tag::{StepId, Topic};
@@ -23,7 +24,7 @@ use crate::worker::{Event, Worker};
 /// See the module.
 pub(crate) struct Io {
     pub(crate) rank: Rank,
-    pub(crate) workers: u32,
+    pub(crate) cast: Cast,
     /// The rank that gathers, decides and judges.
     pub(crate) coordinator: Rank,
     pub(crate) epoch: u16,
@@ -44,6 +45,8 @@ pub(crate) struct Io {
     compute: Compute,
     /// Tasks that found the queue full.
     tasks: VecDeque<Task>,
+    /// What this rank sends itself.
+    pub(crate) local: VecDeque<Message>,
     /// Memory for what executions send.
     outbox: Vec<Outgoing>,
 }
@@ -51,21 +54,22 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(
         network: Box<dyn Network>,
-        Seat { rank, workers, coordinator, epoch }: Seat,
+        Seat { rank, coordinator, epoch, .. }: Seat,
         worker: Worker,
         (mailbox, bell): (Mailbox, Arc<Bell>),
         compute: Compute,
         recorder: Arc<Recorder>,
+        cast: Cast,
     ) -> Self {
         Self {
             rank,
-            workers,
+            cast,
             coordinator,
             epoch,
             gradients: 0,
             now: Instant::now(),
             worker,
-            steps: Steps::new(rank.0, workers, coordinator.0),
+            steps: Steps::new(rank.0, cast.workers, coordinator.0),
             inbox: Inbox::default(),
             positions: Positions::default(),
             mailbox,
@@ -76,6 +80,7 @@ impl Io {
             dirty: Vec::new(),
             compute,
             tasks: VecDeque::new(),
+            local: VecDeque::new(),
             outbox: Vec::new(),
         }
     }
@@ -106,6 +111,9 @@ impl Io {
 
     /// Sends a message, in order with all others of its lane; opens the link if there is none yet.
     pub(crate) fn send(&mut self, to: Peer, message: Message) {
+        if to.0 == self.rank.0 {
+            return self.local.push_back(message);
+        }
         self.link(to).send(message);
         self.touch(to);
     }
@@ -117,6 +125,9 @@ impl Io {
 
     /// Lets a peer have so many bytes of a gradient waiting here.
     pub(crate) fn widen(&mut self, peer: Peer, gradient: u32, window: u64) {
+        if peer.0 == self.rank.0 {
+            return;
+        }
         self.link(peer).widen(gradient, window);
         self.touch(peer);
     }

@@ -67,7 +67,7 @@ pub enum LayoutError {
     Missing(String),
     /// More gradients than the wire can number.
     #[error(
-        "a session numbers 268435455 groups of gradients and reducers, and these are more; make each once, before the training loop"
+        "a session numbers 267386879 groups of gradients and reducers, and these are more; make each once, before the training loop"
     )]
     TooManyGradients,
     /// More groups than the wire can number.

@@ -4,7 +4,7 @@
 //! goes up as one text, and the answer comes down, both in pieces. So the coordinator sends as many messages as it has
 //! children, however many ranks there are. Whether all ranks say the same is found from digests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -16,6 +16,7 @@ use crate::algorithm::left;
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::Broken;
+use crate::roles::{Cast, OnFailure};
 use crate::tag::Topic;
 
 /// Children that a rank has at most.
@@ -104,8 +105,10 @@ pub(crate) struct Head {
 /// The actor of these calls.
 pub(crate) struct Notes {
     rank: u32,
-    workers: u32,
+    cast: Cast,
     coordinator: u32,
+    /// Those that do not take part any more.
+    spared: BTreeSet<u32>,
     /// Calls that are over.
     over: u32,
     /// Calls of this rank, the present one first.
@@ -138,11 +141,12 @@ impl Text {
 }
 
 impl Notes {
-    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32) -> Self {
+    pub(crate) fn new(rank: u32, cast: Cast, coordinator: u32) -> Self {
         Self {
             rank,
-            workers,
+            cast,
             coordinator,
+            spared: BTreeSet::new(),
             over: 0,
             calls: VecDeque::new(),
             texts: BTreeMap::new(),
@@ -153,27 +157,37 @@ impl Notes {
 
     /// This rank's place in the tree, counted from the coordinator.
     fn place(&self) -> u32 {
-        (self.rank + self.workers - self.coordinator) % self.workers
+        (self.rank + self.cast.workers - self.coordinator) % self.cast.workers
     }
 
     fn at(&self, place: u32) -> Peer {
-        Peer((place + self.coordinator) % self.workers)
+        Peer((place + self.coordinator) % self.cast.workers)
     }
 
     fn parent(&self) -> Option<Peer> {
-        self.place().checked_sub(1).map(|place| self.at(place / CHILDREN))
+        self.place().checked_sub(1).map(|place| self.at(place / self.width()))
+    }
+
+    /// How many children a rank may have: where the others go on without one that fails, nobody stands between two others.
+    fn width(&self) -> u32 {
+        match self.cast.roles.on_failure {
+            OnFailure::Stop => CHILDREN,
+            OnFailure::Continue => u32::MAX,
+        }
     }
 
     fn children(&self) -> impl Iterator<Item = Peer> + use<'_> {
-        let first = u64::from(self.place()) * u64::from(CHILDREN) + 1;
-        let places = first..(first + u64::from(CHILDREN)).min(u64::from(self.workers));
-        places.map(|place| self.at(place as u32))
+        let width = u64::from(self.width());
+        let first = u64::from(self.place()) * width + 1;
+        let places = first..(first + width).min(u64::from(self.cast.workers));
+        places.map(|place| self.at(place as u32)).filter(|peer| !self.spared.contains(&peer.0))
     }
 
     /// The longest text of a rank and all below it, which no other sends.
     fn most(&self, peer: Peer) -> usize {
-        let place = (peer.0 + self.workers - self.coordinator) % self.workers;
-        1 + HEADS * (5 + DIGEST) + below(place, self.workers) * (LONGEST + 8)
+        let workers = self.cast.workers;
+        let place = (peer.0 + workers - self.coordinator) % workers;
+        1 + HEADS * (5 + DIGEST) + below(place, workers, self.width()) * (LONGEST + 8)
     }
 
     /// How many calls are over here, and whether this rank waits in the next.
@@ -189,7 +203,7 @@ impl Notes {
 
     /// A neighbour in the tree sent a piece.
     pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
-        if call != self.over {
+        if call != self.over || self.rank >= self.cast.workers {
             return Err("it took part in a call that is not the present one");
         }
         if Some(from) == self.parent() {
@@ -226,6 +240,13 @@ impl Notes {
         }
     }
 
+    /// The others go on without a rank.
+    pub(crate) fn spared(&mut self, peer: Peer, io: &mut Io) {
+        self.spared.insert(peer.0);
+        self.texts.retain(|from, text| *from != peer || text.is_whole);
+        self.go_on(io);
+    }
+
     /// The job has failed.
     pub(crate) fn fail(&mut self) {
         self.calls.clear();
@@ -256,6 +277,7 @@ impl Notes {
                     (Sha256::digest(lines.as_bytes()).into(), Some(note).filter(|note| !note.is_empty()))
                 }
             };
+            let is_note = matches!(says, Says::Note(_));
             let mut heads = vec![Head { rank: self.rank, purpose, digest }];
             let mut notes = Vec::new();
             if let Some(note) = note {
@@ -268,6 +290,11 @@ impl Notes {
                 };
                 heads.extend(theirs);
                 notes.extend_from_slice(rest);
+            }
+            // Every rank has a note.
+            let silent = self.spared.iter().filter(|rank| is_note && !self.texts.contains_key(&Peer(**rank)));
+            if self.parent().is_none() {
+                silent.for_each(|rank| write_note(&mut notes, *rank, &[]));
             }
             self.texts.clear();
             heads.sort_by_key(|head| head.rank);
@@ -349,11 +376,11 @@ pub(crate) fn read_heads(mut text: &[u8]) -> Option<(Vec<Head>, &[u8])> {
 }
 
 /// How many ranks there are below a place in the tree, and at it.
-fn below(place: u32, workers: u32) -> usize {
+fn below(place: u32, workers: u32, width: u32) -> usize {
     let (mut first, mut last, mut count) = (u64::from(place), u64::from(place), 0);
     while first < u64::from(workers) {
         count += last.min(u64::from(workers) - 1) - first + 1;
-        (first, last) = (first * u64::from(CHILDREN) + 1, last * u64::from(CHILDREN) + u64::from(CHILDREN));
+        (first, last) = (first * u64::from(width) + 1, last * u64::from(width) + u64::from(width));
     }
     count as usize
 }
@@ -395,56 +422,4 @@ pub(crate) fn difference(rank: u32, zero: &[u8], other: &[u8]) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every rank but the coordinator has one parent, which has it as a child, whoever coordinates.
-    #[test]
-    fn the_ranks_form_a_tree_under_the_coordinator() {
-        for (workers, coordinator) in (1..400).flat_map(|workers| [(workers, 0), (workers, 2 % workers)]) {
-            let notes = |rank| Notes::new(rank, workers, coordinator);
-            for rank in 0..workers {
-                let parent = notes(rank).parent();
-                assert_eq!(parent.is_none(), rank == coordinator);
-                if let Some(Peer(parent)) = parent {
-                    assert_eq!(notes(parent).children().filter(|child| child.0 == rank).count(), 1);
-                }
-                let children: Vec<u32> = notes(rank).children().map(|child| child.0).collect();
-                assert!(children.len() <= CHILDREN as usize);
-                // What may come from below is bounded by what is there, and all of it reaches the coordinator.
-                let of = |rank| below((rank + workers - coordinator) % workers, workers);
-                assert_eq!(of(rank), 1 + children.into_iter().map(of).sum::<usize>());
-            }
-            assert_eq!(below(0, workers), workers as usize);
-        }
-    }
-
-    #[test]
-    fn a_text_is_as_long_as_the_notes_of_a_subtree_and_no_longer() {
-        // Rank 1 has 3 below it, and rank 2 none.
-        let notes = Notes::new(0, 20, 0);
-        assert_eq!(below(1, 20), 4);
-        for (child, ranks) in [(Peer(1), 4), (Peer(2), 1)] {
-            let most = notes.most(child);
-            let (mut text, piece) = (Text::default(), vec![0; MAX_PAYLOAD]);
-            let mut taken = 0;
-            while text.take(&piece, most).is_ok() {
-                taken += piece.len() - 1;
-            }
-            assert!((ranks * LONGEST..=most).contains(&taken) && most < (ranks + 1) * LONGEST, "{taken}");
-        }
-    }
-
-    #[test]
-    fn answers_read_back() {
-        for other in [None, Some(0), Some(70_000)] {
-            let mut text = write_answer(other);
-            [(3, &b"three"[..]), (1, b"")]
-                .into_iter()
-                .for_each(|(rank, note)| write_note(&mut text, rank, note));
-            let answer = read_answer(text.into());
-            assert_eq!(answer.other, other);
-            assert!(answer.notes.into_iter().eq([(1, Bytes::new()), (3, Bytes::from("three"))]));
-        }
-    }
-}
+mod tests;

@@ -1,39 +1,33 @@
 //! A worker's membership in a job.
 
+mod agreeing;
+mod joining;
+
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::ops::Range;
-use std::panic;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gleaner_algorithms::{Element, Membership, Method, Rank, Reduction};
-use gleaner_transport::tcp::JoinError;
-use gleaner_transport::{Counters, Network, Traffic, memory, tcp};
+use gleaner_transport::{Counters, Traffic};
 use tokio::sync::oneshot;
 
-use crate::compute::{self, Compute};
-use crate::engine::Engine;
-use crate::environment::Config;
-use crate::failure::{Error, Failure, culprit};
+use crate::compute::Compute;
+use crate::failure::{Error, Failure};
 use crate::gradients::Gradients;
-use crate::io::Io;
 use crate::layout::Layout;
-use crate::mailbox::{Command, Mailbox, mailbox};
+use crate::mailbox::{Command, Mailbox};
 use crate::notes::Purpose;
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
-use crate::report;
-use crate::seat::Seat;
-use crate::tag::GRADIENTS;
+use crate::roles::Cast;
+use crate::server;
+use crate::tag::SERVED;
 use crate::timeline::{Recorder, Timeline};
-use crate::worker::Worker;
-
-mod agreeing;
 
 /// One worker's membership in a job: the calls block, the work happens behind them. Dropping it leaves the job.
 ///
@@ -65,8 +59,9 @@ pub struct Session {
 pub(crate) struct Job {
     pub(crate) rank: Rank,
     pub(crate) workers: u32,
+    pub(crate) cast: Cast,
     pub(crate) coordinator: Rank,
-    /// See [`Seat::epoch`].
+    /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
     pub(crate) epoch: u16,
     pub(crate) mailbox: Mailbox,
     failure: Arc<OnceLock<Failure>>,
@@ -88,97 +83,7 @@ pub(crate) struct Inner {
 }
 
 impl Session {
-    /// Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI.
-    /// Without any of them, the job is this one worker.
-    ///
-    /// # Errors
-    /// An environment that is incomplete or contradicts itself, or workers that do not come together within the time-out.
-    pub fn join() -> Result<Self, Error> {
-        Self::join_as(Config::from_environment()?)
-    }
-
-    /// Joins the job that `config` describes.
-    ///
-    /// # Errors
-    /// As [`join`](Self::join).
-    pub fn join_as(config: Config) -> Result<Self, Error> {
-        let (rank, timeout) = (config.rank, config.timeout);
-        let Some(tcp) = config.tcp() else {
-            let alone = memory::networks(1).into_iter().next();
-            let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
-            return Self::over(async { Ok(alone) }, timeout);
-        };
-        if tcp.is_plain && rank == Seat::FIRST.0 {
-            report::say(
-                "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",
-            );
-        }
-        Self::over(tcp::join(tcp), timeout).inspect_err(|error| {
-            if let Error::Join(error) = error
-                && let Some(culprit) = culprit(error, rank)
-            {
-                report::failed(&Failure { rank: culprit, step: None, reason: error.to_string() });
-            }
-        })
-    }
-
-    /// Joins over a network of your own, or one of ours. It is made on the session's I/O thread, within a tokio runtime.
-    ///
-    /// # Errors
-    /// A network that does not come about, or a system that refuses threads.
-    pub fn over<N: Network + 'static>(
-        network: impl Future<Output = Result<N, JoinError>> + Send + 'static,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        keep_memory();
-        note_panics();
-        let (mailbox, commands, bell) = mailbox();
-        let refused = |error| Error::System("the worker's threads did not start", error);
-        let compute = Compute::new(mailbox.clone());
-        let failure: Arc<OnceLock<Failure>> = Arc::default();
-        let recorder: Arc<Recorder> = Arc::default();
-        let (joined, joins) = mpsc::channel();
-        let (shared, computes, failed) = (mailbox.clone(), compute.clone(), Arc::clone(&failure));
-        let records = Arc::clone(&recorder);
-        let io = move || {
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(joined.send(Err(refused(error)))),
-            };
-            runtime.block_on(async {
-                let network = match network.await {
-                    Ok(network) => network,
-                    Err(error) => return drop(joined.send(Err(error.into()))),
-                };
-                let (seat, counters) = (Seat::of(&network), network.counters());
-                let worker = Worker::new(seat.rank.0, seat.workers, seat.coordinator.0, timeout);
-                let io =
-                    Io::new(Box::new(network), seat, worker, (shared, Arc::clone(&bell)), computes, records);
-                let engine = Engine::new(io, commands, bell, failed, timeout);
-                let _ = joined.send(Ok((seat, counters)));
-                // A task of its own: it is woken on this thread without a system call.
-                let _ = tokio::spawn(engine.run()).await;
-            });
-            runtime.shutdown_background();
-        };
-        let thread = thread::Builder::new().name("gleaner-io".into()).spawn(io).map_err(refused)?;
-        let ended = || Error::System("the worker's I/O thread ended", std::io::ErrorKind::BrokenPipe.into());
-        let (seat, counters) = joins.recv().map_err(|_| ended())??;
-        let Seat { rank, workers, coordinator, epoch } = seat;
-        let inner = Inner {
-            job: Job { rank, workers, coordinator, epoch, mailbox, failure },
-            compute,
-            counters,
-            recorder,
-            numbers: AtomicU32::new(0),
-            probed: OnceLock::new(),
-            run: OnceLock::new(),
-            thread: Mutex::new(Some(thread)),
-        };
-        Ok(Self { inner: Arc::new(inner), channels: AtomicU64::new(0), reducers: AtomicU64::new(0) })
-    }
-
-    /// This worker's number, from 0 to world size − 1.
+    /// This worker's number, from 0 to world size − 1; a parameter server's is beyond.
     pub fn rank(&self) -> usize {
         self.inner.rank.index()
     }
@@ -186,6 +91,29 @@ impl Session {
     /// The number of workers, P.
     pub fn world_size(&self) -> usize {
         self.inner.workers as usize
+    }
+
+    /// Whether this rank is a parameter server and no worker: its program calls [`serve`](Self::serve), and nothing else.
+    pub fn is_server(&self) -> bool {
+        self.inner.cast.server(self.inner.rank.0).is_some()
+    }
+
+    /// The number of parameter servers, S.
+    pub fn servers(&self) -> usize {
+        self.inner.cast.roles.servers as usize
+    }
+
+    /// Serves until all workers have left. On a worker it returns at once.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub fn serve(&self) -> Result<(), Error> {
+        if !self.is_server() {
+            return Ok(());
+        }
+        let (served, serves) = oneshot::channel();
+        self.inner.mailbox.send(Command::To(SERVED, Box::new(server::Message::Serve(served))));
+        self.inner.answer(serves)
     }
 
     /// Bytes and messages that this worker sent and received, and links that it opened.
@@ -198,6 +126,7 @@ impl Session {
     /// # Errors
     /// Ranks whose layout or method differs, named with the first difference; a layout or method that cannot be.
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
+        self.inner.expect_worker()?;
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
         Gradients::new(self.inner.clone(), channel, layout, method)
     }
@@ -225,6 +154,7 @@ impl Session {
         method: Method,
         reduction: Reduction<T>,
     ) -> Result<Reducer<T>, Error> {
+        self.inner.expect_worker()?;
         let stream = REDUCERS + self.reducers.fetch_add(1, Ordering::Relaxed);
         Reducer::new(self.inner.clone(), stream, name, n, method, reduction)
     }
@@ -318,7 +248,7 @@ impl Job {
 impl Inner {
     /// Numbers for so many groups, from this one on; all ranks ask in the same order.
     pub(crate) fn number(&self, count: u32) -> Option<u32> {
-        let next = |first: u32| first.checked_add(count).filter(|next| *next <= GRADIENTS);
+        let next = |first: u32| first.checked_add(count).filter(|next| *next <= SERVED);
         self.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
     }
 
@@ -338,7 +268,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if thread::panicking() {
-            let said = PANIC.with_borrow(Clone::clone);
+            let said = joining::said();
             let reason = format!("its program panicked: {}", said.as_deref().unwrap_or("no message"));
             self.fail(Failure { rank: self.rank.0, step: None, reason });
         }
@@ -349,23 +279,6 @@ impl Drop for Inner {
         let io = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         io.into_iter().for_each(|io| drop(io.join()));
     }
-}
-
-thread_local! {
-    /// What the last panic of this thread said.
-    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// Has panics noted, besides what is done with them otherwise, so that a session that is dropped by one can say why.
-fn note_panics() {
-    static NOTED: Once = Once::new();
-    NOTED.call_once(|| {
-        let hook = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            PANIC.with_borrow_mut(|noted| *noted = Some(compute::said(info.payload()).to_owned()));
-            hook(info);
-        }));
-    });
 }
 
 /// Waits for a future on this thread, within a task of an async runtime too.
@@ -384,12 +297,4 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
-}
-
-/// Lets the allocator keep what it is given back. Every step takes and frees some megabytes; glibc would return them to the
-/// system each time and have the pages zeroed again, until the largest block that was ever freed tells it that blocks of
-/// that size come and go. So one is freed here, which was never touched. Other allocators do not mind.
-fn keep_memory() {
-    const LARGEST: usize = 31 << 20;
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGEST)));
 }

@@ -16,6 +16,9 @@ pub(crate) struct StepId {
 /// How many gradients a session can number. The last of the numbers is not one's: it stands for measuring the network.
 pub(crate) const GRADIENTS: u32 = (1 << GRADIENT_BITS) - 1;
 
+/// Numbers from this one on are those of what workers and servers say to each other.
+pub(crate) const SERVED: u32 = GRADIENTS - (1 << 20);
+
 /// See [`GRADIENTS`].
 pub(crate) const PROBE: u32 = GRADIENTS;
 
@@ -52,6 +55,8 @@ pub(crate) enum Topic {
     Alive,
     /// The job has failed; the payload says who, when and why.
     Abort,
+    /// The job goes on without a worker that has failed; the payload says who, when and why.
+    Spared,
     /// The sender leaves.
     Bye,
     /// Small control data, numbered in the order of the calls.
@@ -75,6 +80,7 @@ impl Topic {
             Topic::Probe { epoch, round } => (1, (epoch as u8, u64::from(round))),
             Topic::Alive => (8, (0, 0)),
             Topic::Abort => (9, (0, 0)),
+            Topic::Spared => (9, (0, 1)),
             Topic::Bye => (10, (0, 0)),
             Topic::Note { epoch, call } => (11, (epoch as u8, u64::from(call))),
             Topic::Cancel(id) => (12, step(id)),
@@ -94,7 +100,8 @@ impl Topic {
             0 if id.gradient < GRADIENTS => Topic::Bags(id),
             1 => Topic::Probe { epoch: wide, round: number },
             8 => Topic::Alive,
-            9 => Topic::Abort,
+            9 if number == 0 => Topic::Abort,
+            9 => Topic::Spared,
             10 => Topic::Bye,
             11 => Topic::Note { epoch: wide, call: number },
             12 if id.gradient < GRADIENTS => Topic::Cancel(id),
@@ -121,7 +128,8 @@ mod tests {
 
     #[test]
     fn tags_read_back_and_differ_wherever_a_field_does() {
-        let mut topics = vec![Topic::Alive, Topic::Abort, Topic::Bye, Topic::Silence, Topic::AllCame];
+        let alone = [Topic::Alive, Topic::Abort, Topic::Spared, Topic::Bye, Topic::Silence, Topic::AllCame];
+        let mut topics = alone.to_vec();
         topics.extend([0, 1, PROBE].map(|gradient| Topic::Credit { gradient }));
         for epoch in [0, 1, 0xff] {
             for number in [0, 1, u32::MAX] {
@@ -148,7 +156,7 @@ mod tests {
             (0, step),
             (1, call),
             (8, 0),
-            (9, 0),
+            (9, 1),
             (10, 0),
             (11, call),
             (12, step),

@@ -3,12 +3,16 @@
 //! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
 //! the first failure that a worker knows is the only one. It tells all its peers, and when the news is written, its own steps.
 
+mod silences;
+mod sparing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gleaner_transport::Peer;
 
 use crate::failure::Failure;
+use crate::roles::{Cast, OnFailure};
 use crate::silence::{Hearing, Silence};
 use crate::tag::Topic;
 
@@ -35,6 +39,8 @@ pub(crate) enum Event {
     Told(Silence),
     /// The job cannot go on. The first failure counts.
     Failed(Failure),
+    /// Another rank goes on without this one, for this reason.
+    Spared(Failure),
     /// This worker leaves.
     Leave,
 }
@@ -54,6 +60,8 @@ pub(crate) enum Action {
     Ignore(Peer),
     /// Say why the job cannot go on.
     Report(Failure),
+    /// This rank goes on without the one that failed.
+    Spare(Failure),
     /// All peers know: let this worker's own steps and calls fail.
     Fail(Failure),
     /// This worker has left.
@@ -64,7 +72,7 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Worker {
     rank: u32,
-    workers: u32,
+    cast: Cast,
     coordinator: u32,
     /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
     timeout: Duration,
@@ -85,6 +93,8 @@ pub(crate) struct Worker {
     /// A failure that is not known to all peers yet.
     failing: Option<Failing>,
     failed: Option<Failure>,
+    /// Those who failed and without whom it goes on.
+    spared: BTreeMap<Peer, Failure>,
     /// Until when to wait for peers that not all has reached.
     leaving: Option<Instant>,
     has_left: bool,
@@ -119,10 +129,10 @@ struct Tie {
 }
 
 impl Worker {
-    pub(crate) fn new(rank: u32, workers: u32, coordinator: u32, timeout: Duration) -> Self {
+    pub(crate) fn new(rank: u32, cast: Cast, coordinator: u32, timeout: Duration) -> Self {
         Self {
             rank,
-            workers,
+            cast,
             coordinator,
             timeout,
             step: None,
@@ -134,6 +144,7 @@ impl Worker {
             deaf_since: None,
             failing: None,
             failed: None,
+            spared: BTreeMap::new(),
             leaving: None,
             has_left: false,
             actions: Vec::new(),
@@ -199,7 +210,7 @@ impl Worker {
                 let was = self.ties.insert(peer, Tie { heard: Some(now), is_up: true, ..Tie::default() });
                 self.hear(peer, now);
                 // All that were known before have been told.
-                if was.is_none() {
+                if was.is_none() || self.is_spared(peer) {
                     self.greet(peer);
                 }
             }
@@ -234,7 +245,15 @@ impl Worker {
                 self.fail(failure, now);
             }
             Event::Told(silence) => self.told(silence, now),
-            Event::Failed(failure) => self.fail(failure, now),
+            Event::Failed(failure) => {
+                // Somebody needs what a rank had that is not there any more.
+                let is_needed = self.is_spared(Peer(failure.rank));
+                if is_needed {
+                    self.cast.roles.on_failure = OnFailure::Stop;
+                }
+                self.fail(failure, now);
+            }
+            Event::Spared(failure) => self.fail(failure, now),
             Event::Leave => {
                 self.leaving = Some(now + self.timeout);
                 let parts = self.peers().into_iter().map(Action::Part);
@@ -305,6 +324,9 @@ impl Worker {
 
     /// Tells a peer that was not known before how this worker ends, if it does.
     fn greet(&mut self, peer: Peer) {
+        if self.is_spared(peer) {
+            return self.turn_away(peer);
+        }
         let failing = self.failing.as_ref().map(|failing| &failing.failure);
         let failure = failing.or(self.failed.as_ref());
         if let Some(failure) = failure.cloned() {
@@ -320,54 +342,24 @@ impl Worker {
     /// else must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
         // Of a silent link the verdict is on its way, and who was only to be told of it may have left.
-        if !self.is_ending() && self.suspected.is_none() && self.silence.is_none() {
+        let is_known = self.is_spared(peer) || self.silence.is_some();
+        if !self.is_ending() && self.suspected.is_none() && !is_known {
             let failure = Failure { rank: peer.0, step: self.step, reason };
             self.suspected = Some((failure, now + self.hearing()));
-        }
-    }
-
-    /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so one rank judges for all.
-    fn fall_silent(&mut self, peer: Peer, now: Instant) {
-        if self.is_ending() || self.silence.is_some() {
-            return;
-        }
-        let silence = Silence { at: self.rank, from: peer.0 };
-        self.tell_of(silence);
-        // A rank that is not the judge gives the verdict time to come.
-        let pause = if self.rank == self.coordinator { self.hearing() } else { 3 * self.hearing() };
-        self.silence = Some((silence, now + pause));
-    }
-
-    /// A link of another rank has fallen silent.
-    fn told(&mut self, silence: Silence, now: Instant) {
-        if self.is_ending() {
-            return;
-        }
-        self.tell_of(silence);
-        if self.rank == self.coordinator && self.silence.is_none() {
-            self.silence = Some((silence, now + self.hearing()));
-        }
-    }
-
-    fn tell_of(&mut self, silence: Silence) {
-        if !self.told_of.insert(silence.at) {
-            return;
-        }
-        for rank in silence.confidants(self.rank, self.workers, self.coordinator) {
-            self.actions.push(Action::Send(Peer(rank), Topic::Silence, silence.encode()));
         }
     }
 
     /// Tells all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
     /// process, and nobody shall then take this worker for the culprit. Each peer that hears of it says so to all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
-        if self.has_failed() {
+        if self.has_failed() || self.spares(&failure) {
             return;
         }
         failure.step = failure.step.or(self.step);
+        let server = self.cast.server(failure.rank);
+        let failure = failure.of_server(server);
         self.actions.push(Action::GiveUp);
-        for peer in self.peers() {
+        for peer in self.present() {
             self.tell(peer, &failure);
             self.actions.push(Action::Close(peer));
         }

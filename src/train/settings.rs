@@ -72,8 +72,8 @@ impl Settings {
     }
 
     /// Whether gradients are exchanged while the backward pass goes on, every step by itself.
-    pub fn is_overlapped(&self, _session: &Session) -> bool {
-        self.is_bulk()
+    pub fn is_overlapped(&self, session: &Session) -> bool {
+        self.is_bulk() && session.servers() == 0
     }
 
     fn is_bulk(&self) -> bool {

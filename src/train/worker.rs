@@ -30,6 +30,10 @@ use gleaner_runtime::{Session, Timeline, report};
 pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
     let settings = args.settings()?;
     let session = Session::join()?;
+    if session.is_server() {
+        session.serve()?;
+        return Ok(None);
+    }
     match train(&session, &settings, progress) {
         Ok(summary) => Ok((session.rank() == 0).then_some(summary)),
         Err(error) => {

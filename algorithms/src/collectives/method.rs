@@ -229,6 +229,11 @@ impl Method {
         Self { over, ..self }
     }
 
+    /// How entries are chosen of a worker's own gradient.
+    pub fn selects_by(&self) -> Selector {
+        self.selector
+    }
+
     /// What k entries are selected from where a gradient travels in groups.
     pub fn selects_over(&self) -> SelectOver {
         self.over
@@ -245,23 +250,6 @@ impl Method {
                 Err(MethodError::NoCompetition { method: self.collective.name(), selector: self.selector })
             }
             _ => Ok(()),
-        }
-    }
-
-    /// The name, and after a slash its first option if it is set: as commands take it in a list of methods.
-    pub fn label(&self) -> String {
-        let name = self.collective.name();
-        match self.collective.options().first() {
-            Some(first) if !self.collective.variant().is_empty() => format!("{name}/{}", first.value),
-            _ => name.into(),
-        }
-    }
-
-    /// The name and the options, without what all candidates of a choice have in common.
-    pub fn title(&self) -> String {
-        match &*self.collective.variant() {
-            "" => self.collective.name().into(),
-            variant => format!("{} with {variant}", self.collective.name()),
         }
     }
 

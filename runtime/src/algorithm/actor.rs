@@ -30,6 +30,11 @@ pub(crate) trait Actor: Send {
     /// Takes a message that is its own.
     fn handle(&mut self, message: Box<dyn Any + Send>, io: &mut Io);
 
+    /// Whether bags of a step are of any use to it.
+    fn expects(&self, id: StepId, io: &Io) -> bool {
+        io.steps.expects(id)
+    }
+
     /// A bag has come for a step that is not over.
     fn arrived(&mut self, id: StepId, from: Peer, payload: Bytes, io: &mut Io);
 
@@ -47,4 +52,9 @@ pub(crate) trait Actor: Send {
 
     /// Whether no step is under way.
     fn is_idle(&self) -> bool;
+
+    /// Whether others still need it, so that this worker cannot leave.
+    fn is_needed(&self) -> bool {
+        false
+    }
 }

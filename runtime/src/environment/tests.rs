@@ -171,3 +171,20 @@ fn the_secret_of_a_launcher_is_read_once() {
     assert!(error.contains("something else"), "{error}");
     file.metadata().unwrap();
 }
+
+#[test]
+fn the_last_ranks_are_servers_under_any_starter() {
+    let with = |more: &[(&'static str, &'static str)]| config(&[&torchrun("none", "29400"), more].concat());
+    assert_eq!(with(&[]).unwrap().roles, Roles::default());
+    let roles = with(&[("GLEANER_SERVERS", "2"), ("GLEANER_ON_FAILURE", "continue")]).unwrap().roles;
+    assert_eq!(roles, Roles { servers: 2, colocated: false, on_failure: OnFailure::Continue });
+    let roles = with(&[("GLEANER_SERVERS", "8"), ("GLEANER_COLOCATE", "1")]).unwrap().roles;
+    assert_eq!(roles, Roles { servers: 8, colocated: true, on_failure: OnFailure::Stop });
+    let refused = |more: &[(&'static str, &'static str)]| with(more).unwrap_err().to_string();
+    assert!(
+        refused(&[("GLEANER_SERVERS", "8")]).starts_with("8 parameter servers among 8 ranks; start at least")
+    );
+    assert!(refused(&[("GLEANER_SERVERS", "-1")]).contains("GLEANER_SERVERS is '-1'; expected a number"));
+    assert!(refused(&[("GLEANER_COLOCATE", "yes")]).contains("expected 1 or 0"));
+    assert!(refused(&[("GLEANER_ON_FAILURE", "go")]).contains("expected stop or continue"));
+}

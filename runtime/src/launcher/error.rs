@@ -15,6 +15,19 @@ pub enum LaunchError {
     /// There is nobody to start.
     #[error("expected at least one worker, found none; ask for one or more, or name a host")]
     NoWorkers,
+    /// Servers, and nobody whom they could serve.
+    #[error(
+        "{servers} parameter servers in {processes} processes{}; expected more processes than servers, or as many where each is co-located",
+        if *colocated { ", each co-located with a worker" } else { "" }
+    )]
+    Servers {
+        /// How many servers.
+        servers: u32,
+        /// How many processes there are for workers and servers.
+        processes: u32,
+        /// Whether servers live in the processes of workers.
+        colocated: bool,
+    },
     /// A word of the hostfile is not understood.
     #[error("{file}, line {line}: found `{word}`, expected {expected}")]
     Hostfile {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::roles::Roles;
 
 mod error;
 pub mod hostfile;
@@ -55,7 +56,8 @@ impl Host {
 ///
 /// Each worker finds in its environment: `GLEANER_RANK`, `GLEANER_WORLD_SIZE`, `GLEANER_LOCAL_RANK`,
 /// `GLEANER_LOCAL_WORLD_SIZE`, `GLEANER_RENDEZVOUS` (host:port), `GLEANER_SECRET_FD` (the descriptor of a pipe
-/// with 64 hexadecimal digits, fresh for every job), `GLEANER_LAUNCHER`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
+/// with 64 hexadecimal digits, fresh for every job), `GLEANER_LAUNCHER`, `GLEANER_SERVERS`, `GLEANER_COLOCATE`,
+/// `GLEANER_ON_FAILURE`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
 /// of the host's cores.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -73,6 +75,8 @@ pub struct Job {
     pub port: Option<u16>,
     /// Where the workers run, on every host; otherwise in the launcher's own directory.
     pub directory: Option<PathBuf>,
+    /// How many of the slots, the last ones, are parameter servers, or where servers live otherwise; and what becomes of the job when a worker fails.
+    pub roles: Roles,
     /// What is shown of the workers' output.
     pub output: Output,
     /// How long the others may go on after the first failure, to say what they know of it and end by themselves.
@@ -102,6 +106,7 @@ impl Job {
             rendezvous: None,
             port: None,
             directory: None,
+            roles: Roles::default(),
             output: Output::Prefixed,
             grace: Duration::from_secs(2),
             limit: None,

@@ -9,13 +9,14 @@ use zeroize::Zeroizing;
 
 use super::listener::Listener;
 use super::{Host, Job, LaunchError, wrapper};
+use crate::roles::{Cast, OnFailure, Roles};
 use crate::{inherited, report};
 
 /// Ports below the range that systems give out by themselves, so that no outgoing connection takes one first.
 const PORTS: std::ops::RangeInclusive<u16> = 20000..=32767;
 
 /// Set by the launcher for every worker, and by nobody else.
-const RESERVED: [&str; 8] = [
+const RESERVED: [&str; 11] = [
     "GLEANER_RANK",
     "GLEANER_WORLD_SIZE",
     "GLEANER_LOCAL_RANK",
@@ -24,6 +25,9 @@ const RESERVED: [&str; 8] = [
     inherited::SECRET,
     inherited::LISTENER,
     report::LAUNCHER,
+    "GLEANER_SERVERS",
+    "GLEANER_COLOCATE",
+    "GLEANER_ON_FAILURE",
 ];
 
 /// Handed on from the launcher's own environment, which an agent such as ssh does not carry.
@@ -51,6 +55,10 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
     check_program(&job.program)?;
     check_environment(&job.env)?;
     let world: u32 = job.hosts.iter().map(|host| host.slots).sum();
+    let Roles { servers, colocated, on_failure } = job.roles;
+    if world > 0 && Cast::new(world, job.roles).is_none() {
+        return Err(LaunchError::Servers { servers, processes: world, colocated });
+    }
     let first = job.hosts.iter().find(|host| host.slots > 0).ok_or(LaunchError::NoWorkers)?;
     if job.agent.is_empty() && job.hosts.len() > 1 {
         return Err(LaunchError::NoAgent { hosts: job.hosts.len() });
@@ -80,7 +88,13 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
             let listener: Option<Listener> = listener.take();
             let [listens_at, secret_at] =
                 [listener.as_ref().map(Listener::number).unwrap_or_default(), wrapper::SECRET_AT.to_string()];
-            let own = [rendezvous.clone(), secret_at, listens_at.clone(), "1".to_owned()];
+            let on_failure = match on_failure {
+                OnFailure::Stop => "stop",
+                OnFailure::Continue => "continue",
+            };
+            let roles = [servers.to_string(), u32::from(colocated).to_string(), on_failure.to_owned()];
+            let own =
+                [rendezvous.clone(), secret_at, listens_at.clone(), "1".to_owned()].into_iter().chain(roles);
             let own = RESERVED.iter().map(|&name| name.to_owned()).zip(numbers.into_iter().chain(own));
             let environment: Vec<_> = shared.iter().cloned().chain(own).collect();
             let worker = wrapper::Worker {
@@ -224,6 +238,21 @@ mod tests {
         let seats = seats(&job).unwrap();
         assert_eq!(seats[0].command, ["ssh", "me@a", "sh"]);
         assert_eq!(seats[2].command, ["ssh", "b", "sh"]);
+    }
+
+    #[test]
+    fn the_last_slots_are_those_of_servers() {
+        let mut job = two_hosts();
+        job.roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
+        assert_eq!(lines(&job, "GLEANER_WORLD_SIZE"), ["3", "3", "3"]);
+        assert_eq!(lines(&job, "GLEANER_SERVERS"), ["1", "1", "1"]);
+        assert_eq!(lines(&job, "GLEANER_COLOCATE"), ["0", "0", "0"]);
+        assert_eq!(lines(&job, "GLEANER_ON_FAILURE"), ["continue", "continue", "continue"]);
+        job.roles.servers = 3;
+        let error = seats(&job).err().unwrap().to_string();
+        assert!(error.starts_with("3 parameter servers in 3 processes; expected more processes"), "{error}");
+        job.roles.colocated = true;
+        assert_eq!(lines(&job, "GLEANER_COLOCATE"), ["1", "1", "1"]);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use super::plan::{self, Seat};
 use super::verdict::{Bad, Record};
 use super::worker::{Gone, News, Stage, Worker};
 use super::{Event, Job, LaunchError, OVER_LIMIT, Outcome};
+use crate::failure::Failure;
+use crate::report;
+use crate::roles::Cast;
 
 /// How many connections to one host are made at the same time. An ssh server refuses some beyond ten.
 const CONNECTING: usize = 8;
@@ -79,6 +82,8 @@ async fn supervise(
     drop((news, watched, looked_at));
 
     let mut course = Course {
+        // Checked with the seats.
+        cast: Cast::new(world, job.roles),
         on_event,
         stage,
         looks,
@@ -115,6 +120,7 @@ async fn supervise(
 
 /// A job under way.
 struct Course<F> {
+    cast: Option<Cast>,
     on_event: F,
     stage: watch::Sender<Stage>,
     /// Asks all workers how they are.
@@ -156,6 +162,9 @@ impl<F: FnMut(Event)> Course<F> {
         self.running.remove(&rank);
         if *self.stage.borrow() > Stage::Run {
             self.record.stopped(rank);
+        } else if let Some(bad) = bad.as_ref().filter(|_| self.goes_on_without(rank)) {
+            let failure = Failure { rank, step: None, reason: bad.in_words() };
+            report::say(format_args!("gleaner launch: {failure}; the others go on without it"));
         } else if let Some(bad) = bad {
             self.record.ended(rank, bad);
             self.deadline.get_or_insert_with(|| Instant::now() + self.grace);
@@ -163,6 +172,12 @@ impl<F: FnMut(Event)> Course<F> {
             self.record.ended_well(rank);
             self.next_look.get_or_insert_with(|| Instant::now() + LOOKING);
         }
+    }
+
+    /// Whether the others go on without a rank that ended badly: not if it did so because the job cannot go on.
+    fn goes_on_without(&self, rank: u32) -> bool {
+        let Some(cast) = self.cast else { return false };
+        cast.spares(rank) && !self.record.failed() && !self.record.blames(|rank| !cast.spares(rank))
     }
 
     /// Asks how those are that still run when others have ended well. Nobody waits for them any more who would notice
@@ -230,6 +245,9 @@ impl<F: FnMut(Event)> Course<F> {
             (None, Some(error)) => Err(error),
             (None, None) => {
                 let (failure, exit_code) = self.record.verdict().unzip();
+                let server = |failure: &Failure| self.cast.and_then(|cast| cast.server(failure.rank));
+                let failure = failure.map(|failure| (server(&failure), failure));
+                let failure = failure.map(|(server, failure)| failure.of_server(server));
                 Ok(Outcome { exit_code: exit_code.unwrap_or(0), failure })
             }
         }

@@ -55,6 +55,11 @@ impl Record {
         self.reports.push((by, failure));
     }
 
+    /// Whether anyone said that a rank of these is to blame.
+    pub fn blames(&self, among: impl Fn(u32) -> bool) -> bool {
+        self.reports.iter().any(|(_, report)| among(report.rank))
+    }
+
     /// Whether anyone ended badly.
     pub fn failed(&self) -> bool {
         !self.bad.is_empty()
@@ -123,6 +128,11 @@ impl Bad {
         match self {
             Bad::Exit { code, .. } | Bad::Otherwise { code, .. } => *code,
         }
+    }
+
+    /// How it ended, by what the launcher knows itself.
+    pub fn in_words(&self) -> String {
+        self.reason(None)
     }
 
     /// `report` is the worker's own account. A program that ends by itself without one has often printed its error.

@@ -12,7 +12,7 @@ use crate::update::Skipped;
 use crate::waits::Awaited;
 
 /// What a checkpoint calls the true values. A carrier that has them saves them, and so does a driver; they are the same.
-pub(super) const TRUTH: &str = "true values";
+pub(crate) const TRUTH: &str = "true values";
 
 /// A step as a carrier is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -72,4 +72,9 @@ pub(crate) trait Carrier: Send {
 
     /// Goes on from a state that it expects. All workers call it together.
     fn load(&mut self, state: &State) -> Result<(), Error>;
+
+    /// The step that comes next and the true values, where they are kept elsewhere than on the ranks.
+    fn kept(&mut self) -> Result<Option<(u64, Vec<f32>)>, Error> {
+        Ok(None)
+    }
 }

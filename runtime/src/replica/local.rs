@@ -117,4 +117,11 @@ impl Driver for Local {
         (self.exchanges, self.last) = (exchanges as u64, last);
         Ok(())
     }
+
+    fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64 {
+        self.base.copy_from_slice(values);
+        (self.exchanges, self.last) = (exchanges, None);
+        let Self { local: synchrony::Local { steps, after, .. }, .. } = *self;
+        exchanges.min(after) + exchanges.saturating_sub(after) * steps
+    }
 }

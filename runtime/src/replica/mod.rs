@@ -1,6 +1,6 @@
 //! What a trainer holds where the synchrony is chosen: parameters that workers hold in common, as far as the synchrony says.
 
-mod carrier;
+pub(crate) mod carrier;
 mod local;
 mod options;
 mod osp;
@@ -12,6 +12,7 @@ mod splitter;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -25,6 +26,7 @@ use crate::failure::{Error, Failure};
 use crate::gradients::describe;
 use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
+use crate::server::Served;
 use crate::session::{Inner, Session};
 
 pub use options::{Options, Pass, ReplicaError, Stepped};
@@ -109,6 +111,9 @@ trait Driver: Send {
 
     /// Goes on from what was saved.
     fn load(&mut self, state: &State) -> Result<(), CheckpointError>;
+
+    /// Goes on after so many exchanges from these true values, with nothing under way. Says which step comes next.
+    fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64;
 }
 
 impl Session {
@@ -119,7 +124,29 @@ impl Session {
     /// Ranks whose layout, starting values or options differ; a synchrony that needs servers in a job without; options that do not go together.
     pub fn replica(&self, layout: &Layout, initial: &[f32], options: Options) -> Result<Replica, Error> {
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
-        Replica::new(self.inner.clone(), channel, layout, initial, options)
+        Replica::new(self.inner.clone(), channel, layout, initial, options, None)
+    }
+
+    /// The same where parameter servers keep all that they have applied in a directory, which each of them finds under this path. When it
+    /// `resumes`, the replica goes on from what lies there, in the [step](Replica::step_number) that comes next, and nothing that was applied is lost; there may
+    /// be another number of servers than before. Otherwise it begins anew, in place of what lies there.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica), and no servers, or a directory that cannot be used.
+    pub fn durable_replica(
+        &self,
+        layout: &Layout,
+        initial: &[f32],
+        options: Options,
+        directory: &Path,
+        resumes: bool,
+    ) -> Result<Replica, Error> {
+        if self.servers() == 0 {
+            return Err(ReplicaError::NoServers(options.synchrony.name()).into());
+        }
+        let channel = self.channels.fetch_add(1, Ordering::Relaxed);
+        let kept = Some((directory, resumes));
+        Replica::new(self.inner.clone(), channel, layout, initial, options, kept)
     }
 }
 
@@ -130,6 +157,7 @@ impl Replica {
         layout: &Layout,
         initial: &[f32],
         mut options: Options,
+        kept: Option<(&Path, bool)>,
     ) -> Result<Self, Error> {
         let places = layout.by_name()?;
         if initial.len() != layout.entries() {
@@ -137,7 +165,8 @@ impl Replica {
         }
         options.check()?;
         let synchrony = options.synchrony.name();
-        if options.synchrony.needs_servers() {
+        let has_servers = session.cast.roles.servers > 0;
+        if options.synchrony.needs_servers() && !has_servers {
             return Err(ReplicaError::NoServers(synchrony).into());
         }
         session.agree(Purpose::Replica, &lines(layout, initial, &options))?;
@@ -152,13 +181,20 @@ impl Replica {
             Box::new(Local::new(local, options.sgd, units.len(), initial))
         } else if let Some(&osp) = options.synchrony.osp() {
             let entries = units.iter().map(Range::len).collect();
-            splitter = Some(Splitter::new(&session, osp, &options.method, entries, options.epoch)?);
+            if !has_servers {
+                splitter = Some(Splitter::new(&session, osp, &options.method, entries, options.epoch)?);
+            }
             Box::new(TwoStages::new(&osp, sgd, units, initial))
         } else {
             Box::new(Plain::new(units.len()))
         };
-        let rules = (&options.method, sgd);
-        let carrier = Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?);
+        let carrier: Box<dyn Carrier> = if has_servers {
+            let kept = kept.map(|(directory, resumes)| (directory.to_owned(), resumes));
+            Box::new(Served::new(&session, layout, initial, &options, sgd, kept)?)
+        } else {
+            let rules = (&options.method, sgd);
+            Box::new(Reduced::new(&session, channel, layout, rules, initial, weight, splitter)?)
+        };
         // From here on anybody may send.
         let run = session.agree_and_draw(Purpose::Replica, "ready")?;
         let mut end = 0;
@@ -171,7 +207,7 @@ impl Replica {
                 (p.name.clone(), start..end)
             })
             .collect();
-        Ok(Self {
+        let mut replica = Self {
             session,
             options,
             places,
@@ -185,7 +221,9 @@ impl Replica {
             step: 0,
             run,
             since: Instant::now(),
-        })
+        };
+        replica.go_on_from_servers()?;
+        Ok(replica)
     }
 
     /// The values that the next pass uses, one parameter after the other in the order of the layout.

@@ -71,7 +71,8 @@ impl Stepped {
 pub enum ReplicaError {
     /// A synchrony of servers, and none is there.
     #[error(
-        "the synchrony {0} needs parameter servers, which no job has yet; choose bsp, osp or local, which go over an all-reduce"
+        "the synchrony {0} needs parameter servers, and this job has none; start it with gleaner launch --servers 1, or choose \
+         bsp, osp or local, which go over an all-reduce"
     )]
     NoServers(String),
     /// Parameters of another number.
@@ -105,6 +106,16 @@ pub enum ReplicaError {
         "step() was called before the gradients of {0} were ready; every parameter needs one in every pass"
     )]
     Missing(String),
+    /// A call of workers, on a parameter server.
+    #[error(
+        "this rank is parameter server {0}, which takes no part in what workers do together; let its program call serve() alone"
+    )]
+    Server(u32),
+    /// Servers that keep nothing.
+    #[error(
+        "parameter servers keep their state only where they are given a directory for it; make the replica with durable_replica()"
+    )]
+    NoState,
     /// In the middle of a pass.
     #[error("{0} is called between steps only: call step() first")]
     MidStep(&'static str),

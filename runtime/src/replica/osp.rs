@@ -136,4 +136,10 @@ impl Driver for TwoStages {
         (self.background, self.rate) = (background, *rate as f32);
         Ok(())
     }
+
+    fn begin(&mut self, exchanges: u64, values: &[f32]) -> u64 {
+        self.truth.copy_from_slice(values);
+        self.background.clear();
+        exchanges
+    }
 }

@@ -49,9 +49,9 @@ impl Replica {
     /// belong together. Nothing changes then, on any rank.
     pub fn load(&mut self, path: &Path) -> Result<(), Error> {
         let own = self.between_passes("load()").and_then(|()| self.read(path));
-        let state = together(&self.session, own, self.session.workers)?;
+        let mut state = together(&self.session, own, self.session.workers)?;
         // The others go on now, so a rank that cannot ends the job.
-        self.go_on_from(&state).map_err(|error| match error {
+        self.go_on_from(&mut state).map_err(|error| match error {
             Error::Failed(_) => error,
             error => {
                 let (rank, step) = (self.session.rank.0, Some(state.step));
@@ -69,15 +69,31 @@ impl Replica {
         Ok(state)
     }
 
-    fn go_on_from(&mut self, state: &State) -> Result<(), Error> {
+    /// What servers have is theirs, and newer than what this rank has saved.
+    fn go_on_from(&mut self, state: &mut State) -> Result<(), Error> {
+        self.carrier.load(state)?;
+        if let Some((step, values)) = self.carrier.kept()? {
+            self.driver.load(state)?;
+            state.step = self.driver.begin(step, &values);
+            state.values.insert(PARAMETERS.into(), values);
+        } else {
+            self.driver.load(state)?;
+        }
         let differs = state.values.contains_key(PARAMETERS);
         let parameters = state.values_of(if differs { PARAMETERS } else { TRUTH }, self.parameters.len())?;
-        self.driver.load(state)?;
-        self.carrier.load(state)?;
         self.parameters.copy_from_slice(parameters);
         self.step = state.step;
         self.run.clone_from(&state.run);
         self.since = Instant::now();
+        Ok(())
+    }
+
+    /// Begins with what servers have.
+    pub(super) fn go_on_from_servers(&mut self) -> Result<(), Error> {
+        if let Some((step, values)) = self.carrier.kept()? {
+            self.step = self.driver.begin(step, &values);
+            self.parameters = values;
+        }
         Ok(())
     }
 

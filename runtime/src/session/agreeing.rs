@@ -7,9 +7,17 @@ use super::Inner;
 use crate::failure::{Error, Failure};
 use crate::mailbox::Command;
 use crate::notes::{self, Answer, Call, Purpose, Says};
+use crate::replica::ReplicaError;
 
 impl Inner {
+    /// Refuses what workers do together on a parameter server.
+    pub(super) fn expect_worker(&self) -> Result<(), Error> {
+        let server = self.cast.server(self.rank.0);
+        server.map_or(Ok(()), |server| Err(ReplicaError::Server(server).into()))
+    }
+
     fn call(&self, purpose: Purpose, says: Says) -> Result<Answer, Error> {
+        self.expect_worker()?;
         let (answer, answered) = oneshot::channel();
         self.mailbox.send(Command::Call(Call { purpose, says, answer }));
         self.answer(answered)

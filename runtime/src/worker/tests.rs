@@ -3,8 +3,14 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::roles::Roles;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Workers alone.
+fn cast(workers: u32) -> Cast {
+    Cast::new(workers, Roles::default()).unwrap()
+}
 
 #[derive(Clone, Debug)]
 enum Mail {
@@ -43,9 +49,15 @@ struct World {
 impl World {
     /// Workers that are all linked to each other.
     fn new(workers: u32, coordinator: u32, seed: u64) -> Self {
+        Self::of(cast(workers), coordinator, seed)
+    }
+
+    /// The same with these roles.
+    fn of(cast: Cast, coordinator: u32, seed: u64) -> Self {
+        let workers = cast.ranks;
         let start = Instant::now();
         let place = |rank| {
-            let mut worker = Worker::new(rank, workers, coordinator, TIMEOUT);
+            let mut worker = Worker::new(rank, cast, coordinator, TIMEOUT);
             worker.step = Some(7);
             for peer in (0..workers).filter(|&peer| peer != rank) {
                 worker.handle(Event::Reached(Peer(peer)), start);
@@ -96,6 +108,10 @@ impl World {
                     let silence = Silence::decode(&payload, self.places.len() as u32).unwrap();
                     self.post(rank, to.0 as usize, Mail::Event(Event::Told(silence)));
                 }
+                Action::Send(to, Topic::Spared, news) => {
+                    let failure = serde_json::from_slice(&news).unwrap();
+                    self.post(rank, to.0 as usize, Mail::Event(Event::Spared(failure)));
+                }
                 Action::Send(..) => panic!("nothing else is sent"),
                 Action::Part(to) => {
                     self.post(rank, to.0 as usize, Mail::Event(Event::Left(Peer(rank as u32))));
@@ -112,7 +128,7 @@ impl World {
                     self.places[rank].has_left = true;
                     self.end(rank);
                 }
-                Action::GiveUp | Action::Ignore(_) | Action::Report(_) => {}
+                Action::GiveUp | Action::Ignore(_) | Action::Report(_) | Action::Spare(_) => {}
             }
         }
     }
@@ -232,7 +248,7 @@ fn nobody_fails_when_all_leave_whenever_that_is() {
 #[test]
 fn a_link_that_comes_up_late_brings_the_news() {
     let (start, peer) = (Instant::now(), Peer(1));
-    let mut worker = Worker::new(0, 3, 0, TIMEOUT);
+    let mut worker = Worker::new(0, cast(3), 0, TIMEOUT);
     worker.handle(Event::Failed(Failure { rank: 2, step: Some(1), reason: "it hangs".into() }), start);
     assert!(worker.actions().iter().any(|action| matches!(action, Action::Fail(_))), "nobody is to be told");
     worker.handle(Event::Up(peer), start);
@@ -245,7 +261,7 @@ fn a_link_that_comes_up_late_brings_the_news() {
 fn one_that_fails_waits_until_its_peers_know() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut worker = Worker::new(0, 3, 0, TIMEOUT);
+    let mut worker = Worker::new(0, cast(3), 0, TIMEOUT);
     let failure = Failure { rank: 2, step: Some(1), reason: "it is wrong".into() };
     for peer in [Peer(1), Peer(2)] {
         worker.handle(Event::Up(peer), start);
@@ -272,7 +288,7 @@ fn one_that_leaves_waits_until_all_has_come() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     for comes in [true, false] {
-        let mut worker = Worker::new(0, 2, 0, TIMEOUT);
+        let mut worker = Worker::new(0, cast(2), 0, TIMEOUT);
         worker.handle(Event::Up(Peer(1)), start);
         worker.handle(Event::Leave, start);
         worker.handle(Event::Written(Peer(1)), start);
@@ -300,7 +316,7 @@ fn one_that_leaves_waits_until_all_has_come() {
 fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
     let start = Instant::now();
     for (rank, other) in [(0, Peer(1)), (1, Peer(0))] {
-        let mut worker = Worker::new(rank, 4, 0, TIMEOUT);
+        let mut worker = Worker::new(rank, cast(4), 0, TIMEOUT);
         let teller = Peer(3);
         for peer in [other, teller] {
             worker.handle(Event::Up(peer), start);
@@ -323,7 +339,7 @@ fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
 fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again() {
     for (peers, mended) in [(5, 0.7), (2, 1.05)] {
         let start = Instant::now();
-        let mut worker = Worker::new(0, peers + 1, 0, TIMEOUT);
+        let mut worker = Worker::new(0, cast(peers + 1), 0, TIMEOUT);
         (1..=peers).for_each(|peer| worker.handle(Event::Up(Peer(peer)), start));
         let beat = TIMEOUT / 6;
         (2..=peers).for_each(|peer| worker.hear(Peer(peer), start + beat));
@@ -352,7 +368,7 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
 #[test]
 fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
     let start = Instant::now();
-    let mut worker = Worker::new(4, 5, 0, TIMEOUT);
+    let mut worker = Worker::new(4, cast(5), 0, TIMEOUT);
     worker.handle(Event::Up(Peer(0)), start);
     let silent = start + TIMEOUT;
     worker.tick(silent);
@@ -371,7 +387,7 @@ fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {
     let start = Instant::now();
-    let mut worker = Worker::new(3, 4, 0, TIMEOUT);
+    let mut worker = Worker::new(3, cast(4), 0, TIMEOUT);
     for peer in [Peer(0), Peer(2)] {
         worker.handle(Event::Up(peer), start);
     }
@@ -386,4 +402,31 @@ fn who_left_in_peace_does_not_count_as_silent() {
         })
     });
     assert_eq!(failed, Some(2));
+}
+
+/// Four workers and a server, and one of the workers that nobody needs fails: nobody else does, and all know.
+#[test]
+fn the_others_go_on_without_a_worker_whatever_comes_when() {
+    let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
+    for seed in 1..=100 {
+        for blow in [Blow::Killed, Blow::Stopped, Blow::Fails] {
+            let mut world = World::of(Cast::new(5, roles).unwrap(), 0, seed);
+            (0..world.random(3000)).for_each(|_| world.pass());
+            let victim = 1 + world.random(3) as usize;
+            match blow {
+                Blow::Killed => world.end(victim),
+                Blow::Stopped => world.places[victim].is_gone = true,
+                Blow::Fails => {
+                    let failure = Failure { rank: victim as u32, step: None, reason: "NaN".into() };
+                    world.handle(victim, Event::Failed(failure));
+                }
+            }
+            (0..3 * TIMEOUT.as_millis()).for_each(|_| world.pass());
+            for (rank, place) in world.places.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+                let named = place.worker.spared.keys().map(|peer| peer.0 as usize).collect::<Vec<_>>();
+                assert_eq!(named, [victim], "{blow:?}: rank {rank}, seed {seed}");
+                assert!(place.failure.is_none() && !place.is_gone, "{blow:?}: rank {rank}, seed {seed}");
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A worker that dies while units travel in the background: everybody hears why, and nothing is half applied.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
@@ -15,10 +16,12 @@ fn a_panic_while_units_are_under_way_is_told_to_all_and_leaves_nothing_half_appl
     let synchrony = options("osp/lgp=off,cap=1,budget=1", Method::ring());
     let whole = problem::run(NETWORKS[0], 4, &synchrony, 5);
     for over in NETWORKS {
-        let started = Instant::now();
+        let (started, together) = (Instant::now(), Barrier::new(4));
         let ends = job::run(over, 4, |session| {
             let mut replica = session.replica(&layout(), &initial(), synchrony.clone()).unwrap();
             problem::steps(&session, &mut replica, 0..3);
+            // Who is still in an earlier step when rank 1 panics would hear of it there.
+            together.wait();
             if session.rank() == 1 {
                 let dropped = catch_unwind(AssertUnwindSafe(move || {
                     let (_replica, _session) = (replica, session);

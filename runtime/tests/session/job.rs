@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use gleaner_runtime::{Config, Session};
+use gleaner_runtime::{Config, Roles, Session};
 use gleaner_transport::{Network, Secret, adverse, memory};
 
 /// Long enough for a busy machine, short enough that a test which waits for it ends.
@@ -21,13 +21,25 @@ pub const NETWORKS: [Over; 3] = [Over::Memory, Over::Tcp, Over::Adverse];
 
 /// Runs `worker` on every rank of a new job, and gives what each returned.
 pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
+    run_as(over, workers, Roles::default(), worker)
+}
+
+/// The same on so many ranks, of which some may be parameter servers.
+pub fn run_as<T: Send>(
+    over: Over,
+    workers: u32,
+    roles: Roles,
+    worker: impl Fn(Session) -> T + Sync,
+) -> Vec<T> {
     let worker = &worker;
     std::thread::scope(|scope| {
         let threads: Vec<_> = match over {
             Over::Memory => memory::networks(workers)
                 .into_iter()
                 .map(|network| {
-                    scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()))
+                    scope.spawn(move || {
+                        worker(Session::over_as(async { Ok(network) }, TIMEOUT, roles).unwrap())
+                    })
                 })
                 .collect(),
             Over::Adverse => memory::networks(workers)
@@ -35,11 +47,14 @@ pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sy
                 .map(|network| {
                     let seed = u64::from(network.peer().0) + 1;
                     let network = adverse::network(network, seed);
-                    scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()))
+                    scope.spawn(move || {
+                        worker(Session::over_as(async { Ok(network) }, TIMEOUT, roles).unwrap())
+                    })
                 })
                 .collect(),
             Over::Tcp => configs(workers, TIMEOUT)
                 .into_iter()
+                .map(|config| Config { roles, ..config })
                 .map(|config| scope.spawn(move || worker(Session::join_as(config).unwrap())))
                 .collect(),
         };
@@ -55,6 +70,7 @@ pub fn configs(workers: u32, timeout: Duration) -> Vec<Config> {
         .map(|rank| Config {
             rank,
             world_size: workers,
+            roles: Roles::default(),
             rendezvous: Some(rendezvous.clone()),
             secret: Some(secret.clone()),
             job: "17".to_owned(),

@@ -38,3 +38,22 @@ impl fmt::Display for Method {
         write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
     }
 }
+
+impl Method {
+    /// The name, and after a slash its first option if it is set: as commands take it in a list of methods.
+    pub fn label(&self) -> String {
+        let name = self.collective.name();
+        match self.collective.options().first() {
+            Some(first) if !self.collective.variant().is_empty() => format!("{name}/{}", first.value),
+            _ => name.into(),
+        }
+    }
+
+    /// The name and the options, without what all candidates of a choice have in common.
+    pub fn title(&self) -> String {
+        match &*self.collective.variant() {
+            "" => self.collective.name().into(),
+            variant => format!("{} with {variant}", self.collective.name()),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What a server does for the workers of one plan.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Instant;
+
+use gleaner_algorithms::schedule::ExecutionError;
+use gleaner_algorithms::synchrony::shards::Shards;
+use gleaner_algorithms::synchrony::{self, Action, Event, Policy, Stage, Synchrony};
+use gleaner_transport::Peer;
+
+use super::actor::{Done, Message};
+use super::desk::Desk;
+use super::plan::Plan;
+use super::shard::{self, Shard, Slice, Update};
+use super::splitting::{Arrived, Splitting};
+use super::store::{self, Description, State};
+use super::words::{Answer, Head};
+use super::{PUSH, Part, parts};
+use crate::algorithm::INLINE;
+use crate::io::Io;
+use crate::mailbox::Command;
+use crate::roles::Cast;
+use crate::tag::{SERVED, StepId, Topic};
+
+/// See the module.
+pub(super) struct Job {
+    /// Of which plan.
+    number: u32,
+    plan: Plan,
+    /// Of which run its state is.
+    run: String,
+    parts: Vec<Part>,
+    /// What one push of each part takes of a window.
+    most: Vec<u64>,
+    synchrony: Box<dyn Synchrony>,
+    /// Once the workers have said with which step they begin.
+    policy: Option<(Box<dyn Policy>, u64)>,
+    began: Instant,
+    /// Unless a compute thread has it.
+    pub(super) shard: Option<Box<Shard>>,
+    pub(super) desks: Vec<Desk>,
+    /// What is to be done, and because of whom.
+    pub(super) queue: VecDeque<(Deed, u32)>,
+    /// Under OSP.
+    splitting: Option<Splitting>,
+}
+
+#[derive(Debug)]
+pub(super) enum Deed {
+    Act(Action),
+    /// A worker gets all values.
+    Fetch {
+        worker: u32,
+        step: u64,
+    },
+    /// Workers hear how important units are for a step.
+    Weigh {
+        step: u64,
+    },
+}
+
+/// What a plan has become.
+pub(crate) struct Opened {
+    parts: Vec<Part>,
+    most: Vec<u64>,
+    shard: Shard,
+    run: String,
+    synchrony: Box<dyn Synchrony>,
+    plan: Plan,
+    cast: Cast,
+}
+
+impl Opened {
+    /// Made on a compute thread.
+    pub(super) fn new(plan: Plan, values: &[f32], cast: Cast) -> Result<Self, String> {
+        let synchrony = synchrony::named(&plan.synchrony).map_err(|error| error.to_string())?;
+        let shards =
+            Shards::new(plan.lens().iter().sum(), plan.servers).map_err(|error| error.to_string())?;
+        let parts =
+            parts(&plan.lens(), &plan.pushing, &shards, plan.server).map_err(|error| error.to_string())?;
+        let most = parts.iter().map(|part| Ok(part.maker.most(0)?[0]));
+        let most = most.collect::<Result<_, crate::Error>>().map_err(|error| error.to_string())?;
+        let entries: usize = parts.iter().map(|part| part.range.len()).sum();
+        let (expected, found) =
+            ((cast.workers, cast.roles.servers, entries), (plan.workers, plan.servers, plan.values));
+        if expected != found {
+            return Err(format!(
+                "it expected {} workers, {} servers and {} values, and was told of {}, {} and {}: start all ranks with the same number of servers",
+                expected.0, expected.1, expected.2, found.0, found.1, found.2
+            ));
+        }
+        let state = first(&parts, values, cast.workers as usize);
+        let is = (plan.pushing.is_sparse(), synchrony.osp().is_some());
+        let (shard, run) = match &plan.directory {
+            None => (Shard::new(plan.sgd(), is, state), plan.run.clone()),
+            Some(directory) => {
+                let Plan { server, servers, workers, ref units, ref run, .. } = plan;
+                let (run, units, generation, slices) = (run.clone(), units.clone(), 0, Vec::new());
+                let description = Description { run, generation, server, servers, workers, units, slices };
+                let ranges: Vec<Range<usize>> = parts.iter().map(|part| part.range.clone()).collect();
+                let fresh = (!plan.resume).then_some(state);
+                let taken = store::take_up(directory, description, &ranges, fresh);
+                let (state, store, run) = taken.map_err(|error| error.to_string())?;
+                let mut shard = Shard::new(plan.sgd(), is, state);
+                shard.keep_in(store);
+                (shard, run)
+            }
+        };
+        Ok(Self { parts, most, shard, run, synchrony, plan, cast })
+    }
+}
+
+/// The state before the first step.
+fn first(parts: &[Part], mut values: &[f32], workers: usize) -> State {
+    let mut state = State::default();
+    for (number, part) in parts.iter().enumerate() {
+        let (here, rest) = values.split_at(part.range.len());
+        values = rest;
+        state.parts.push((here.to_vec(), vec![0.0; here.len()]));
+        state.slices.push(Slice { part: number, range: 0..here.len(), applied: vec![0; workers] });
+    }
+    state
+}
+
+impl Job {
+    pub(super) fn new(number: u32, opened: Opened, left: &BTreeSet<u32>) -> Self {
+        let Opened { parts, most, shard, run, synchrony, plan, cast } = opened;
+        let desk = |worker| Desk::new(parts.len(), left.contains(&worker));
+        let desks = (0..cast.workers).map(desk).collect();
+        let splitting =
+            |osp: &synchrony::Osp| Splitting::new(*osp, cast, plan.lens().iter().sum(), plan.epoch);
+        let splitting = synchrony.osp().map(splitting);
+        let (policy, began, queue) = (None, Instant::now(), VecDeque::new());
+        let shard = Some(Box::new(shard));
+        Self { number, plan, run, parts, most, synchrony, policy, began, shard, desks, queue, splitting }
+    }
+
+    /// How many units there are.
+    pub(super) fn units(&self) -> usize {
+        self.plan.units.len()
+    }
+
+    /// Which part it has of a unit, if it has one.
+    pub(super) fn part(&self, unit: usize) -> Option<usize> {
+        self.parts.binary_search_by_key(&unit, |part| part.unit).ok()
+    }
+
+    /// How many bytes of each unit may wait here, for each worker: two pushes.
+    pub(super) fn windows(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.parts.iter().zip(&self.most).map(|(part, most)| (part.unit, 2 * most))
+    }
+
+    /// What workers are told in the beginning.
+    pub(super) fn ready(&self) -> Answer {
+        let step = self.shard.as_ref().map_or(0, |shard| shard.next());
+        Answer::Ready { step, run: self.run.clone() }
+    }
+
+    /// Tells the policy, and remembers what follows.
+    pub(super) fn happens(&mut self, because_of: u32, event: Event) -> Result<(), String> {
+        let Some((policy, _)) = &mut self.policy else {
+            return Err("it broke the rules: it did not say with which step it begins".to_owned());
+        };
+        let actions = policy.handle(event, self.began.elapsed()).map_err(|error| error.to_string())?;
+        let mut weighs = None;
+        for action in actions {
+            if let Action::Apply { stage, pushes, .. } = &action
+                && let Some(&(worker, step)) = pushes.first()
+            {
+                // What comes last in a step.
+                let is_all = self.desks[worker as usize].has_all((step, *stage));
+                weighs = weighs.or((is_all || *stage == Stage::Background).then_some(step + 1));
+            }
+            self.queue.push_back((Deed::Act(action), because_of));
+        }
+        if let Some(step) = weighs.filter(|_| self.splitting.is_some()) {
+            self.queue.push_back((Deed::Weigh { step }, because_of));
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, worker: u32, step: u64) -> Result<(), String> {
+        let workers = self.desks.len();
+        let (policy, first) =
+            self.policy.get_or_insert_with(|| (self.synchrony.policy(&vec![step; workers]), step));
+        if *first != step {
+            return Err(format!(
+                "it begins with step {step}, and others with step {first}: start all ranks from the same checkpoint"
+            ));
+        }
+        // Who left before there was anything to begin.
+        let gone = (0..).zip(&mut self.desks).filter(|(_, desk)| desk.is_gone && !desk.is_told);
+        for (worker, desk) in gone {
+            desk.is_told = true;
+            policy.handle(Event::Left { worker }, self.began.elapsed()).map_err(|error| error.to_string())?;
+        }
+        self.fetch(worker, step)
+    }
+
+    pub(super) fn fetch(&mut self, worker: u32, step: u64) -> Result<(), String> {
+        if self.policy.is_none() {
+            return Err("it broke the rules: it did not say with which step it begins".to_owned());
+        }
+        self.queue.push_back((Deed::Fetch { worker, step }, worker));
+        Ok(())
+    }
+
+    /// A worker announces a push.
+    pub(super) fn push(&mut self, worker: u32, head: Head, io: &mut Io) -> Result<(), String> {
+        let push = (head.step, head.stage);
+        let first = self.policy.as_ref().map_or(0, |(_, first)| *first);
+        if head.step < first {
+            return Err(format!(
+                "it pushes step {}, and the servers have all steps before {first}: start all ranks from the same checkpoint",
+                head.step
+            ));
+        }
+        if let Some(splitting) = self.splitting.as_mut().filter(|_| head.stage == Stage::Routine) {
+            splitting.heard(worker, &head);
+        }
+        self.desks[worker as usize].announce(head, &self.parts)?;
+        self.take_in(worker, push, None, io)
+    }
+
+    /// Takes in what has come of a push, of one part or of all of them.
+    pub(super) fn take_in(
+        &mut self,
+        worker: u32,
+        push: (u64, Stage),
+        part: Option<usize>,
+        io: &mut Io,
+    ) -> Result<(), String> {
+        let desk = &mut self.desks[worker as usize];
+        for part in part.map_or(0..self.parts.len(), |part| part..part + 1) {
+            let number = PUSH + 1 + self.parts[part].unit as u32;
+            let tag = Topic::Bags(StepId::new(io.epoch, number, push.0)).tag();
+            while desk.waits(push, part)
+                && let Some(payload) = io.inbox.take(Peer(worker), tag)
+            {
+                desk.feed(push, part, payload, (worker, self.number, io))?;
+            }
+        }
+        if desk.is_complete(push) {
+            let (step, stage) = push;
+            return self.happens(worker, Event::Pushed { worker, step, stage });
+        }
+        Ok(())
+    }
+
+    /// Applies what workers have pushed in a stage.
+    pub(super) fn apply(
+        &mut self,
+        stage: Stage,
+        pushes: &[(u32, u64)],
+        workers: u32,
+        io: &mut Io,
+    ) -> Option<Done> {
+        let mut update = Update { rate: 0.0, workers, pushes: Vec::new() };
+        let (mut taken, mut arrived, mut entries) = (Vec::new(), Vec::new(), 0);
+        for &(worker, step) in pushes {
+            let Some(came) = self.desks[worker as usize].take((step, stage)) else { continue };
+            if update.pushes.is_empty() {
+                update.rate = came.head.rate;
+            }
+            let (began, ended) = came.during;
+            let bytes = came.bytes.iter().map(|(_, bytes)| bytes).sum();
+            arrived.push(Arrived { worker, bytes, began, ended });
+            entries += came.bags.iter().map(|(part, _)| self.parts[*part].range.len()).sum::<usize>();
+            let costs = came.bytes.into_iter().map(|(part, bytes)| (worker, self.parts[part].unit, bytes));
+            taken.extend(costs);
+            update.pushes.push(shard::Push { worker, step, samples: came.head.samples, bags: came.bags });
+        }
+        if let Some(splitting) = &mut self.splitting {
+            splitting.came(&arrived);
+        }
+        // A file is not waited for here.
+        let entries = if self.plan.directory.is_some() { usize::MAX } else { entries };
+        let apply = move |shard: &mut Shard| match shard.apply(update) {
+            Ok(()) => Done::Applied(taken),
+            Err(error) => Done::Failed(error.to_string()),
+        };
+        self.work(entries, apply, io)
+    }
+
+    /// Brings a worker the values of some units that it has pushed, or of all.
+    pub(super) fn bring(
+        &mut self,
+        worker: u32,
+        step: u64,
+        units: Option<&[bool]>,
+        io: &mut Io,
+    ) -> Option<Done> {
+        let (parts, desk) = (&self.parts, &mut self.desks[worker as usize]);
+        let (mut wanted, mut entries) = (Vec::new(), 0);
+        let now = self.shard.as_ref().map_or(0, |shard| shard.updates as u32);
+        let is_sparse = self.plan.pushing.is_sparse();
+        for (index, part) in parts.iter().enumerate() {
+            if units.is_some_and(|units| !units[part.unit]) {
+                continue;
+            }
+            let since = desk.since[index].replace(now).filter(|_| units.is_some());
+            let program = match (since, part.maker.at(step)) {
+                (_, Err(error)) => return Some(Done::Failed(error.to_string())),
+                (Some(_), Ok(programs)) => programs.pull[1].clone(),
+                (None, Ok(_)) => part.maker.whole()[1].clone(),
+            };
+            // All values go as they lie there.
+            entries += if is_sparse && since.is_some() { part.range.len() } else { 0 };
+            wanted.push((index, part.unit, program, since));
+        }
+        let tell = move |shard: &mut Shard| {
+            let told = wanted
+                .into_iter()
+                .map(|(part, unit, program, since)| Ok((unit, shard.tell(part, &program, since)?)));
+            match told.collect() {
+                Ok(told) => Done::Told { worker, step, told },
+                Err::<_, ExecutionError>(error) => Done::Failed(error.to_string()),
+            }
+        };
+        self.work(entries, tell, io)
+    }
+
+    /// Weighs parts for a step.
+    pub(super) fn weigh(&mut self, step: u64, io: &mut Io) -> Option<Done> {
+        let entries = self.parts.iter().map(|part| part.range.len()).sum();
+        let weigh = move |shard: &mut Shard| Done::Weighed { step, importance: shard.importance() };
+        self.work(entries, weigh, io)
+    }
+
+    /// What workers hear of the next step.
+    pub(super) fn split(&mut self, step: u64, weights: &[f64]) -> Answer {
+        let mut importance = vec![0.0; self.units()];
+        self.parts.iter().zip(weights).for_each(|(part, weight)| importance[part.unit] = *weight);
+        let budget = self.splitting.as_mut().map_or([0; 2], |splitting| splitting.budget(step));
+        Answer::Split { step, importance, budget }
+    }
+
+    /// A worker pushes nothing more.
+    pub(super) fn leave(&mut self, worker: u32) -> Result<(), String> {
+        let desk = &mut self.desks[worker as usize];
+        if std::mem::replace(&mut desk.is_gone, true) || self.policy.is_none() {
+            return Ok(());
+        }
+        desk.is_told = true;
+        desk.forget();
+        self.happens(worker, Event::Left { worker })
+    }
+
+    /// Works on the shard: here, or where there are many entries on a compute thread.
+    fn work(
+        &mut self,
+        entries: usize,
+        work: impl FnOnce(&mut Shard) -> Done + Send + 'static,
+        io: &mut Io,
+    ) -> Option<Done> {
+        let mut shard = self.shard.take()?;
+        if entries <= INLINE {
+            let done = work(&mut shard);
+            self.shard = Some(shard);
+            return Some(done);
+        }
+        let (mailbox, number) = (io.mailbox.clone(), self.number);
+        io.compute(Box::new(move || {
+            let done = work(&mut shard);
+            mailbox.send(Command::To(SERVED, Box::new(Message::Back(number, shard, done))));
+        }));
+        None
+    }
+}
