@@ -8,7 +8,7 @@ use gleaner_candle::with_values;
 use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
 use super::units::units;
-use super::{Ended, Exchange, Passed};
+use super::{Ended, Exchange, Passed, Share};
 use crate::train::error::TrainError;
 use crate::train::parameters::Parameters;
 use crate::train::settings::Settings;
@@ -22,17 +22,16 @@ pub struct Replicated {
 }
 
 impl Replicated {
-    /// Each layer is a unit of its own. `epoch`: steps of an epoch.
+    /// Each layer is a unit of its own. The replica weighs gradients by samples.
     pub fn new(
         session: &Session,
         settings: &Settings,
         parameters: &mut Parameters,
-        epoch: u64,
+        Share { samples, epoch, .. }: Share,
     ) -> Result<Self, TrainError> {
         settings.expect_replica()?;
         let (layout, units) = units(parameters, &settings.method);
         let initial: Vec<f32> = parameters.list.iter().flat_map(|p| p.values().iter().copied()).collect();
-        let samples = settings.batch as u64;
         let options = Options {
             method: settings.method.clone(),
             synchrony: settings.synchrony.clone(),

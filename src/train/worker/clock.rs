@@ -92,10 +92,10 @@ impl Clock {
         }
     }
 
-    /// Counts a step by what its passes, all of it, and its exchange took.
-    pub fn count(&mut self, forward: Duration, backward: Duration, iteration: Duration, ended: &Ended) {
+    /// Counts a step by what its forward and its backward pass, all of it, and its exchange took.
+    pub fn count(&mut self, step: u64, [forward, backward, iteration]: [Duration; 3], ended: &Ended) {
         let exchange = ended.times;
-        self.waits.count(exchange.waiting, ended.awaited);
+        self.waits.count(step, exchange.waiting, ended.awaited);
         self.waited += exchange.waiting;
         self.computed += iteration.saturating_sub(exchange.waiting);
         self.background += ended.background;
@@ -250,7 +250,7 @@ mod tests {
                     awaited: Awaited::Unknown,
                     skipped: None,
                 };
-                clock.count(ms(5), ms(20 - waiting), ms(25), &ended);
+                clock.count(0, [ms(5), ms(20 - waiting), ms(25)], &ended);
                 clock.end_step(ms(30), &ended);
             }
             let waited = ms(waits.iter().sum());
