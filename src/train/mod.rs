@@ -104,7 +104,7 @@ fn table(s: &Summary) -> String {
             "model",
             format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
         ),
-        ("workers", format!("{}, exchanging by {}{}", s.workers, s.method, under(s))),
+        ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
             "steps",
             format!(
@@ -165,8 +165,12 @@ fn throughput(s: &Summary) -> String {
         0.0 => String::new(),
         share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
     };
+    let beside = s.batch_computation_seconds_colocated.zip(s.batch_computation_seconds_apart);
+    let beside = beside.map_or(String::new(), |(with, apart)| {
+        format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
+    });
     format!(
-        "{:.1} samples/s{bound}: {:.1} ms computing and {:.1} ms synchronising a step{background}",
+        "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
         s.throughput,
         1e3 * s.batch_computation_seconds,
         1e3 * s.batch_synchronisation_seconds,
@@ -216,6 +220,14 @@ fn best(s: &Summary) -> String {
     match s.best_held_out_accuracy {
         Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
         None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+    }
+}
+
+fn servers(servers: usize) -> String {
+    match servers {
+        0 => String::new(),
+        1 => " with a parameter server".into(),
+        _ => format!(" with {servers} parameter servers"),
     }
 }
 

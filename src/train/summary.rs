@@ -112,10 +112,18 @@ pub struct Summary {
     pub batch_computation_seconds: f64,
     /// The same for each worker, by rank.
     pub batch_computation_seconds_by_rank: Vec<f64>,
+    /// How many parameter servers there were.
+    pub servers: usize,
+    /// The mean over the workers in whose processes servers live, where they do.
+    pub batch_computation_seconds_colocated: Option<f64>,
+    /// The mean over the other workers, where there are any beside servers.
+    pub batch_computation_seconds_apart: Option<f64>,
     /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
     pub background_seconds: f64,
     /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
     pub background_share: f64,
+    /// The most that the passes leave time for, U_max, as a share of a gradient's entries: as it was in the last step on worker 0, under OSP.
+    pub background_bound: Option<f64>,
     /// Of each worker, by rank, how long it waited for each other one, in seconds.
     pub waited_seconds: Vec<Vec<f64>>,
     /// The held-out loss of the best evaluation of this process: the one with the highest accuracy, or with the lowest loss for text.

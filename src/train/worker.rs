@@ -300,6 +300,9 @@ impl<'a> Run<'a> {
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
         let all = across::all_workers(self.session, clock, own)?;
         let (merge, groups) = self.exchange.groups();
+        let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
+        let (with_servers, apart) = all.computing_of.split_at(hosting);
+        let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
         let best = self.best();
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
@@ -340,9 +343,13 @@ impl<'a> Run<'a> {
             throughput_at_bound: all.throughput_at_bound,
             batch_synchronisation_seconds: all.synchronising,
             batch_computation_seconds: all.computing,
+            servers: self.session.servers(),
+            batch_computation_seconds_colocated: mean(with_servers),
+            batch_computation_seconds_apart: mean(apart).filter(|_| self.session.servers() > 0),
             batch_computation_seconds_by_rank: all.computing_of,
             background_seconds: all.background,
             background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
             waited_seconds: clock.waits.seconds().to_vec(),
             best_held_out_loss: best.held_out_loss,
             best_held_out_accuracy: best.held_out_accuracy,

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use gleaner_candle::with_values;
 use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
-use super::units::units;
+use super::units::{Units, units};
 use super::{Ended, Exchange, Passed, Share};
 use crate::train::error::TrainError;
 use crate::train::parameters::Parameters;
@@ -18,7 +18,7 @@ pub struct Replicated {
     replica: Replica,
     clip: Option<f32>,
     samples: u64,
-    units: usize,
+    units: Units,
 }
 
 impl Replicated {
@@ -30,7 +30,7 @@ impl Replicated {
         Share { samples, epoch, .. }: Share,
     ) -> Result<Self, TrainError> {
         settings.expect_replica()?;
-        let (layout, units) = units(parameters, &settings.method);
+        let units = units(parameters, &settings.method, settings.synchrony.osp().is_some());
         let initial: Vec<f32> = parameters.list.iter().flat_map(|p| p.values().iter().copied()).collect();
         let options = Options {
             method: settings.method.clone(),
@@ -39,7 +39,7 @@ impl Replicated {
             samples,
             epoch,
         };
-        let replica = session.replica(&layout, &initial, options)?;
+        let replica = session.replica(&units.layout, &initial, options)?;
         let mut replicated = Self { replica, clip: settings.clip, samples, units };
         // Servers that go on from a checkpoint have other values.
         replicated.hand_on(parameters)?;
@@ -68,11 +68,14 @@ impl Exchange for Replicated {
         if let Some(largest) = self.clip {
             parameters.clip(&mut gradient, largest)?;
         }
-        for parameter in &parameters.list {
-            let name = &parameter.name;
+        for (parameter, pieces) in parameters.list.iter().zip(&self.units.pieces) {
+            let replica = &mut self.replica;
+            let mut ready = |values: &[f32]| {
+                pieces.iter().try_for_each(|(name, piece)| replica.ready(name, &values[piece.clone()]))
+            };
             match gradient.get(parameter.variable()) {
-                Some(gradient) => with_values(gradient, |values| self.replica.ready(name, values))??,
-                None => self.replica.ready(name, &vec![0.0; parameter.values().len()])?,
+                Some(gradient) => with_values(gradient, ready)??,
+                None => ready(&vec![0.0; parameter.values().len()])?,
             }
         }
         Ok(())
@@ -123,7 +126,7 @@ impl Exchange for Replicated {
     }
 
     fn groups(&self) -> (String, usize) {
-        ("layer-wise".into(), self.units)
+        ("layer-wise".into(), self.units.count)
     }
 
     fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>> {

@@ -22,7 +22,8 @@ impl Case {
 
     /// How many parameter servers, and whether these live with the first workers.
     pub fn servers(&self) -> (u32, bool) {
-        let servers = self.0.get("servers").and_then(Value::as_u64).and_then(|servers| u32::try_from(servers).ok());
+        let servers =
+            self.0.get("servers").and_then(Value::as_u64).and_then(|servers| u32::try_from(servers).ok());
         let colocated = self.0.get("colocate").and_then(Value::as_bool);
         (servers.unwrap_or(0), colocated.unwrap_or(false))
     }
