@@ -32,7 +32,11 @@ fn numbers(summary: &Value, field: &str) -> Vec<f64> {
 /// the samples of the small batches would count six times as much.
 #[test]
 fn samples_count_alike_however_they_are_dealt_out() {
-    for how in ["--synchrony bsp --merge layer-wise", "--synchrony bsp --clip 1000", "--synchrony osp/budget=0.5,lgp=off"] {
+    for how in [
+        "--synchrony bsp --merge layer-wise",
+        "--synchrony bsp --clip 1000",
+        "--synchrony osp/budget=0.5,lgp=off",
+    ] {
         let of = |balance: &str| {
             summary(&format!("--workers 3 --steps 20 --method ring {how} --balance {balance}"))
         };
