@@ -4,6 +4,7 @@ mod against;
 mod fit;
 mod iteration;
 mod picture;
+mod synchronies;
 mod table;
 mod times;
 
@@ -36,6 +37,7 @@ use crate::report;
     gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --rate 10gbit --latency 100us\n  \
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
+    gleaner simulate --model resnet50 --compute 180ms --workers 8 --rate 10gbit --synchrony all\n  \
     gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
     gleaner simulate --machine machine.json --against other/measurements.jsonl")]
 pub struct Simulate {
@@ -56,6 +58,16 @@ pub struct Simulate {
     /// With --model or --layers: what both passes take, a third of it the forward pass, where no times of layers are given
     #[arg(long, value_name = "TIME", value_parser = quantity::duration, conflicts_with_all = ["params", "against", "calibrate", "fit"])]
     compute: Option<Duration>,
+    /// Predict steps over parameter servers instead of an all-reduce, for the layers of --model or --layers: synchronies with commas
+    /// between them, or all
+    #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
+    synchrony: Option<String>,
+    /// How many servers there are, each on a host of its own, with --synchrony
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
+    servers: u32,
+    /// Samples of a pass, with --synchrony: to tell samples in a second
+    #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
+    batch: Option<u32>,
     /// What a host's link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
     rate: Rate,
@@ -146,7 +158,8 @@ fn cores(text: &str) -> Result<f64, String> {
     cores.ok_or_else(|| format!("'{text}' is no number of cores; expected a number above 0, such as 2"))
 }
 
-fn slow(text: &str) -> Result<(u32, f64), String> {
+/// A rank and by how many times it is slower, such as 3=2.
+pub(crate) fn slow(text: &str) -> Result<(u32, f64), String> {
     let expected = || format!("'{text}' is no slow host; expected a rank and a factor, such as 3=2");
     let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
     let factor = factor.parse().ok().filter(|f: &f64| f.is_finite() && *f > 0.0).ok_or_else(expected)?;
@@ -170,6 +183,8 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 pub fn run(simulate: &Simulate) -> Result<ExitCode, String> {
     let text = if !simulate.fit.is_empty() {
         fit::run(simulate)?
+    } else if simulate.synchrony.is_some() {
+        synchronies::run(simulate)?
     } else if simulate.model.is_some() || simulate.layers.is_some() {
         iteration::run(simulate)?
     } else if simulate.against.is_empty() {

@@ -24,6 +24,7 @@ use crate::group::Group;
 use crate::layout::{Layout, LayoutError, Parameter};
 use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
+use crate::timeline::WAIT;
 use crate::update::{Skipped, Update};
 
 pub(crate) use saving::together;
@@ -237,7 +238,7 @@ impl Gradients {
             }
         })?;
         self.times.waiting = clock.elapsed();
-        self.session.recorder.program(step, "wait", clock..Instant::now());
+        self.session.recorder.program(step, WAIT, clock..Instant::now());
         self.lost = 0.0;
         let (groups, skipped) = match outcome {
             Outcome::Delivered { sums, lost, times } => {

@@ -29,8 +29,10 @@ use crate::tag::{PROBE, Topic};
 /// What was measured: the same on every rank but for the time that it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probed {
-    /// The slowest distance.
+    /// The slowest distance, of each the median of the workers.
     pub network: Network,
+    /// Bytes per second of the worker that received slowest, at the slowest distance: where links differ, what everybody waits for in the end.
+    pub slowest: f64,
     /// The median of the workers, with all of them at work.
     pub speed: Speed,
     /// What a byte that is sent while another is received takes of a worker's cores, in seconds: sealing, copying, and the kernel's
@@ -80,7 +82,7 @@ pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
     }
     let started = Instant::now();
     let mut prober = Prober { session, round: 0, volleys: (0.0, 0.0) };
-    let (latency, rate, message) = prober.network()?;
+    let (latency, [rate, least], message) = prober.network()?;
     session.agree(Purpose::Probe, "")?;
     let own = kernels(n.clamp(ENTRIES.0, ENTRIES.1)).map_err(|error| {
         let rank = session.rank.0;
@@ -91,7 +93,7 @@ pub(crate) fn probe(session: &Inner, n: usize) -> Result<Probed, Error> {
     let part = |i: usize| median(rows.iter().map(|row| row[i]));
     let speed = Speed::of([part(0), part(1), part(2), part(3), message * 1e9]);
     let network = Network { latency: Duration::from_secs_f64(latency), bytes_per_second: rate };
-    let probed = Probed { network, speed, handling: part(4), took: started.elapsed() };
+    let probed = Probed { network, slowest: least, speed, handling: part(4), took: started.elapsed() };
     Ok(*session.probed.get_or_init(|| probed))
 }
 
@@ -103,34 +105,36 @@ struct Prober<'a> {
 }
 
 impl Prober<'_> {
-    /// The latency of a round and the work of a message in seconds, and the bytes per second.
-    fn network(&mut self) -> Result<(f64, f64, f64), Error> {
+    /// The latency of a round in seconds, the bytes per second of the median worker and of the slowest, and the work of a message in seconds.
+    fn network(&mut self) -> Result<(f64, [f64; 2], f64), Error> {
         let workers = self.session.workers;
         let distances: Vec<u32> =
             (0..).map(|i| 1 << i).take_while(|&d: &u32| u64::from(d) < u64::from(workers)).collect();
         if distances.is_empty() {
-            return Ok((0.0, f64::INFINITY, 0.0));
+            return Ok((0.0, [f64::INFINITY; 2], 0.0));
         }
         let budget = BUDGET / distances.len() as u32;
-        let (mut latencies, mut messages, mut slowest) = (Vec::new(), Vec::new(), f64::INFINITY);
+        let (mut latencies, mut messages, mut slowest) = (Vec::new(), Vec::new(), [f64::INFINITY; 2]);
         for distance in distances {
             // Opens the links.
             self.beat(distance, 1, SMALL)?;
             let (latency, _) = self.beat(distance, ROUNDS, SMALL)?;
             let (volley, _) = self.volley(distance, VOLLEY as usize * SMALL, SMALL)?;
-            let [latency, volley] = self.medians([latency.as_secs_f64(), volley.as_secs_f64()])?;
+            let [latency, volley] = medians(&self.rows([latency.as_secs_f64(), volley.as_secs_f64()])?);
             latencies.push(latency / f64::from(ROUNDS));
             messages.push((volley / f64::from(VOLLEY)).max(0.0));
-            slowest = slowest.min(self.rate(distance, budget)?);
+            let rates = self.rate(distance, budget)?;
+            slowest.iter_mut().zip(rates).for_each(|(slowest, rate)| *slowest = slowest.min(rate));
         }
         let most = |values: Vec<f64>| values.into_iter().fold(0.0, f64::max);
         Ok((most(latencies), slowest, most(messages)))
     }
 
-    /// The bytes per second at this distance.
-    fn rate(&mut self, distance: u32, budget: Duration) -> Result<f64, Error> {
+    /// The bytes per second at this distance: of the median worker, and of the slowest in the better of the last two bursts, since any worker
+    /// may be held up once.
+    fn rate(&mut self, distance: u32, budget: Duration) -> Result<[f64; 2], Error> {
         let started = Instant::now();
-        let (mut size, mut before) = (FIRST, None);
+        let (mut size, mut before, mut least_before) = (FIRST, None, 0.0);
         loop {
             let before_it = processor();
             let (whole, second_half) = self.volley(distance, size, PIECE.min(size / 4))?;
@@ -138,16 +142,18 @@ impl Prober<'_> {
             self.volleys.1 += size as f64;
             let half = (size / 2) as f64;
             let rows = [whole.as_secs_f64(), second_half.as_secs_f64(), started.elapsed().as_secs_f64()];
-            let [whole, second_half, spent] = self.medians(rows)?;
-            let rate = half / second_half.max(1e-9);
+            let rows = self.rows(rows)?;
+            let [whole, second_half, spent] = medians(&rows);
+            let longest = rows.iter().map(|row| row[1]).fold(0.0, f64::max);
+            let [rate, least] = [second_half, longest].map(|seconds: f64| half / seconds.max(1e-9));
             let agrees = before.is_some_and(|before: f64| (rate - before).abs() <= AGREE * before);
             let long = whole >= LONG.as_secs_f64();
             // The next one takes twice as long as this one.
             let late = spent + 2.0 * whole > budget.as_secs_f64();
             if (agrees && whole >= SHORT.as_secs_f64()) || long || late || size >= LAST {
-                return Ok(rate);
+                return Ok([rate, rate.min(least.max(least_before))]);
             }
-            (before, size) = (Some(rate), 2 * size);
+            (before, least_before, size) = (Some(rate), least, 2 * size);
         }
     }
 
@@ -185,10 +191,9 @@ impl Prober<'_> {
         session.answer(measured)
     }
 
-    /// The medians over the ranks.
-    fn medians<const N: usize>(&self, own: [f64; N]) -> Result<[f64; N], Error> {
-        let rows = numbers(&self.session.gather(Purpose::Probe, &self::bytes(&own))?, N);
-        Ok(std::array::from_fn(|i| median(rows.iter().map(|row| row[i]))))
+    /// What all ranks have measured.
+    fn rows<const N: usize>(&self, own: [f64; N]) -> Result<Vec<Vec<f64>>, Error> {
+        Ok(numbers(&self.session.gather(Purpose::Probe, &self::bytes(&own))?, N))
     }
 }
 
@@ -200,6 +205,11 @@ fn processor() -> f64 {
         told.split(' ').next()?.parse::<u64>().ok()
     });
     nanoseconds.sum::<u64>() as f64 * 1e-9
+}
+
+/// The medians over the ranks.
+fn medians<const N: usize>(rows: &[Vec<f64>]) -> [f64; N] {
+    std::array::from_fn(|i| median(rows.iter().map(|row| row[i])))
 }
 
 /// Payloads that go to one peer while as many come from another.

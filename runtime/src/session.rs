@@ -103,6 +103,11 @@ impl Session {
         self.inner.cast.roles.servers as usize
     }
 
+    /// Whether the servers live in the processes of the first workers.
+    pub fn is_colocated(&self) -> bool {
+        self.inner.cast.roles.colocated
+    }
+
     /// Serves until all workers have left. On a worker it returns at once.
     ///
     /// # Errors

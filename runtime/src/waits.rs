@@ -30,7 +30,7 @@ pub enum Awaited {
 ///
 /// let session = Session::join()?;
 /// let mut waits = Waits::new(&session);
-/// waits.count(Duration::from_millis(3), Awaited::Unknown);
+/// waits.count(0, Duration::from_millis(3), Awaited::Unknown);
 /// // All workers call it together, after as many steps.
 /// waits.share(&session)?;
 /// assert_eq!(waits.seconds(), [[0.0]]);
@@ -39,7 +39,7 @@ pub enum Awaited {
 #[derive(Clone, Debug)]
 pub struct Waits {
     /// What this worker waited in each step since they were shared last.
-    steps: VecDeque<f32>,
+    steps: VecDeque<(u64, f32)>,
     /// What it is known to have waited for each rank since then, in seconds.
     own: Vec<f64>,
     shared: Vec<Vec<f64>>,
@@ -55,11 +55,11 @@ impl Waits {
         Self { steps: VecDeque::new(), own: vec![0.0; workers], shared: vec![vec![0.0; workers]; workers] }
     }
 
-    /// This worker waited so long in a step.
-    pub fn count(&mut self, waited: Duration, awaited: Awaited) {
+    /// This worker waited so long in the step of this number.
+    pub fn count(&mut self, step: u64, waited: Duration, awaited: Awaited) {
         match awaited {
             Awaited::Unknown => {
-                self.steps.push_back(waited.as_secs_f32());
+                self.steps.push_back((step, waited.as_secs_f32()));
                 if self.steps.len() > KEPT {
                     self.steps.pop_front();
                 }
@@ -73,7 +73,8 @@ impl Waits {
         }
     }
 
-    /// Tells the others, and hears what they have waited. All call it together.
+    /// Tells the others, and hears what they have waited. All call it together. A [timeline](crate::Timeline) says from now on for whom this
+    /// worker waited in the steps that were told.
     ///
     /// # Errors
     /// The job has failed.
@@ -83,7 +84,7 @@ impl Waits {
 
     fn share_in(&mut self, session: &Inner) -> Result<(), Error> {
         let mut note: Vec<u8> = self.own.iter().flat_map(|seconds| seconds.to_le_bytes()).collect();
-        note.extend(self.steps.iter().flat_map(|seconds| seconds.to_le_bytes()));
+        note.extend(self.steps.iter().flat_map(|(_, seconds)| seconds.to_le_bytes()));
         let known = 8 * self.own.len();
         let mut steps: Vec<Vec<f32>> = Vec::new();
         for (rank, note) in (0..).zip(session.gather(Purpose::Waits, &note)?) {
@@ -98,7 +99,12 @@ impl Waits {
             row.iter_mut().zip(words).for_each(|(sum, seconds)| *sum += seconds);
             steps.push(rest.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect());
         }
-        blame(&steps, &mut self.shared);
+        let own = session.rank.0 as usize;
+        for (back, last) in (1..).zip(blame(&steps, &mut self.shared)) {
+            if let Some(&(step, _)) = self.steps.get(self.steps.len() - back).filter(|_| last != own) {
+                session.recorder.awaited(step, last as u32);
+            }
+        }
         self.steps.clear();
         self.own.fill(0.0);
         Ok(())
@@ -109,24 +115,32 @@ impl Waits {
         &self.shared
     }
 
-    /// The rank for which the others have waited longest, and how long all of them together, in seconds; nobody if nobody has waited.
-    pub fn most_awaited(&self) -> Option<(usize, f64)> {
-        let of = |rank: usize| self.shared.iter().map(|row| row[rank]).sum::<f64>();
-        let all = (0..self.own.len()).map(|rank| (rank, of(rank)));
-        all.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, seconds)| *seconds > 0.0)
+    /// The rank for which the others have waited longest, the one of them that waited longest for it, and how long all of them together, in
+    /// seconds; nobody if nobody has waited.
+    pub fn most_awaited(&self) -> Option<(usize, usize, f64)> {
+        let column = |rank: usize| self.shared.iter().map(move |row| row[rank]);
+        let ranks = 0..self.own.len();
+        let (awaited, seconds) =
+            ranks.map(|rank| (rank, column(rank).sum::<f64>())).max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let longest = column(awaited).enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (seconds > 0.0).then_some((awaited, longest.0, seconds))
     }
 }
 
-/// Adds what each rank waited longer in a step than the one that waited least. As many steps as all have, the newest.
-fn blame(steps: &[Vec<f32>], waited: &mut [Vec<f64>]) {
+/// Adds what each rank waited longer in a step than the one that waited least. As many steps as all have, the newest. Says who that one was
+/// in each of them, the newest first.
+fn blame(steps: &[Vec<f32>], waited: &mut [Vec<f64>]) -> Vec<usize> {
     let count = steps.iter().map(Vec::len).min().unwrap_or(0);
+    let mut all = Vec::new();
     for back in 1..=count {
         let of_step = || steps.iter().map(|steps| steps[steps.len() - back]).enumerate();
-        let Some((last, least)) = of_step().min_by(|a, b| a.1.total_cmp(&b.1)) else { return };
+        let Some((last, least)) = of_step().min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
         for (rank, seconds) in of_step().filter(|(rank, _)| *rank != last) {
             waited[rank][last] += f64::from(seconds) - f64::from(least);
         }
+        all.push(last);
     }
+    all
 }
 
 #[cfg(test)]
@@ -138,10 +152,10 @@ mod tests {
         let mut waited = vec![vec![0.0; 3]; 3];
         // The first rank has told of a step more than the others.
         let steps = [vec![9.0, 0.25, 2.0, 1.0], vec![1.25, 0.5, 4.0], vec![1.0, 0.75, 0.5]];
-        blame(&steps, &mut waited);
+        assert_eq!(blame(&steps, &mut waited), [2, 1, 0]);
         assert_eq!(waited, [[0.0, 0.0 + 1.5, 0.5], [1.0, 0.0, 3.5], [0.75, 0.25, 0.0]]);
-        blame(&[], &mut waited);
-        blame(&[vec![1.0], vec![]], &mut waited[..2]);
+        assert!(blame(&[], &mut waited).is_empty());
+        assert!(blame(&[vec![1.0], vec![]], &mut waited[..2]).is_empty());
         assert_eq!(waited[0], [0.0, 1.5, 0.5]);
     }
 }

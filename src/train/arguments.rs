@@ -12,6 +12,8 @@ use super::data::Source;
 use super::error::TrainError;
 use super::models::ModelKind;
 use super::settings::Settings;
+use super::target::Target;
+use super::uneven::{Balance, Uneven};
 use crate::choice::Choice;
 use gleaner_testbed::quantity;
 
@@ -65,6 +67,10 @@ pub struct TrainArgs {
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
     #[arg(long)]
     pub batch: Option<usize>,
+    #[command(flatten)]
+    pub uneven: Uneven,
+    #[command(flatten)]
+    pub target: Target,
     /// The learning rate [default: by model]
     #[arg(long)]
     pub lr: Option<f32>,
@@ -181,6 +187,8 @@ impl TrainArgs {
             needs_all,
             steps,
             batch: self.batch.unwrap_or(16),
+            uneven: self.uneven.clone(),
+            target: self.target,
             lr: self.lr.unwrap_or(default_learning_rate(model)),
             lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
             momentum: self.momentum.unwrap_or(if corrected { 0.0 } else { 0.9 }),
@@ -225,6 +233,24 @@ impl TrainArgs {
                 self.clip.is_none_or(|clip| clip >= 0.0),
                 "a norm, or 0",
                 self.clip.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--clip-local",
+                self.clip_local.is_none() || self.uneven.balance == Balance::Even,
+                "nothing beside --balance, with which norms of gradients are of different numbers of samples",
+                self.clip_local.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--target-accuracy",
+                self.target.target_accuracy.is_none_or(|target| (0.0..=1.0).contains(&target)),
+                "a share from 0 to 1",
+                self.target.target_accuracy.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--target-accuracy",
+                self.target.target_accuracy.is_none() || settings.model != ModelKind::Lstm,
+                "images, which are classified; aim at a --target-loss for text",
+                "text".into(),
             ),
             ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
             ("--checkpoint-every", interval != "0", above_zero, interval),
@@ -368,6 +394,8 @@ mod tests {
             ("--weight-decay", "-0.1"),
             ("--clip", "NaN"),
             ("--evaluate-every", "0"),
+            ("--target-accuracy", "1.5"),
+            ("--target-accuracy", "0.5"),
         ] {
             let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
             assert!(refusal.starts_with(option), "{option} {value}: {refusal}");

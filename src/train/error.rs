@@ -54,6 +54,19 @@ pub enum TrainError {
         /// Examples per worker and step.
         batch: usize,
     },
+    /// Samples are to be dealt out that do not fit the workers.
+    #[error(
+        "--balance: expected the samples of each of {workers} workers, {samples} together, found {found}; correct it, or let \
+         them be dealt out by speed"
+    )]
+    Balance {
+        /// How many workers there are.
+        workers: usize,
+        /// Samples of a step.
+        samples: usize,
+        /// As given.
+        found: String,
+    },
     /// An option has a value that makes no sense.
     #[error("{option}: expected {expected}, found {found}; correct the option")]
     Setting {

@@ -20,6 +20,8 @@ mod random;
 mod record;
 mod settings;
 mod summary;
+mod target;
+mod uneven;
 mod worker;
 
 use std::fmt::Write;
@@ -81,8 +83,9 @@ fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
 }
 
 fn shown(progress: &Progress) -> crew::Progress {
-    let awaited = progress.most_awaited.filter(|(_, seconds)| *seconds >= SHOWN);
-    let awaited = awaited.map_or(String::new(), |(rank, _)| format!(", mostly for rank {rank}"));
+    let awaited = progress.most_awaited.filter(|(.., seconds)| *seconds >= SHOWN);
+    let awaited =
+        awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
     let note = format!(
         "loss {:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
         progress.loss,
@@ -101,7 +104,7 @@ fn table(s: &Summary) -> String {
             "model",
             format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
         ),
-        ("workers", format!("{}, exchanging by {}{}", s.workers, s.method, under(s))),
+        ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
             "steps",
             format!(
@@ -114,6 +117,8 @@ fn table(s: &Summary) -> String {
         ),
         ("iteration", iteration(s)),
         ("throughput", throughput(s)),
+        ("batches", batches(s)),
+        ("paced", paced(s)),
         ("stragglers", stragglers(&s.waited_seconds)),
         (
             "groups",
@@ -130,6 +135,7 @@ fn table(s: &Summary) -> String {
             format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
         ),
         ("best", best(s)),
+        ("target", s.reached.words().unwrap_or_default()),
         (
             "received",
             format!(
@@ -141,7 +147,8 @@ fn table(s: &Summary) -> String {
         ),
         ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
     ];
-    rows.into_iter().fold(String::new(), |mut text, (name, value)| {
+    let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    rows.fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name:14} {value}");
         text
     })
@@ -158,12 +165,34 @@ fn throughput(s: &Summary) -> String {
         0.0 => String::new(),
         share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
     };
+    let beside = s.batch_computation_seconds_colocated.zip(s.batch_computation_seconds_apart);
+    let beside = beside.map_or(String::new(), |(with, apart)| {
+        format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
+    });
     format!(
-        "{:.1} samples/s{bound}: {:.1} ms computing and {:.1} ms synchronising a step{background}",
+        "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
         s.throughput,
         1e3 * s.batch_computation_seconds,
         1e3 * s.batch_synchronisation_seconds,
     )
+}
+
+/// Of batches that differ, those of each rank and what its passes took.
+fn batches(s: &Summary) -> String {
+    if s.batches.iter().all(|&samples| samples == s.batches[0]) {
+        return String::new();
+    }
+    let of = s.batches.iter().zip(&s.batch_computation_seconds_by_rank);
+    let of: Vec<String> =
+        of.map(|(samples, seconds)| format!("{samples} in {:.1} ms", 1e3 * seconds)).collect();
+    format!("by rank: {} of computing", of.join(", "))
+}
+
+/// Times that are not this machine's are said to be none.
+fn paced(s: &Summary) -> String {
+    let words =
+        |seconds| format!("passes were made to take {:.1} ms or more; they would be shorter", 1e3 * seconds);
+    s.paced_seconds.map_or(String::new(), words)
 }
 
 /// For whom the others waited, and who they were; the two that were waited for longest.
@@ -191,6 +220,14 @@ fn best(s: &Summary) -> String {
     match s.best_held_out_accuracy {
         Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
         None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+    }
+}
+
+fn servers(servers: usize) -> String {
+    match servers {
+        0 => String::new(),
+        1 => " with a parameter server".into(),
+        _ => format!(" with {servers} parameter servers"),
     }
 }
 

@@ -12,6 +12,8 @@ use gleaner_runtime::Session;
 use super::data::Source;
 use super::error::TrainError;
 use super::models::ModelKind;
+use super::target::Target;
+use super::uneven::Uneven;
 
 /// Checked options with all defaults filled in.
 #[derive(Clone, Debug)]
@@ -34,6 +36,10 @@ pub struct Settings {
     pub steps: u64,
     /// Examples per worker and step.
     pub batch: usize,
+    /// How they are dealt out, and what passes take.
+    pub uneven: Uneven,
+    /// What accuracy or loss is aimed at.
+    pub target: Target,
     /// The learning rate at first.
     pub lr: f32,
     /// The steps from which the learning rate is a tenth of what it was.

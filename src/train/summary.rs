@@ -5,6 +5,8 @@ use serde::Serialize;
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_candle::PassTimes;
 
+use super::target::Reached;
+
 /// How far a run is; given to the caller of worker 0 at most ten times a second.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -18,8 +20,9 @@ pub struct Progress {
     pub steps_per_second: f64,
     /// The share of the time since the last report in which the trainer waited for gradients.
     pub waiting_share: f64,
-    /// The rank for which the others have waited longest, as far as they have told each other, and how long in all, in seconds.
-    pub most_awaited: Option<(usize, f64)>,
+    /// As far as workers have told each other, the rank for which the others have waited longest, the one of them that waited longest, and how
+    /// long all did, in seconds.
+    pub most_awaited: Option<(usize, usize, f64)>,
     /// What this worker received per step since the last report.
     pub bytes_per_step: f64,
     /// What a ring all-reduce of dense gradients would have received.
@@ -37,6 +40,10 @@ pub struct Summary {
     pub parameters: usize,
     /// How many workers trained together.
     pub workers: usize,
+    /// Samples of each worker's passes, by rank.
+    pub batches: Vec<usize>,
+    /// What a pass of the set batch was made to take at least, in seconds: computation is paced then, and not what this machine takes.
+    pub paced_seconds: Option<f64>,
     /// How gradients were exchanged.
     pub method: String,
     /// When workers exchanged, and what they saw of each other.
@@ -103,10 +110,20 @@ pub struct Summary {
     pub batch_synchronisation_seconds: f64,
     /// What a pass takes, in seconds: batch computation time, the mean over steps and workers.
     pub batch_computation_seconds: f64,
+    /// The same for each worker, by rank.
+    pub batch_computation_seconds_by_rank: Vec<f64>,
+    /// How many parameter servers there were.
+    pub servers: usize,
+    /// The mean over the workers in whose processes servers live, where they do.
+    pub batch_computation_seconds_colocated: Option<f64>,
+    /// The mean over the other workers, where there are any beside servers.
+    pub batch_computation_seconds_apart: Option<f64>,
     /// How long what travelled during a pass was under way, in seconds, the mean over steps and workers.
     pub background_seconds: f64,
     /// The share of a gradient's entries that travelled during the next pass, the mean over the steps.
     pub background_share: f64,
+    /// The most that the passes leave time for, U_max, as a share of a gradient's entries: as it was in the last step on worker 0, under OSP.
+    pub background_bound: Option<f64>,
     /// Of each worker, by rank, how long it waited for each other one, in seconds.
     pub waited_seconds: Vec<Vec<f64>>,
     /// The held-out loss of the best evaluation of this process: the one with the highest accuracy, or with the lowest loss for text.
@@ -115,6 +132,9 @@ pub struct Summary {
     pub best_held_out_accuracy: Option<f64>,
     /// The steps before that evaluation.
     pub best_step: u64,
+    /// When a target was reached, if there was one.
+    #[serde(flatten)]
+    pub reached: Reached,
     /// How many entries an update has, in the mean over the steps: more than asked for, where a method adds up selections.
     pub entries_per_step: f64,
     /// What the worker that received most received for gradients since this process's first step.

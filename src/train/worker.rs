@@ -2,6 +2,7 @@
 
 mod across;
 mod clock;
+mod pace;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use super::checkpoint::{Checkpoints, State};
 use super::data::{Dataset, Order};
 use super::error::TrainError;
 use super::evaluation::{self, Evaluation};
-use super::exchange::{Exchange, Passed, exchange};
+use super::exchange::{Exchange, Passed, Share, exchange};
 use super::layers::{Mode, cross_entropy};
 use super::model_file::Identity;
 use super::models::Model;
@@ -20,6 +21,7 @@ use super::parameters::Parameters;
 use super::record::Record;
 use super::settings::Settings;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use super::uneven::{self, Pacer};
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::report::say;
@@ -76,6 +78,9 @@ struct Run<'a> {
     model: Box<dyn Model>,
     parameters: Parameters,
     exchange: Box<dyn Exchange + 'a>,
+    /// Samples of each worker's passes, by rank.
+    batches: Vec<usize>,
+    pacer: Pacer,
     identity: Identity,
     record: Option<Record>,
     timeline: Option<Timeline>,
@@ -89,11 +94,10 @@ impl<'a> Run<'a> {
     fn prepare(session: &'a Session, settings: &'a Settings) -> Result<Self, TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
         let dataset = settings.source.load(settings.seed)?;
-        let order = Order::new(settings.seed, dataset.train.len(), rank, workers, settings.batch)?;
         let (model, mut parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
-            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}",
+            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
             settings.synchrony.name(),
             settings.steps,
             settings.lr,
@@ -106,6 +110,7 @@ impl<'a> Run<'a> {
             settings.merge,
             settings.timeline.is_some(),
             settings.layer_times.is_some(),
+            settings.uneven,
         );
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
@@ -115,7 +120,13 @@ impl<'a> Run<'a> {
             let logits = model.forward(&example.input, Mode::Evaluation)?;
             Ok(cross_entropy(&logits, &example.targets)?)
         };
-        let exchange = exchange(session, settings, &mut parameters, order.batches_per_epoch(), example)?;
+        let pass = |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters);
+        let batches = settings.uneven.balance.batches(session, settings.batch, pass)?;
+        let pacer = Pacer::new(&settings.uneven, rank, batches[rank], settings.batch);
+        let order = Order::new(settings.seed, dataset.train.len(), rank, &batches)?;
+        let (samples, weight) = (batches[rank] as u64, uneven::weight(&batches, rank));
+        let share = Share { samples, weight, epoch: order.batches_per_epoch() };
+        let exchange = exchange(session, settings, &mut parameters, share, example)?;
         let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
         for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
             expect_room(session, file)?;
@@ -131,6 +142,8 @@ impl<'a> Run<'a> {
             model,
             parameters,
             exchange,
+            batches,
+            pacer,
             identity,
             record,
             timeline,
@@ -212,16 +225,19 @@ impl<'a> Run<'a> {
         }
         let is_last = step + 1 == self.settings.steps;
         let forward = began.elapsed();
+        self.pacer.between(began);
+        let between = Instant::now();
         let keeps = is_last && self.record.is_some();
         self.exchange.backward(&loss, &self.parameters, keeps)?;
-        let backward = began.elapsed() - forward;
+        let backward = between.elapsed();
+        self.pacer.after(began, backward);
         if let Some(record) = self.record.as_mut().filter(|_| is_last) {
             record.entries = self.exchange.selected();
         }
 
         let pass = Passed { step, rate: self.settings.learning_rate(step), loss: value };
         let ended = self.exchange.end_step(&mut self.parameters, pass)?;
-        clock.count(forward, backward, ended.came - began, &ended);
+        clock.count(step, [forward, backward, ended.came - began], &ended);
         if let Some(skipped) = &ended.skipped {
             if let Some(own) = &skipped.own {
                 say(format_args!(
@@ -281,8 +297,12 @@ impl<'a> Run<'a> {
         let digest = self.parameters.digest();
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
-        let all = across::all_workers(self.session, clock, self.exchange.bytes_received())?;
+        let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
+        let all = across::all_workers(self.session, clock, own)?;
         let (merge, groups) = self.exchange.groups();
+        let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
+        let (with_servers, apart) = all.computing_of.split_at(hosting);
+        let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
         let best = self.best();
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
@@ -290,6 +310,8 @@ impl<'a> Run<'a> {
             model: settings.model.to_string(),
             parameters: self.parameters.count(),
             workers,
+            batches: self.batches.clone(),
+            paced_seconds: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
             synchrony: settings.synchrony.name(),
             merge,
@@ -317,16 +339,22 @@ impl<'a> Run<'a> {
             waiting_share: all.waiting_share,
             hidden_share: all.times.hidden_share(),
             blocked_seconds: all.blocked_seconds,
-            throughput: all.throughput * settings.batch as f64,
-            throughput_at_bound: all.throughput_at_bound.map(|steps| steps * settings.batch as f64),
+            throughput: all.throughput,
+            throughput_at_bound: all.throughput_at_bound,
             batch_synchronisation_seconds: all.synchronising,
             batch_computation_seconds: all.computing,
+            servers: self.session.servers(),
+            batch_computation_seconds_colocated: mean(with_servers),
+            batch_computation_seconds_apart: mean(apart).filter(|_| self.session.servers() > 0),
+            batch_computation_seconds_by_rank: all.computing_of,
             background_seconds: all.background,
             background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
             waited_seconds: clock.waits.seconds().to_vec(),
             best_held_out_loss: best.held_out_loss,
             best_held_out_accuracy: best.held_out_accuracy,
             best_step: best.step,
+            reached: settings.target.reached(&self.evaluations),
             entries_per_step: clock.entries as f64 / steps_here as f64,
             bytes_received: all.bytes,
             bytes_per_step: all.bytes as f64 / steps_here as f64,

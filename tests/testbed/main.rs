@@ -8,6 +8,7 @@ mod chaos;
 mod drift;
 mod jobs;
 mod transfers;
+mod unequal;
 
 use std::fs;
 use std::io::{Read, Write};

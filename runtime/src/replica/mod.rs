@@ -28,6 +28,8 @@ use crate::layout::{Layout, LayoutError};
 use crate::notes::Purpose;
 use crate::server::Served;
 use crate::session::{Inner, Session};
+use crate::timeline::SYNCHRONISE;
+use crate::waits::Awaited;
 
 pub use options::{Options, Pass, ReplicaError, Stepped};
 
@@ -184,7 +186,7 @@ impl Replica {
             if !has_servers {
                 splitter = Some(Splitter::new(&session, osp, &options.method, entries, options.epoch)?);
             }
-            Box::new(TwoStages::new(&osp, sgd, units, initial))
+            Box::new(TwoStages::new(&session, &osp, sgd, units, initial))
         } else {
             Box::new(Plain::new(units.len()))
         };
@@ -282,7 +284,10 @@ impl Replica {
         self.correct();
         let carrier = &mut *self.carrier;
         let stepped = self.driver.step(carrier, &mut self.gradient, &mut self.parameters, &turn)?;
-        self.session.recorder.program(self.step, "synchronise", began..Instant::now());
+        self.session.recorder.program(self.step, SYNCHRONISE, began..Instant::now());
+        if let Awaited::Rank(rank) = stepped.awaited {
+            self.session.recorder.awaited(self.step, rank);
+        }
         self.step += 1;
         self.since = Instant::now();
         Ok(Stepped { waiting: self.since - began, computing: turn.computing, ..stepped })

@@ -4,6 +4,8 @@
 //! the global one (LGP). The true values take its place before the next update, when the pass that used it is over.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
 
 use gleaner_algorithms::synchrony::osp::Lgp;
 use gleaner_algorithms::synchrony::{Osp, Sgd, Stage};
@@ -12,6 +14,7 @@ use super::carrier::{Carrier, Finished, TRUTH, Turn};
 use super::{Driver, Stepped};
 use crate::checkpoint::{CheckpointError, State, lacks};
 use crate::failure::Error;
+use crate::session::Inner;
 
 /// What a checkpoint calls the rate and the units of the background, and what LGP has learnt.
 const BACKGROUND: &str = "background";
@@ -19,6 +22,7 @@ const LGP: [&str; 2] = ["lgp velocities", "lgp averages"];
 
 /// See the module.
 pub(super) struct TwoStages {
+    session: Arc<Inner>,
     units: Vec<Range<usize>>,
     lgp: Lgp,
     /// The true values, as far as they have come.
@@ -26,12 +30,21 @@ pub(super) struct TwoStages {
     /// What is under way in the background, and the rate of its step.
     background: Vec<usize>,
     rate: f32,
+    /// That step, and when it was started, unless that was before a checkpoint.
+    since: Option<(u64, Instant)>,
 }
 
 impl TwoStages {
-    pub(super) fn new(osp: &Osp, sgd: Sgd, units: Vec<Range<usize>>, initial: &[f32]) -> Self {
+    pub(super) fn new(
+        session: &Arc<Inner>,
+        osp: &Osp,
+        sgd: Sgd,
+        units: Vec<Range<usize>>,
+        initial: &[f32],
+    ) -> Self {
         let lgp = Lgp::new(osp.lgp, sgd, initial.len());
-        Self { units, lgp, truth: initial.to_vec(), background: Vec::new(), rate: 0.0 }
+        let (session, truth, background) = (session.clone(), initial.to_vec(), Vec::new());
+        Self { session, units, lgp, truth, background, rate: 0.0, since: None }
     }
 
     /// Takes in what was under way in the background.
@@ -40,6 +53,10 @@ impl TwoStages {
             return Ok(Finished::default());
         }
         let finished = carrier.finish(Stage::Background, parameters)?;
+        if let Some((step, since)) = self.since.take() {
+            let during = since..since + finished.under_way;
+            self.session.recorder.background(step, "in-computation synchronisation", during);
+        }
         let units = std::mem::take(&mut self.background);
         self.learn(&units, parameters, self.rate, &finished);
         Ok(finished)
@@ -66,19 +83,28 @@ impl Driver for TwoStages {
         parameters: &mut [f32],
         turn: &Turn,
     ) -> Result<Stepped, Error> {
+        let began = Instant::now();
         let came = self.settle(carrier, parameters)?;
+        self.session.recorder.program(
+            turn.step,
+            "end of the in-computation synchronisation",
+            began..Instant::now(),
+        );
         let is_background = carrier.split(turn)?;
         let (background, routine): (Vec<usize>, Vec<usize>) =
             (0..self.units.len()).partition(|&unit| is_background[unit]);
         let mut finished = Finished::default();
         if !routine.is_empty() {
+            let began = Instant::now();
             carrier.start(Stage::Routine, &routine, gradient, turn)?;
             finished = carrier.finish(Stage::Routine, parameters)?;
+            self.session.recorder.program(turn.step, "routine synchronisation", began..Instant::now());
             self.learn(&routine, parameters, turn.pass.rate, &finished);
         }
         let mut deferred = 0;
         if !background.is_empty() {
             carrier.start(Stage::Background, &background, gradient, turn)?;
+            self.since = Some((turn.step, Instant::now()));
             for range in background.iter().map(|&unit| self.units[unit].clone()) {
                 deferred += range.len() as u64;
                 let own = &gradient[range.clone()];
@@ -133,7 +159,7 @@ impl Driver for TwoStages {
             return Err(lacks(BACKGROUND));
         }
         self.truth.copy_from_slice(truth);
-        (self.background, self.rate) = (background, *rate as f32);
+        (self.background, self.rate, self.since) = (background, *rate as f32, None);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gleaner_algorithms::forecast::Model;
+use gleaner_algorithms::forecast::{Model, Network};
 use gleaner_algorithms::synchrony::Osp;
 use gleaner_algorithms::synchrony::osp::{self, Budget, Tuning};
 use gleaner_algorithms::{Method, Sparsity};
@@ -151,7 +151,8 @@ impl Splitter {
             Sparsity::K(k) => k as f64 / n.max(1) as f64,
         };
         let method = self.method.clone().density(density.min(1.0));
-        let model = Model::new(probed.network, probed.speed, &method, n)?;
+        let network = Network { bytes_per_second: probed.slowest, ..probed.network };
+        let model = Model::new(network, probed.speed, &method, n)?;
         let seconds = |entries: usize| match entries {
             0 => 0.0,
             _ => model.forecast(method.clone(), workers, entries).map_or(f64::INFINITY, |of| of.seconds),

@@ -1,7 +1,7 @@
 //! What is recorded, and how it is written down.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,10 @@ use crate::tag::StepId;
 
 /// Characters of an event as they are expected; few have more.
 pub(super) const LINE: usize = 128;
+
+/// How the program's waiting for an update is called: that of an all-reduce, and a whole step of a replica.
+pub(crate) const WAIT: &str = "wait";
+pub(crate) const SYNCHRONISE: &str = "synchronise";
 
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ enum Track {
     Program,
     /// The exchange of a group, by its number in the session.
     Group(u32),
+    /// What travels while the program goes on.
+    Background,
 }
 
 #[derive(Clone, Debug)]
@@ -62,12 +68,14 @@ struct Events {
     most: usize,
     /// How many older ones were not.
     dropped: u64,
+    /// For whom the program waited in a step, as far as it is known.
+    awaited: BTreeMap<u64, u32>,
 }
 
 impl Recorder {
     /// Records from now on, and keeps the newest events, so many at most.
     pub(super) fn start(&self, most: usize) {
-        *self.events() = Events { newest: VecDeque::new(), most, dropped: 0 };
+        *self.events() = Events { most, ..Events::default() };
         self.is_on.store(true, Ordering::Release);
     }
 
@@ -80,6 +88,25 @@ impl Recorder {
     pub(crate) fn program(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
         if self.is_on() {
             self.add(Track::Program, step, What::Program(what.into()), during);
+        }
+    }
+
+    /// Something of a step travelled in the background.
+    pub(crate) fn background(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
+        if self.is_on() {
+            self.add(Track::Background, step, What::Program(what.into()), during);
+        }
+    }
+
+    /// The program waited for this rank in a step: its waiting there says so.
+    pub(crate) fn awaited(&self, step: u64, rank: u32) {
+        if self.is_on() {
+            let mut events = self.events();
+            let most = events.most;
+            events.awaited.insert(step, rank);
+            if events.awaited.len() > most {
+                events.awaited.pop_first();
+            }
         }
     }
 
@@ -105,11 +132,15 @@ impl Recorder {
     /// bytes: of more, the newest.
     pub(super) fn stop(&self, rank: u32, clock: &Clock, most: usize) -> String {
         self.is_on.store(false, Ordering::Release);
-        let Events { newest, mut dropped, .. } = std::mem::take(&mut *self.events());
+        let Events { newest, mut dropped, awaited, .. } = std::mem::take(&mut *self.events());
         let mut tracks: Vec<Track> = Vec::new();
         let (mut lines, mut bytes) = (Vec::new(), 0);
+        // Of a replica's step, in which several updates are waited for, the whole.
+        let is_whole = |event: &Event| event.what == What::Program(SYNCHRONISE.into());
+        let waiting = if newest.iter().any(is_whole) { SYNCHRONISE } else { WAIT };
         for event in newest.iter().rev() {
-            let line = event.line(rank, clock);
+            let awaited = awaited.get(&event.step).filter(|_| event.what == What::Program(waiting.into()));
+            let line = event.line(rank, clock, awaited.copied());
             bytes += line.len();
             if bytes > most {
                 dropped += (newest.len() - lines.len()) as u64;
@@ -154,6 +185,8 @@ impl Track {
         match self {
             Self::Program => 0,
             Self::Group(number) => 1 + u64::from(number),
+            // After all groups that there can be.
+            Self::Background => 2 + u64::from(u32::MAX),
         }
     }
 
@@ -161,12 +194,14 @@ impl Track {
         match self {
             Self::Program => "program".to_owned(),
             Self::Group(number) => format!("exchange {number}"),
+            Self::Background => "in the background".to_owned(),
         }
     }
 }
 
 impl Event {
-    fn line(&self, rank: u32, clock: &Clock) -> String {
+    /// `awaited`: for whom the program waited in this event.
+    fn line(&self, rank: u32, clock: &Clock, awaited: Option<u32>) -> String {
         let name = match &self.what {
             What::Select => "select".into(),
             What::Receive { from, .. } => format!("receive from {from}").into(),
@@ -192,6 +227,9 @@ impl Event {
             What::Send { to, bytes } => write!(line, ",\"to\":{to},\"bytes\":{bytes}"),
             _ => Ok(()),
         };
+        if let Some(awaited) = awaited {
+            let _ = write!(line, ",\"for\":{awaited}");
+        }
         line + "}},\n"
     }
 }
@@ -199,6 +237,30 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Waiting says for whom, where that has come out; nothing else does.
+    #[test]
+    fn waiting_says_for_whom() {
+        let recorder = Recorder::default();
+        let (clock, began) = (Clock::own(), Instant::now());
+        for name in [WAIT, SYNCHRONISE] {
+            recorder.awaited(0, 9);
+            recorder.start(99);
+            for step in 0..3 {
+                recorder.program(step, WAIT, began..began);
+                recorder.program(step, name, began..began);
+                recorder.program(step, "forward", began..began);
+                recorder.background(step, "in-computation synchronisation", began..began);
+            }
+            recorder.awaited(1, 3);
+            let text = recorder.stop(1, &clock, 1 << 20);
+            let awaited: Vec<&str> = text.lines().filter(|line| line.contains("\"for\":3")).collect();
+            // Where the whole of a step is there, its parts do not say it once more.
+            assert_eq!(awaited.len(), if name == WAIT { 2 } else { 1 }, "{text}");
+            assert!(awaited.iter().all(|line| line.contains(name) && line.contains("\"step\":1")), "{text}");
+            assert!(!text.contains("\"for\":9") && text.contains("in the background"), "{text}");
+        }
+    }
 
     /// The newest are kept, and the track says how many are not there.
     #[test]

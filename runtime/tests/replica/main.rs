@@ -12,3 +12,4 @@ mod plain;
 mod problem;
 mod refused;
 mod saving;
+mod traced;

@@ -73,6 +73,17 @@ pub trait Exchange {
     fn load(&mut self, path: &Path) -> Result<(), TrainError>;
 }
 
+/// This worker's part of the samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Samples of each of its passes.
+    pub samples: u64,
+    /// By how much more than the mean worker's they count, if batches differ.
+    pub weight: Option<f64>,
+    /// Steps of an epoch.
+    pub epoch: u64,
+}
+
 /// A pass that is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed {
@@ -111,11 +122,11 @@ pub fn exchange<'s>(
     session: &'s Session,
     settings: &Settings,
     parameters: &mut Parameters,
-    epoch: u64,
+    share: Share,
     example: impl FnOnce() -> Result<Tensor, TrainError>,
 ) -> Result<Box<dyn Exchange + 's>, TrainError> {
     match settings.is_overlapped(session) {
-        true => Ok(Box::new(Overlapped::new(session, settings, parameters, example)?)),
-        false => Ok(Box::new(Replicated::new(session, settings, parameters, epoch)?)),
+        true => Ok(Box::new(Overlapped::new(session, settings, parameters, share, example)?)),
+        false => Ok(Box::new(Replicated::new(session, settings, parameters, share)?)),
     }
 }

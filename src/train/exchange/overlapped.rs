@@ -8,7 +8,7 @@ use gleaner_candle::{Expected, Overlap, PassTimes};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Awaited, Session};
 
-use super::{Ended, Exchange, Passed};
+use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
 use crate::train::optimizer::Optimizer;
@@ -21,6 +21,8 @@ pub struct Overlapped<'s> {
     overlap: Overlap<'s>,
     optimizer: Optimizer,
     clip: Option<f32>,
+    /// By how much more than the mean worker this one counts, if batches differ.
+    weight: Option<f64>,
     merge: &'static str,
 }
 
@@ -29,6 +31,7 @@ impl<'s> Overlapped<'s> {
         session: &'s Session,
         settings: &Settings,
         parameters: &Parameters,
+        Share { weight, .. }: Share,
         example: impl FnOnce() -> Result<Tensor, TrainError>,
     ) -> Result<Self, TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
@@ -51,7 +54,7 @@ impl<'s> Overlapped<'s> {
             ));
         }
         let optimizer = Optimizer::new(parameters, settings.sgd());
-        Ok(Self { session, overlap, optimizer, clip: settings.clip, merge: settings.merge.name() })
+        Ok(Self { session, overlap, optimizer, clip: settings.clip, weight, merge: settings.merge.name() })
     }
 }
 
@@ -66,7 +69,10 @@ impl Exchange for Overlapped<'_> {
     /// Hands over each gradient as soon as the backward pass has finished it, or all after it where their norm is needed first.
     fn backward(&mut self, loss: &Tensor, parameters: &Parameters, keeps: bool) -> Result<(), TrainError> {
         self.overlap.gradients().keep_accumulated(keeps);
-        match self.clip {
+        // The gradient of so many times the loss is as many times as long, and so may its norm be.
+        let weighted = self.weight.map(|weight| loss.affine(weight, 0.0)).transpose()?;
+        let loss = weighted.as_ref().unwrap_or(loss);
+        match self.clip.map(|largest| largest * self.weight.unwrap_or(1.0) as f32) {
             None => self.overlap.backward(loss)?,
             Some(largest) => {
                 let mut gradient = loss.backward()?;

@@ -7,8 +7,8 @@ use candle_core::Tensor;
 use gleaner_candle::with_values;
 use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
-use super::units::units;
-use super::{Ended, Exchange, Passed};
+use super::units::{Units, units};
+use super::{Ended, Exchange, Passed, Share};
 use crate::train::error::TrainError;
 use crate::train::parameters::Parameters;
 use crate::train::settings::Settings;
@@ -18,21 +18,20 @@ pub struct Replicated {
     replica: Replica,
     clip: Option<f32>,
     samples: u64,
-    units: usize,
+    units: Units,
 }
 
 impl Replicated {
-    /// Each layer is a unit of its own. `epoch`: steps of an epoch.
+    /// Each layer is a unit of its own. The replica weighs gradients by samples.
     pub fn new(
         session: &Session,
         settings: &Settings,
         parameters: &mut Parameters,
-        epoch: u64,
+        Share { samples, epoch, .. }: Share,
     ) -> Result<Self, TrainError> {
         settings.expect_replica()?;
-        let (layout, units) = units(parameters, &settings.method);
+        let units = units(parameters, &settings.method, settings.synchrony.osp().is_some());
         let initial: Vec<f32> = parameters.list.iter().flat_map(|p| p.values().iter().copied()).collect();
-        let samples = settings.batch as u64;
         let options = Options {
             method: settings.method.clone(),
             synchrony: settings.synchrony.clone(),
@@ -40,7 +39,7 @@ impl Replicated {
             samples,
             epoch,
         };
-        let replica = session.replica(&layout, &initial, options)?;
+        let replica = session.replica(&units.layout, &initial, options)?;
         let mut replicated = Self { replica, clip: settings.clip, samples, units };
         // Servers that go on from a checkpoint have other values.
         replicated.hand_on(parameters)?;
@@ -69,11 +68,14 @@ impl Exchange for Replicated {
         if let Some(largest) = self.clip {
             parameters.clip(&mut gradient, largest)?;
         }
-        for parameter in &parameters.list {
-            let name = &parameter.name;
+        for (parameter, pieces) in parameters.list.iter().zip(&self.units.pieces) {
+            let replica = &mut self.replica;
+            let mut ready = |values: &[f32]| {
+                pieces.iter().try_for_each(|(name, piece)| replica.ready(name, &values[piece.clone()]))
+            };
             match gradient.get(parameter.variable()) {
-                Some(gradient) => with_values(gradient, |values| self.replica.ready(name, values))??,
-                None => self.replica.ready(name, &vec![0.0; parameter.values().len()])?,
+                Some(gradient) => with_values(gradient, ready)??,
+                None => ready(&vec![0.0; parameter.values().len()])?,
             }
         }
         Ok(())
@@ -124,7 +126,7 @@ impl Exchange for Replicated {
     }
 
     fn groups(&self) -> (String, usize) {
-        ("layer-wise".into(), self.units)
+        ("layer-wise".into(), self.units.count)
     }
 
     fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>> {

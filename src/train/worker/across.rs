@@ -12,20 +12,26 @@ pub struct All {
     pub waiting_share: f64,
     pub blocked_seconds: f64,
     pub times: Times,
-    /// Passes of all workers in a second, and of those at the bound of what may be in the background.
+    /// Samples of all workers in a second, and of those at the bound of what may be in the background.
     pub throughput: f64,
     pub throughput_at_bound: Option<f64>,
     /// Of a step, in seconds: until the next pass could begin, the pass, and what travelled during it.
     pub synchronising: f64,
     pub computing: f64,
     pub background: f64,
+    /// What a pass takes at each rank.
+    pub computing_of: Vec<f64>,
 }
 
 /// Numbers before the times of the steps.
-const HEAD: usize = 10;
+const HEAD: usize = 11;
 
-/// All workers tell what they have measured, and come to the same. `received`: bytes so far.
-pub fn all_workers(session: &Session, clock: &Clock, received: u64) -> Result<All, TrainError> {
+/// All workers tell what they have measured, and come to the same. `samples`: of each of this worker's passes; `received`: bytes so far.
+pub fn all_workers(
+    session: &Session,
+    clock: &Clock,
+    (samples, received): (usize, u64),
+) -> Result<All, TrainError> {
     let seconds = |duration: std::time::Duration| duration.as_secs_f64();
     let head: [f64; HEAD] = [
         (received - clock.bytes_at_start) as f64,
@@ -38,6 +44,7 @@ pub fn all_workers(session: &Session, clock: &Clock, received: u64) -> Result<Al
         seconds(clock.background),
         clock.at_bound.0 as f64,
         seconds(clock.at_bound.1),
+        samples as f64,
     ];
     let mut note: Vec<u8> = head.into_iter().flat_map(f64::to_le_bytes).collect();
     note.extend(clock.note());
@@ -59,7 +66,11 @@ pub fn all_workers(session: &Session, clock: &Clock, received: u64) -> Result<Al
     let most = |field: usize| heads.iter().map(|head| head[field]).fold(0.0, f64::max);
     // Workers that do not wait for each other are not equally fast.
     let rate = |steps: usize, seconds: usize| -> f64 {
-        heads.iter().filter(|head| head[seconds] > 0.0).map(|head| head[steps] / head[seconds]).sum()
+        heads
+            .iter()
+            .filter(|head| head[seconds] > 0.0)
+            .map(|head| head[10] * head[steps] / head[seconds])
+            .sum()
     };
     let of_step = |field: usize| {
         let steps: f64 = heads.iter().map(|head| head[3]).sum();
@@ -75,5 +86,6 @@ pub fn all_workers(session: &Session, clock: &Clock, received: u64) -> Result<Al
         synchronising: of_step(5),
         computing: of_step(6),
         background: of_step(7),
+        computing_of: heads.iter().map(|head| head[6] / head[3].max(1.0)).collect(),
     })
 }

@@ -30,6 +30,8 @@ pub struct Clock {
     pub background: Duration,
     /// How many steps had as much in the background as their passes left time for, and how long these took.
     pub at_bound: (u64, Duration),
+    /// The entries that the last pass left time for.
+    pub most: Option<u64>,
     /// Who waited for whom.
     pub waits: Waits,
     /// What was received before.
@@ -85,6 +87,7 @@ impl Clock {
             computed: zero,
             background: zero,
             at_bound: (0, zero),
+            most: None,
             waits: Waits::new(session),
             bytes_at_start,
             steps: 0,
@@ -92,10 +95,10 @@ impl Clock {
         }
     }
 
-    /// Counts a step by what its passes, all of it, and its exchange took.
-    pub fn count(&mut self, forward: Duration, backward: Duration, iteration: Duration, ended: &Ended) {
+    /// Counts a step by what its forward and its backward pass, all of it, and its exchange took.
+    pub fn count(&mut self, step: u64, [forward, backward, iteration]: [Duration; 3], ended: &Ended) {
         let exchange = ended.times;
-        self.waits.count(exchange.waiting, ended.awaited);
+        self.waits.count(step, exchange.waiting, ended.awaited);
         self.waited += exchange.waiting;
         self.computed += iteration.saturating_sub(exchange.waiting);
         self.background += ended.background;
@@ -119,6 +122,7 @@ impl Clock {
     /// A step took so long in all.
     pub fn end_step(&mut self, took: Duration, ended: &Ended) {
         self.worked += took;
+        self.most = ended.budget.map(|(_, most)| most);
         if ended.budget.is_some_and(|(budget, most)| most > 0 && budget >= most) {
             self.at_bound.0 += 1;
             self.at_bound.1 += took;
@@ -250,7 +254,7 @@ mod tests {
                     awaited: Awaited::Unknown,
                     skipped: None,
                 };
-                clock.count(ms(5), ms(20 - waiting), ms(25), &ended);
+                clock.count(0, [ms(5), ms(20 - waiting), ms(25)], &ended);
                 clock.end_step(ms(30), &ended);
             }
             let waited = ms(waits.iter().sum());
@@ -260,6 +264,7 @@ mod tests {
                 (ms(120), ms(8), 12, 20)
             );
             let at_bound = waits.iter().filter(|waiting| **waiting >= 8).count() as u64;
+            assert_eq!(clock.most, Some(8));
             assert_eq!(clock.at_bound, (at_bound, ms(30 * at_bound)));
             clock
         };

@@ -3,6 +3,8 @@
 use super::*;
 use crate::train::data::Source;
 use crate::train::models::ModelKind;
+use crate::train::target::Target;
+use crate::train::uneven::Uneven;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Correction;
 use gleaner_algorithms::{merging, synchrony};
@@ -35,6 +37,8 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         needs_all: None,
         steps: 12,
         batch: 4,
+        uneven: Uneven::default(),
+        target: Target::default(),
         lr: 0.1,
         lr_drops: vec![9],
         momentum: 0.9,

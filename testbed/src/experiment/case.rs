@@ -20,6 +20,20 @@ impl Case {
             .unwrap_or(1)
     }
 
+    /// How many parameter servers, and whether these live with the first workers.
+    pub fn servers(&self) -> (u32, bool) {
+        let servers =
+            self.0.get("servers").and_then(Value::as_u64).and_then(|servers| u32::try_from(servers).ok());
+        let colocated = self.0.get("colocate").and_then(Value::as_bool);
+        (servers.unwrap_or(0), colocated.unwrap_or(false))
+    }
+
+    /// How many processes, each on a host of its own.
+    pub fn hosts(&self) -> u32 {
+        let (servers, colocated) = self.servers();
+        self.workers() + if colocated { 0 } else { servers }
+    }
+
     /// The method's name, or what the command takes without one.
     pub fn method(&self) -> String {
         self.0.get("method").map_or_else(|| "spardl".to_owned(), plain)
@@ -32,11 +46,11 @@ impl Case {
         rest
     }
 
-    /// The words of the command line, after `gleaner bench --json` or the like; without workers, which the launcher has,
-    /// and without the method.
+    /// The words of the command line, after `gleaner bench --json` or the like; without workers and servers, which the launcher has, and
+    /// without the method.
     pub fn words(&self) -> Vec<String> {
-        let elsewhere =
-            |name: &str| ["command", "workers", "method", "topology"].contains(&name) || LINK.contains(&name);
+        const ELSEWHERE: [&str; 6] = ["command", "workers", "servers", "colocate", "method", "topology"];
+        let elsewhere = |name: &str| ELSEWHERE.contains(&name) || LINK.contains(&name);
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()
     }
@@ -141,6 +155,7 @@ mod tests {
             [
                 ("command", json!("train")),
                 ("workers", json!(3)),
+                ("servers", json!(1)),
                 ("rate", json!("1gbit")),
                 ("loss", json!("1%")),
                 ("lr_drops", json!("0.5,0.75")),
@@ -151,6 +166,7 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
         );
+        assert_eq!((case.servers(), case.hosts()), ((1, false), 4));
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
     }
 }

@@ -119,8 +119,8 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         }
         cases.retain(|case| fits.is_empty() || fits.iter().any(|pattern| pattern.fits(case)) == keep);
     }
-    let workers = cases.iter().map(Case::workers);
-    let (Some(fewest), Some(most)) = (workers.clone().min(), workers.max()) else {
+    let (workers, hosts) = (cases.iter().map(Case::workers), cases.iter().map(Case::hosts));
+    let (Some(fewest), Some(most)) = (workers.min(), hosts.max()) else {
         return Err((whole, Problem::Nothing).into());
     };
     let place = file.network.as_ref().map_or(whole, Spanned::span);
@@ -361,6 +361,9 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
     match (key, value) {
         ("workers", toml::Value::Integer(1..=MOST_WORKERS)) => {}
         ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
+        ("servers", toml::Value::Integer(0..=MOST_WORKERS)) | ("colocate", toml::Value::Boolean(_)) => {}
+        ("servers", _) => return Err(refuse("a whole number from 0 to 1024")),
+        ("colocate", _) => return Err(refuse("true or false")),
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
         ("method", _) => {
             return Err(refuse(

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use gleaner_runtime::Roles;
 use gleaner_runtime::launcher::{self, Event as Told, Host, Outcome};
 use serde::Deserialize;
 use serde_json::Value;
@@ -84,6 +85,16 @@ impl Job {
         self.cases.first().map_or(1, Case::workers)
     }
 
+    /// The number of processes, each on a host of its own: workers, and servers that do not live with them.
+    pub fn hosts(&self) -> u32 {
+        self.cases.first().map_or(1, Case::hosts)
+    }
+
+    fn roles(&self) -> Roles {
+        let (servers, colocated) = self.cases.first().map(Case::servers).unwrap_or_default();
+        Roles { servers, colocated, ..Roles::default() }
+    }
+
     /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`, which has a line for each worker.
     pub fn typed(&self, place: &Place) -> Vec<String> {
         if let Some(words) = &self.again {
@@ -107,14 +118,28 @@ impl Job {
             }
             (Seats::Workers, true) => {
                 words.extend(["gleaner", "launch", "--workers"].map(String::from));
-                words.extend([self.workers().to_string(), "--".into()]);
+                words.push(self.workers().to_string());
+                words.extend(self.typed_roles());
+                words.push("--".into());
             }
             (Seats::Workers, false) => {
                 words.extend(["gleaner", "launch", "--hostfile", "hosts", "--agent"].map(String::from));
-                words.extend([agent.join(" "), "--".into()]);
+                words.push(agent.join(" "));
+                words.extend(self.typed_roles());
+                words.push("--".into());
             }
         }
         words.extend(program);
+        words
+    }
+
+    fn typed_roles(&self) -> Vec<String> {
+        let Roles { servers, colocated, .. } = self.roles();
+        let mut words = Vec::new();
+        if servers > 0 {
+            words.extend(["--servers".to_owned(), servers.to_string()]);
+            words.extend(colocated.then(|| "--colocate".to_owned()));
+        }
         words
     }
 
@@ -159,7 +184,7 @@ impl Job {
     }
 
     fn launched(&self, place: &Place, mark: &str) -> launcher::Job {
-        let count = if self.seats == Seats::First { 1 } else { self.workers() };
+        let count = if self.seats == Seats::First { 1 } else { self.hosts() };
         let mut hosts: Vec<Host> = place.hosts(count);
         if hosts.is_empty() {
             hosts = vec![Host { slots: count, ..Host::new("localhost") }];
@@ -169,9 +194,12 @@ impl Job {
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),
-            place.hosts(self.workers()).iter().map(named).collect::<Vec<_>>().join(" "),
+            place.hosts(self.hosts()).iter().map(named).collect::<Vec<_>>().join(" "),
         ));
         job.output = launcher::Output::Told;
+        if self.seats == Seats::Workers {
+            job.roles = self.roles();
+        }
         job
     }
 }

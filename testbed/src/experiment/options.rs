@@ -40,6 +40,14 @@ const TRAIN: &[&str] = &[
     "on_nonfinite",
     "evaluate_every",
     "merge",
+    "synchrony",
+    "servers",
+    "colocate",
+    "balance",
+    "pace",
+    "slow",
+    "target_accuracy",
+    "target_loss",
 ];
 
 /// What shapes the links rather than the command.

@@ -84,7 +84,7 @@ impl Place {
         let kernel = Kernel::offers()?;
         topologies.iter().try_for_each(|topology| kernel.suffices(topology))?;
         let Some(first) = topologies.first() else { return Ok(Self::Loopback) };
-        let (workers, hosts) = (cases.map(Case::workers).max().unwrap_or(1), first.hosts().count());
+        let (workers, hosts) = (cases.map(Case::hosts).max().unwrap_or(1), first.hosts().count());
         if workers as usize > hosts {
             return Err(PlaceError::Hosts { workers, hosts });
         }

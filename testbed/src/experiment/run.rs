@@ -214,7 +214,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             // What a job before could not undo is undone now, or nothing more is measured.
             self.place.restore()?;
             self.place.shape(&job.cases[0])?;
-            let before = self.place.traffic(job.workers())?;
+            let before = self.place.traffic(job.hosts())?;
             if self.stops() {
                 return Ok(());
             }
@@ -228,7 +228,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             if self.stops() {
                 return Ok(());
             }
-            let traffic = since(&before, self.place.traffic(job.workers())?);
+            let traffic = since(&before, self.place.traffic(job.hosts())?);
             self.took.push(ended.seconds);
             self.keep(*turn, job, &ended, &traffic)?;
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gleaner_algorithms::Method;
 use serde_json::{Map, Value};
 
+use super::metrics::Metrics;
 use super::read::Run;
 use super::statistics::Spread;
 use crate::quantity::{grouped, rate};
@@ -14,7 +15,18 @@ use crate::record::{Outcome, Record};
 pub type Axes = BTreeMap<String, String>;
 
 /// Axes that belong to a method rather than to what surrounds it, besides its options: they follow its name.
-const OF_THE_METHOD: [&str; 6] = ["values", "selector", "residual", "merge", "chaos", "run"];
+const OF_THE_METHOD: [&str; 10] = [
+    "values",
+    "selector",
+    "residual",
+    "merge",
+    "synchrony",
+    "servers",
+    "colocate",
+    "balance",
+    "chaos",
+    "run",
+];
 
 /// Axes in the order in which a setting names them; any others follow.
 const FIRST: [&str; 5] = ["workers", "params", "model", "density", "rate"];
@@ -78,6 +90,8 @@ pub struct Sample {
     pub asked: Option<f64>,
     /// Evaluations while training, in order.
     pub evaluations: Vec<Evaluation>,
+    /// Of a training under a synchrony that the experiment names.
+    pub metrics: Metrics,
 }
 
 /// An evaluation on held-out data.
@@ -159,6 +173,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         interface_bytes: interface_bytes(record, steps, training),
         delivered: params.and_then(|n| Some(number("entries_delivered").or(number("entries_per_step"))? / n)),
         asked: asked(record, params, &number),
+        metrics: case("synchrony").map(|_| Metrics::of(object)).unwrap_or_default(),
         evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
     }
 }

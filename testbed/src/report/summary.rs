@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::figure::Figure;
 use super::read::Run;
+use crate::experiment::Case;
 use crate::record::{Machine, Outcome, Record};
 
 /// All that a report says.
@@ -142,14 +143,14 @@ pub fn command(record: &Record) -> String {
     let of_case = |key: &str| {
         record.case.get(key).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     };
-    let Some(workers) = of_case("workers").filter(|_| has_hosts && !record.case.contains_key("topology"))
-    else {
+    if !has_hosts || record.case.contains_key("topology") || !record.case.contains_key("workers") {
         return line;
-    };
+    }
+    let hosts = Case(record.case.clone()).hosts().to_string();
     let links = ["rate", "delay", "jitter", "loss"].map(|key| (key, of_case(key)));
     let links = links.into_iter().filter_map(|(key, value)| Some([format!("--{key}"), value?])).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
-    let up: Vec<String> = up.chain([workers]).chain(links).collect();
+    let up: Vec<String> = up.chain([hosts]).chain(links).collect();
     // Where there is a network already, it is left alone.
     format!("{} > hosts && {{ {line}; gleaner testbed down; }}", typed(&up))
 }

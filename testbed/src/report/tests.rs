@@ -289,3 +289,28 @@ fn every_colour_has_one_for_dark_screens() {
         }
     }
 }
+
+/// The metrics of synchronies are told apart by synchrony and by where servers are, and only where an experiment names a synchrony.
+#[test]
+fn metrics_of_synchronies_are_means_over_seeds() {
+    let trained = |synchrony: &str, seed: u32, throughput: f64| {
+        let case = json!({"command": "train", "method": "ring", "workers": 8, "servers": 1, "synchrony": synchrony, "seed": seed});
+        record(
+            case,
+            0,
+            json!({"throughput": throughput, "throughput_at_bound": null, "batch_synchronisation_seconds": 0.5,
+            "batch_computation_seconds": 0.25, "batch_computation_seconds_apart": 0.125, "best_step": 40, "held_out_loss": 1.0}),
+        )
+    };
+    let records = vec![trained("bsp", 1, 10.0), trained("osp", 1, 14.0), trained("osp", 2, 18.0)];
+    let throughput = figure(records.clone(), "throughput");
+    let osp = &series(&throughput, 0, "ring, synchrony osp").points;
+    assert_eq!((osp.len(), osp[0].measurements), (1, 2));
+    assert_eq!(osp[0].spread, Spread { value: 16.0, low: 14.0, high: 18.0 });
+    let computing = figure(records.clone(), "batch-computation");
+    assert_eq!(series(&computing, 0, "ring, synchrony bsp").points[0].spread, Spread::exact(0.125));
+    let ids = |records| figures(&[run(records)]).iter().map(|figure| figure.id).collect::<Vec<_>>();
+    let of_synchronies = ids(records);
+    assert!(of_synchronies.contains(&"best-after") && !of_synchronies.contains(&"throughput-at-bound"));
+    assert!(!ids(vec![training("ring", 1, 1.0, &[2.0, 1.0])]).contains(&"throughput"));
+}

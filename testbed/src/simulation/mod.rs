@@ -13,6 +13,7 @@ pub mod measured;
 mod network;
 mod overlap;
 mod replay;
+pub mod servers;
 pub mod timed;
 mod trace;
 mod wire;

@@ -1,0 +1,169 @@
+//! What synchronies over parameter servers make of a model's layers.
+
+use gleaner_algorithms::synchrony::{self, SYNCHRONIES, Synchrony};
+use gleaner_testbed::quantity::grouped;
+use gleaner_testbed::simulation::servers::{Course, Served, served};
+use serde::Serialize;
+
+use super::Simulate;
+use crate::merge_plan::layers::Layers;
+use crate::report::{columns, ms};
+
+/// Steps that are simulated; the second half counts.
+const STEPS: u64 = 64;
+
+/// What of a frame is payload: 1448 of 1538 bytes on the wire.
+const GOODPUT: f64 = 1448.0 / 1538.0;
+
+/// One synchrony. The names are those of the JSON object; times are in seconds.
+#[derive(Debug, Serialize)]
+struct Row {
+    synchrony: String,
+    step: f64,
+    batch_synchronisation: f64,
+    /// Samples in a second where a batch is given, else passes.
+    throughput: f64,
+    background: f64,
+    most: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Synchronies<'a> {
+    model: &'a str,
+    params: usize,
+    workers: u32,
+    servers: usize,
+    pass: f64,
+    batch: Option<u32>,
+    synchronies: Vec<Row>,
+}
+
+/// Predicts a step under each synchrony.
+pub fn run(simulate: &Simulate) -> Result<String, String> {
+    let (Some(workers), Some(names)) = (simulate.workers, &simulate.synchrony) else {
+        return Err("expected --workers and --synchrony".into());
+    };
+    let Some(pass) = simulate.compute.map(|pass| pass.as_secs_f64()).filter(|pass| *pass > 0.0) else {
+        return Err("expected --compute, which says what the passes take, beside --synchrony".into());
+    };
+    let times =
+        (simulate.compute.map(|compute| compute / 3), simulate.compute.map(|compute| compute * 2 / 3));
+    let layers = Layers::find(simulate.model.as_deref(), simulate.layers.as_deref(), times)
+        .map_err(|error| error.to_string())?;
+    let mut passes = vec![pass; workers as usize];
+    for &(rank, factor) in &simulate.slow {
+        let missing = || format!("there is no rank {rank} to be slow; choose one from 0 to {}", workers - 1);
+        *passes.get_mut(rank as usize).ok_or_else(missing)? *= factor;
+    }
+    let job = Served {
+        layers: layers.told.iter().map(|layer| layer.entries).collect(),
+        passes,
+        rate: simulate.rate.bytes_per_second() * GOODPUT * (1.0 - simulate.loss.share()),
+        latency: simulate.latency.as_secs_f64(),
+        servers: simulate.servers as usize,
+        steps: STEPS,
+        seed: simulate.seed,
+    };
+    let mut rows = Vec::new();
+    for synchrony in chosen(names)? {
+        let course = served(&job, &*synchrony).map_err(|error| error.to_string())?;
+        rows.push(row(synchrony.name(), course, simulate.batch));
+    }
+    let told = Synchronies {
+        model: &layers.model,
+        params: layers.entries(),
+        workers,
+        servers: job.servers,
+        pass,
+        batch: simulate.batch,
+        synchronies: rows,
+    };
+    Ok(if simulate.json {
+        serde_json::to_string(&told).unwrap_or_default() + "\n"
+    } else {
+        table(&told, simulate)
+    })
+}
+
+/// Those of a list of names; of all, OSP at its bound, since no loss falls here.
+fn chosen(names: &str) -> Result<Vec<Box<dyn Synchrony>>, String> {
+    let named = |name: &str| {
+        let synchrony = synchrony::named(name).map_err(|error| format!("--synchrony: {error}"))?;
+        match synchrony.local() {
+            None => Ok(synchrony),
+            Some(_) => Err(format!(
+                "--synchrony: {name} exchanges once in many steps, and what these take is no matter of servers; choose another one"
+            )),
+        }
+    };
+    if names == "all" {
+        let all = SYNCHRONIES.iter().map(|synchrony| synchrony()).filter(|one| one.local().is_none());
+        return all
+            .map(|one| if one.osp().is_some() { named("osp/budget=bound") } else { Ok(one) })
+            .collect();
+    }
+    // Commas also stand between the options of one.
+    let mut list: Vec<String> = Vec::new();
+    for part in names.split(',') {
+        match list.last_mut().filter(|_| part.split('/').next().unwrap_or_default().contains('=')) {
+            Some(last) => *last += &format!(",{part}"),
+            None => list.push(part.into()),
+        }
+    }
+    list.iter().map(|name| named(name)).collect()
+}
+
+fn row(synchrony: String, course: Course, batch: Option<u32>) -> Row {
+    let Course { step, synchronising, rate, background, most } = course;
+    let throughput = rate * f64::from(batch.unwrap_or(1));
+    Row { synchrony, step, batch_synchronisation: synchronising, throughput, background, most }
+}
+
+fn table(told: &Synchronies<'_>, simulate: &Simulate) -> String {
+    let unit = if told.batch.is_some() { "samples/s" } else { "passes/s" };
+    let mut cells = vec![
+        ["synchrony", "step", "synchronising", unit, "in the background", "times the first"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    let first = told.synchronies.first().map_or(1.0, |row| row.throughput);
+    for row in &told.synchronies {
+        cells.push(vec![
+            row.synchrony.clone(),
+            ms(row.step),
+            ms(row.batch_synchronisation),
+            format!("{:.1}", row.throughput),
+            format!("{:.0}%", 100.0 * row.background),
+            format!("{:.2}", row.throughput / first),
+        ]);
+    }
+    let plural = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    format!(
+        "{}: {} entries; passes of {} ms\n{} and {}, links of {} and {:?}; predicted ms\n\n{}",
+        told.model,
+        grouped(told.params as u64),
+        ms(told.pass),
+        plural(told.workers as usize, "worker"),
+        plural(told.servers, "server"),
+        simulate.rate,
+        simulate.latency,
+        columns(&cells)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_with_their_options() {
+        let names = |text: &str| chosen(text).map(|all| all.iter().map(|one| one.name()).collect::<Vec<_>>());
+        assert_eq!(names("all").unwrap(), ["bsp", "asp", "ssp/3", "dssp/3-15", "r2sp", "osp/budget=bound"]);
+        assert_eq!(
+            names("bsp,osp/lgp=off,budget=0.5,ssp/1").unwrap(),
+            ["bsp", "osp/lgp=off,budget=0.5", "ssp/1"]
+        );
+        assert!(names("local/8").unwrap_err().contains("choose another one"));
+        assert!(names("bsp,bulk").unwrap_err().contains("--synchrony: "));
+    }
+}
