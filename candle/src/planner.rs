@@ -232,11 +232,12 @@ impl Planner {
         let planned = outlook.assume(&model, &grouping, &alone)?;
         let present = outlook.assume(&model, &self.grouping, &alone)?;
         let before = self.assumed.take();
+        let is_first = before.is_none();
         if planned.is_better(&present) {
-            self.assumed = Some(planned);
+            self.assumed =
+                Some(if is_first { planned } else { planned.corrected(&present, alone.iteration) });
             return Ok(Some(std::mem::replace(&mut self.grouping, grouping)));
         }
-        let is_first = before.is_none();
         self.assumed = Some(before.map_or(present, |before| before.on(alone)));
         Ok(is_first.then(|| self.grouping.clone()))
     }

@@ -115,6 +115,17 @@ impl Assumed {
         Self { times, ..self }
     }
 
+    /// Expects iterations so many times longer, or shorter, as with other groups were found instead of what is expected of those in the same
+    /// times: what the model misses of them it misses of these.
+    pub(super) fn corrected(mut self, other: &Self, found: f64) -> Self {
+        if found > 0.0 && other.expected.iteration > 0.0 {
+            let times = found / other.expected.iteration;
+            self.expected.iteration *= times;
+            self.planned.iteration *= times;
+        }
+        self
+    }
+
     /// Whether an iteration is shorter by so much that other groups are worth it.
     pub(super) fn is_better(&self, other: &Self) -> bool {
         self.expected.iteration <= (1.0 - GAIN) * other.expected.iteration

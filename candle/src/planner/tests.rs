@@ -214,6 +214,18 @@ fn what_new_groups_take_of_the_passes_is_found() {
     }
 }
 
+/// A plan that replaces another one expects as much more of a step as the steps with the other took.
+#[test]
+fn what_the_model_misses_counts_for_new_groups() {
+    let (before, model) = (stalled(), stalled().expected);
+    let found = 1.2 * model.iteration;
+    let Expected { iteration, hidden_share } = stalled().corrected(&before, found).expected;
+    assert!((iteration - found).abs() < 1e-12 && hidden_share == model.hidden_share);
+    assert!((stalled().corrected(&before, found).planned.iteration - found).abs() < 1e-12);
+    let unknown = stalled().corrected(&before, 0.0);
+    assert_eq!((unknown.expected, unknown.planned), (model, model));
+}
+
 /// Whatever groups are under way for, the model is made to say so, also where work of an exchange does not depend on the network; and that an
 /// iteration takes no less than was measured.
 #[test]
