@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_128;
 
 /// The name among the metadata.
 const KEY: &str = "checksum";
@@ -75,11 +75,11 @@ fn place(file: &[u8]) -> Option<Range<usize>> {
 }
 
 fn digits(file: &[u8], place: &Range<usize>) -> String {
-    let mut hash = Xxh3::new();
-    hash.update(&file[..place.start]);
-    hash.update(ZEROS);
-    hash.update(&file[place.end..]);
-    format!("{:032x}", hash.digest128())
+    let mut hash = XxHash3_128::new();
+    hash.write(&file[..place.start]);
+    hash.write(ZEROS);
+    hash.write(&file[place.end..]);
+    format!("{:032x}", hash.finish_128())
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
     fn it_is_the_hash_of_the_file_with_zeros_in_its_place() {
         let (plain, mut sealed) = (with_room(), with_room());
         seal(&mut sealed).unwrap();
-        let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&plain));
+        let hash = format!("{:032x}", XxHash3_128::oneshot(&plain));
         assert!(sealed.windows(32).any(|digits| digits == hash.as_bytes()));
         assert_eq!(sealed.iter().zip(&plain).filter(|(a, b)| a != b).count(), {
             hash.bytes().filter(|digit| *digit != b'0').count()

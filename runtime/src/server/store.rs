@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::shard::{Slice, Values};
 use crate::staged::{Staged, StagedError};
@@ -286,7 +286,7 @@ fn fill<'a>(
 }
 
 fn checksum(slot: &[u8]) -> u64 {
-    xxh3_64(&slot[HEAD..]) ^ xxh3_64(&slot[..16])
+    XxHash3_64::oneshot(&slot[HEAD..]) ^ XxHash3_64::oneshot(&slot[..16])
 }
 
 /// The descriptions of all files of a directory.

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::{Buf, BufMut, Bytes};
+use twox_hash::XxHash3_64;
 
 use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 
@@ -220,9 +221,9 @@ impl Verdict {
     }
 }
 
-/// XXH3's lowest 32 bits: it reads twice as fast as a CRC where there are no AVX-512 instructions.
+/// XXH3's lowest 32 bits: as fast as a CRC with the widest instructions, and faster where there are none of those.
 fn checksum(bytes: &[u8], seed: u64) -> u32 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed) as u32
+    XxHash3_64::oneshot_with_seed(seed, bytes) as u32
 }
 
 /// What precedes the payload of every message on an open link.
