@@ -4,9 +4,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use gleaner_runtime::Config;
 use gleaner_runtime::launcher::{self, Event, Job, LaunchError, Output};
 use gleaner_runtime::report::say;
+use gleaner_runtime::{Config, Roles};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
@@ -102,12 +102,26 @@ pub enum Role {
 /// # Errors
 /// Workers that cannot be started.
 pub fn assemble(workers: u32, name: &str, timeout: Option<Duration>) -> Result<Role, LaunchError> {
+    assemble_as(workers, Roles::default(), name, timeout)
+}
+
+/// The same with so many processes, of which some may be parameter servers.
+///
+/// # Errors
+/// Processes that cannot be started.
+pub fn assemble_as(
+    processes: u32,
+    roles: Roles,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<Role, LaunchError> {
     if Config::is_worker() {
         return Ok(Role::Worker);
     }
     let program = std::env::current_exe().map(Into::into).unwrap_or_else(|_| "gleaner".into());
-    let mut job = Job::local(workers, std::iter::once(program).chain(std::env::args_os().skip(1)));
+    let mut job = Job::local(processes, std::iter::once(program).chain(std::env::args_os().skip(1)));
     job.output = Output::RankZero;
+    job.roles = roles;
     if let Some(timeout) = timeout {
         job.env.push(("GLEANER_TIMEOUT".into(), format!("{}ms", timeout.as_millis())));
     }

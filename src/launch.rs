@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
-use gleaner_runtime::{OnFailure, Roles};
+
+use crate::roles::Servers;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,19 +42,8 @@ pub struct Launch {
     )]
     workers: Option<u32>,
 
-    /// How many parameter servers to start besides: as many more processes of the program, which have the ranks after those of the
-    /// workers. Of a hostfile's slots they take the last.
-    #[arg(long, value_name = "S", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
-    servers: u32,
-
-    /// Lets the servers live in the processes of the first workers instead of their own.
-    #[arg(long, requires = "servers")]
-    colocate: bool,
-
-    /// What becomes of the job when a worker fails: `stop` ends it, `continue` lets the others go on as far as parameter servers have
-    /// all that they need. Without rank 0 or a server the job ends.
-    #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop")]
-    on_failure: Failing,
+    #[command(flatten)]
+    servers: Servers,
 
     /// The hosts to start workers on: one a line, with `slots=K` for K workers and `address=A` where the workers
     /// reach the host by another address than its name.
@@ -92,13 +82,6 @@ pub struct Launch {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// What becomes of the job when a worker fails.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Failing {
-    Stop,
-    Continue,
 }
 
 /// Runs the subcommand.
@@ -140,16 +123,9 @@ fn print(text: String, was_interrupted: bool) {
 fn job(launch: Launch) -> Result<Job, LaunchError> {
     let mut job = match &launch.hostfile {
         Some(file) => Job::on(hostfile::read(file)?, launch.agent.split_whitespace(), launch.program),
-        None => {
-            let apart = if launch.colocate { 0 } else { launch.servers };
-            Job::local(launch.workers.unwrap_or(0) + apart, launch.program)
-        }
+        None => Job::local(launch.servers.processes(launch.workers.unwrap_or(0)), launch.program),
     };
-    let on_failure = match launch.on_failure {
-        Failing::Stop => OnFailure::Stop,
-        Failing::Continue => OnFailure::Continue,
-    };
-    job.roles = Roles { servers: launch.servers, colocated: launch.colocate, on_failure };
+    job.roles = launch.servers.roles();
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));

@@ -40,6 +40,7 @@ mod merge_plan;
 mod plan;
 mod reduce;
 mod report;
+mod roles;
 mod select;
 mod simulate;
 mod testbed;

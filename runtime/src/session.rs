@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Gives every rank the notes of all ranks, in the order of the ranks. For small control data: a note has
-    /// less than 1 MiB.
+    /// less than 1 MiB. A worker without which the others go on has an empty one.
     ///
     /// # Errors
     /// The job has failed.

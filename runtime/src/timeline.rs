@@ -104,7 +104,10 @@ impl Timeline {
         let own = session.recorder.stop(session.rank.0, &Clock { origin, begun, ended }, most);
         let own = own.as_bytes();
         let (within, length) = (begun.within.max(ended.within), own.len() as f64);
-        let rows = numbers(&session.gather(Purpose::Timeline, &bytes(&[within, length]))?, 2);
+        let notes = session.gather(Purpose::Timeline, &bytes(&[within, length]))?;
+        let mut rows = numbers(&notes, 2);
+        // Without these the others go on.
+        rows.iter_mut().zip(&notes).filter(|(_, note)| note.is_empty()).for_each(|(row, _)| row.fill(0.0));
         // Names of tracks come on top of the events.
         if let Some(rank) = rows.iter().position(|row| row[1] > (2 * LARGEST) as f64) {
             let reason = "its part of the timeline is too long".into();

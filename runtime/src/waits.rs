@@ -88,6 +88,11 @@ impl Waits {
         let known = 8 * self.own.len();
         let mut steps: Vec<Vec<f32>> = Vec::new();
         for (rank, note) in (0..).zip(session.gather(Purpose::Waits, &note)?) {
+            // Without this one the others go on.
+            if note.is_empty() {
+                steps.push(Vec::new());
+                continue;
+            }
             let Some((own, rest)) =
                 note.split_at_checked(known).filter(|(_, rest)| rest.len().is_multiple_of(4))
             else {

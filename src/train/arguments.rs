@@ -15,6 +15,7 @@ use super::settings::Settings;
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use crate::choice::Choice;
+use crate::roles::Servers;
 use gleaner_testbed::quantity;
 
 const EXAMPLES: &str = "\
@@ -26,7 +27,9 @@ Examples:
           the same with every entry, to compare
   gleaner train --data cifar10:/data/cifar10 --model resnet20 --steps 20000 --lr-drops 0.5,0.75 \\
                 --checkpoint run1 --checkpoint-every 500
-          a paper's workload; add --resume to go on after an interruption";
+          a paper's workload; add --resume to go on after an interruption
+  gleaner train --method ring --servers 1 --synchrony ssp/3
+          four workers and a parameter server, with no worker more than three steps ahead of another";
 
 /// Train a model with several workers that exchange sparse gradients.
 #[derive(Args, Clone, Debug)]
@@ -44,7 +47,7 @@ pub struct TrainArgs {
     /// Which dropped entries are collected: global, partial or local
     #[arg(long, default_value = "global", value_name = "WHICH")]
     pub residual: Collection,
-    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS
+    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS, and with --servers also asp, ssp/STEPS, dssp or r2sp
     #[arg(long, value_name = "SYNCHRONY", default_value = "bsp")]
     pub synchrony: String,
     /// Which layers are selected from and exchanged together while the backward pass goes on: optimal, layer-wise, single,
@@ -55,6 +58,8 @@ pub struct TrainArgs {
     /// compete for k of the whole gradient)
     #[arg(long, value_name = "WHAT", default_value = "group")]
     pub select_over: SelectOver,
+    #[command(flatten)]
+    pub servers: Servers,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,

@@ -50,6 +50,11 @@ impl Checkpoints {
         Ok(Checkpoints { directory: directory.into(), rank, identity })
     }
 
+    /// Where parameter servers keep their state, in a directory for checkpoints.
+    pub fn of_servers(directory: &Path) -> PathBuf {
+        directory.join("servers")
+    }
+
     fn file(&self, step: u64) -> PathBuf {
         self.directory.join(format!("rank-{}.step-{step}.safetensors", self.rank))
     }
@@ -94,10 +99,13 @@ impl Checkpoints {
 
     /// Refuses to begin a new run among the checkpoints of another: their steps would be taken for its own.
     pub fn expect_none(&self) -> Result<(), TrainError> {
-        match self.steps()?.last() {
+        let newest = self.steps()?.last().map(|step| self.file(*step));
+        let servers = Self::of_servers(&self.directory);
+        let has_state = fs::read_dir(&servers).is_ok_and(|mut entries| entries.next().is_some());
+        match newest.or_else(|| has_state.then_some(servers)) {
             None => Ok(()),
-            Some(&step) => Err(TrainError::Checkpoint {
-                path: self.file(step),
+            Some(path) => Err(TrainError::Checkpoint {
+                path,
                 expected: "a directory without checkpoints for a new run".into(),
                 found: "this one".into(),
                 advice: "add --resume to go on from it, or choose another --checkpoint directory",
@@ -194,7 +202,9 @@ impl Checkpoints {
         state.exchange.load(&residuals)?;
         // From here on all ranks find the same.
         let found = state.exchange.stand();
-        if (found.0, found.1.as_str()) != (step, saved.run.as_str()) {
+        // What servers have is newer.
+        let (expected, is_kept) = (saved.run.as_str(), state.exchange.kept().is_some());
+        if found.1 != expected || found.0 != step && !is_kept {
             return Err(TrainError::Checkpoint {
                 path: residuals,
                 expected: format!("step {step} of run {}", saved.run),
@@ -209,6 +219,7 @@ impl Checkpoints {
         for (parameter, values) in state.parameters.list.iter_mut().zip(&saved.parameters) {
             parameter.update(|into| into.copy_from_slice(values))?;
         }
+        state.exchange.hand_on(state.parameters)?;
         for (buffer, values) in state.parameters.buffers.iter().zip(&saved.buffers) {
             buffer.values.borrow_mut().copy_from_slice(values);
         }

@@ -35,8 +35,8 @@ pub fn evaluate(
     parameters.set_buffer_values(&own_buffers);
 
     let (mut loss, mut correct, mut rows) = (0.0, 0.0, 0.0);
-    for (rank, note) in session.all_gather(&sums?.concat())?.iter().enumerate() {
-        let sums = numbers(note, rank, "three sums of an evaluation", 3)?;
+    for (rank, note) in &notes_of_present(session, &sums?.concat())? {
+        let sums = numbers(note, *rank, "three sums of an evaluation", 3)?;
         loss += sums[0];
         correct += sums[1];
         rows += sums[2];
@@ -67,11 +67,18 @@ fn mean_over_workers(session: &Session, own: &[f32]) -> Result<Vec<f32>, TrainEr
     }
     let note: Vec<u8> = own.iter().flat_map(|&value| f64::from(value).to_le_bytes()).collect();
     let mut sums = vec![0.0; own.len()];
-    for (rank, note) in session.all_gather(&note)?.iter().enumerate() {
-        let values = numbers(note, rank, "running averages", own.len())?;
+    let notes = notes_of_present(session, &note)?;
+    for (rank, note) in &notes {
+        let values = numbers(note, *rank, "running averages", own.len())?;
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
-    Ok(sums.into_iter().map(|sum| (sum / session.world_size() as f64) as f32).collect())
+    Ok(sums.into_iter().map(|sum| (sum / notes.len() as f64) as f32).collect())
+}
+
+/// What all workers say, by rank. A worker without which the others go on says nothing.
+fn notes_of_present(session: &Session, own: &[u8]) -> Result<Vec<(usize, Vec<u8>)>, TrainError> {
+    let notes = session.all_gather(own)?.into_iter().enumerate();
+    Ok(notes.filter(|(_, note)| !note.is_empty()).collect())
 }
 
 /// The numbers in a note of exactly this length.

@@ -41,7 +41,8 @@ use summary::{Progress, Summary};
 /// Trains, as a worker or as the launcher of workers; gives the exit code.
 pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
     args.settings()?;
-    if let Role::Launched(code) = crew::assemble(args.workers, "train", args.timeout)? {
+    let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
+    if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
         return Ok(code);
     }
     let display = Display::new();

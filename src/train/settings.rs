@@ -88,10 +88,9 @@ impl Settings {
 
     /// Refuses what only goes with an exchange that overlaps with the backward pass, where there is another one.
     pub fn expect_replica(&self) -> Result<(), TrainError> {
-        let layers = "nothing beside another --synchrony than bsp, under which each layer travels by itself";
-        let none = "nothing beside another --synchrony than bsp, which keep no such gradients and times";
-        let alone =
-            "refuse beside another --synchrony than bsp, which have no step of all workers to take back";
+        let layers = "nothing beside --servers, or another --synchrony than bsp, under which each layer travels by itself";
+        let none = "nothing beside --servers, or another --synchrony than bsp, which keep no such gradients and times";
+        let alone = "refuse beside --servers, or another --synchrony than bsp, which have no step of all workers to take back";
         let velocity = "0, or nothing, beside --synchrony local, which sends differences that have the momentum of the steps in them";
         let correction = self.method.correction().momentum;
         let path = |path: &Option<PathBuf>| path.as_deref().map(|path| path.display().to_string());
@@ -102,7 +101,7 @@ impl Settings {
             ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
             (
                 "--select-over",
-                "group beside another --synchrony than bsp, under which each layer travels by itself",
+                "group beside --servers, or another --synchrony than bsp, under which each layer travels by itself",
                 (self.method.selects_over() == SelectOver::Gradient).then(|| "gradient".into()),
             ),
             (

@@ -36,13 +36,24 @@ pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option
         session.serve()?;
         return Ok(None);
     }
-    match train(&session, &settings, progress) {
-        Ok(summary) => Ok((session.rank() == 0).then_some(summary)),
+    let (rank, servers) = (session.rank(), session.servers());
+    let trained = expect_servers(args, servers).and_then(|()| train(&session, &settings, progress));
+    match trained {
+        Ok(summary) => Ok((rank == 0).then_some(summary)),
         Err(error) => {
             // All ranks are to know why; where the job had failed before, or another rank tells it, they do.
             match error.of_another() {
                 Some(failure) => drop(report::failed(&failure)),
                 None => drop(session.abort(&error)),
+            }
+            if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
+                && let kept = Checkpoints::of_servers(&directory)
+                && kept.is_dir()
+            {
+                say(format_args!(
+                    "gleaner: what the parameter servers have applied is in {}; go on from it with --resume",
+                    kept.display()
+                ));
             }
             Err(error)
         }
@@ -55,11 +66,9 @@ pub fn train(
     settings: &Settings,
     progress: impl FnMut(Progress),
 ) -> Result<Summary, TrainError> {
-    let mut run = Run::prepare(session, settings)?;
-    let checkpoints = all_can(session, run.open_checkpoints())?;
+    let (mut run, checkpoints) = Run::prepare(session, settings)?;
     if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.resume) {
-        run.first_step = checkpoints.newest_common_step(session)?;
-        checkpoints.load(session, run.first_step, &mut run.state())?;
+        run.resume(checkpoints)?;
     }
     let mut summary = run.all_steps(checkpoints.as_ref(), progress)?;
     if let Some(timeline) = run.timeline {
@@ -81,7 +90,6 @@ struct Run<'a> {
     /// Samples of each worker's passes, by rank.
     batches: Vec<usize>,
     pacer: Pacer,
-    identity: Identity,
     record: Option<Record>,
     timeline: Option<Timeline>,
     first_step: u64,
@@ -91,7 +99,10 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Loads the data, puts the model together, and makes sure that all workers have the same of both.
-    fn prepare(session: &'a Session, settings: &'a Settings) -> Result<Self, TrainError> {
+    fn prepare(
+        session: &'a Session,
+        settings: &'a Settings,
+    ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
         let dataset = settings.source.load(settings.seed)?;
         let (model, mut parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
@@ -115,6 +126,8 @@ impl<'a> Run<'a> {
         let shared =
             [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
+        // Before servers put their state in its place.
+        let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
         let example = || {
             let example = dataset.train.batch(&[0], 0)?;
             let logits = model.forward(&example.input, Mode::Evaluation)?;
@@ -134,7 +147,7 @@ impl<'a> Run<'a> {
         let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
         let loss_curve = Vec::new();
         let first_step = 0;
-        Ok(Run {
+        let run = Run {
             session,
             settings,
             dataset,
@@ -144,22 +157,27 @@ impl<'a> Run<'a> {
             exchange,
             batches,
             pacer,
-            identity,
             record,
             timeline,
             first_step,
             loss_curve,
             evaluations: Vec::new(),
-        })
+        };
+        Ok((run, checkpoints))
     }
 
-    fn open_checkpoints(&self) -> Result<Option<Checkpoints>, TrainError> {
-        let Some((directory, _)) = &self.settings.checkpoint else { return Ok(None) };
-        let checkpoints = Checkpoints::open(directory, self.session.rank(), self.identity.clone())?;
-        if !self.settings.resume {
-            checkpoints.expect_none()?;
-        }
-        Ok(Some(checkpoints))
+    /// Goes on from the newest step of which all workers have a checkpoint, or from what servers have.
+    fn resume(&mut self, checkpoints: &Checkpoints) -> Result<(), TrainError> {
+        let kept = self.exchange.kept();
+        self.first_step = match (checkpoints.newest_common_step(self.session), kept) {
+            (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
+            (found, kept) => {
+                let step = found?;
+                checkpoints.load(self.session, step, &mut self.state())?;
+                kept.unwrap_or(step)
+            }
+        };
+        Ok(())
     }
 
     fn state(&mut self) -> State<'_> {
@@ -364,6 +382,31 @@ impl<'a> Run<'a> {
             pass_times: self.exchange.pass_times(),
         })
     }
+}
+
+/// Refuses another number of servers than the job has.
+fn expect_servers(args: &TrainArgs, servers: usize) -> Result<(), TrainError> {
+    match args.servers.servers.filter(|&asked| asked as usize != servers) {
+        None => Ok(()),
+        Some(asked) => Err(TrainError::Setting {
+            option: "--servers",
+            expected: "nothing, or as many servers as whatever has started the workers has started",
+            found: asked.to_string(),
+        }),
+    }
+}
+
+fn open_checkpoints(
+    settings: &Settings,
+    rank: usize,
+    identity: &Identity,
+) -> Result<Option<Checkpoints>, TrainError> {
+    let Some((directory, _)) = &settings.checkpoint else { return Ok(None) };
+    let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
+    if !settings.resume {
+        checkpoints.expect_none()?;
+    }
+    Ok(Some(checkpoints))
 }
 
 /// Rank 0 sees now whether it can write a file at the end.

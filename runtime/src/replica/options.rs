@@ -71,8 +71,8 @@ impl Stepped {
 pub enum ReplicaError {
     /// A synchrony of servers, and none is there.
     #[error(
-        "the synchrony {0} needs parameter servers, and this job has none; start it with gleaner launch --servers 1, or choose \
-         bsp, osp or local, which go over an all-reduce"
+        "the synchrony {0} needs parameter servers, and this job has none; start it with --servers 1, as gleaner launch and gleaner train have it, \
+         or choose bsp, osp or local, which go over an all-reduce"
     )]
     NoServers(String),
     /// Parameters of another number.

@@ -28,6 +28,8 @@ pub(super) struct Desk {
     pub(super) is_gone: bool,
     pub(super) is_told: bool,
     pushes: BTreeMap<(u64, Stage), Push>,
+    /// The last step whose routine stage was announced.
+    last: Option<u64>,
     /// By part, the last update that it has all of.
     pub(super) since: Vec<Option<u32>>,
 }
@@ -62,7 +64,7 @@ pub(super) struct Came {
 
 impl Desk {
     pub(super) fn new(parts: usize, is_gone: bool) -> Self {
-        Self { is_gone, is_told: false, pushes: BTreeMap::new(), since: vec![None; parts] }
+        Self { is_gone, is_told: false, pushes: BTreeMap::new(), last: None, since: vec![None; parts] }
     }
 
     /// A push is announced.
@@ -70,6 +72,20 @@ impl Desk {
         let push = (head.step, head.stage);
         if self.pushes.contains_key(&push) || self.pushes.len() == OPEN {
             return Err(format!("it broke the rules: it pushes step {} and was not answered", head.step));
+        }
+        let is_past = match head.stage {
+            Stage::Routine => self.last.is_some_and(|last| head.step <= last),
+            Stage::Background => self.last != Some(head.step),
+        };
+        if is_past {
+            let last = self.last.map_or("no step".to_owned(), |last| format!("step {last}"));
+            return Err(format!(
+                "it pushes step {}, and has pushed {last} last: a worker takes its steps one by one; start all ranks from the same checkpoint",
+                head.step
+            ));
+        }
+        if head.stage == Stage::Routine {
+            self.last = Some(head.step);
         }
         let mut intakes = BTreeMap::new();
         for (index, part) in parts.iter().enumerate().filter(|(_, part)| head.units[part.unit]) {
@@ -165,6 +181,11 @@ impl Desk {
     /// Which units a push has, now that it is answered.
     pub(super) fn answered(&mut self, push: (u64, Stage)) -> Option<Vec<bool>> {
         self.pushes.remove(&push).map(|push| push.head.units)
+    }
+
+    /// Whether there is a push that is still to be applied.
+    pub(super) fn has_more(&self) -> bool {
+        self.pushes.values().any(|push| push.is_complete && !push.intakes.is_empty())
     }
 
     /// Lets go of what will not be answered: it has left.

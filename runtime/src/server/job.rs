@@ -256,7 +256,10 @@ impl Job {
         workers: u32,
         io: &mut Io,
     ) -> Option<Done> {
-        let mut update = Update { rate: 0.0, workers, pushes: Vec::new() };
+        let is_gone = |desk: &Desk| desk.is_gone && !desk.has_more();
+        let gone =
+            (0..).zip(&self.desks).filter(|(_, desk)| is_gone(desk)).map(|(worker, _)| worker).collect();
+        let mut update = Update { rate: 0.0, workers, pushes: Vec::new(), gone };
         let (mut taken, mut arrived, mut entries) = (Vec::new(), Vec::new(), 0);
         for &(worker, step) in pushes {
             let Some(came) = self.desks[worker as usize].take((step, stage)) else { continue };

@@ -68,6 +68,8 @@ pub(crate) struct Update {
     pub(crate) workers: u32,
     /// In the order in which they are added up.
     pub(crate) pushes: Vec<Push>,
+    /// Workers that have left. A job that goes on later does not go back for what they have missed.
+    pub(crate) gone: Vec<u32>,
 }
 
 /// What one worker has pushed.
@@ -106,7 +108,7 @@ impl Shard {
 
     /// Makes a step of the optimiser. What was applied before, of a job that was interrupted, counts once.
     pub(crate) fn apply(&mut self, update: Update) -> Result<(), StoreError> {
-        let Update { rate, workers, pushes } = update;
+        let Update { rate, workers, pushes, gone } = update;
         let (count, total) =
             (pushes.len() as f32, pushes.iter().map(|push| push.samples as f32).sum::<f32>());
         let is_even = pushes.iter().all(|push| push.samples == pushes[0].samples);
@@ -133,6 +135,11 @@ impl Shard {
                     None => bag,
                     Some(sum) => sum.add(bag, range.len()),
                 });
+            }
+            let present = (0..).zip(&*applied).filter(|(worker, _)| !gone.contains(worker));
+            if let Some(least) = present.map(|(_, next)| *next).min() {
+                gone.iter()
+                    .for_each(|&worker| applied[worker as usize] = applied[worker as usize].max(least));
             }
             if let Some(sum) = sum {
                 self.updates += u64::from(!std::mem::replace(&mut is_new, true));

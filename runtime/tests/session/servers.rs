@@ -46,7 +46,7 @@ pub fn give(replica: &mut Replica, gradient: &[f32]) {
     try_give(replica, gradient).unwrap();
 }
 
-fn try_give(replica: &mut Replica, gradient: &[f32]) -> Result<(), Error> {
+pub fn try_give(replica: &mut Replica, gradient: &[f32]) -> Result<(), Error> {
     let mut start = 0;
     for (unit, len) in LENS.into_iter().enumerate() {
         replica.ready(&format!("unit {unit}"), &gradient[start..start + len])?;
@@ -202,7 +202,17 @@ fn a_share_of_the_entries_gives_the_bits_of_one_process() {
 /// One worker is slower than the others, at random: under a bound nobody is ever further ahead.
 #[test]
 fn nobody_is_further_ahead_than_the_bound() {
-    for (synchrony, bound) in [("ssp/0", 0), ("ssp/2", 2), ("ssp/5", 5), ("bsp", 0)] {
+    for (synchrony, bound) in [
+        ("bsp", 0),
+        ("ssp/0", 0),
+        ("ssp/2", 2),
+        ("ssp/5", 5),
+        ("dssp/1-4", 4),
+        ("r2sp", 1),
+        ("osp/budget=0.5", 0),
+        ("osp/lgp=off,cap=1,budget=1", 1),
+        ("local/3", 2),
+    ] {
         let (workers, steps) = (4, 30);
         let entered: Vec<AtomicU64> = (0..workers).map(|_| AtomicU64::new(0)).collect();
         let farthest = AtomicU64::new(0);

@@ -71,6 +71,16 @@ pub trait Exchange {
 
     /// Goes on from that. All workers call it together.
     fn load(&mut self, path: &Path) -> Result<(), TrainError>;
+
+    /// The step that comes next by what servers have kept, where they do.
+    fn kept(&self) -> Option<u64> {
+        None
+    }
+
+    /// The parameters get the values of the next pass, where the exchange has them.
+    fn hand_on(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
+        Ok(())
+    }
 }
 
 /// This worker's part of the samples.

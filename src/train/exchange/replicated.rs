@@ -9,6 +9,7 @@ use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
 
 use super::units::{Units, units};
 use super::{Ended, Exchange, Passed, Share};
+use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::parameters::Parameters;
 use crate::train::settings::Settings;
@@ -19,6 +20,8 @@ pub struct Replicated {
     clip: Option<f32>,
     samples: u64,
     units: Units,
+    /// Whether servers keep their state.
+    is_kept: bool,
 }
 
 impl Replicated {
@@ -39,22 +42,18 @@ impl Replicated {
             samples,
             epoch,
         };
-        let replica = session.replica(&units.layout, &initial, options)?;
-        let mut replicated = Self { replica, clip: settings.clip, samples, units };
+        let kept = settings.checkpoint.as_ref().filter(|_| session.servers() > 0);
+        let replica = match kept {
+            Some((directory, _)) => {
+                let directory = Checkpoints::of_servers(directory);
+                session.durable_replica(&units.layout, &initial, options, &directory, settings.resume)?
+            }
+            None => session.replica(&units.layout, &initial, options)?,
+        };
+        let mut replicated = Self { replica, clip: settings.clip, samples, units, is_kept: kept.is_some() };
         // Servers that go on from a checkpoint have other values.
         replicated.hand_on(parameters)?;
         Ok(replicated)
-    }
-
-    /// The model gets the values of the next pass.
-    fn hand_on(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
-        let mut rest = self.replica.parameters();
-        for parameter in &mut parameters.list {
-            let (values, others) = rest.split_at(parameter.values().len());
-            parameter.update(|into| into.copy_from_slice(values))?;
-            rest = others;
-        }
-        Ok(())
     }
 }
 
@@ -143,5 +142,19 @@ impl Exchange for Replicated {
 
     fn load(&mut self, path: &Path) -> Result<(), TrainError> {
         Ok(self.replica.load(path)?)
+    }
+
+    fn kept(&self) -> Option<u64> {
+        self.is_kept.then(|| self.replica.step_number())
+    }
+
+    fn hand_on(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
+        let mut rest = self.replica.parameters();
+        for parameter in &mut parameters.list {
+            let (values, others) = rest.split_at(parameter.values().len());
+            parameter.update(|into| into.copy_from_slice(values))?;
+            rest = others;
+        }
+        Ok(())
     }
 }

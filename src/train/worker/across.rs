@@ -48,15 +48,18 @@ pub fn all_workers(
     ];
     let mut note: Vec<u8> = head.into_iter().flat_map(f64::to_le_bytes).collect();
     note.extend(clock.note());
+    // A worker without which the others go on says nothing.
     let notes = session.all_gather(&note)?;
-    let wrong = |rank: usize| TrainError::Note {
-        rank,
+    let (ranks, notes): (Vec<usize>, Vec<Vec<u8>>) =
+        notes.into_iter().enumerate().filter(|(_, note)| !note.is_empty()).unzip();
+    let wrong = |of: usize| TrainError::Note {
+        rank: ranks[of],
         expected: "bytes, shares of time and the times of steps",
-        found: notes[rank].len(),
+        found: notes[of].len(),
     };
     let (mut heads, mut steps) = (Vec::new(), Vec::new());
-    for (rank, found) in notes.iter().enumerate() {
-        let (head, times) = found.split_at_checked(8 * HEAD).ok_or_else(|| wrong(rank))?;
+    for (of, found) in notes.iter().enumerate() {
+        let (head, times) = found.split_at_checked(8 * HEAD).ok_or_else(|| wrong(of))?;
         heads
             .push(head.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word)).collect::<Vec<f64>>());
         steps.push(times);

@@ -1,0 +1,43 @@
+//! Options for parameter servers, of the commands that start workers.
+
+use gleaner_runtime::{OnFailure, Roles};
+
+/// How many servers a job has beside its workers, and what becomes of it when a worker fails.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Servers {
+    /// How many parameter servers to start besides the workers, as processes of their own, which have the last ranks [default: 0]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub servers: Option<u32>,
+
+    /// Let the servers live in the processes of the first workers instead of their own
+    #[arg(long, requires = "servers")]
+    pub colocate: bool,
+
+    /// What becomes of the job when a worker fails: `stop` ends it, `continue` lets the others go on as far as parameter servers have
+    /// all that they need. Without rank 0 or a server the job ends
+    #[arg(long, value_name = "WHAT", env = "GLEANER_ON_FAILURE", default_value = "stop")]
+    pub on_failure: Failing,
+}
+
+/// What becomes of the job when a worker fails.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Failing {
+    Stop,
+    Continue,
+}
+
+impl Servers {
+    /// The same for a session.
+    pub fn roles(&self) -> Roles {
+        let on_failure = match self.on_failure {
+            Failing::Stop => OnFailure::Stop,
+            Failing::Continue => OnFailure::Continue,
+        };
+        Roles { servers: self.servers.unwrap_or(0), colocated: self.colocate, on_failure }
+    }
+
+    /// How many processes there are for so many workers.
+    pub fn processes(&self, workers: u32) -> u32 {
+        workers + if self.colocate { 0 } else { self.servers.unwrap_or(0) }
+    }
+}
