@@ -74,8 +74,8 @@ struct Gathering {
     accumulating: Duration,
     /// When its exchange began.
     began: Option<Instant>,
-    /// Whether its step has begun, or was given up.
-    is_under_way: bool,
+    /// Whether a gradient of this step was not finite, and all are to leave it out.
+    is_refused: bool,
 }
 
 impl Gradients {

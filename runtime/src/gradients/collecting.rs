@@ -73,22 +73,23 @@ impl Gradients {
         let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
         if let Err(reason) = accumulated {
-            if self.method.nonfinite() == OnNonFinite::Skip {
-                // A group that waits for the others to leave it out does not begin.
-                if !std::mem::replace(&mut self.gathering[number].is_under_way, true) {
-                    self.exchange.leave_out(number);
-                }
-                self.refused.get_or_insert(reason);
-                self.count(position, clock.elapsed());
-                return Ok(());
+            if self.method.nonfinite() != OnNonFinite::Skip {
+                let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
+                return Err(self.fail(failure));
             }
-            let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
-            return Err(self.fail(failure));
+            self.refused.get_or_insert(reason);
+            self.gathering[number].is_refused = true;
         }
         // The clock stops first: the exchange may take the processor at once.
         self.count(position, clock.elapsed());
         let gathering = &mut self.gathering[number];
-        if gathering.missing == 0 && !std::mem::replace(&mut gathering.is_under_way, true) {
+        if gathering.missing > 0 {
+            return Ok(());
+        }
+        if gathering.is_refused {
+            // Not before the whole gradient was given: the step may be undone at once, and what comes after that is the next one's.
+            self.exchange.leave_out(number);
+        } else {
             gathering.began = Some(Instant::now());
             let begun = self.exchange.begin(number, self.keeps || self.counts_entries())?;
             self.times.blocked += begun.blocked;

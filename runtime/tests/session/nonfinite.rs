@@ -136,6 +136,33 @@ fn a_skipped_step_leaves_no_trace() {
     }
 }
 
+/// A step ends on all ranks while the rank that had it left out is still busy with the rest of the group's gradient, if it ends too early.
+#[test]
+fn a_step_is_left_out_once_its_whole_gradient_was_given() {
+    let layout = Layout::new().group().parameter("a", 4).group().parameter("b", 4).parameter("c", 4);
+    let skipping = Method::spardl().k(4).on_nonfinite(OnNonFinite::Skip);
+    for over in NETWORKS {
+        let seen = job::run(over, 2, |session| {
+            let mut gradients = session.gradients(&layout, skipping.clone()).unwrap();
+            let mut step = |bad: f32| {
+                let value = if session.rank() == 1 { bad } else { 1.0 };
+                gradients.ready("a", &[1.0; 4]).unwrap();
+                gradients.ready("b", &[value; 4]).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                gradients.ready("c", &[1.0; 4]).unwrap();
+                let update = gradients.wait().unwrap();
+                (update.skipped().map(|skipped| skipped.rank), bits(&update.values("c").unwrap()))
+            };
+            let skipped = step(f32::NAN);
+            (skipped, (0..4).map(|_| step(1.0)).collect::<Vec<_>>())
+        });
+        for (skipped, delivered) in &seen {
+            assert_eq!(*skipped, (Some(1), bits(&[0.0; 4])));
+            assert!(delivered.iter().all(|(skipped, _)| skipped.is_none()) && *delivered == seen[0].1);
+        }
+    }
+}
+
 #[test]
 fn what_a_skipping_job_resumes_is_the_same_bit_by_bit() {
     let folder = tempfile::tempdir().unwrap();
