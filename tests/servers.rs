@@ -71,7 +71,7 @@ fn every_synchrony_learns_over_servers() {
     }
 }
 
-/// The sums of two workers have one order, so a barrier has the bits of an all-reduce, whoever starts the servers and wherever they are.
+/// The sums of two workers have one order, so a barrier has the bits of an all-reduce, under either launcher, with servers apart or co-located.
 #[test]
 fn a_barrier_over_servers_has_the_bits_of_an_all_reduce() {
     let options = ["--workers", "2", "--steps", "40", "--method", "ring"];
@@ -116,7 +116,7 @@ impl Running {
         }
     }
 
-    /// Kills the process of a rank, and gives what became of the run.
+    /// Kills the process of a rank, and gives the output of the run.
     fn kill(self, rank: u32) -> Output {
         let marks = [format!("{MARK}={}", self.mark), format!("GLEANER_RANK={rank}")];
         let is_it = |process: &Path| {
@@ -248,7 +248,7 @@ fn a_killed_worker_ends_the_job_unless_the_others_go_on() {
         assert!(text.contains("the others go on without it"), "{text}");
         let ended = summary(&output);
         assert!(number(&ended, "held_out_loss") < 0.8 * number(&ended, "held_out_loss_first"), "{ended}");
-        // Whoever goes on later does not go back to where the worker died.
+        // A resumed run does not go back to the step in which the worker died.
         let more = train(&[&options[..], &checkpoint, &chosen, &["--resume"]].concat());
         assert_eq!(number(&summary(&more), "first_step"), 800.0);
     }

@@ -178,20 +178,14 @@ impl Auto {
 
 #[cfg(test)]
 mod tests {
-    use gleaner_algorithms::forecast::{Network, Speed};
+    use gleaner_algorithms::forecast::Network;
 
     use super::*;
 
     #[test]
     fn what_several_groups_come_to_is_said_once() {
         let network = Network { latency: Duration::from_micros(100), bytes_per_second: 1e8 };
-        let probed = Probed {
-            network,
-            slowest: network.bytes_per_second,
-            speed: Speed::of([1.0; 5]),
-            handling: 0.0,
-            took: Duration::ZERO,
-        };
+        let probed = Probed::alike(network);
         let model = Model::new(probed.network, probed.speed, &Method::auto(), 10_000).unwrap();
         let ranking = model.rank(&Method::auto(), 6, 10_000).unwrap();
         let groups = |firsts: &[usize]| Auto {

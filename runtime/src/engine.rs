@@ -76,7 +76,7 @@ impl Engine {
         failure: Arc<OnceLock<Failure>>,
         timeout: Duration,
     ) -> Self {
-        let notes = Notes::new(io.rank.0, io.cast, io.coordinator.0);
+        let notes = Notes::new(io.rank.0, io.role_map, io.coordinator.0);
         Self {
             io,
             commands,
@@ -171,8 +171,8 @@ impl Engine {
 
     /// Those with whom it is linked from the beginning.
     fn meets(&self) -> Vec<Peer> {
-        let (cast, rank) = (self.io.cast, self.io.rank.0);
-        (0..cast.ranks).filter(|&peer| cast.meet(rank, peer)).map(Peer).collect()
+        let (role_map, rank) = (self.io.role_map, self.io.rank.0);
+        (0..role_map.ranks).filter(|&peer| role_map.meet(rank, peer)).map(Peer).collect()
     }
 
     /// Whether it is, or was until they left.
@@ -222,14 +222,14 @@ impl Engine {
     }
 
     /// Goes on without a rank that has failed.
-    fn spare(&mut self, failure: &Failure) {
+    fn go_on_without(&mut self, failure: &Failure) {
         let Self { io, actors, notes, volleys, .. } = self;
         let peer = Peer(failure.rank);
         if io.rank == io.coordinator {
             report::say(format_args!("gleaner: {failure}; the others go on without it"));
         }
         actors.values_mut().for_each(|actor| actor.left(peer, io));
-        notes.spared(peer, io);
+        notes.dropped(peer, io);
         volleys.left(peer, io);
     }
 
@@ -325,7 +325,7 @@ impl Engine {
                     let _ = answer.send(failure.clone());
                 }
             }
-            Action::Spare(failure) => self.spare(&failure),
+            Action::Drop(failure) => self.go_on_without(&failure),
             Action::Leave => {
                 self.has_left = true;
                 if let Some((left, _)) = self.leaving.take() {

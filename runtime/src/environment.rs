@@ -12,7 +12,7 @@ use std::time::Duration;
 use gleaner_transport::{Peer, Secret, SecretError, tcp};
 
 use crate::inherited;
-use crate::roles::{Cast, OnFailure, Roles};
+use crate::roles::{OnFailure, RoleMap, Roles};
 
 /// How long a peer may be silent, unless `GLEANER_TIMEOUT` says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -218,9 +218,9 @@ impl Config {
         Self { rank: 0, world_size: 1, roles, rendezvous, secret, job, is_plain: false, timeout, listener }
     }
 
-    fn cast_of(&self, world_size: u32) -> Result<Cast, ConfigError> {
+    fn cast_of(&self, world_size: u32) -> Result<RoleMap, ConfigError> {
         let Roles { servers, colocated, .. } = self.roles;
-        Cast::new(world_size, self.roles).ok_or(ConfigError::Servers { servers, world_size, colocated })
+        RoleMap::new(world_size, self.roles).ok_or(ConfigError::Servers { servers, world_size, colocated })
     }
 
     /// Whether something that starts workers has started this process as one.

@@ -14,7 +14,7 @@ use crate::inbox::Inbox;
 use crate::link::{Link, cost};
 use crate::mailbox::{Bell, Mailbox};
 use crate::positions::Positions;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 use crate::seat::Seat;
 use crate::steps::Steps;
 use crate::tag::{StepId, Topic};
@@ -24,7 +24,7 @@ use crate::worker::{Event, Worker};
 /// See the module.
 pub(crate) struct Io {
     pub(crate) rank: Rank,
-    pub(crate) cast: Cast,
+    pub(crate) role_map: RoleMap,
     /// The rank that gathers, decides and judges.
     pub(crate) coordinator: Rank,
     pub(crate) epoch: u16,
@@ -59,17 +59,17 @@ impl Io {
         (mailbox, bell): (Mailbox, Arc<Bell>),
         compute: Compute,
         recorder: Arc<Recorder>,
-        cast: Cast,
+        role_map: RoleMap,
     ) -> Self {
         Self {
             rank,
-            cast,
+            role_map,
             coordinator,
             epoch,
             gradients: 0,
             now: Instant::now(),
             worker,
-            steps: Steps::new(rank.0, cast.workers, coordinator.0),
+            steps: Steps::new(rank.0, role_map.workers, coordinator.0),
             inbox: Inbox::default(),
             positions: Positions::default(),
             mailbox,

@@ -16,7 +16,7 @@ use crate::algorithm::left;
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::Broken;
-use crate::roles::{Cast, OnFailure};
+use crate::roles::{OnFailure, RoleMap};
 use crate::tag::Topic;
 
 /// Children that a rank has at most.
@@ -105,10 +105,10 @@ pub(crate) struct Head {
 /// The actor of these calls.
 pub(crate) struct Notes {
     rank: u32,
-    cast: Cast,
+    role_map: RoleMap,
     coordinator: u32,
     /// Those that do not take part any more.
-    spared: BTreeSet<u32>,
+    dropped: BTreeSet<u32>,
     /// Calls that are over.
     over: u32,
     /// Calls of this rank, the present one first.
@@ -141,12 +141,12 @@ impl Text {
 }
 
 impl Notes {
-    pub(crate) fn new(rank: u32, cast: Cast, coordinator: u32) -> Self {
+    pub(crate) fn new(rank: u32, role_map: RoleMap, coordinator: u32) -> Self {
         Self {
             rank,
-            cast,
+            role_map,
             coordinator,
-            spared: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             over: 0,
             calls: VecDeque::new(),
             texts: BTreeMap::new(),
@@ -157,11 +157,11 @@ impl Notes {
 
     /// This rank's place in the tree, counted from the coordinator.
     fn place(&self) -> u32 {
-        (self.rank + self.cast.workers - self.coordinator) % self.cast.workers
+        (self.rank + self.role_map.workers - self.coordinator) % self.role_map.workers
     }
 
     fn at(&self, place: u32) -> Peer {
-        Peer((place + self.coordinator) % self.cast.workers)
+        Peer((place + self.coordinator) % self.role_map.workers)
     }
 
     fn parent(&self) -> Option<Peer> {
@@ -170,7 +170,7 @@ impl Notes {
 
     /// How many children a rank may have: where the others go on without one that fails, nobody stands between two others.
     fn width(&self) -> u32 {
-        match self.cast.roles.on_failure {
+        match self.role_map.roles.on_failure {
             OnFailure::Stop => CHILDREN,
             OnFailure::Continue => u32::MAX,
         }
@@ -179,13 +179,13 @@ impl Notes {
     fn children(&self) -> impl Iterator<Item = Peer> + use<'_> {
         let width = u64::from(self.width());
         let first = u64::from(self.place()) * width + 1;
-        let places = first..(first + width).min(u64::from(self.cast.workers));
-        places.map(|place| self.at(place as u32)).filter(|peer| !self.spared.contains(&peer.0))
+        let places = first..(first + width).min(u64::from(self.role_map.workers));
+        places.map(|place| self.at(place as u32)).filter(|peer| !self.dropped.contains(&peer.0))
     }
 
     /// The longest text of a rank and all below it, which no other sends.
     fn most(&self, peer: Peer) -> usize {
-        let workers = self.cast.workers;
+        let workers = self.role_map.workers;
         let place = (peer.0 + workers - self.coordinator) % workers;
         1 + HEADS * (5 + DIGEST) + below(place, workers, self.width()) * (LONGEST + 8)
     }
@@ -203,7 +203,7 @@ impl Notes {
 
     /// A neighbour in the tree sent a piece.
     pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
-        if call != self.over || self.rank >= self.cast.workers {
+        if call != self.over || self.rank >= self.role_map.workers {
             return Err("it took part in a call that is not the present one");
         }
         if Some(from) == self.parent() {
@@ -241,8 +241,8 @@ impl Notes {
     }
 
     /// The others go on without a rank.
-    pub(crate) fn spared(&mut self, peer: Peer, io: &mut Io) {
-        self.spared.insert(peer.0);
+    pub(crate) fn dropped(&mut self, peer: Peer, io: &mut Io) {
+        self.dropped.insert(peer.0);
         self.texts.retain(|from, text| *from != peer || text.is_whole);
         self.go_on(io);
     }
@@ -292,7 +292,8 @@ impl Notes {
                 notes.extend_from_slice(rest);
             }
             // Every rank has a note.
-            let silent = self.spared.iter().filter(|rank| is_note && !self.texts.contains_key(&Peer(**rank)));
+            let silent =
+                self.dropped.iter().filter(|rank| is_note && !self.texts.contains_key(&Peer(**rank)));
             if self.parent().is_none() {
                 silent.for_each(|rank| write_note(&mut notes, *rank, &[]));
             }

@@ -42,6 +42,15 @@ pub struct Probed {
     pub took: Duration,
 }
 
+#[cfg(test)]
+impl Probed {
+    /// Of workers that are all alike, on such a network, and take a nanosecond for each entry.
+    pub(crate) fn alike(network: Network) -> Self {
+        let (slowest, speed) = (network.bytes_per_second, Speed::of([1.0; 5]));
+        Self { network, slowest, speed, handling: 0.0, took: Duration::ZERO }
+    }
+}
+
 /// How long all bursts together may take.
 const BUDGET: Duration = Duration::from_millis(1200);
 

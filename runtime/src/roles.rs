@@ -26,7 +26,7 @@ pub struct Roles {
 
 /// Roles among so many ranks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cast {
+pub(crate) struct RoleMap {
     /// The number of workers, P. They have the first ranks.
     pub(crate) workers: u32,
     /// The number of workers, and of servers that have ranks of their own.
@@ -34,7 +34,7 @@ pub(crate) struct Cast {
     pub(crate) roles: Roles,
 }
 
-impl Cast {
+impl RoleMap {
     /// None where no worker is left, or where there are not as many ranks as servers.
     pub(crate) fn new(ranks: u32, roles: Roles) -> Option<Self> {
         let workers = if roles.colocated { ranks } else { ranks.checked_sub(roles.servers)? };
@@ -69,9 +69,9 @@ impl Cast {
     }
 
     /// Whether the others go on without a rank that has failed.
-    pub(crate) fn spares(&self, rank: u32) -> bool {
-        let is_spare = rank > 0 && rank < self.workers && self.hosted(rank).is_none();
-        is_spare && self.roles.on_failure == OnFailure::Continue
+    pub(crate) fn drops(&self, rank: u32) -> bool {
+        let is_dispensable = rank > 0 && rank < self.workers && self.hosted(rank).is_none();
+        is_dispensable && self.roles.on_failure == OnFailure::Continue
     }
 }
 
@@ -82,30 +82,32 @@ mod tests {
     #[test]
     fn servers_have_the_last_ranks_or_those_of_the_first_workers() {
         let roles = Roles { servers: 2, ..Roles::default() };
-        let apart = Cast::new(5, roles).unwrap();
+        let apart = RoleMap::new(5, roles).unwrap();
         assert_eq!((apart.workers, apart.ranks), (3, 5));
         assert_eq!(
             (0..5).map(|rank| apart.server(rank)).collect::<Vec<_>>(),
             [None, None, None, Some(0), Some(1)]
         );
         assert_eq!([0, 1].map(|server| apart.host(server)), [Peer(3), Peer(4)]);
-        let together = Cast::new(5, Roles { colocated: true, ..roles }).unwrap();
+        let together = RoleMap::new(5, Roles { colocated: true, ..roles }).unwrap();
         assert_eq!((together.workers, together.ranks), (5, 5));
         assert_eq!(
             (0..5).map(|rank| together.hosted(rank)).collect::<Vec<_>>(),
             [Some(0), Some(1), None, None, None]
         );
         assert!((0..5).all(|rank| together.server(rank).is_none()));
-        assert!(Cast::new(2, roles).is_none() && Cast::new(1, Roles { colocated: true, ..roles }).is_none());
+        assert!(
+            RoleMap::new(2, roles).is_none() && RoleMap::new(1, Roles { colocated: true, ..roles }).is_none()
+        );
     }
 
     #[test]
-    fn only_a_worker_that_nobody_needs_is_spared() {
+    fn only_a_worker_that_nobody_needs_is_dropped() {
         let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
-        let spared =
-            |roles| (0..4).filter(|&rank| Cast::new(4, roles).unwrap().spares(rank)).collect::<Vec<_>>();
-        assert_eq!(spared(roles), [1, 2]);
-        assert_eq!(spared(Roles { colocated: true, servers: 2, ..roles }), [2, 3]);
-        assert!(spared(Roles { on_failure: OnFailure::Stop, ..roles }).is_empty());
+        let dropped =
+            |roles| (0..4).filter(|&rank| RoleMap::new(4, roles).unwrap().drops(rank)).collect::<Vec<_>>();
+        assert_eq!(dropped(roles), [1, 2]);
+        assert_eq!(dropped(Roles { colocated: true, servers: 2, ..roles }), [2, 3]);
+        assert!(dropped(Roles { on_failure: OnFailure::Stop, ..roles }).is_empty());
     }
 }

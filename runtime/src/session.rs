@@ -24,7 +24,7 @@ use crate::mailbox::{Command, Mailbox};
 use crate::notes::Purpose;
 use crate::probe::{self, Probed};
 use crate::reducer::Reducer;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 use crate::server;
 use crate::tag::SERVED;
 use crate::timeline::{Recorder, Timeline};
@@ -59,7 +59,7 @@ pub struct Session {
 pub(crate) struct Job {
     pub(crate) rank: Rank,
     pub(crate) workers: u32,
-    pub(crate) cast: Cast,
+    pub(crate) role_map: RoleMap,
     pub(crate) coordinator: Rank,
     /// How often the set of workers has changed: part of the tags of all that belongs to steps and calls.
     pub(crate) epoch: u16,
@@ -95,17 +95,17 @@ impl Session {
 
     /// Whether this rank is a parameter server and no worker: its program calls [`serve`](Self::serve), and nothing else.
     pub fn is_server(&self) -> bool {
-        self.inner.cast.server(self.inner.rank.0).is_some()
+        self.inner.role_map.server(self.inner.rank.0).is_some()
     }
 
     /// The number of parameter servers, S.
     pub fn servers(&self) -> usize {
-        self.inner.cast.roles.servers as usize
+        self.inner.role_map.roles.servers as usize
     }
 
     /// Whether the servers live in the processes of the first workers.
     pub fn is_colocated(&self) -> bool {
-        self.inner.cast.roles.colocated
+        self.inner.role_map.roles.colocated
     }
 
     /// Serves until all workers have left. On a worker it returns at once.

@@ -56,7 +56,7 @@ pub(crate) enum Topic {
     /// The job has failed; the payload says who, when and why.
     Abort,
     /// The job goes on without a worker that has failed; the payload says who, when and why.
-    Spared,
+    Dropped,
     /// The sender leaves.
     Bye,
     /// Small control data, numbered in the order of the calls.
@@ -80,7 +80,7 @@ impl Topic {
             Topic::Probe { epoch, round } => (1, (epoch as u8, u64::from(round))),
             Topic::Alive => (8, (0, 0)),
             Topic::Abort => (9, (0, 0)),
-            Topic::Spared => (9, (0, 1)),
+            Topic::Dropped => (9, (0, 1)),
             Topic::Bye => (10, (0, 0)),
             Topic::Note { epoch, call } => (11, (epoch as u8, u64::from(call))),
             Topic::Cancel(id) => (12, step(id)),
@@ -101,7 +101,7 @@ impl Topic {
             1 => Topic::Probe { epoch: wide, round: number },
             8 => Topic::Alive,
             9 if number == 0 => Topic::Abort,
-            9 => Topic::Spared,
+            9 => Topic::Dropped,
             10 => Topic::Bye,
             11 => Topic::Note { epoch: wide, call: number },
             12 if id.gradient < GRADIENTS => Topic::Cancel(id),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn tags_read_back_and_differ_wherever_a_field_does() {
-        let alone = [Topic::Alive, Topic::Abort, Topic::Spared, Topic::Bye, Topic::Silence, Topic::AllCame];
+        let alone = [Topic::Alive, Topic::Abort, Topic::Dropped, Topic::Bye, Topic::Silence, Topic::AllCame];
         let mut topics = alone.to_vec();
         topics.extend([0, 1, PROBE].map(|gradient| Topic::Credit { gradient }));
         for epoch in [0, 1, 0xff] {

@@ -3,8 +3,8 @@
 //! A pure state machine: events and the time go in, [`Action`]s come out. Whatever breaks, it makes one failure out of it:
 //! the first failure that a worker knows is the only one. It tells all its peers, and when the news is written, its own steps.
 
+mod dropping;
 mod silences;
-mod sparing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gleaner_transport::Peer;
 
 use crate::failure::Failure;
-use crate::roles::{Cast, OnFailure};
+use crate::roles::{OnFailure, RoleMap};
 use crate::silence::{Hearing, Silence};
 use crate::tag::Topic;
 
@@ -40,7 +40,7 @@ pub(crate) enum Event {
     /// The job cannot go on. The first failure counts.
     Failed(Failure),
     /// Another rank goes on without this one, for this reason.
-    Spared(Failure),
+    Dropped(Failure),
     /// This worker leaves.
     Leave,
 }
@@ -61,7 +61,7 @@ pub(crate) enum Action {
     /// Say why the job cannot go on.
     Report(Failure),
     /// This rank goes on without the one that failed.
-    Spare(Failure),
+    Drop(Failure),
     /// All peers know: let this worker's own steps and calls fail.
     Fail(Failure),
     /// This worker has left.
@@ -72,7 +72,7 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Worker {
     rank: u32,
-    cast: Cast,
+    role_map: RoleMap,
     coordinator: u32,
     /// After this long without a sign of life a peer counts as dead; all other limits derive from it.
     timeout: Duration,
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     failing: Option<Failing>,
     failed: Option<Failure>,
     /// Those who failed and without whom it goes on.
-    spared: BTreeMap<Peer, Failure>,
+    dropped: BTreeMap<Peer, Failure>,
     /// Until when to wait for peers that not all has reached.
     leaving: Option<Instant>,
     has_left: bool,
@@ -129,10 +129,10 @@ struct Tie {
 }
 
 impl Worker {
-    pub(crate) fn new(rank: u32, cast: Cast, coordinator: u32, timeout: Duration) -> Self {
+    pub(crate) fn new(rank: u32, role_map: RoleMap, coordinator: u32, timeout: Duration) -> Self {
         Self {
             rank,
-            cast,
+            role_map,
             coordinator,
             timeout,
             step: None,
@@ -144,7 +144,7 @@ impl Worker {
             deaf_since: None,
             failing: None,
             failed: None,
-            spared: BTreeMap::new(),
+            dropped: BTreeMap::new(),
             leaving: None,
             has_left: false,
             actions: Vec::new(),
@@ -210,7 +210,7 @@ impl Worker {
                 let was = self.ties.insert(peer, Tie { heard: Some(now), is_up: true, ..Tie::default() });
                 self.hear(peer, now);
                 // All that were known before have been told.
-                if was.is_none() || self.is_spared(peer) {
+                if was.is_none() || self.is_dropped(peer) {
                     self.greet(peer);
                 }
             }
@@ -247,13 +247,13 @@ impl Worker {
             Event::Told(silence) => self.told(silence, now),
             Event::Failed(failure) => {
                 // Somebody needs what a rank had that is not there any more.
-                let is_needed = self.is_spared(Peer(failure.rank));
+                let is_needed = self.is_dropped(Peer(failure.rank));
                 if is_needed {
-                    self.cast.roles.on_failure = OnFailure::Stop;
+                    self.role_map.roles.on_failure = OnFailure::Stop;
                 }
                 self.fail(failure, now);
             }
-            Event::Spared(failure) => self.fail(failure, now),
+            Event::Dropped(failure) => self.fail(failure, now),
             Event::Leave => {
                 self.leaving = Some(now + self.timeout);
                 let parts = self.peers().into_iter().map(Action::Part);
@@ -324,7 +324,7 @@ impl Worker {
 
     /// Tells a peer that was not known before how this worker ends, if it does.
     fn greet(&mut self, peer: Peer) {
-        if self.is_spared(peer) {
+        if self.is_dropped(peer) {
             return self.turn_away(peer);
         }
         let failing = self.failing.as_ref().map(|failing| &failing.failure);
@@ -342,7 +342,7 @@ impl Worker {
     /// else must not be blamed for it, so the news gets a moment to arrive.
     fn suspect(&mut self, peer: Peer, reason: String, now: Instant) {
         // Of a silent link the verdict is on its way, and who was only to be told of it may have left.
-        let is_known = self.is_spared(peer) || self.silence.is_some();
+        let is_known = self.is_dropped(peer) || self.silence.is_some();
         if !self.is_ending() && self.suspected.is_none() && !is_known {
             let failure = Failure { rank: peer.0, step: self.step, reason };
             self.suspected = Some((failure, now + self.hearing()));
@@ -352,11 +352,11 @@ impl Worker {
     /// Tells all peers, and when they know, this worker's own steps: a trainer that hears of the failure may end the
     /// process, and nobody shall then take this worker for the culprit. Each peer that hears of it says so to all its own.
     fn fail(&mut self, mut failure: Failure, now: Instant) {
-        if self.has_failed() || self.spares(&failure) {
+        if self.has_failed() || self.drops(&failure) {
             return;
         }
         failure.step = failure.step.or(self.step);
-        let server = self.cast.server(failure.rank);
+        let server = self.role_map.server(failure.rank);
         let failure = failure.of_server(server);
         self.actions.push(Action::GiveUp);
         for peer in self.present() {

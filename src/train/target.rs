@@ -1,11 +1,11 @@
-//! Time to accuracy: when a run came to what was aimed at.
+//! Time to accuracy: when a run reached its target.
 
 use clap::Args;
 use serde::Serialize;
 
 use super::summary::Evaluated;
 
-/// What is aimed at.
+/// The accuracy or loss to reach.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Target {
     /// Tell after how many steps and seconds held-out data are classified with this accuracy, such as 0.9
@@ -16,12 +16,12 @@ pub struct Target {
     pub target_loss: Option<f64>,
 }
 
-/// What became of it.
+/// When the target was reached, if it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reached {
-    /// The accuracy that was aimed at.
+    /// The target accuracy.
     pub target_accuracy: Option<f64>,
-    /// The loss that was aimed at.
+    /// The target loss.
     pub target_loss: Option<f64>,
     /// The steps before the first evaluation that was as good.
     pub steps_to_target: Option<u64>,

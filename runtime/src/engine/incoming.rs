@@ -113,7 +113,7 @@ impl Engine {
                 self.look_for_end(peer);
             }
             Topic::Credit { gradient } => {
-                if gradient < SERVED && gradient > io.gradients + EARLY || server::is_strange(gradient) {
+                if gradient < SERVED && gradient > io.gradients + EARLY || server::is_unassigned(gradient) {
                     return Err("it gives credit for gradients that nobody has");
                 }
                 let is_gone = io.is_gone(gradient);
@@ -126,7 +126,7 @@ impl Engine {
                 io.steps.heard(peer.0, id, word)?;
             }
             Topic::Silence => {
-                let told = Silence::decode(&payload, io.cast.ranks);
+                let told = Silence::decode(&payload, io.role_map.ranks);
                 let told = told.ok_or("what it says about silence makes no sense")?;
                 io.worker.handle(Event::Told(told), io.now);
             }
@@ -138,9 +138,9 @@ impl Engine {
                 io.link(peer).all_came()?;
                 io.worker.handle(Event::AllCame(peer), io.now);
             }
-            Topic::Spared => {
+            Topic::Dropped => {
                 let failure = serde_json::from_slice(&payload).map_err(|_| "its news makes no sense")?;
-                io.worker.handle(Event::Spared(failure), io.now);
+                io.worker.handle(Event::Dropped(failure), io.now);
             }
             Topic::Abort => {
                 let failure = serde_json::from_slice(&payload).map_err(|_| "its last words make no sense")?;

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::listener::Listener;
 use super::{Host, Job, LaunchError, wrapper};
-use crate::roles::{Cast, OnFailure, Roles};
+use crate::roles::{OnFailure, RoleMap, Roles};
 use crate::{inherited, report};
 
 /// Ports below the range that systems give out by themselves, so that no outgoing connection takes one first.
@@ -56,7 +56,7 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
     check_environment(&job.env)?;
     let world: u32 = job.hosts.iter().map(|host| host.slots).sum();
     let Roles { servers, colocated, on_failure } = job.roles;
-    if world > 0 && Cast::new(world, job.roles).is_none() {
+    if world > 0 && RoleMap::new(world, job.roles).is_none() {
         return Err(LaunchError::Servers { servers, processes: world, colocated });
     }
     let first = job.hosts.iter().find(|host| host.slots > 0).ok_or(LaunchError::NoWorkers)?;

@@ -17,7 +17,7 @@ use super::worker::{Gone, News, Stage, Worker};
 use super::{Event, Job, LaunchError, OVER_LIMIT, Outcome};
 use crate::failure::Failure;
 use crate::report;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 
 /// How many connections to one host are made at the same time. An ssh server refuses some beyond ten.
 const CONNECTING: usize = 8;
@@ -83,7 +83,7 @@ async fn supervise(
 
     let mut course = Course {
         // Checked with the seats.
-        cast: Cast::new(world, job.roles),
+        role_map: RoleMap::new(world, job.roles),
         on_event,
         stage,
         looks,
@@ -120,7 +120,7 @@ async fn supervise(
 
 /// A job under way.
 struct Course<F> {
-    cast: Option<Cast>,
+    role_map: Option<RoleMap>,
     on_event: F,
     stage: watch::Sender<Stage>,
     /// Asks all workers how they are.
@@ -176,8 +176,8 @@ impl<F: FnMut(Event)> Course<F> {
 
     /// Whether the others go on without a rank that ended badly: not if it did so because the job cannot go on.
     fn goes_on_without(&self, rank: u32) -> bool {
-        let Some(cast) = self.cast else { return false };
-        cast.spares(rank) && !self.record.failed() && !self.record.blames(|rank| !cast.spares(rank))
+        let Some(role_map) = self.role_map else { return false };
+        role_map.drops(rank) && !self.record.failed() && !self.record.blames(|rank| !role_map.drops(rank))
     }
 
     /// Asks how those are that still run when others have ended well. Nobody waits for them any more who would notice
@@ -245,7 +245,8 @@ impl<F: FnMut(Event)> Course<F> {
             (None, Some(error)) => Err(error),
             (None, None) => {
                 let (failure, exit_code) = self.record.verdict().unzip();
-                let server = |failure: &Failure| self.cast.and_then(|cast| cast.server(failure.rank));
+                let server =
+                    |failure: &Failure| self.role_map.and_then(|role_map| role_map.server(failure.rank));
                 let failure = failure.map(|failure| (server(&failure), failure));
                 let failure = failure.map(|(server, failure)| failure.of_server(server));
                 Ok(Outcome { exit_code: exit_code.unwrap_or(0), failure })

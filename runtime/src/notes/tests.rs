@@ -3,12 +3,12 @@
 use super::*;
 use crate::roles::Roles;
 
-/// Every rank but the coordinator has one parent, which has it as a child, whoever coordinates.
+/// Every rank but the coordinator has one parent, which has it as a child, for any coordinator.
 #[test]
 fn the_ranks_form_a_tree_under_the_coordinator() {
     for (workers, coordinator) in (1..400).flat_map(|workers| [(workers, 0), (workers, 2 % workers)]) {
-        let cast = Cast::new(workers, Roles::default()).unwrap();
-        let notes = |rank| Notes::new(rank, cast, coordinator);
+        let role_map = RoleMap::new(workers, Roles::default()).unwrap();
+        let notes = |rank| Notes::new(rank, role_map, coordinator);
         for rank in 0..workers {
             let parent = notes(rank).parent();
             assert_eq!(parent.is_none(), rank == coordinator);
@@ -28,7 +28,7 @@ fn the_ranks_form_a_tree_under_the_coordinator() {
 #[test]
 fn a_text_is_as_long_as_the_notes_of_a_subtree_and_no_longer() {
     // Rank 1 has 3 below it, and rank 2 none.
-    let notes = Notes::new(0, Cast::new(20, Roles::default()).unwrap(), 0);
+    let notes = Notes::new(0, RoleMap::new(20, Roles::default()).unwrap(), 0);
     assert_eq!(below(1, 20, CHILDREN), 4);
     for (child, ranks) in [(Peer(1), 4), (Peer(2), 1)] {
         let most = notes.most(child);

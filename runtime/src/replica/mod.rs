@@ -167,7 +167,7 @@ impl Replica {
         }
         options.check()?;
         let synchrony = options.synchrony.name();
-        let has_servers = session.cast.roles.servers > 0;
+        let has_servers = session.role_map.roles.servers > 0;
         if options.synchrony.needs_servers() && !has_servers {
             return Err(ReplicaError::NoServers(synchrony).into());
         }

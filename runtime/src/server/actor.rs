@@ -11,18 +11,18 @@ use gleaner_algorithms::synchrony::{Action, Event, Stage};
 use gleaner_transport::{Message as Packet, Peer};
 use tokio::sync::oneshot;
 
-use super::desk::Intake;
-use super::job::{Deed, Job, Opened};
+use super::control::{Answer, Ask};
+use super::job::{Job, Opened, Task};
 use super::plan::Arriving;
+use super::push_queue::Intake;
 use super::shard::Shard;
-use super::words::{Answer, Ask};
-use super::{PUSH, REPLY, UNITS, WORDS};
+use super::{CONTROL_BYTES, PUSH, REPLY, UNITS};
 use crate::algorithm::{Actor, Waiting};
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::cost;
 use crate::mailbox::Command;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 use crate::seat::Seat;
 use crate::steps::Stand;
 use crate::tag::{SERVED, StepId, Topic};
@@ -30,7 +30,7 @@ use crate::tag::{SERVED, StepId, Topic};
 /// See the module.
 pub(crate) struct Server {
     rank: u32,
-    cast: Cast,
+    role_map: RoleMap,
     arriving: Arriving,
     /// How many plans have come: what is under way for an older one is of no use.
     plans: u32,
@@ -79,14 +79,14 @@ pub(crate) enum Done {
 }
 
 impl Server {
-    pub(crate) fn new(rank: u32, cast: Cast) -> Self {
+    pub(crate) fn new(rank: u32, role_map: RoleMap) -> Self {
         let arriving = Arriving::default();
-        Self { rank, cast, arriving, plans: 0, job: None, serving: None, left: BTreeSet::new() }
+        Self { rank, role_map, arriving, plans: 0, job: None, serving: None, left: BTreeSet::new() }
     }
 
     /// What lets rank 0 send it a plan.
     pub(crate) fn window() -> Command {
-        Command::Widen(vec![(Peer(Seat::FIRST.0), SERVED, WORDS)])
+        Command::Widen(vec![(Peer(Seat::FIRST.0), SERVED, CONTROL_BYTES)])
     }
 
     /// A piece of a plan.
@@ -100,9 +100,9 @@ impl Server {
             Ok(Some((plan, values))) => {
                 self.plans += 1;
                 self.job = None;
-                let (mailbox, plans, cast) = (io.mailbox.clone(), self.plans, self.cast);
+                let (mailbox, plans, role_map) = (io.mailbox.clone(), self.plans, self.role_map);
                 io.compute(Box::new(move || {
-                    let opened = Box::new(Opened::new(plan, &values, cast));
+                    let opened = Box::new(Opened::new(plan, &values, role_map));
                     mailbox.send(Command::To(SERVED, Box::new(Message::Opened(plans, opened))));
                 }));
             }
@@ -116,18 +116,18 @@ impl Server {
             Ok(opened) => Job::new(self.plans, opened, &self.left),
             Err(reason) => return blame(io, self.rank, reason),
         };
-        for worker in 0..self.cast.workers {
-            io.widen(Peer(worker), PUSH, WORDS);
+        for worker in 0..self.role_map.workers {
+            io.widen(Peer(worker), PUSH, CONTROL_BYTES);
             for (unit, window) in job.windows() {
                 io.widen(Peer(worker), PUSH + 1 + unit as u32, window);
             }
         }
         let ready = job.ready();
         self.job = Some(job);
-        (0..self.cast.workers).for_each(|worker| tell(worker, &ready, io));
+        (0..self.role_map.workers).for_each(|worker| tell(worker, &ready, io));
     }
 
-    /// A worker's words.
+    /// A control message of a worker.
     fn hear(&mut self, from: Peer, payload: &Bytes, io: &mut Io) {
         io.consume(from, PUSH, cost(payload));
         let worker = from.0;
@@ -137,7 +137,7 @@ impl Server {
         let Some(ask) = Ask::decode(payload, job.units()) else {
             return blame(io, worker, "it broke the rules: what it says to a server makes no sense");
         };
-        if job.desks[worker as usize].is_gone {
+        if job.push_queues[worker as usize].is_gone {
             return;
         }
         let said = match ask {
@@ -157,7 +157,7 @@ impl Server {
     /// Takes in what has come of a worker's pushes, as far as that goes.
     fn taken_in(&mut self, TakenIn { worker, push, part, intake }: TakenIn, io: &mut Io) {
         let Some(job) = &mut self.job else { return };
-        let gives = job.desks[worker as usize].give_back(push, part, intake);
+        let gives = job.push_queues[worker as usize].give_back(push, part, intake);
         match gives.and_then(|()| job.take_in(worker, push, Some(part), io)) {
             Ok(()) => self.go_on(io),
             Err(reason) => blame(io, worker, reason),
@@ -171,23 +171,25 @@ impl Server {
             if job.shard.is_none() {
                 return;
             }
-            let Some((deed, because_of)) = job.queue.pop_front() else { return };
-            let done = match deed {
-                Deed::Act(Action::Grant { worker, step }) => {
+            let Some((task, because_of)) = job.queue.pop_front() else { return };
+            let done = match task {
+                Task::Act(Action::Grant { worker, step }) => {
                     tell(worker, &Answer::Granted { step }, io);
                     continue;
                 }
-                Deed::Act(Action::Apply { stage, pushes, workers }) => job.apply(stage, &pushes, workers, io),
-                Deed::Act(Action::Reply { worker, step, stage }) => {
-                    let Some(units) = job.desks[worker as usize].answered((step, stage)) else { continue };
+                Task::Act(Action::Apply { stage, pushes, workers }) => job.apply(stage, &pushes, workers, io),
+                Task::Act(Action::Reply { worker, step, stage }) => {
+                    let Some(units) = job.push_queues[worker as usize].answered((step, stage)) else {
+                        continue;
+                    };
                     tell(worker, &Answer::Reply { step, stage, awaited: because_of }, io);
                     job.bring(worker, step, Some(&units), io)
                 }
-                Deed::Fetch { worker, step } => {
+                Task::Fetch { worker, step } => {
                     tell(worker, &Answer::Fetched { step }, io);
                     job.bring(worker, step, None, io)
                 }
-                Deed::Weigh { step } => job.weigh(step, io),
+                Task::Weigh { step } => job.weigh(step, io),
             };
             match done {
                 Some(done) => self.done(done, io),
@@ -213,7 +215,7 @@ impl Server {
             Done::Weighed { step, importance } => {
                 let Some(job) = &mut self.job else { return };
                 let split = job.split(step, &importance);
-                let present = (0..).zip(&job.desks).filter(|(_, desk)| !desk.is_gone);
+                let present = (0..).zip(&job.push_queues).filter(|(_, push_queue)| !push_queue.is_gone);
                 present.for_each(|(worker, _)| tell(worker, &split, io));
             }
             Done::Failed(reason) => blame(io, self.rank, reason),
@@ -231,7 +233,7 @@ impl Server {
     }
 
     fn look_for_end(&mut self) {
-        if self.left.len() == self.cast.workers as usize
+        if self.left.len() == self.role_map.workers as usize
             && let Some(serving) = self.serving.take()
         {
             let _ = serving.send(());
@@ -283,7 +285,7 @@ impl Actor for Server {
 
     fn arrived(&mut self, id: StepId, from: Peer, payload: Bytes, io: &mut Io) {
         let worker = from.0;
-        if worker >= self.cast.workers {
+        if worker >= self.role_map.workers {
             return blame(
                 io,
                 worker,
@@ -298,12 +300,12 @@ impl Actor for Server {
         let Some(job) = &mut self.job else {
             return blame(io, worker, "it broke the rules: it pushed to a server that was not ready");
         };
-        if job.desks[worker as usize].is_gone {
+        if job.push_queues[worker as usize].is_gone {
             return io.consume(from, id.gradient, cost(&payload));
         }
         io.inbox.put(from, Topic::Bags(id).tag(), payload);
         let part = job.part((id.gradient - PUSH - 1) as usize);
-        let push = part.and_then(|part| job.desks[worker as usize].push_of(id, part, io.epoch));
+        let push = part.and_then(|part| job.push_queues[worker as usize].push_of(id, part, io.epoch));
         let Some((push, part)) = push.zip(part) else { return };
         match job.take_in(worker, push, Some(part), io) {
             Ok(()) => self.go_on(io),
@@ -314,7 +316,7 @@ impl Actor for Server {
     fn stand(&mut self, _: StepId, _: Stand, _: &mut Io) {}
 
     fn left(&mut self, peer: Peer, io: &mut Io) {
-        if peer.0 < self.cast.workers {
+        if peer.0 < self.role_map.workers {
             self.leave(peer.0, io);
         }
     }
@@ -332,6 +334,6 @@ impl Actor for Server {
     }
 
     fn is_needed(&self) -> bool {
-        self.job.as_ref().is_some_and(|job| job.desks.iter().any(|desk| !desk.is_gone))
+        self.job.as_ref().is_some_and(|job| job.push_queues.iter().any(|push_queue| !push_queue.is_gone))
     }
 }

@@ -1,4 +1,4 @@
-//! What comes from servers, on the trainer's thread: words, and values part by part.
+//! What comes from servers, on the trainer's thread: control messages, and values part by part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
@@ -12,9 +12,9 @@ use gleaner_algorithms::synchrony::Stage;
 use gleaner_transport::{Message as Packet, Peer};
 
 use super::client::{Came, Message};
+use super::control::{Answer, Ask};
 use super::pusher::Pusher;
 use super::shard::value_of;
-use super::words::{Answer, Ask};
 use super::{PUSH, REPLY};
 use crate::failure::{Error, Failure};
 use crate::link::cost;
@@ -132,7 +132,7 @@ impl Arrivals {
             execution.go_on(&mut Vec::new())?;
             awaited.insert(number, Box::new(execution));
         }
-        let unheard = (0..self.session.cast.roles.servers).collect();
+        let unheard = (0..self.session.role_map.roles.servers).collect();
         let (began, came) = (Instant::now(), Vec::new());
         Ok(Started { step, began, unheard, awaited, came, is_change: false, last: None })
     }
@@ -162,7 +162,7 @@ impl Arrivals {
         let numbers: Vec<usize> = (0..self.pushers.len()).collect();
         let program = |pusher: &Pusher| Ok(pusher.part.maker.whole()[0].clone());
         self.fetch = Some(self.started(self.step, &numbers, program)?);
-        (0..self.session.cast.roles.servers).for_each(|server| self.say(server, ask, None));
+        (0..self.session.role_map.roles.servers).for_each(|server| self.say(server, ask, None));
         while self.fetch.as_ref().is_some_and(|fetch| !fetch.is_over()) {
             self.take()?;
         }
@@ -175,7 +175,7 @@ impl Arrivals {
 
     /// How important units are for a step, and how many entries may go to the background, as all servers say together; U_max too.
     pub(super) fn split(&mut self, step: u64) -> Result<(Vec<f64>, usize, usize), Error> {
-        let servers = self.session.cast.roles.servers;
+        let servers = self.session.role_map.roles.servers;
         let is_there = |splits: &BTreeMap<u32, (u64, Vec<f64>, [u64; 2])>, server| {
             splits.get(&server).is_some_and(|(of, ..)| *of == step)
         };
@@ -195,7 +195,7 @@ impl Arrivals {
     pub(super) fn answer(&mut self) -> Result<(u32, Answer), Error> {
         let (server, id, payload) = self.next()?;
         let answer = (id.gradient == REPLY).then(|| Answer::decode(&payload, self.units)).flatten();
-        answer.map(|answer| (server, answer)).ok_or_else(|| self.strange(server))
+        answer.map(|answer| (server, answer)).ok_or_else(|| self.unexpected(server))
     }
 
     /// Takes the next message from a server.
@@ -208,7 +208,7 @@ impl Arrivals {
         match Answer::decode(&payload, self.units) {
             Some(Answer::Reply { step, stage, awaited }) => {
                 let started = self.started.get_mut(&stage).filter(|started| started.step == step);
-                let Some(started) = started else { return Err(self.strange(server)) };
+                let Some(started) = started else { return Err(self.unexpected(server)) };
                 started.unheard.remove(&server);
                 if awaited != rank || started.last.is_none() {
                     started.last = Some(awaited);
@@ -216,12 +216,12 @@ impl Arrivals {
             }
             Some(Answer::Fetched { step }) => match self.fetch.as_mut().filter(|fetch| fetch.step == step) {
                 Some(fetch) => drop(fetch.unheard.remove(&server)),
-                None => return Err(self.strange(server)),
+                None => return Err(self.unexpected(server)),
             },
             Some(Answer::Split { step, importance, budget }) => {
                 self.splits.insert(server, (step, importance, budget));
             }
-            Some(Answer::Ready { .. } | Answer::Granted { .. }) | None => return Err(self.strange(server)),
+            Some(Answer::Ready { .. } | Answer::Granted { .. }) | None => return Err(self.unexpected(server)),
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Arrivals {
             StepId::new(epoch, id.gradient, started.step) == id
                 && number.is_some_and(|number| started.awaited.contains_key(&number))
         });
-        let Some((started, number)) = started.next().zip(number) else { return Err(self.strange(server)) };
+        let Some((started, number)) = started.next().zip(number) else { return Err(self.unexpected(server)) };
         started.receive(number, payload).map_err(|error| {
             let reason = match error {
                 ExecutionError::Decode { source, .. } => {
@@ -256,8 +256,8 @@ impl Arrivals {
                 if self.taken.len() >= TAKEN {
                     self.tell_taken();
                 }
-                let cast = self.session.cast;
-                let server = (0..cast.roles.servers).find(|&server| cast.host(server) == host);
+                let role_map = self.session.role_map;
+                let server = (0..role_map.roles.servers).find(|&server| role_map.host(server) == host);
                 Ok((server.unwrap_or_default(), id, payload))
             }
             Ok(Came::Failed(failure)) => Err(failure.into()),
@@ -300,12 +300,12 @@ impl Arrivals {
         self.session.mailbox.send(Command::To(REPLY, Box::new(message)));
     }
 
-    pub(super) fn strange(&self, server: u32) -> Error {
+    pub(super) fn unexpected(&self, server: u32) -> Error {
         self.blame(server, "it broke the rules: it answered what nobody had asked".into())
     }
 
     pub(super) fn blame(&self, server: u32, reason: String) -> Error {
-        let rank = self.session.cast.host(server).0;
+        let rank = self.session.role_map.host(server).0;
         self.session.fail(Failure { rank, step: Some(self.step), reason })
     }
 }

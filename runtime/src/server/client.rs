@@ -9,19 +9,19 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use gleaner_transport::{Message as Packet, Peer};
 
-use super::words::{Answer, Ask};
+use super::control::{Answer, Ask};
 use super::{PUSH, REPLY};
 use crate::algorithm::{Actor, Waiting, left};
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::cost;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 use crate::steps::Stand;
 use crate::tag::{StepId, Topic};
 
 /// See the module.
 pub(crate) struct Client {
-    cast: Cast,
+    role_map: RoleMap,
     units: usize,
     came: mpsc::Sender<Came>,
     /// How many messages are still being made.
@@ -53,15 +53,20 @@ pub(crate) enum Message {
 }
 
 impl Client {
-    pub(crate) fn new(cast: Cast, units: usize, came: mpsc::Sender<Came>, open: Arc<AtomicUsize>) -> Self {
-        let servers = cast.roles.servers as usize;
+    pub(crate) fn new(
+        role_map: RoleMap,
+        units: usize,
+        came: mpsc::Sender<Came>,
+        open: Arc<AtomicUsize>,
+    ) -> Self {
+        let servers = role_map.roles.servers as usize;
         let (granted, held) = (vec![None; servers], (0..servers).map(|_| VecDeque::new()).collect());
-        Self { cast, units, came, open, granted, held, is_over: false, is_told: false }
+        Self { role_map, units, came, open, granted, held, is_over: false, is_told: false }
     }
 
     fn servers(&self) -> impl Iterator<Item = (u32, Peer)> + use<> {
-        let cast = self.cast;
-        (0..cast.roles.servers).map(move |server| (server, cast.host(server)))
+        let role_map = self.role_map;
+        (0..role_map.roles.servers).map(move |server| (server, role_map.host(server)))
     }
 
     /// A server may have what waits for this step.
@@ -71,7 +76,7 @@ impl Client {
         while held.front().is_some_and(|(waits_for, _)| *waits_for == step)
             && let Some((_, packet)) = held.pop_front()
         {
-            io.send(self.cast.host(server), packet);
+            io.send(self.role_map.host(server), packet);
         }
     }
 
@@ -101,7 +106,7 @@ impl Actor for Client {
                 for packet in packets {
                     match waits_for.filter(|step| self.granted[server as usize] != Some(*step)) {
                         Some(step) => self.held[server as usize].push_back((step, packet)),
-                        None => io.send(self.cast.host(server), packet),
+                        None => io.send(self.role_map.host(server), packet),
                     }
                 }
             }

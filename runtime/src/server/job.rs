@@ -10,17 +10,17 @@ use gleaner_algorithms::synchrony::{self, Action, Event, Policy, Stage, Synchron
 use gleaner_transport::Peer;
 
 use super::actor::{Done, Message};
-use super::desk::Desk;
+use super::control::{Answer, Head};
 use super::plan::Plan;
+use super::push_queue::PushQueue;
 use super::shard::{self, Shard, Slice, Update};
 use super::splitting::{Arrived, Splitting};
 use super::store::{self, Description, State};
-use super::words::{Answer, Head};
 use super::{PUSH, Part, parts};
 use crate::algorithm::INLINE;
 use crate::io::Io;
 use crate::mailbox::Command;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 use crate::tag::{SERVED, StepId, Topic};
 
 /// See the module.
@@ -39,15 +39,15 @@ pub(super) struct Job {
     began: Instant,
     /// Unless a compute thread has it.
     pub(super) shard: Option<Box<Shard>>,
-    pub(super) desks: Vec<Desk>,
+    pub(super) push_queues: Vec<PushQueue>,
     /// What is to be done, and because of whom.
-    pub(super) queue: VecDeque<(Deed, u32)>,
+    pub(super) queue: VecDeque<(Task, u32)>,
     /// Under OSP.
     splitting: Option<Splitting>,
 }
 
 #[derive(Debug)]
-pub(super) enum Deed {
+pub(super) enum Task {
     Act(Action),
     /// A worker gets all values.
     Fetch {
@@ -68,12 +68,12 @@ pub(crate) struct Opened {
     run: String,
     synchrony: Box<dyn Synchrony>,
     plan: Plan,
-    cast: Cast,
+    role_map: RoleMap,
 }
 
 impl Opened {
     /// Made on a compute thread.
-    pub(super) fn new(plan: Plan, values: &[f32], cast: Cast) -> Result<Self, String> {
+    pub(super) fn new(plan: Plan, values: &[f32], role_map: RoleMap) -> Result<Self, String> {
         let synchrony = synchrony::named(&plan.synchrony).map_err(|error| error.to_string())?;
         let shards =
             Shards::new(plan.lens().iter().sum(), plan.servers).map_err(|error| error.to_string())?;
@@ -83,14 +83,14 @@ impl Opened {
         let most = most.collect::<Result<_, crate::Error>>().map_err(|error| error.to_string())?;
         let entries: usize = parts.iter().map(|part| part.range.len()).sum();
         let (expected, found) =
-            ((cast.workers, cast.roles.servers, entries), (plan.workers, plan.servers, plan.values));
+            ((role_map.workers, role_map.roles.servers, entries), (plan.workers, plan.servers, plan.values));
         if expected != found {
             return Err(format!(
                 "it expected {} workers, {} servers and {} values, and was told of {}, {} and {}: start all ranks with the same number of servers",
                 expected.0, expected.1, expected.2, found.0, found.1, found.2
             ));
         }
-        let state = first(&parts, values, cast.workers as usize);
+        let state = first(&parts, values, role_map.workers as usize);
         let is = (plan.pushing.is_sparse(), synchrony.osp().is_some());
         let (shard, run) = match &plan.directory {
             None => (Shard::new(plan.sgd(), is, state), plan.run.clone()),
@@ -107,7 +107,7 @@ impl Opened {
                 (shard, run)
             }
         };
-        Ok(Self { parts, most, shard, run, synchrony, plan, cast })
+        Ok(Self { parts, most, shard, run, synchrony, plan, role_map })
     }
 }
 
@@ -125,15 +125,28 @@ fn first(parts: &[Part], mut values: &[f32], workers: usize) -> State {
 
 impl Job {
     pub(super) fn new(number: u32, opened: Opened, left: &BTreeSet<u32>) -> Self {
-        let Opened { parts, most, shard, run, synchrony, plan, cast } = opened;
-        let desk = |worker| Desk::new(parts.len(), left.contains(&worker));
-        let desks = (0..cast.workers).map(desk).collect();
+        let Opened { parts, most, shard, run, synchrony, plan, role_map } = opened;
+        let push_queue = |worker| PushQueue::new(parts.len(), left.contains(&worker));
+        let push_queues = (0..role_map.workers).map(push_queue).collect();
         let splitting =
-            |osp: &synchrony::Osp| Splitting::new(*osp, cast, plan.lens().iter().sum(), plan.epoch);
+            |osp: &synchrony::Osp| Splitting::new(*osp, role_map, plan.lens().iter().sum(), plan.epoch);
         let splitting = synchrony.osp().map(splitting);
         let (policy, began, queue) = (None, Instant::now(), VecDeque::new());
         let shard = Some(Box::new(shard));
-        Self { number, plan, run, parts, most, synchrony, policy, began, shard, desks, queue, splitting }
+        Self {
+            number,
+            plan,
+            run,
+            parts,
+            most,
+            synchrony,
+            policy,
+            began,
+            shard,
+            push_queues,
+            queue,
+            splitting,
+        }
     }
 
     /// How many units there are.
@@ -169,19 +182,19 @@ impl Job {
                 && let Some(&(worker, step)) = pushes.first()
             {
                 // What comes last in a step.
-                let is_all = self.desks[worker as usize].has_all((step, *stage));
+                let is_all = self.push_queues[worker as usize].has_all((step, *stage));
                 weighs = weighs.or((is_all || *stage == Stage::Background).then_some(step + 1));
             }
-            self.queue.push_back((Deed::Act(action), because_of));
+            self.queue.push_back((Task::Act(action), because_of));
         }
         if let Some(step) = weighs.filter(|_| self.splitting.is_some()) {
-            self.queue.push_back((Deed::Weigh { step }, because_of));
+            self.queue.push_back((Task::Weigh { step }, because_of));
         }
         Ok(())
     }
 
     pub(super) fn begin(&mut self, worker: u32, step: u64) -> Result<(), String> {
-        let workers = self.desks.len();
+        let workers = self.push_queues.len();
         let (policy, first) =
             self.policy.get_or_insert_with(|| (self.synchrony.policy(&vec![step; workers]), step));
         if *first != step {
@@ -190,9 +203,11 @@ impl Job {
             ));
         }
         // Who left before there was anything to begin.
-        let gone = (0..).zip(&mut self.desks).filter(|(_, desk)| desk.is_gone && !desk.is_told);
-        for (worker, desk) in gone {
-            desk.is_told = true;
+        let gone = (0..)
+            .zip(&mut self.push_queues)
+            .filter(|(_, push_queue)| push_queue.is_gone && !push_queue.is_told);
+        for (worker, push_queue) in gone {
+            push_queue.is_told = true;
             policy.handle(Event::Left { worker }, self.began.elapsed()).map_err(|error| error.to_string())?;
         }
         self.fetch(worker, step)
@@ -202,7 +217,7 @@ impl Job {
         if self.policy.is_none() {
             return Err("it broke the rules: it did not say with which step it begins".to_owned());
         }
-        self.queue.push_back((Deed::Fetch { worker, step }, worker));
+        self.queue.push_back((Task::Fetch { worker, step }, worker));
         Ok(())
     }
 
@@ -219,7 +234,7 @@ impl Job {
         if let Some(splitting) = self.splitting.as_mut().filter(|_| head.stage == Stage::Routine) {
             splitting.heard(worker, &head);
         }
-        self.desks[worker as usize].announce(head, &self.parts)?;
+        self.push_queues[worker as usize].announce(head, &self.parts)?;
         self.take_in(worker, push, None, io)
     }
 
@@ -231,17 +246,17 @@ impl Job {
         part: Option<usize>,
         io: &mut Io,
     ) -> Result<(), String> {
-        let desk = &mut self.desks[worker as usize];
+        let push_queue = &mut self.push_queues[worker as usize];
         for part in part.map_or(0..self.parts.len(), |part| part..part + 1) {
             let number = PUSH + 1 + self.parts[part].unit as u32;
             let tag = Topic::Bags(StepId::new(io.epoch, number, push.0)).tag();
-            while desk.waits(push, part)
+            while push_queue.waits(push, part)
                 && let Some(payload) = io.inbox.take(Peer(worker), tag)
             {
-                desk.feed(push, part, payload, (worker, self.number, io))?;
+                push_queue.feed(push, part, payload, (worker, self.number, io))?;
             }
         }
-        if desk.is_complete(push) {
+        if push_queue.is_complete(push) {
             let (step, stage) = push;
             return self.happens(worker, Event::Pushed { worker, step, stage });
         }
@@ -256,13 +271,16 @@ impl Job {
         workers: u32,
         io: &mut Io,
     ) -> Option<Done> {
-        let is_gone = |desk: &Desk| desk.is_gone && !desk.has_more();
-        let gone =
-            (0..).zip(&self.desks).filter(|(_, desk)| is_gone(desk)).map(|(worker, _)| worker).collect();
+        let is_gone = |push_queue: &PushQueue| push_queue.is_gone && !push_queue.has_more();
+        let gone = (0..)
+            .zip(&self.push_queues)
+            .filter(|(_, push_queue)| is_gone(push_queue))
+            .map(|(worker, _)| worker)
+            .collect();
         let mut update = Update { rate: 0.0, workers, pushes: Vec::new(), gone };
         let (mut taken, mut arrived, mut entries) = (Vec::new(), Vec::new(), 0);
         for &(worker, step) in pushes {
-            let Some(came) = self.desks[worker as usize].take((step, stage)) else { continue };
+            let Some(came) = self.push_queues[worker as usize].take((step, stage)) else { continue };
             if update.pushes.is_empty() {
                 update.rate = came.head.rate;
             }
@@ -294,7 +312,7 @@ impl Job {
         units: Option<&[bool]>,
         io: &mut Io,
     ) -> Option<Done> {
-        let (parts, desk) = (&self.parts, &mut self.desks[worker as usize]);
+        let (parts, push_queue) = (&self.parts, &mut self.push_queues[worker as usize]);
         let (mut wanted, mut entries) = (Vec::new(), 0);
         let now = self.shard.as_ref().map_or(0, |shard| shard.updates as u32);
         let is_sparse = self.plan.pushing.is_sparse();
@@ -302,7 +320,7 @@ impl Job {
             if units.is_some_and(|units| !units[part.unit]) {
                 continue;
             }
-            let since = desk.since[index].replace(now).filter(|_| units.is_some());
+            let since = push_queue.since[index].replace(now).filter(|_| units.is_some());
             let program = match (since, part.maker.at(step)) {
                 (_, Err(error)) => return Some(Done::Failed(error.to_string())),
                 (Some(_), Ok(programs)) => programs.pull[1].clone(),
@@ -341,12 +359,12 @@ impl Job {
 
     /// A worker pushes nothing more.
     pub(super) fn leave(&mut self, worker: u32) -> Result<(), String> {
-        let desk = &mut self.desks[worker as usize];
-        if std::mem::replace(&mut desk.is_gone, true) || self.policy.is_none() {
+        let push_queue = &mut self.push_queues[worker as usize];
+        if std::mem::replace(&mut push_queue.is_gone, true) || self.policy.is_none() {
             return Ok(());
         }
-        desk.is_told = true;
-        desk.forget();
+        push_queue.is_told = true;
+        push_queue.forget();
         self.happens(worker, Event::Left { worker })
     }
 

@@ -7,16 +7,16 @@
 mod actor;
 mod arrivals;
 mod client;
-mod desk;
+pub(crate) mod control;
 mod job;
 mod plan;
 mod programs;
+mod push_queue;
 mod pusher;
 mod served;
 mod shard;
 mod splitting;
 mod store;
-mod words;
 
 use std::ops::Range;
 
@@ -39,11 +39,11 @@ const REPLY: u32 = SERVED + (1 << 19);
 /// Units at most, as many as groups of a layout.
 const UNITS: u32 = 1 << 16;
 
-/// What may wait of the words on the first numbers, in bytes.
-const WORDS: u64 = 1 << 22;
+/// Credit for the control messages on the first numbers, in bytes.
+const CONTROL_BYTES: u64 = 1 << 22;
 
 /// Whether a number is one of these, and nobody's.
-pub(crate) fn is_strange(number: u32) -> bool {
+pub(crate) fn is_unassigned(number: u32) -> bool {
     number > PUSH + UNITS && number < REPLY || number > REPLY + UNITS && number < crate::tag::PROBE
 }
 

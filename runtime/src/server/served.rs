@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use super::arrivals::Arrivals;
 use super::client::{Client, Message};
+use super::control::{Answer, Ask, Head};
 use super::plan::Plan;
 use super::programs::Pushing;
 use super::pusher::Pusher;
-use super::words::{Answer, Ask, Head};
-use super::{PUSH, REPLY, WORDS, parts};
+use super::{CONTROL_BYTES, PUSH, REPLY, parts};
 use crate::algorithm::INLINE;
 use crate::checkpoint::{CheckpointError, State, lacks};
 use crate::failure::{Error, Failure};
@@ -66,8 +66,8 @@ impl Served {
         sgd: Sgd,
         kept: Option<(PathBuf, bool)>,
     ) -> Result<Self, Error> {
-        let (cast, method, synchrony) = (session.cast, &options.method, &options.synchrony);
-        let servers = cast.roles.servers;
+        let (role_map, method, synchrony) = (session.role_map, &options.method, &options.synchrony);
+        let servers = role_map.roles.servers;
         let failed = |reason| session.fail(Failure { rank: session.coordinator.0, step: None, reason });
         let shards = Shards::new(initial.len(), servers).map_err(|error| failed(error.to_string()))?;
         let ranges = layout.ranges();
@@ -86,7 +86,7 @@ impl Served {
         pushers.sort_by_key(|pusher| (pusher.part.unit, pusher.server));
         let (sends, came) = mpsc::channel();
         let open = Arc::default();
-        let client = Client::new(cast, units.len(), sends, Arc::clone(&open));
+        let client = Client::new(role_map, units.len(), sends, Arc::clone(&open));
         session.mailbox.send(Command::Add(REPLY, Box::new(client)));
         let truth = pushing.is_sparse().then(|| initial.to_vec());
         let arrivals = Arrivals::new(session, units.len(), pushers, truth, came);
@@ -109,7 +109,7 @@ impl Served {
             let (directory, resume) = kept.map_or((None, false), |(path, resume)| (Some(path), resume));
             let units = served.units.iter().map(|(name, range)| (name.clone(), range.len())).collect();
             let sgd = (sgd.momentum, sgd.weight_decay, sgd.nesterov);
-            let (server, values, workers) = (0, 0, cast.workers);
+            let (server, values, workers) = (0, 0, role_map.workers);
             let (synchrony, epoch) = (synchrony.name(), options.epoch);
             let plan = Plan {
                 servers,
@@ -133,12 +133,12 @@ impl Served {
 
     /// Lets servers send the values of two steps.
     fn widen(&self) -> Result<(), Error> {
-        let cast = self.session.cast;
-        let hosts = (0..cast.roles.servers).map(|server| (cast.host(server), REPLY, WORDS));
+        let role_map = self.session.role_map;
+        let hosts = (0..role_map.roles.servers).map(|server| (role_map.host(server), REPLY, CONTROL_BYTES));
         let mut windows: Vec<_> = hosts.collect();
         for pusher in &self.arrivals.pushers {
             let [_, most] = pusher.part.maker.most(0)?;
-            windows.push((cast.host(pusher.server), REPLY + 1 + pusher.part.unit as u32, 2 * most));
+            windows.push((role_map.host(pusher.server), REPLY + 1 + pusher.part.unit as u32, 2 * most));
         }
         self.session.mailbox.send(Command::Widen(windows));
         Ok(())
@@ -159,12 +159,12 @@ impl Served {
 
     /// Hears how far the servers are, and takes their values.
     fn begin(&mut self, entries: usize) -> Result<(), Error> {
-        let mut unheard: BTreeSet<u32> = (0..self.session.cast.roles.servers).collect();
+        let mut unheard: BTreeSet<u32> = (0..self.session.role_map.roles.servers).collect();
         let (mut first, mut runs) = (u64::MAX, BTreeSet::new());
         while !unheard.is_empty() {
             let (server, answer) = self.arrivals.answer()?;
             let Answer::Ready { step, run } = answer else {
-                return Err(self.arrivals.strange(server));
+                return Err(self.arrivals.unexpected(server));
             };
             unheard.remove(&server);
             runs.insert(run);
@@ -200,7 +200,7 @@ impl Served {
         self.arrivals.expect(stage, step, &numbers)?;
         let waits_for = self.grants.then_some(step);
         let head = Ask::Push(Head { step, stage, units: wanted, rate, samples, loss, computing });
-        for server in 0..self.session.cast.roles.servers {
+        for server in 0..self.session.role_map.roles.servers {
             if self.grants {
                 self.arrivals.say(server, &Ask::MayPush { step }, None);
             }
@@ -267,7 +267,7 @@ impl Carrier for Served {
         let finished = self.arrivals.finish(stage, parameters)?;
         if self.grants {
             let ask = Ask::HasCome { step: self.arrivals.step };
-            (0..self.session.cast.roles.servers).for_each(|server| self.arrivals.say(server, &ask, None));
+            (0..self.session.role_map.roles.servers).for_each(|server| self.arrivals.say(server, &ask, None));
         }
         Ok(finished)
     }

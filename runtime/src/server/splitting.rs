@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use gleaner_algorithms::synchrony::osp::{self, Budget, Cluster, Link, Osp, Tuning};
 
-use super::words::Head;
+use super::control::Head;
 use crate::probe::median;
-use crate::roles::Cast;
+use crate::roles::RoleMap;
 
 /// Steps that are measured before U_max is taken from the first epoch on.
 const MEASURED: u64 = 4;
@@ -19,7 +19,7 @@ const TELLING: u64 = 64 << 10;
 /// See the module.
 pub(super) struct Splitting {
     osp: Osp,
-    cast: Cast,
+    role_map: RoleMap,
     /// Entries of all units.
     model: usize,
     /// Steps of an epoch.
@@ -46,11 +46,11 @@ pub(super) struct Arrived {
 }
 
 impl Splitting {
-    pub(super) fn new(osp: Osp, cast: Cast, model: usize, epoch: u64) -> Self {
-        let workers = cast.workers as usize;
+    pub(super) fn new(osp: Osp, role_map: RoleMap, model: usize, epoch: u64) -> Self {
+        let workers = role_map.workers as usize;
         Self {
             osp,
-            cast,
+            role_map,
             model,
             epoch: epoch.max(1),
             tuning: Tuning::default(),
@@ -110,14 +110,14 @@ impl Splitting {
     /// The most entries that are pushed and pulled within a pass: equation 5 for these servers. What is lost on the links is in their rates,
     /// as these were measured. A server sees of a worker's link what it gets of it.
     fn allowed(&self, pass: Duration) -> usize {
-        let servers = self.cast.roles.servers as usize;
+        let servers = self.role_map.roles.servers as usize;
         // Of a link that was never busy long enough nothing is known, and it does not decide.
         let link =
             |rate: f64| Link { bytes_per_second: if rate > 0.0 { rate } else { f64::INFINITY }, loss: 0.0 };
         let cluster = Cluster {
             workers: self.rates.iter().map(|rate| link(rate * servers as f64)).collect(),
             servers: vec![link(self.rate); servers],
-            colocated: self.cast.roles.colocated,
+            colocated: self.role_map.roles.colocated,
             in_turn: true,
             latency: Duration::ZERO,
         };
@@ -135,9 +135,9 @@ mod tests {
     /// Two workers and one server, whose links take 1 MB/s, and passes of 2 s: 1 MB is pushed by both in 2 s, and takes 2 s back.
     #[test]
     fn what_is_told_and_measured_bounds_the_background() {
-        let cast = Cast::new(3, Roles { servers: 1, ..Roles::default() }).unwrap();
+        let role_map = RoleMap::new(3, Roles { servers: 1, ..Roles::default() }).unwrap();
         let osp = Osp { budget: Budget::Tuned, ..Osp::default() };
-        let mut splitting = Splitting::new(osp, cast, 1_000_000, 10);
+        let mut splitting = Splitting::new(osp, role_map, 1_000_000, 10);
         let began = Instant::now();
         let arrived = |worker| {
             let ended = began + Duration::from_secs(2);

@@ -12,7 +12,7 @@ use crate::replica::ReplicaError;
 impl Inner {
     /// Refuses what workers do together on a parameter server.
     pub(super) fn expect_worker(&self) -> Result<(), Error> {
-        let server = self.cast.server(self.rank.0);
+        let server = self.role_map.server(self.rank.0);
         server.map_or(Ok(()), |server| Err(ReplicaError::Server(server).into()))
     }
 

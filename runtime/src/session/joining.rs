@@ -18,7 +18,7 @@ use crate::failure::{Error, Failure, culprit};
 use crate::io::Io;
 use crate::mailbox::{Command, mailbox};
 use crate::report;
-use crate::roles::{Cast, Roles};
+use crate::roles::{RoleMap, Roles};
 use crate::seat::Seat;
 use crate::server::Server;
 use crate::tag::SERVED;
@@ -102,21 +102,21 @@ impl Session {
                 };
                 let (Roles { servers, colocated, .. }, world_size) = (roles, network.workers());
                 let refused = || ConfigError::Servers { servers, world_size, colocated };
-                let cast = match Cast::new(world_size, roles).ok_or_else(refused) {
-                    Ok(cast) => cast,
+                let role_map = match RoleMap::new(world_size, roles).ok_or_else(refused) {
+                    Ok(role_map) => role_map,
                     Err(error) => return drop(joined.send(Err(error.into()))),
                 };
                 let (seat, counters) = (Seat::of(&network), network.counters());
-                let worker = Worker::new(seat.rank.0, cast, seat.coordinator.0, timeout);
+                let worker = Worker::new(seat.rank.0, role_map, seat.coordinator.0, timeout);
                 let shared = (shared, Arc::clone(&bell));
-                let io = Io::new(Box::new(network), seat, worker, shared, computes, records, cast);
+                let io = Io::new(Box::new(network), seat, worker, shared, computes, records, role_map);
                 let mut engine = Engine::new(io, commands, bell, failed, timeout);
                 // Before anything comes: who leaves at once leaves it, too.
-                if cast.hosted(seat.rank.0).is_some() {
-                    engine.command(Command::Add(SERVED, Box::new(Server::new(seat.rank.0, cast))));
+                if role_map.hosted(seat.rank.0).is_some() {
+                    engine.command(Command::Add(SERVED, Box::new(Server::new(seat.rank.0, role_map))));
                     engine.command(Server::window());
                 }
-                let _ = joined.send(Ok((seat, cast, counters)));
+                let _ = joined.send(Ok((seat, role_map, counters)));
                 // A task of its own: it is woken on this thread without a system call.
                 let _ = tokio::spawn(engine.run()).await;
             });
@@ -124,10 +124,10 @@ impl Session {
         };
         let thread = thread::Builder::new().name("gleaner-io".into()).spawn(io).map_err(refused)?;
         let ended = || Error::System("the worker's I/O thread ended", std::io::ErrorKind::BrokenPipe.into());
-        let (seat, cast, counters) = joins.recv().map_err(|_| ended())??;
+        let (seat, role_map, counters) = joins.recv().map_err(|_| ended())??;
         let Seat { rank, coordinator, epoch, .. } = seat;
         let inner = Inner {
-            job: Job { rank, workers: cast.workers, cast, coordinator, epoch, mailbox, failure },
+            job: Job { rank, workers: role_map.workers, role_map, coordinator, epoch, mailbox, failure },
             compute,
             counters,
             recorder,

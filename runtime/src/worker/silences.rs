@@ -1,4 +1,4 @@
-//! Links that fall silent, here or elsewhere: who is told, and until when somebody may know better.
+//! Links without a sign of life, here or elsewhere: which ranks are told, and how long this rank waits for the coordinator's verdict.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ impl Worker {
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
     /// this one, so one rank judges for all.
     pub(super) fn fall_silent(&mut self, peer: Peer, now: Instant) {
-        if self.is_ending() || self.silence.is_some() || self.is_spared(peer) {
+        if self.is_ending() || self.silence.is_some() || self.is_dropped(peer) {
             return;
         }
         let silence = Silence { at: self.rank, from: peer.0 };
@@ -24,7 +24,7 @@ impl Worker {
 
     /// A link of another rank has fallen silent.
     pub(super) fn told(&mut self, silence: Silence, now: Instant) {
-        let is_over = [silence.at, silence.from].into_iter().any(|rank| self.is_spared(Peer(rank)));
+        let is_over = [silence.at, silence.from].into_iter().any(|rank| self.is_dropped(Peer(rank)));
         if self.is_ending() || is_over {
             return;
         }
@@ -38,8 +38,8 @@ impl Worker {
         if !self.told_of.insert(silence.at) {
             return;
         }
-        for rank in silence.confidants(self.rank, self.cast.ranks, self.coordinator) {
-            if self.is_spared(Peer(rank)) {
+        for rank in silence.confidants(self.rank, self.role_map.ranks, self.coordinator) {
+            if self.is_dropped(Peer(rank)) {
                 continue;
             }
             self.actions.push(Action::Send(Peer(rank), Topic::Silence, silence.encode()));

@@ -8,8 +8,8 @@ use crate::roles::Roles;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Workers alone.
-fn cast(workers: u32) -> Cast {
-    Cast::new(workers, Roles::default()).unwrap()
+fn role_map(workers: u32) -> RoleMap {
+    RoleMap::new(workers, Roles::default()).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -49,15 +49,15 @@ struct World {
 impl World {
     /// Workers that are all linked to each other.
     fn new(workers: u32, coordinator: u32, seed: u64) -> Self {
-        Self::of(cast(workers), coordinator, seed)
+        Self::of(role_map(workers), coordinator, seed)
     }
 
     /// The same with these roles.
-    fn of(cast: Cast, coordinator: u32, seed: u64) -> Self {
-        let workers = cast.ranks;
+    fn of(role_map: RoleMap, coordinator: u32, seed: u64) -> Self {
+        let workers = role_map.ranks;
         let start = Instant::now();
         let place = |rank| {
-            let mut worker = Worker::new(rank, cast, coordinator, TIMEOUT);
+            let mut worker = Worker::new(rank, role_map, coordinator, TIMEOUT);
             worker.step = Some(7);
             for peer in (0..workers).filter(|&peer| peer != rank) {
                 worker.handle(Event::Reached(Peer(peer)), start);
@@ -108,9 +108,9 @@ impl World {
                     let silence = Silence::decode(&payload, self.places.len() as u32).unwrap();
                     self.post(rank, to.0 as usize, Mail::Event(Event::Told(silence)));
                 }
-                Action::Send(to, Topic::Spared, news) => {
+                Action::Send(to, Topic::Dropped, news) => {
                     let failure = serde_json::from_slice(&news).unwrap();
-                    self.post(rank, to.0 as usize, Mail::Event(Event::Spared(failure)));
+                    self.post(rank, to.0 as usize, Mail::Event(Event::Dropped(failure)));
                 }
                 Action::Send(..) => panic!("nothing else is sent"),
                 Action::Part(to) => {
@@ -128,7 +128,7 @@ impl World {
                     self.places[rank].has_left = true;
                     self.end(rank);
                 }
-                Action::GiveUp | Action::Ignore(_) | Action::Report(_) | Action::Spare(_) => {}
+                Action::GiveUp | Action::Ignore(_) | Action::Report(_) | Action::Drop(_) => {}
             }
         }
     }
@@ -248,7 +248,7 @@ fn nobody_fails_when_all_leave_whenever_that_is() {
 #[test]
 fn a_link_that_comes_up_late_brings_the_news() {
     let (start, peer) = (Instant::now(), Peer(1));
-    let mut worker = Worker::new(0, cast(3), 0, TIMEOUT);
+    let mut worker = Worker::new(0, role_map(3), 0, TIMEOUT);
     worker.handle(Event::Failed(Failure { rank: 2, step: Some(1), reason: "it hangs".into() }), start);
     assert!(worker.actions().iter().any(|action| matches!(action, Action::Fail(_))), "nobody is to be told");
     worker.handle(Event::Up(peer), start);
@@ -261,7 +261,7 @@ fn a_link_that_comes_up_late_brings_the_news() {
 fn one_that_fails_waits_until_its_peers_know() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut worker = Worker::new(0, cast(3), 0, TIMEOUT);
+    let mut worker = Worker::new(0, role_map(3), 0, TIMEOUT);
     let failure = Failure { rank: 2, step: Some(1), reason: "it is wrong".into() };
     for peer in [Peer(1), Peer(2)] {
         worker.handle(Event::Up(peer), start);
@@ -288,7 +288,7 @@ fn one_that_leaves_waits_until_all_has_come() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     for comes in [true, false] {
-        let mut worker = Worker::new(0, cast(2), 0, TIMEOUT);
+        let mut worker = Worker::new(0, role_map(2), 0, TIMEOUT);
         worker.handle(Event::Up(Peer(1)), start);
         worker.handle(Event::Leave, start);
         worker.handle(Event::Written(Peer(1)), start);
@@ -316,7 +316,7 @@ fn one_that_leaves_waits_until_all_has_come() {
 fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
     let start = Instant::now();
     for (rank, other) in [(0, Peer(1)), (1, Peer(0))] {
-        let mut worker = Worker::new(rank, cast(4), 0, TIMEOUT);
+        let mut worker = Worker::new(rank, role_map(4), 0, TIMEOUT);
         let teller = Peer(3);
         for peer in [other, teller] {
             worker.handle(Event::Up(peer), start);
@@ -339,7 +339,7 @@ fn one_that_has_said_goodbye_is_not_waited_for_when_the_job_fails() {
 fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again() {
     for (peers, mended) in [(5, 0.7), (2, 1.05)] {
         let start = Instant::now();
-        let mut worker = Worker::new(0, cast(peers + 1), 0, TIMEOUT);
+        let mut worker = Worker::new(0, role_map(peers + 1), 0, TIMEOUT);
         (1..=peers).for_each(|peer| worker.handle(Event::Up(Peer(peer)), start));
         let beat = TIMEOUT / 6;
         (2..=peers).for_each(|peer| worker.hear(Peer(peer), start + beat));
@@ -368,7 +368,7 @@ fn a_rank_that_was_cut_off_takes_no_peer_for_gone_because_it_hears_others_again(
 #[test]
 fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
     let start = Instant::now();
-    let mut worker = Worker::new(4, cast(5), 0, TIMEOUT);
+    let mut worker = Worker::new(4, role_map(5), 0, TIMEOUT);
     worker.handle(Event::Up(Peer(0)), start);
     let silent = start + TIMEOUT;
     worker.tick(silent);
@@ -387,7 +387,7 @@ fn a_rank_that_heard_one_peer_alone_was_not_cut_off() {
 #[test]
 fn who_left_in_peace_does_not_count_as_silent() {
     let start = Instant::now();
-    let mut worker = Worker::new(3, cast(4), 0, TIMEOUT);
+    let mut worker = Worker::new(3, role_map(4), 0, TIMEOUT);
     for peer in [Peer(0), Peer(2)] {
         worker.handle(Event::Up(peer), start);
     }
@@ -410,7 +410,7 @@ fn the_others_go_on_without_a_worker_whatever_comes_when() {
     let roles = Roles { servers: 1, colocated: false, on_failure: OnFailure::Continue };
     for seed in 1..=100 {
         for blow in [Blow::Killed, Blow::Stopped, Blow::Fails] {
-            let mut world = World::of(Cast::new(5, roles).unwrap(), 0, seed);
+            let mut world = World::of(RoleMap::new(5, roles).unwrap(), 0, seed);
             (0..world.random(3000)).for_each(|_| world.pass());
             let victim = 1 + world.random(3) as usize;
             match blow {
@@ -423,7 +423,7 @@ fn the_others_go_on_without_a_worker_whatever_comes_when() {
             }
             (0..3 * TIMEOUT.as_millis()).for_each(|_| world.pass());
             for (rank, place) in world.places.iter().enumerate().filter(|(rank, _)| *rank != victim) {
-                let named = place.worker.spared.keys().map(|peer| peer.0 as usize).collect::<Vec<_>>();
+                let named = place.worker.dropped.keys().map(|peer| peer.0 as usize).collect::<Vec<_>>();
                 assert_eq!(named, [victim], "{blow:?}: rank {rank}, seed {seed}");
                 assert!(place.failure.is_none() && !place.is_gone, "{blow:?}: rank {rank}, seed {seed}");
             }

@@ -92,6 +92,25 @@ fn oracle(workers: usize, steps: u64, sgd: Sgd) -> Vec<Vec<u32>> {
         .collect()
 }
 
+/// A rank's part in so many steps: a worker's parameters after each of them and after the flush, bit by bit, and nothing of a server.
+fn every_step(session: &Session, synchrony: &str, steps: u64) -> Vec<Vec<u32>> {
+    if session.is_server() {
+        session.serve().unwrap();
+        return Vec::new();
+    }
+    let options = options(Method::ring(), synchrony, SGD);
+    let mut replica = session.replica(&layout(), &initial(), options).unwrap();
+    let mut all = Vec::new();
+    for step in 0..steps {
+        give(&mut replica, &gradient(entries(), session.rank(), step));
+        replica.step(pass()).unwrap();
+        all.push(bits(replica.parameters()));
+    }
+    replica.flush().unwrap();
+    all.push(bits(replica.parameters()));
+    all
+}
+
 #[test]
 fn a_barrier_over_servers_gives_the_bits_of_one_process() {
     for over in NETWORKS {
@@ -232,7 +251,7 @@ fn nobody_is_further_ahead_than_the_bound() {
                 give(&mut replica, &gradient(entries(), session.rank(), step));
                 entered[session.rank()].store(step + 1, Ordering::SeqCst);
                 replica.step(pass()).unwrap();
-                // Whoever begins the next step has the gradients of all others up to so many steps before it.
+                // A worker that begins its next step has the gradients of all others up to the bound's number of steps before it.
                 let last = entered.iter().map(|entered| entered.load(Ordering::SeqCst)).min().unwrap();
                 assert!(
                     last + bound > step,
@@ -252,7 +271,7 @@ fn nobody_is_further_ahead_than_the_bound() {
     }
 }
 
-/// Every gradient is applied once, whoever comes when: with plain steps the order does not matter.
+/// Every gradient is applied once, in any order of arrival: without momentum the order does not matter.
 #[test]
 fn every_gradient_is_applied_once() {
     for synchrony in ["asp", "ssp/1", "dssp", "r2sp"] {
@@ -354,23 +373,8 @@ fn osp_over_servers_has_its_ends() {
     for servers in 1..=2 {
         let roles = Roles { servers, ..Roles::default() };
         for (synchrony, late) in [("osp/budget=0", 0), ("osp/lgp=off,cap=1,budget=1", 1)] {
-            let results = job::run_as(Over::Adverse, 3 + servers, roles, |session| {
-                if session.is_server() {
-                    session.serve().unwrap();
-                    return Vec::new();
-                }
-                let mut replica =
-                    session.replica(&layout(), &initial(), options(Method::ring(), synchrony, SGD)).unwrap();
-                let mut all = Vec::new();
-                for step in 0..5 {
-                    give(&mut replica, &gradient(entries(), session.rank(), step));
-                    replica.step(pass()).unwrap();
-                    all.push(bits(replica.parameters()));
-                }
-                replica.flush().unwrap();
-                all.push(bits(replica.parameters()));
-                all
-            });
+            let results =
+                job::run_as(Over::Adverse, 3 + servers, roles, |session| every_step(&session, synchrony, 5));
             let mut expected = oracle(3, 5, SGD);
             expected.push(expected[4].clone());
             if late == 1 {
@@ -390,23 +394,7 @@ fn servers_give_the_bits_of_an_all_reduce() {
     for synchrony in ["bsp", "osp/budget=0.5", "osp/budget=0.5,lgp=ema:0.5", "local/3", "local/2,0.7,0.9"] {
         let run = |servers| {
             let roles = Roles { servers, ..Roles::default() };
-            job::run_as(Over::Memory, 2 + servers, roles, |session| {
-                if session.is_server() {
-                    session.serve().unwrap();
-                    return Vec::new();
-                }
-                let mut replica =
-                    session.replica(&layout(), &initial(), options(Method::ring(), synchrony, SGD)).unwrap();
-                let mut all = Vec::new();
-                for step in 0..8 {
-                    give(&mut replica, &gradient(entries(), session.rank(), step));
-                    replica.step(pass()).unwrap();
-                    all.push(bits(replica.parameters()));
-                }
-                replica.flush().unwrap();
-                all.push(bits(replica.parameters()));
-                all
-            })
+            job::run_as(Over::Memory, 2 + servers, roles, |session| every_step(&session, synchrony, 8))
         };
         let reduced = run(0);
         for servers in 1..=2 {

@@ -211,13 +211,7 @@ fn the_slowest_rank_counts_whichever_it_is() {
 
 fn announced(ranking: Vec<Forecast>, bytes_per_second: f64) -> String {
     let network = Network { latency: Duration::from_micros(250), bytes_per_second };
-    let probed = Probed {
-        network,
-        slowest: network.bytes_per_second,
-        speed: Speed::of([1.0; 5]),
-        handling: 0.0,
-        took: Duration::ZERO,
-    };
+    let probed = Probed::alike(network);
     Course::new(ranking).announce(&probed)
 }
 

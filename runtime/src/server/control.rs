@@ -1,4 +1,4 @@
-//! What a worker and a server tell each other beside gradients and parameters, on a number of its own.
+//! Control messages between a worker and a server, on a number of their own: what a push is about, and what the server answers.
 
 use std::time::Duration;
 

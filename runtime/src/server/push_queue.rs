@@ -1,4 +1,4 @@
-//! What a server has of one worker: pushes that come in and wait for what the policy says.
+//! The pushes of one worker at a server: those that come in, and those that wait for the policy to apply them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use gleaner_algorithms::synchrony::Stage;
 
 use super::Part;
 use super::actor::{Message, TakenIn};
-use super::words::Head;
+use super::control::Head;
 use crate::algorithm::INLINE;
 use crate::io::Io;
 use crate::link::cost;
@@ -23,7 +23,7 @@ use crate::tag::{SERVED, StepId};
 const OPEN: usize = 3;
 
 /// See the module.
-pub(super) struct Desk {
+pub(super) struct PushQueue {
     /// Nothing more comes of it, and whether the policy knows.
     pub(super) is_gone: bool,
     pub(super) is_told: bool,
@@ -62,7 +62,7 @@ pub(super) struct Came {
     pub(super) during: (Instant, Instant),
 }
 
-impl Desk {
+impl PushQueue {
     pub(super) fn new(parts: usize, is_gone: bool) -> Self {
         Self { is_gone, is_told: false, pushes: BTreeMap::new(), last: None, since: vec![None; parts] }
     }
