@@ -75,6 +75,8 @@ pub(crate) enum Done {
         step: u64,
         importance: Vec<f64>,
     },
+    /// It is where the other servers are.
+    WentBack,
     Failed(String),
 }
 
@@ -189,6 +191,7 @@ impl Server {
                     tell(worker, &Answer::Fetched { step }, io);
                     job.bring(worker, step, None, io)
                 }
+                Task::GoBack { step } => job.go_back(step, io),
                 Task::Weigh { step } => job.weigh(step, io),
             };
             match done {
@@ -218,6 +221,7 @@ impl Server {
                 let present = (0..).zip(&job.push_queues).filter(|(_, push_queue)| !push_queue.is_gone);
                 present.for_each(|(worker, _)| tell(worker, &split, io));
             }
+            Done::WentBack => {}
             Done::Failed(reason) => blame(io, self.rank, reason),
         }
     }

@@ -54,6 +54,10 @@ pub(super) enum Task {
         worker: u32,
         step: u64,
     },
+    /// All servers go on in this step, and this one has made it already.
+    GoBack {
+        step: u64,
+    },
     /// Workers hear how important units are for a step.
     Weigh {
         step: u64,
@@ -98,9 +102,8 @@ impl Opened {
                 let Plan { server, servers, workers, ref units, ref run, .. } = plan;
                 let (run, units, generation, slices) = (run.clone(), units.clone(), 0, Vec::new());
                 let description = Description { run, generation, server, servers, workers, units, slices };
-                let ranges: Vec<Range<usize>> = parts.iter().map(|part| part.range.clone()).collect();
                 let fresh = (!plan.resume).then_some(state);
-                let taken = store::take_up(directory, description, &ranges, fresh);
+                let taken = store::take_up(directory, description, &ranges(&parts), fresh);
                 let (state, store, run) = taken.map_err(|error| error.to_string())?;
                 let mut shard = Shard::new(plan.sgd(), is, state);
                 shard.keep_in(store);
@@ -109,6 +112,11 @@ impl Opened {
         };
         Ok(Self { parts, most, shard, run, synchrony, plan, role_map })
     }
+}
+
+/// Where parts lie among all parameters.
+fn ranges(parts: &[Part]) -> Vec<Range<usize>> {
+    parts.iter().map(|part| part.range.clone()).collect()
 }
 
 /// The state before the first step.
@@ -195,6 +203,9 @@ impl Job {
 
     pub(super) fn begin(&mut self, worker: u32, step: u64) -> Result<(), String> {
         let workers = self.push_queues.len();
+        if self.policy.is_none() && self.shard.as_ref().is_some_and(|shard| shard.next() > step) {
+            self.queue.push_back((Task::GoBack { step }, worker));
+        }
         let (policy, first) =
             self.policy.get_or_insert_with(|| (self.synchrony.policy(&vec![step; workers]), step));
         if *first != step {
@@ -340,6 +351,17 @@ impl Job {
             }
         };
         self.work(entries, tell, io)
+    }
+
+    /// Goes back to where the other servers are.
+    pub(super) fn go_back(&mut self, step: u64, io: &mut Io) -> Option<Done> {
+        let ranges = ranges(&self.parts);
+        let go_back = move |shard: &mut Shard| match shard.go_back(step, &ranges) {
+            Ok(()) => Done::WentBack,
+            Err(error) => Done::Failed(error.to_string()),
+        };
+        // A file is not waited for here.
+        self.work(usize::MAX, go_back, io)
     }
 
     /// Weighs parts for a step.

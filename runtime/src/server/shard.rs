@@ -101,6 +101,16 @@ impl Shard {
         self.store = Some(store);
     }
 
+    /// Undoes its last update, if that leaves exactly the steps before this one.
+    pub(crate) fn go_back(&mut self, step: u64, ranges: &[Range<usize>]) -> Result<(), StoreError> {
+        let mut store = self.store.take();
+        if let Some(state) = store.as_mut().map_or(Ok(None), |store| store.go_back(step, ranges))? {
+            *self = Self::new(self.sgd, (self.is_sparse, self.is_weighed), state);
+        }
+        self.store = store;
+        Ok(())
+    }
+
     /// The first step of which not every worker's gradient is applied to everything.
     pub(crate) fn next(&self) -> u64 {
         self.slices.iter().flat_map(|slice| &slice.applied).copied().min().unwrap_or(0)

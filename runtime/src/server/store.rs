@@ -1,9 +1,12 @@
 //! A server's state in a file, so that nothing that was applied is lost with its process.
 //!
 //! Behind a description there are two slots of one size, for the parameters, the velocities and how far each worker's gradients were
-//! applied. Each step of the optimiser goes into the slot that is older, under a checksum, before anybody is told of it; a process that is killed while it writes
-//! leaves the other slot. What was written survives the process. It survives a crash of the machine only as far as the system has
+//! applied. Each step of the optimiser goes into the slot that is older, under a checksum over it and the description, before anybody is told
+//! of it; a process that is killed while it writes leaves the other slot. What was written survives the process. It survives a crash of the machine only as far as the system has
 //! brought it to the disk.
+//!
+//! Where servers were interrupted between their updates of one step, those that have made it go back to the older slot when all are taken up,
+//! if that has exactly the steps before: under a barrier all parameters are then those of one step, as the workers' gradients need them.
 //!
 //! Servers of another number take the files of all those that were before, and cut anew. A set of files is of a *run*, and has a *generation*: the
 //! first set of a run has one more than any other run's that lies there, and a set that was cut anew one more than that which it was cut from. The newest
@@ -23,7 +26,7 @@ use twox_hash::XxHash3_64;
 use super::shard::{Slice, Values};
 use crate::staged::{Staged, StagedError};
 
-const MARK: &[u8; 16] = b"gleaner server 1";
+const MARK: &[u8; 16] = b"gleaner server 2";
 
 /// Slots begin at multiples of this many bytes.
 const PAGE: usize = 4096;
@@ -53,6 +56,8 @@ pub(crate) struct Store {
     /// Where the slots begin, and how long they are.
     start: usize,
     slot: usize,
+    /// Of the description.
+    seed: u64,
     /// How often it was written.
     written: u64,
     bytes: Vec<u8>,
@@ -100,6 +105,9 @@ struct Found {
     description: Description,
     path: PathBuf,
     start: usize,
+    /// The length of a slot.
+    slot: usize,
+    seed: u64,
     written: u64,
     updates: u64,
     /// By slice.
@@ -112,9 +120,11 @@ fn path(directory: &Path, server: u32, servers: u32) -> PathBuf {
     directory.join(format!("server-{server}-of-{servers}.state"))
 }
 
-fn length(description: &Description) -> usize {
-    let entries: usize = description.slices.iter().map(Range::len).sum();
-    HEAD + 8 * description.slices.len() * description.workers as usize + 8 * entries
+/// Bytes of a state. None where nothing can be so long.
+fn length(Description { slices, workers, .. }: &Description) -> Option<usize> {
+    let numbers = slices.len().checked_mul(*workers as usize)?;
+    let numbers = slices.iter().try_fold(numbers, |sum, slice| sum.checked_add(slice.len()))?;
+    numbers.checked_mul(8)?.checked_add(HEAD + PAGE).map(|bytes| bytes - PAGE)
 }
 
 /// The state of a server, its file, and of which run it is: what lies in a directory, or `fresh` in place of it. The description is of a new run,
@@ -201,6 +211,18 @@ impl State {
 }
 
 impl Store {
+    /// The state before the last update, if that has exactly the steps before this one. The next update is written in place of the last.
+    pub(crate) fn go_back(
+        &mut self,
+        step: u64,
+        ranges: &[Range<usize>],
+    ) -> Result<Option<State>, StoreError> {
+        let found = read(&self.path, Some(step))?;
+        let is_older = found.written < self.written;
+        self.written = found.written;
+        Ok(is_older.then(|| State::cut(&[found], ranges)))
+    }
+
     /// A new file with this state, in place of one that may be there.
     fn create(
         directory: &Path,
@@ -217,11 +239,12 @@ impl Store {
         // Nothing in it can fail to be written.
         let text = serde_json::to_vec(&description).unwrap_or_default();
         let start = (MARK.len() + 4 + text.len()).next_multiple_of(PAGE);
-        let slot = length(&description).next_multiple_of(PAGE);
+        let seed = XxHash3_64::oneshot(&text);
         let mut written = 0;
         let mut bytes = Vec::new();
         let parts = state.parts.iter().map(|(parameters, velocities)| (&parameters[..], &velocities[..]));
-        fill(&mut bytes, &mut written, state.updates, parts, &state.slices);
+        fill(&mut bytes, (&mut written, state.updates, seed), parts, &state.slices);
+        let slot = bytes.len().next_multiple_of(PAGE);
         let mut staged = Staged::default();
         staged.write(&path, |file| {
             let length = (text.len() as u32).to_le_bytes();
@@ -233,20 +256,24 @@ impl Store {
             file.write_all(&vec![0; slot - bytes.len()])
         })?;
         staged.publish()?;
-        Ok((state, Self::open(path, start, slot, written)?, description.run))
+        Ok((state, Self::open(path, start, slot, (seed, written))?, description.run))
     }
 
     fn reopen(found: &Found) -> Result<Self, StoreError> {
-        let slot = length(&found.description).next_multiple_of(PAGE);
-        Self::open(found.path.clone(), found.start, slot, found.written)
+        Self::open(found.path.clone(), found.start, found.slot, (found.seed, found.written))
     }
 
-    fn open(path: PathBuf, start: usize, slot: usize, written: u64) -> Result<Self, StoreError> {
+    fn open(
+        path: PathBuf,
+        start: usize,
+        slot: usize,
+        (seed, written): (u64, u64),
+    ) -> Result<Self, StoreError> {
         let file = File::options().write(true).open(&path).map_err(failed("opened", &path))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path)),
             // Where a file system has no locks, nothing is known.
-            _ => Ok(Self { file, path, start, slot, written, bytes: Vec::new() }),
+            _ => Ok(Self { file, path, start, slot, seed, written, bytes: Vec::new() }),
         }
     }
 
@@ -258,7 +285,7 @@ impl Store {
         slices: &[Slice],
     ) -> Result<(), StoreError> {
         let parts = parts.iter().map(|part| (&part.parameters[..], &part.velocities[..]));
-        fill(&mut self.bytes, &mut self.written, updates, parts, slices);
+        fill(&mut self.bytes, (&mut self.written, updates, self.seed), parts, slices);
         let at = self.start + self.slot * (self.written % 2) as usize;
         self.file.write_all_at(&self.bytes, at as u64).map_err(failed("written", &self.path))
     }
@@ -267,8 +294,7 @@ impl Store {
 /// Puts a state together as it lies in a slot.
 fn fill<'a>(
     bytes: &mut Vec<u8>,
-    written: &mut u64,
-    updates: u64,
+    (written, updates, seed): (&mut u64, u64, u64),
     parts: impl Iterator<Item = (&'a [f32], &'a [f32])> + Clone,
     slices: &[Slice],
 ) {
@@ -281,12 +307,14 @@ fn fill<'a>(
     let mut values = |values: &[f32]| values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
     parts.clone().for_each(|(parameters, _)| values(parameters));
     parts.for_each(|(_, velocities)| values(velocities));
-    let sum = checksum(bytes);
+    let sum = checksum(bytes, seed);
     bytes[16..HEAD].copy_from_slice(&sum.to_le_bytes());
 }
 
-fn checksum(slot: &[u8]) -> u64 {
-    XxHash3_64::oneshot(&slot[HEAD..]) ^ XxHash3_64::oneshot(&slot[..16])
+/// Over all of a slot but its place, and over the description, whose hash is the seed.
+fn checksum(slot: &[u8], seed: u64) -> u64 {
+    let (head, rest) = (&slot[..16], &slot[HEAD..]);
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot_with_seed(seed, head), rest)
 }
 
 /// The descriptions of all files of a directory.
@@ -300,15 +328,15 @@ fn descriptions(directory: &Path) -> Result<Vec<(Description, PathBuf)>, StoreEr
         let path = entry.map_err(failed("looked for", directory))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("server-") && name.ends_with(".state") {
-            let (description, _) = describe(&path)?;
+            let (description, ..) = describe(&path)?;
             all.push((description, path));
         }
     }
     Ok(all)
 }
 
-/// What a file is said to hold, and where its slots begin.
-fn describe(path: &Path) -> Result<(Description, usize), StoreError> {
+/// What a file is said to hold, where its slots begin, and the hash of the description.
+fn describe(path: &Path) -> Result<(Description, usize, u64), StoreError> {
     let mut file = File::open(path).map_err(failed("opened", path))?;
     let damaged = |what: &str| StoreError::Damaged { path: path.to_owned(), what: what.to_owned() };
     let mut head = [0; MARK.len() + 4];
@@ -321,7 +349,7 @@ fn describe(path: &Path) -> Result<(Description, usize), StoreError> {
     let mut text = vec![0; length];
     file.read_exact(&mut text).map_err(|_| damaged("its description is cut off"))?;
     let description = serde_json::from_slice(&text).map_err(|_| damaged("its description makes no sense"))?;
-    Ok((description, (head.len() + length).next_multiple_of(PAGE)))
+    Ok((description, (head.len() + length).next_multiple_of(PAGE), XxHash3_64::oneshot(&text)))
 }
 
 /// The files that a server takes up, in the order of the parameters: its own alone if that is of the newest set.
@@ -333,11 +361,12 @@ fn find(directory: &Path, wanted: &Description) -> Result<Vec<Found>, StoreError
     }
     for ((_, servers, _), files) in sets.into_iter().rev() {
         if let Some(own) = files.get(&wanted.server).filter(|_| servers == wanted.servers) {
-            return Ok(vec![read(own)?]);
+            return Ok(vec![read(own, None)?]);
         }
-        let found = files.values().map(|file| read(file)).collect::<Result<Vec<Found>, _>>()?;
+        let all = |step| files.values().map(|file| read(file, step)).collect::<Result<Vec<Found>, _>>();
+        let found = all(None)?;
         match (0..servers).find(|server| !files.contains_key(server)) {
-            None => return Ok(found),
+            None => return all(found.iter().flat_map(|found| &found.applied).flatten().min().copied()),
             // Nobody pushes before all servers have their files.
             Some(_) if found.iter().all(|found| found.written == FIRST) => {}
             Some(missing) => return Err(StoreError::Missing(path(directory, missing, servers))),
@@ -346,37 +375,51 @@ fn find(directory: &Path, wanted: &Description) -> Result<Vec<Found>, StoreError
     Err(StoreError::Nothing(directory.to_owned()))
 }
 
-/// What a file holds, by the newer of its slots that are whole.
-fn read(path: &Path) -> Result<Found, StoreError> {
-    let (description, start) = describe(path)?;
-    let (bytes, length) = (fs::read(path).map_err(failed("read", path))?, length(&description));
-    let slot = length.next_multiple_of(PAGE);
+/// What a file holds, by the newer of its slots that are whole; or by the older, where the newer has a step that is
+/// still to be made, and the older exactly those before it.
+fn read(path: &Path, step: Option<u64>) -> Result<Found, StoreError> {
+    let (description, start, seed) = describe(path)?;
+    let damaged = |what: &str| StoreError::Damaged { path: path.to_owned(), what: what.to_owned() };
+    let length = length(&description).filter(|_| description.workers > 0);
+    let length = length.ok_or_else(|| damaged("its description makes no sense"))?;
+    let (bytes, slot) = (fs::read(path).map_err(failed("read", path))?, length.next_multiple_of(PAGE));
     let whole = |at: usize| {
-        let slot = bytes.get(at..at + length)?;
+        let slot = bytes.get(at..)?.get(..length)?;
         let number = |at: usize| slot[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         let written = number(0).filter(|written| *written > 0)?;
-        (number(16)? == checksum(slot)).then_some((written, number(8)?, slot))
+        (number(16)? == checksum(slot, seed)).then_some((written, number(8)?, slot))
     };
-    let slots = [start, start + slot].into_iter().filter_map(whole);
-    let Some((written, updates, slot)) = slots.max_by_key(|(written, ..)| *written) else {
-        return Err(StoreError::Damaged {
-            path: path.to_owned(),
-            what: "neither of its slots is whole".into(),
-        });
-    };
+    let slots = [Some(start), start.checked_add(slot)].into_iter().flatten().filter_map(whole);
     let workers = description.workers as usize;
-    let (steps, values) = slot[HEAD..].split_at(8 * workers * description.slices.len());
-    let steps = steps.as_chunks::<8>().0;
-    let applied =
-        steps.chunks(workers).map(|steps| steps.iter().map(|step| u64::from_le_bytes(*step)).collect());
+    let cut = |state| <[u8]>::split_at(state, 8 * workers * description.slices.len());
+    let steps_of = |state| cut(state).0.as_chunks::<8>().0.iter().map(|step| u64::from_le_bytes(*step));
+    let slots = slots.map(|(written, updates, slot)| (written, updates, &slot[HEAD..]));
+    let mut slots: Vec<_> = slots.collect();
+    slots.sort_unstable_by_key(|(written, ..)| *written);
+    // The last is the newer.
+    if let (Some(step), [(.., older), (.., newer)]) = (step, &slots[..])
+        && steps_of(newer).all(|next| next > step)
+        && steps_of(older).all(|next| next == step)
+    {
+        slots.pop();
+    }
+    let Some((written, updates, state)) = slots.pop() else {
+        return Err(damaged("neither of its slots is whole"));
+    };
+    let (applied, values) = (steps_of(state).collect::<Vec<_>>(), cut(state).1);
+    let applied = applied.chunks(workers).map(<[u64]>::to_vec);
     let values = values.as_chunks::<4>().0;
     let mut values: Vec<f32> = values.iter().map(|value| f32::from_le_bytes(*value)).collect();
     let velocities = values.split_off(values.len() / 2);
     let (applied, parameters) = (applied.collect(), values);
-    Ok(Found { description, path: path.to_owned(), start, written, updates, applied, parameters, velocities })
+    let path = path.to_owned();
+    Ok(Found { description, path, start, slot, seed, written, updates, applied, parameters, velocities })
 }
 
 fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {
     let path = path.to_owned();
     move |source| StoreError::File { what, path: path.clone(), source }
 }
+
+#[cfg(test)]
+mod tests;
