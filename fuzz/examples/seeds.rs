@@ -100,7 +100,7 @@ impl Seeds {
         }
         let head = [&[1][..], &[0; 4], &[3], &[9; 32]].concat();
         let failure = br#"{"rank":1,"step":5,"reason":"it died"}"#;
-        let runtime: [(u8, &str, Vec<u8>); 8] = [
+        let runtime: [(u8, &str, Vec<u8>); 10] = [
             (0, "tag", vec![1, 0, 0, 0, 0, 0, 0, 0xc0]),
             (1, "cancelled", vec![5, 1, 2, 0, 0, 0]),
             (1, "ask", vec![0, 0]),
@@ -108,6 +108,8 @@ impl Seeds {
             (3, "heads", [&head[..], b"notes"].concat()),
             (4, "answer", vec![1, 0, 0, 0, 0, 2, 0, 0, 0, 7, 8, 1, 0, 0, 0, 0, 0, 0, 0]),
             (5, "failure", failure.to_vec()),
+            (7, "push", [&[9, 2][..], &[5; 8], &[0], &[0; 24], &[0xff, 1]].concat()),
+            (8, "split", [&[1, 4][..], &[5; 8], &[0; 16], &[0; 8]].concat()),
             (6, "event", [&br#"{"kind":"failed","body":"#[..], failure, b"}"].concat()),
         ];
         for (kind, name, bytes) in runtime {

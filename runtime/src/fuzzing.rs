@@ -6,6 +6,7 @@ use bytes::Bytes;
 use gleaner_transport::Tag;
 
 use crate::failure::Failure;
+use crate::server::control::{Answer, Ask};
 use crate::silence::Silence;
 use crate::steps::Word;
 use crate::tag::Topic;
@@ -15,7 +16,7 @@ use crate::{checkpoint, checksum, notes, report};
 /// be written and read again.
 pub fn decode(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 7 {
+    match kind % 9 {
         0 => {
             let Some(tag) = bytes.first_chunk().map(|tag| Tag(u64::from_le_bytes(*tag))) else { return };
             if let Some(topic) = Topic::of(tag) {
@@ -49,7 +50,21 @@ pub fn decode(bytes: &[u8]) {
                 assert_eq!(serde_json::from_slice::<Failure>(&again).expect("and read"), failure);
             }
         }
-        _ => drop(report::parse(bytes)),
+        6 => drop(report::parse(bytes)),
+        7 => {
+            let Some((units, bytes)) = bytes.split_first() else { return };
+            if let Some(ask) = Ask::decode(bytes, (*units).into()) {
+                let again = ask.encode();
+                assert_eq!(Ask::decode(&again, (*units).into()).expect("and read").encode(), again);
+            }
+        }
+        _ => {
+            let Some((units, bytes)) = bytes.split_first() else { return };
+            if let Some(answer) = Answer::decode(bytes, (*units).into()) {
+                let again = answer.encode();
+                assert_eq!(Answer::decode(&again, (*units).into()).expect("and read").encode(), again);
+            }
+        }
     }
 }
 
