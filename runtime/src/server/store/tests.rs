@@ -66,17 +66,18 @@ fn servers_that_were_interrupted_within_a_step_go_on_from_its_beginning() {
     let before = servers.each_mut().map(|server| apply(server, 0, 0..2));
     let after = apply(&mut servers[1], 1, 0..2);
     drop(servers);
+    let ranges = [Range { start: 2, end: 4 }];
     // Its own file alone does not say that the other is behind.
     for _ in 0..2 {
         let mut own = server(directory.path(), 1, 2, false);
         assert_eq!((own.next(), own.parts[0].parameters.to_vec()), (2, after.clone()));
-        own.go_back(1, &[2..4]).unwrap();
+        own.go_back(1, &ranges).unwrap();
         assert_eq!((own.next(), own.updates), (1, 1));
         assert_eq!(own.parts[0].parameters.to_vec(), before[1]);
         // It can be killed at once: both states are still there.
     }
     let mut own = server(directory.path(), 1, 2, false);
-    own.go_back(1, &[2..4]).unwrap();
+    own.go_back(1, &ranges).unwrap();
     assert_eq!(apply(&mut own, 1, 0..2), after);
     drop(own);
     let one = server(directory.path(), 0, 1, false);
