@@ -111,10 +111,15 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
 fn turns(method: &str, records: &[Record]) -> Vec<(u32, f64)> {
     let of = records.iter().filter(|record| record.case.get("method").is_some_and(|name| name == method));
     of.filter_map(|record| match &record.outcome {
-        Outcome::Done(report) => Some((record.turn, report.get("seconds")?.as_f64()?)),
+        Outcome::Done(report) => Some((record.turn, step(report)?)),
         Outcome::Failed { .. } => None,
     })
     .collect()
+}
+
+/// The seconds of a step. A training's `seconds` are those of all its steps.
+fn step(report: &Value) -> Option<f64> {
+    report.get("iteration_seconds").or_else(|| report.get("seconds"))?.as_f64()
 }
 
 fn row(name: &Value, records: &[Record]) -> Option<Row> {
@@ -122,9 +127,7 @@ fn row(name: &Value, records: &[Record]) -> Option<Row> {
     for record in records.iter().filter(|record| record.case.get("method") == Some(name)) {
         let Outcome::Done(report) = &record.outcome else { continue };
         let count = |key: &str| record.case.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-        // A training's seconds are those of all its steps.
-        let step = report.get("iteration_seconds").or_else(|| report.get("seconds"));
-        seconds.extend(step.and_then(Value::as_f64));
+        seconds.extend(step(report));
         let most = record.traffic.iter().map(|traffic| traffic.received).max().unwrap_or(0);
         bytes.push(most as f64 / (count("steps") + count("warmup")).max(1.0));
         library = report.get("library").and_then(Value::as_str).map(str::to_owned);
@@ -184,6 +187,17 @@ mod tests {
             traffic: traffic.to_vec(),
             outcome,
         }
+    }
+
+    #[test]
+    fn a_step_of_a_training_is_its_iteration() {
+        let ours = || Outcome::Done(json!({"seconds": 16.0, "iteration_seconds": 0.4}));
+        let theirs = || Outcome::Done(json!({"seconds": 0.2}));
+        let turn = |turn| [record("ring", turn, ours(), [9, 9]), record("ddp", turn, theirs(), [9, 9])];
+        let rows = rows(&[turn(0), turn(1)].concat());
+        let pairs = rows[1].pairs_to_ring.as_ref().unwrap();
+        assert_eq!((rows[0].seconds, rows[1].seconds_to_ring), (0.4, Some(0.5)));
+        assert!((pairs.mean - 0.5).abs() < 1e-12, "{pairs:?}");
     }
 
     #[test]
