@@ -12,7 +12,7 @@ use gleaner_transport::{Message as Packet, Peer};
 use tokio::sync::oneshot;
 
 use super::control::{Answer, Ask};
-use super::job::{Job, Opened, Task};
+use super::job::{Job, Opened, Operation};
 use super::plan::Arriving;
 use super::push_queue::Intake;
 use super::shard::Shard;
@@ -173,26 +173,28 @@ impl Server {
             if job.shard.is_none() {
                 return;
             }
-            let Some((task, because_of)) = job.queue.pop_front() else { return };
-            let done = match task {
-                Task::Act(Action::Grant { worker, step }) => {
+            let Some((operation, because_of)) = job.queue.pop_front() else { return };
+            let done = match operation {
+                Operation::Act(Action::Grant { worker, step }) => {
                     tell(worker, &Answer::Granted { step }, io);
                     continue;
                 }
-                Task::Act(Action::Apply { stage, pushes, workers }) => job.apply(stage, &pushes, workers, io),
-                Task::Act(Action::Reply { worker, step, stage }) => {
+                Operation::Act(Action::Apply { stage, pushes, workers }) => {
+                    job.apply(stage, &pushes, workers, io)
+                }
+                Operation::Act(Action::Reply { worker, step, stage }) => {
                     let Some(units) = job.push_queues[worker as usize].answered((step, stage)) else {
                         continue;
                     };
                     tell(worker, &Answer::Reply { step, stage, awaited: because_of }, io);
                     job.bring(worker, step, Some(&units), io)
                 }
-                Task::Fetch { worker, step } => {
+                Operation::Fetch { worker, step } => {
                     tell(worker, &Answer::Fetched { step }, io);
                     job.bring(worker, step, None, io)
                 }
-                Task::GoBack { step } => job.go_back(step, io),
-                Task::Weigh { step } => job.weigh(step, io),
+                Operation::GoBack { step } => job.go_back(step, io),
+                Operation::Weigh { step } => job.weigh(step, io),
             };
             match done {
                 Some(done) => self.done(done, io),

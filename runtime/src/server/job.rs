@@ -41,13 +41,13 @@ pub(super) struct Job {
     pub(super) shard: Option<Box<Shard>>,
     pub(super) push_queues: Vec<PushQueue>,
     /// What is to be done, and because of whom.
-    pub(super) queue: VecDeque<(Task, u32)>,
+    pub(super) queue: VecDeque<(Operation, u32)>,
     /// Under OSP.
     splitting: Option<Splitting>,
 }
 
 #[derive(Debug)]
-pub(super) enum Task {
+pub(super) enum Operation {
     Act(Action),
     /// A worker gets all values.
     Fetch {
@@ -193,10 +193,10 @@ impl Job {
                 let is_all = self.push_queues[worker as usize].has_all((step, *stage));
                 weighs = weighs.or((is_all || *stage == Stage::Background).then_some(step + 1));
             }
-            self.queue.push_back((Task::Act(action), because_of));
+            self.queue.push_back((Operation::Act(action), because_of));
         }
         if let Some(step) = weighs.filter(|_| self.splitting.is_some()) {
-            self.queue.push_back((Task::Weigh { step }, because_of));
+            self.queue.push_back((Operation::Weigh { step }, because_of));
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ impl Job {
     pub(super) fn begin(&mut self, worker: u32, step: u64) -> Result<(), String> {
         let workers = self.push_queues.len();
         if self.policy.is_none() && self.shard.as_ref().is_some_and(|shard| shard.next() > step) {
-            self.queue.push_back((Task::GoBack { step }, worker));
+            self.queue.push_back((Operation::GoBack { step }, worker));
         }
         let (policy, first) =
             self.policy.get_or_insert_with(|| (self.synchrony.policy(&vec![step; workers]), step));
@@ -228,7 +228,7 @@ impl Job {
         if self.policy.is_none() {
             return Err("it broke the rules: it did not say with which step it begins".to_owned());
         }
-        self.queue.push_back((Task::Fetch { worker, step }, worker));
+        self.queue.push_back((Operation::Fetch { worker, step }, worker));
         Ok(())
     }
 

@@ -191,10 +191,6 @@ impl Job {
         }
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
-        if matches!(place, Place::Emulated(_)) {
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            job.env.extend(threads(cores, self.hosts(), |name| std::env::var_os(name).is_some()));
-        }
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),
@@ -206,14 +202,6 @@ impl Job {
         }
         job
     }
-}
-
-/// Emulated hosts share the machine's cores, which a launcher does not know: of so many processes each computes with its share, unless it is
-/// said otherwise.
-fn threads(cores: usize, processes: u32, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-    let share = (cores / processes.max(1) as usize).max(1).to_string();
-    let unset = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().filter(|name| !is_set(name));
-    unset.map(|name| (name.to_owned(), share.clone())).collect()
 }
 
 impl Heard {
@@ -264,21 +252,5 @@ impl Heard {
         serde_json::from_str(&self.output).map_err(|error| {
             (0, format!("it ended well, but printed no JSON object that can be read: {error}; run it by hand to see"))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn emulated_hosts_share_the_cores() {
-        let of = |cores, processes, set: &str| {
-            let threads = threads(cores, processes, |name| name == set);
-            threads.into_iter().map(|(name, share)| format!("{name}={share}")).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(of(2, 4, ""), "RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1");
-        assert_eq!(of(16, 5, ""), "RAYON_NUM_THREADS=3 OMP_NUM_THREADS=3");
-        assert_eq!(of(16, 4, "RAYON_NUM_THREADS"), "OMP_NUM_THREADS=4");
     }
 }
