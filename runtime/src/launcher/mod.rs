@@ -58,7 +58,7 @@ impl Host {
 /// `GLEANER_LOCAL_WORLD_SIZE`, `GLEANER_RENDEZVOUS` (host:port), `GLEANER_SECRET_FD` (the descriptor of a pipe
 /// with 64 hexadecimal digits, fresh for every job), `GLEANER_LAUNCHER`, `GLEANER_SERVERS`, `GLEANER_COLOCATE`,
 /// `GLEANER_ON_FAILURE`, and, unless they are set already, `RAYON_NUM_THREADS` and `OMP_NUM_THREADS` with its share
-/// of the host's cores.
+/// of the machine's cores: of those of its host, or with an agent that ends in `netns exec`, whose hosts are one machine, of all workers.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The program and its arguments.

@@ -79,6 +79,8 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
     let inherited = INHERITED.iter().filter_map(|&name| Some((name.to_owned(), std::env::var(name).ok()?)));
     let shared: Vec<_> = inherited.chain(job.env.iter().cloned()).collect();
 
+    // Network namespaces have the cores of one machine between them.
+    let is_one_machine = job.agent.ends_with(&["netns", "exec"].map(String::from));
     let mut seats = Vec::new();
     for (host_index, host) in job.hosts.iter().enumerate() {
         for local_rank in 0..host.slots {
@@ -101,7 +103,7 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
                 directory: &directory,
                 program: &job.program,
                 environment: &environment,
-                local_workers: host.slots,
+                sharing: if is_one_machine { world } else { host.slots },
                 listens_at: &listens_at,
             };
             let script = wrapper::script(&worker);
@@ -238,6 +240,22 @@ mod tests {
         let seats = seats(&job).unwrap();
         assert_eq!(seats[0].command, ["ssh", "me@a", "sh"]);
         assert_eq!(seats[2].command, ["ssh", "b", "sh"]);
+    }
+
+    #[test]
+    fn workers_share_the_cores_of_their_machine() {
+        let shares = |job: &Job| {
+            let text = |seat: &Seat| String::from_utf8_lossy(&seat.script[1]).into_owned();
+            let share = |text: String| {
+                text.lines().find_map(|line| line.strip_prefix("gleaner_share=")?.parse::<u32>().ok())
+            };
+            seats(job).unwrap().iter().filter_map(|seat| share(text(seat))).collect::<Vec<_>>()
+        };
+        let mut job = two_hosts();
+        assert_eq!(shares(&job), [2, 2, 1]);
+        job.agent = ["sudo", "ip", "netns", "exec"].map(String::from).into();
+        assert_eq!(shares(&job), [3, 3, 3]);
+        assert_eq!(lines(&job, "GLEANER_LOCAL_WORLD_SIZE"), ["2", "2", "1"]);
     }
 
     #[test]

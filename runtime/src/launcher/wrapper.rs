@@ -22,8 +22,8 @@ pub(super) struct Worker<'a> {
     pub directory: &'a OsStr,
     pub program: &'a [std::ffi::OsString],
     pub environment: &'a [(String, String)],
-    /// How many workers share its host.
-    pub local_workers: u32,
+    /// How many workers share its machine's cores.
+    pub sharing: u32,
     /// The descriptor that this one alone is to inherit, or nothing.
     pub listens_at: &'a str,
 }
@@ -32,8 +32,7 @@ pub(super) struct Worker<'a> {
 pub(super) fn script(worker: &Worker) -> Vec<u8> {
     let mut script = b"{\ngleaner_enter() { cd ".to_vec();
     quote(&mut script, worker.directory);
-    let numbers =
-        format!("; }}\ngleaner_share={}\ngleaner_listener={}\n", worker.local_workers, worker.listens_at);
+    let numbers = format!("; }}\ngleaner_share={}\ngleaner_listener={}\n", worker.sharing, worker.listens_at);
     script.extend_from_slice(numbers.as_bytes());
     script.extend_from_slice(b"gleaner_program() {\nset -- $gleaner_start");
     for argument in worker.program {

@@ -2,7 +2,7 @@
 # braces, so that it is parsed as a whole; what follows on standard input is the lifeline: once it ends, because
 # the launcher asked for it, died, or lost the connection, the worker ends with it. POSIX sh only.
 # Before it stand gleaner_enter (goes to the directory), gleaner_program (becomes the program, with its
-# environment), gleaner_share (the workers on this host) and gleaner_listener (a descriptor for the program alone), and before
+# environment), gleaner_share (the workers that share this machine's cores) and gleaner_listener (a descriptor for the program alone), and before
 # the braces gleaner_secret.
 
 exec 3<&0 4>&2 </dev/null
