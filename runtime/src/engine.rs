@@ -24,7 +24,7 @@ use crate::mailbox::{Bell, Command};
 use crate::notes::Notes;
 use crate::probe::Volleys;
 use crate::report;
-use crate::steps::Deed;
+use crate::steps::Effect;
 use crate::tag::{SERVED, Topic};
 use crate::worker::{Action, Event};
 
@@ -275,21 +275,21 @@ impl Engine {
 
     fn follow(&mut self) {
         loop {
-            let (deeds, actions) = (self.io.steps.deeds(), self.io.worker.actions());
-            if deeds.is_empty() && actions.is_empty() {
+            let (effects, actions) = (self.io.steps.effects(), self.io.worker.actions());
+            if effects.is_empty() && actions.is_empty() {
                 return;
             }
-            deeds.into_iter().for_each(|deed| self.deed(deed));
+            effects.into_iter().for_each(|effect| self.effect(effect));
             actions.into_iter().for_each(|action| self.action(action));
         }
     }
 
-    fn deed(&mut self, deed: Deed) {
+    fn effect(&mut self, effect: Effect) {
         let Self { io, actors, .. } = self;
-        match deed {
-            Deed::Tell(rank, id, word) => io.tell(Peer(rank), Topic::Cancel(id), word.encode()),
-            Deed::Discard(id) => io.discard(id),
-            Deed::Stand(id, stand) => {
+        match effect {
+            Effect::Tell(rank, id, word) => io.tell(Peer(rank), Topic::Cancel(id), word.encode()),
+            Effect::Discard(id) => io.discard(id),
+            Effect::Stand(id, stand) => {
                 if let Some((_, actor)) = actors.range_mut(..=id.gradient).next_back() {
                     actor.stand(id, stand, io);
                 }

@@ -176,7 +176,7 @@ impl Config {
         if rank >= world_size {
             return Err(ConfigError::Rank { name: starter.rank, rank, world_size });
         }
-        alone.cast_of(world_size)?;
+        alone.role_map(world_size)?;
         if world_size == 1 {
             return Ok(alone);
         }
@@ -218,7 +218,7 @@ impl Config {
         Self { rank: 0, world_size: 1, roles, rendezvous, secret, job, is_plain: false, timeout, listener }
     }
 
-    fn cast_of(&self, world_size: u32) -> Result<RoleMap, ConfigError> {
+    fn role_map(&self, world_size: u32) -> Result<RoleMap, ConfigError> {
         let Roles { servers, colocated, .. } = self.roles;
         RoleMap::new(world_size, self.roles).ok_or(ConfigError::Servers { servers, world_size, colocated })
     }

@@ -12,7 +12,7 @@
 //! begins a step only when the one before is over there, so a rank hears the verdicts of one gradient in the order of its
 //! steps.
 //!
-//! This is one rank's part of it, without any input or output: what is to be done is written down as [`Deed`]s.
+//! This is one rank's part of it, without any input or output: what is to be done is written down as [`Effect`]s.
 
 use std::collections::{HashMap, HashSet};
 
@@ -96,7 +96,7 @@ pub(crate) enum Stand {
 
 /// What follows from an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum Effect {
     /// Tell this rank.
     Tell(u32, StepId, Word),
     /// A step that was begun here stands so now.
@@ -119,7 +119,7 @@ pub(crate) struct Steps {
     inquiries: HashMap<StepId, Inquiry>,
     /// At the coordinator: whether anybody has left, and so had finished all its steps.
     parting: bool,
-    deeds: Vec<Deed>,
+    effects: Vec<Effect>,
 }
 
 /// What is known of a gradient.
@@ -156,13 +156,13 @@ impl Steps {
             gradients: HashMap::new(),
             inquiries: HashMap::new(),
             parting: false,
-            deeds: Vec::new(),
+            effects: Vec::new(),
         }
     }
 
     /// What is to be done now, in order.
-    pub(crate) fn deeds(&mut self) -> Vec<Deed> {
-        std::mem::take(&mut self.deeds)
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
     }
 
     /// A gradient whose next step is this one. All ranks add it before any of them begins a step of it.
@@ -226,7 +226,7 @@ impl Steps {
         if self.rank == self.coordinator {
             self.inquire(id, self.rank, cause);
         } else if !self.is_over(id) {
-            self.deeds.push(Deed::Tell(self.coordinator, id, Word::Ask(cause)));
+            self.effects.push(Effect::Tell(self.coordinator, id, Word::Ask(cause)));
         }
     }
 
@@ -262,7 +262,7 @@ impl Steps {
             }
             Word::Freeze if from_coordinator => {
                 let answer = if self.is_over(id) { Word::Finished } else { self.freeze(id) };
-                self.deeds.push(Deed::Tell(self.coordinator, id, answer));
+                self.effects.push(Effect::Tell(self.coordinator, id, answer));
             }
             Word::TooLate | Word::Cancelled { .. } if from_coordinator => self.follow(id, word)?,
             _ => return Err("it spoke about cancelling out of turn"),
@@ -337,7 +337,7 @@ impl Steps {
         }
         self.freeze(id);
         self.inquiries.insert(id, Inquiry { by, cause, unheard: self.others().collect() });
-        self.deeds.extend(self.others().map(|rank| Deed::Tell(rank, id, Word::Freeze)));
+        self.effects.extend(self.others().map(|rank| Effect::Tell(rank, id, Word::Freeze)));
         if self.workers == 1 {
             // Frozen just now, so this breaks no rules.
             let _ = self.conclude(id, Word::Cancelled { by, cause });
@@ -347,7 +347,7 @@ impl Steps {
     /// At the coordinator: tells everybody the verdict.
     fn conclude(&mut self, id: StepId, verdict: Word) -> Result<(), &'static str> {
         self.inquiries.remove(&id);
-        self.deeds.extend(self.others().map(|rank| Deed::Tell(rank, id, verdict)));
+        self.effects.extend(self.others().map(|rank| Effect::Tell(rank, id, verdict)));
         self.follow(id, verdict)
     }
 
@@ -360,14 +360,14 @@ impl Steps {
         let begun = open.begun;
         if let Word::Cancelled { by, cause } = verdict {
             open.stand = Stand::Cancelled { by, cause };
-            self.deeds.push(Deed::Discard(id));
+            self.effects.push(Effect::Discard(id));
             if begun {
-                self.deeds.push(Deed::Stand(id, Stand::Cancelled { by, cause }));
+                self.effects.push(Effect::Stand(id, Stand::Cancelled { by, cause }));
                 self.end(id);
             }
         } else if begun {
             open.stand = Stand::Free;
-            self.deeds.push(Deed::Stand(id, Stand::Free));
+            self.effects.push(Effect::Stand(id, Stand::Free));
         } else {
             self.open.remove(&id);
             self.gradients.get_mut(&id.gradient).into_iter().for_each(|known| known.early -= 1);

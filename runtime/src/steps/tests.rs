@@ -63,18 +63,18 @@ impl World {
     }
 
     fn post(&mut self, from: usize) {
-        for deed in self.ranks[from].steps.deeds() {
-            match deed {
-                Deed::Tell(to, id, word) => {
+        for effect in self.ranks[from].steps.effects() {
+            match effect {
+                Effect::Tell(to, id, word) => {
                     assert_eq!(Word::decode(&word.encode()), Some(word));
                     self.links[from][to as usize].push_back(Mail::Word(id, word));
                 }
-                Deed::Stand(of, stand) => {
+                Effect::Stand(of, stand) => {
                     let rank = &mut self.ranks[from];
                     assert_eq!(of, id(rank.ends.len() as u64), "of the step that is under way");
                     rank.running = Some(stand);
                 }
-                Deed::Discard(_) => {}
+                Effect::Discard(_) => {}
             }
         }
     }
@@ -273,8 +273,8 @@ fn a_rank_whose_values_are_not_finite_is_heard_before_one_that_cancels() {
     for rank in [1, 2] {
         steps.heard(rank, id(0), Word::Unfinished).unwrap();
     }
-    let cancelled = Deed::Stand(id(0), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
-    assert!(steps.deeds().contains(&cancelled));
+    let cancelled = Effect::Stand(id(0), Stand::Cancelled { by: 2, cause: Cause::NonFinite });
+    assert!(steps.effects().contains(&cancelled));
     assert!(!steps.expects(id(0)) && steps.expects(id(1)));
 }
 
