@@ -132,13 +132,20 @@ fn memory(process: &Process) -> i64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Waits for so long; these processes must not grow once their places are taken.
+/// Waits until the places of these processes are taken, which shows in that they hardly grow, and then for so long: they must not grow.
 fn endure(seconds: f64, processes: &[&Process]) {
-    sleep(Duration::from_secs_f64(seconds / 5.0));
-    let before: Vec<i64> = processes.iter().map(|process| memory(process)).collect();
-    sleep(Duration::from_secs_f64(seconds * 4.0 / 5.0));
-    for (process, before) in processes.iter().zip(before) {
-        let growth = memory(process) - before;
+    let measure = || -> Vec<i64> { processes.iter().map(|process| memory(process)).collect() };
+    let part = Duration::from_secs_f64(seconds / 5.0);
+    let mut before = measure();
+    // What grows by as much as is too much below does not end this.
+    eventually("the memory of a flooded process settles", || {
+        sleep(part);
+        let last = std::mem::replace(&mut before, measure());
+        last.iter().zip(&before).all(|(last, now)| now - last < GROWTH / 4)
+    });
+    sleep(4 * part);
+    for (before, now) in before.into_iter().zip(measure()) {
+        let growth = now - before;
         println!("{before} KiB, and then {growth} more");
         assert!(growth < GROWTH, "{before} KiB grew by {growth}");
     }
