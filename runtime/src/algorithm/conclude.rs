@@ -44,7 +44,7 @@ pub(super) fn conclude<T: Element>(runs: Vec<Run<T>>, mailbox: &Mailbox) -> Resu
                 sums.push(delivered.sums);
                 lost += delivered.lost;
                 noted.times.total += clock.elapsed();
-                noted.note(What::Commit, clock);
+                noted.note(What::Commit { entries: group.entries() }, clock);
                 all.push(noted.times);
             }
             Ok(Outcome::Delivered { sums, lost, times: all })

@@ -89,7 +89,7 @@ impl Noted {
     pub(crate) fn note(&mut self, what: What, began: Instant) {
         match what {
             What::Select => self.times.select += began.elapsed(),
-            What::Merge | What::Commit => self.times.merge += began.elapsed(),
+            What::Merge | What::Commit { .. } => self.times.merge += began.elapsed(),
             _ => {}
         }
         self.recorder.group(self.id, self.step, what, began);

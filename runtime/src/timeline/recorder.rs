@@ -29,8 +29,8 @@ pub(crate) enum What {
     Send { to: u32, bytes: usize },
     /// Takes received entries in.
     Merge,
-    /// Takes what was delivered out of the residual.
-    Commit,
+    /// Takes what was delivered out of the residual of a group of so many entries.
+    Commit { entries: usize },
     /// The program says what.
     Program(Cow<'static, str>),
 }
@@ -207,7 +207,7 @@ impl Event {
             What::Receive { from, .. } => format!("receive from {from}").into(),
             What::Send { to, .. } => format!("send to {to}").into(),
             What::Merge => "merge".into(),
-            What::Commit => "commit".into(),
+            What::Commit { .. } => "commit".into(),
             What::Program(name) => name.clone(),
         };
         let name = serde_json::Value::from(&*name);
@@ -225,6 +225,7 @@ impl Event {
                 write!(line, ",\"from\":{from},\"round\":{round},\"bytes\":{bytes}")
             }
             What::Send { to, bytes } => write!(line, ",\"to\":{to},\"bytes\":{bytes}"),
+            What::Commit { entries } => write!(line, ",\"entries\":{entries}"),
             _ => Ok(()),
         };
         if let Some(awaited) = awaited {
