@@ -21,6 +21,8 @@ pub mod seal;
 mod secret;
 mod sentence;
 pub mod tcp;
+#[cfg(all(feature = "verbs", target_os = "linux"))]
+pub mod verbs;
 
 pub use error::{LinkError, OpenError};
 pub use lease::Lease;

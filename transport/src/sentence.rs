@@ -31,6 +31,8 @@ mod tests {
             Box::new(seal::SealError::Broken),
             Box::new(wire::WireError::TooLong(1 << 21)),
             Box::new(JoinError::Address { address: "here".into() }),
+            #[cfg(all(feature = "verbs", target_os = "linux"))]
+            Box::new(crate::verbs::VerbsError::Sealed),
         ]
     }
 

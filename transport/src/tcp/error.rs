@@ -185,6 +185,10 @@ pub enum JoinError {
         /// What the panic said.
         reason: String,
     },
+    /// Verbs cannot be used here.
+    #[cfg(all(feature = "verbs", target_os = "linux"))]
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsError),
 }
 
 crate::debug_as_sentence!(JoinError);

@@ -60,7 +60,7 @@ mod cards;
 mod cause;
 mod door;
 mod error;
-mod events;
+pub(crate) mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
