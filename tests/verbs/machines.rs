@@ -33,7 +33,8 @@ impl Machines {
         (0..count).for_each(|number| fs::create_dir(machines.share(number)).unwrap());
         fs::write(machines.path("script"), script).unwrap();
         let mut options = fs::OpenOptions::new();
-        let mut secret = options.write(true).create_new(true).mode(0o600).open(machines.path("secret")).unwrap();
+        let mut secret =
+            options.write(true).create_new(true).mode(0o600).open(machines.path("secret")).unwrap();
         secret.write_all("5c".repeat(32).as_bytes()).unwrap();
         machines
     }

@@ -96,7 +96,9 @@ fn same_bits(machines: &Machines) {
             let [packets, bytes] = counted(&folder, "verbs", method);
             let [no_packets, of_tcp] = counted(&folder, "tcp", method);
             let payload = verbs["bytes_received"].as_u64().unwrap();
-            println!("{method}, rank {rank}: {packets} packets of RDMA, {bytes} bytes; by TCP {of_tcp} bytes");
+            println!(
+                "{method}, rank {rank}: {packets} packets of RDMA, {bytes} bytes; by TCP {of_tcp} bytes"
+            );
             assert_eq!(no_packets, 0, "TCP should send no packet of RDMA");
             assert!(packets * 1024 >= payload / 2 && packets > 0, "{packets} packets for {payload} bytes");
             assert!(bytes >= payload / 2, "{bytes} bytes left the interface, of {payload}");

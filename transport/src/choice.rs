@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Network;
 use crate::tcp::{self, JoinError, TcpConfig};
+use crate::{Network, VerbsDevice};
 
 /// What carries links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,21 +101,24 @@ pub struct TransportChoice {
     pub transport: Transport,
     /// How QUIC finds its speed; Cubic, unless it is said otherwise. TCP asks the system.
     pub congestion: Option<Congestion>,
+    /// Which adapter is used by verbs; the first that can be, unless it is said otherwise.
+    pub device: Option<VerbsDevice>,
 }
 
 impl TransportChoice {
     /// The environment variables that say it.
-    pub const VARIABLES: [&str; 2] = ["GLEANER_TRANSPORT", "GLEANER_CONGESTION"];
+    pub const VARIABLES: [&str; 3] = ["GLEANER_TRANSPORT", "GLEANER_CONGESTION", "GLEANER_VERBS_DEVICE"];
 
     /// What the variables say; an empty one says nothing.
     ///
     /// # Errors
     /// One that makes no sense.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
-        let [transport, congestion] = Self::VARIABLES;
+        let [transport, congestion, device] = Self::VARIABLES;
         Ok(Self {
             transport: variable(&get, transport)?.unwrap_or_default(),
             congestion: variable(&get, congestion)?,
+            device: variable(&get, device)?,
         })
     }
 
@@ -149,15 +152,24 @@ fn variable<T: FromStr<Err = &'static str>>(
 /// Those of the rendezvous, a network that this build has not or this host cannot use, and options that do not fit it.
 pub async fn join(mut config: TcpConfig) -> Result<Box<dyn Network>, JoinError> {
     config.choice.settle();
-    let TransportChoice { transport, congestion } = config.choice;
+    let TransportChoice { transport, congestion, .. } = config.choice;
     if let Some(congestion) = congestion
         && transport != Transport::Quic
     {
         return Err(JoinError::Congestion { congestion, transport });
     }
+    if let Some(device) = &config.choice.device
+        && transport != Transport::Verbs
+    {
+        return Err(JoinError::Device { device: device.clone(), transport });
+    }
     match transport {
         Transport::Tcp | Transport::Auto => Ok(Box::new(tcp::join(config).await?)),
-        Transport::Quic | Transport::Verbs => Err(JoinError::NotBuilt { transport }),
+        #[cfg(all(feature = "verbs", target_os = "linux"))]
+        Transport::Verbs => Ok(Box::new(crate::verbs::join(config).await?)),
+        #[cfg(not(all(feature = "verbs", target_os = "linux")))]
+        Transport::Verbs => Err(JoinError::NotBuilt { transport }),
+        Transport::Quic => Err(JoinError::NotBuilt { transport }),
     }
 }
 
@@ -185,9 +197,9 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told_with_the_names_that_do() {
         assert_eq!(read(&[("GLEANER_TRANSPORT", "")]), Ok(TransportChoice::default()));
-        let (transport, congestion) = (Transport::Quic, Some(Congestion::Bbr));
+        let (transport, congestion, device) = (Transport::Quic, Some(Congestion::Bbr), None);
         let both = [("GLEANER_TRANSPORT", "quic"), ("GLEANER_CONGESTION", "bbr")];
-        assert_eq!(read(&both), Ok(TransportChoice { transport, congestion }));
+        assert_eq!(read(&both), Ok(TransportChoice { transport, congestion, device }));
         assert_eq!(
             read(&[("GLEANER_TRANSPORT", "udp")]).unwrap_err().to_string(),
             "the environment variable GLEANER_TRANSPORT is 'udp'; expected tcp, quic, verbs or auto"

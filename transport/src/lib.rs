@@ -14,6 +14,7 @@ use bytes::Bytes;
 pub mod adverse;
 mod choice;
 pub mod conformance;
+mod device;
 mod error;
 mod lease;
 pub mod memory;
@@ -26,6 +27,7 @@ pub mod tcp;
 pub mod verbs;
 
 pub use choice::{ChoiceError, Congestion, Transport, TransportChoice, join};
+pub use device::VerbsDevice;
 pub use error::{LinkError, OpenError};
 pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};

@@ -14,7 +14,7 @@ use support::configs;
 
 async fn over_verbs(workers: u32) -> Vec<VerbsNetwork> {
     let configs = configs(workers, Duration::from_secs(60), true);
-    let joins: Vec<_> = configs.into_iter().map(|config| tokio::spawn(verbs::join(config, None))).collect();
+    let joins: Vec<_> = configs.into_iter().map(|config| tokio::spawn(verbs::join(config))).collect();
     let mut networks = Vec::new();
     for join in joins {
         networks.push(join.await.unwrap().unwrap());
@@ -25,7 +25,7 @@ async fn over_verbs(workers: u32) -> Vec<VerbsNetwork> {
 /// Whether there is a device; says so if not.
 async fn is_here() -> bool {
     let config = configs(1, Duration::from_secs(60), true).remove(0);
-    match verbs::join(config, None).await {
+    match verbs::join(config).await {
         Ok(_) => true,
         Err(JoinError::Verbs(error @ (VerbsError::NoLibrary { .. } | VerbsError::NoDevice { .. }))) => {
             println!("SKIPPED: {error}");
@@ -56,6 +56,6 @@ async fn verbs_keep_the_laws_in_one_thread_and_as_awkward_as_may_be() {
 #[tokio::test]
 async fn links_that_would_have_to_be_encrypted_are_refused() {
     let config = configs(1, Duration::from_secs(60), false).remove(0);
-    let error = verbs::join(config, None).await.unwrap_err();
+    let error = verbs::join(config).await.unwrap_err();
     assert!(matches!(error, JoinError::Verbs(VerbsError::Sealed)), "{error}");
 }

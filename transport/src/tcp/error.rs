@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{Congestion, MAX_CARD, Peer, Transport};
+use crate::{Congestion, MAX_CARD, Peer, Transport, VerbsDevice};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -204,6 +204,17 @@ pub enum JoinError {
     Panicked {
         /// What the panic said.
         reason: String,
+    },
+    /// An adapter for a transport that uses none.
+    #[error(
+        "the verbs device {device} was asked for, and the transport is {transport}: leave it out (--verbs-device, \
+         GLEANER_VERBS_DEVICE), or choose verbs (--transport, GLEANER_TRANSPORT)"
+    )]
+    Device {
+        /// What was asked for.
+        device: VerbsDevice,
+        /// What carries links.
+        transport: Transport,
     },
     /// Verbs cannot be used here.
     #[cfg(all(feature = "verbs", target_os = "linux"))]

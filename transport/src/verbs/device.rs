@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::net::Ipv6Addr;
 use std::ptr::NonNull;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::error::VerbsError;
@@ -14,30 +13,7 @@ use super::sys::{
     self, Context, Functions, GID_TYPE_IB, GID_TYPE_ROCE_V2, GidEntry, LINK_LAYER_ETHERNET, PORT_ACTIVE,
     PortAttr,
 };
-
-/// Which device is to be used, and which port and GID of it: `NAME`, `NAME:PORT` or `NAME:PORT:GID`. What is not said is chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
-    name: String,
-    port: Option<u8>,
-    gid: Option<u32>,
-}
-
-impl FromStr for Selection {
-    type Err = VerbsError;
-
-    fn from_str(given: &str) -> Result<Self, VerbsError> {
-        let described = || VerbsError::Described { given: given.to_owned() };
-        let mut parts = given.split(':');
-        let name = parts.next().filter(|name| !name.is_empty()).ok_or_else(described)?.to_owned();
-        let port = parts.next().map(|port| port.parse().map_err(|_| described())).transpose()?;
-        let gid = parts.next().map(|gid| gid.parse().map_err(|_| described())).transpose()?;
-        if parts.next().is_some() || port == Some(0) {
-            return Err(described());
-        }
-        Ok(Self { name, port, gid })
-    }
-}
+use crate::VerbsDevice;
 
 /// An open device, and the port of it that is used.
 pub(super) struct Device {
@@ -74,7 +50,7 @@ impl Drop for Device {
 impl Device {
     /// Opens the one that is asked for, or the first that can be used: the list is in the order of the system, and its ports in
     /// that of their numbers.
-    pub(super) fn open(selection: Option<&Selection>) -> Result<Arc<Self>, VerbsError> {
+    pub(super) fn open(selection: Option<&VerbsDevice>) -> Result<Arc<Self>, VerbsError> {
         let functions = library()?;
         let list = List::new(functions)?;
         let names: Vec<String> = list.devices().map(|device| list.name(device)).collect();
@@ -104,7 +80,7 @@ impl Device {
         functions: &'static Functions,
         device: *mut sys::Device,
         name: &str,
-        selection: Option<&Selection>,
+        selection: Option<&VerbsDevice>,
     ) -> Result<Self, VerbsError> {
         // SAFETY: the device is of the list, which is not freed yet.
         let context = NonNull::new(unsafe { (functions.ibv_open_device)(device) });
@@ -278,19 +254,6 @@ mod tests {
         gids.remove(1);
         assert_eq!(chosen(&gids), None, "RoCE v1 alone");
         assert_eq!(chosen(&[gid(ib, 0, "fe80::2"), gid(ib, 1, "fd00::2")]), Some(0));
-    }
-
-    #[test]
-    fn a_selection_has_a_name_a_port_and_a_gid() {
-        let parsed = |text: &str| text.parse::<Selection>();
-        let some = |name: &str, port, gid| Selection { name: name.to_owned(), port, gid };
-        assert_eq!(parsed("rxe0").unwrap(), some("rxe0", None, None));
-        assert_eq!(parsed("mlx5_0:2").unwrap(), some("mlx5_0", Some(2), None));
-        assert_eq!(parsed("mlx5_0:1:3").unwrap(), some("mlx5_0", Some(1), Some(3)));
-        for wrong in ["", ":1", "a:", "a:0", "a:300", "a:1:", "a:1:x", "a:1:2:3"] {
-            let sentence = parsed(wrong).unwrap_err().to_string();
-            assert!(sentence.contains(&format!("{wrong:?}")) && sentence.contains("NAME:PORT"), "{sentence}");
-        }
     }
 
     /// Wherever this runs: there is a device, or it is said what is missing.

@@ -28,14 +28,6 @@ pub enum VerbsError {
         /// What is missing, and what to do.
         reason: String,
     },
-    /// A description of a device that is none.
-    #[error(
-        "the verbs device is {given:?}; expected NAME, NAME:PORT or NAME:PORT:GID, such as mlx5_0:1:3 (ibv_devinfo -v)"
-    )]
-    Described {
-        /// What was given.
-        given: String,
-    },
     /// No device has the name that was given.
     #[error("there is no verbs device {name}; found {found}")]
     Unknown {

@@ -39,7 +39,6 @@ mod offer;
 mod queue;
 mod sys;
 
-pub use device::Selection;
 pub use error::VerbsError;
 pub use network::VerbsNetwork;
 
@@ -77,11 +76,11 @@ const LINK_MEMORY: usize = RING + (RECEIVES + SENDS) * SLOT + STAGED * MAX_PAYLO
 ///
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.
-pub async fn join(config: TcpConfig, selection: Option<&Selection>) -> Result<VerbsNetwork, JoinError> {
+pub async fn join(config: TcpConfig) -> Result<VerbsNetwork, JoinError> {
     if !config.is_plain {
         return Err(VerbsError::Sealed.into());
     }
-    let device = Device::open(selection)?;
+    let device = Device::open(config.choice.device.as_ref())?;
     drop(End::new(&device)?);
     let timeout = config.timeout;
     let inner = tcp::join(config).await?;
