@@ -48,6 +48,34 @@ fn what_is_wrong_is_told_in_a_sentence() {
     inside("what_is_wrong_is_told_in_a_sentence");
 }
 
+/// What perftest measures in the same machine, in the words of its tables.
+const PERFTEST: &str = "
+for turn in 1 2 3; do
+    for program in 'ib_write_bw -s 1048576 -n 200' 'ib_send_lat -s 64 -n 1000'; do
+        $program -d rxe0 -x 1 -F >/dev/null 2>&1 & server=$!
+        sleep 2
+        echo \"$program\"
+        $program -d rxe0 -x 1 -F 10.78.0.1 | tail -n 2
+        wait $server
+    done
+done
+";
+
+/// Figures to look at, and no test: an emulated processor measures little else than itself.
+#[test]
+#[ignore = "takes a minute, and needs perftest"]
+fn speeds_beside_perftest() {
+    let _alone = alone();
+    let this = std::env::current_exe().unwrap();
+    let this = this.display();
+    let script = format!(
+        "{DEVICE}\n{PERFTEST}\nexec '{this}' --ignored --exact --nocapture inside::speeds_of_verbs_and_tcp"
+    );
+    if let Some(outputs) = Machines::new(1, &script).run(&[]) {
+        println!("{}\n{}", String::from_utf8_lossy(&outputs[0].stdout), said(&outputs[0]));
+    }
+}
+
 /// What each machine does: a device over its wire, jobs by TCP and by verbs with the same data, and then what ends a job.
 const JOBS: &str = include_str!("jobs.sh");
 
@@ -65,10 +93,10 @@ fn two_machines_train_to_the_bits_of_tcp() {
 fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
-    let Some(outputs) = machines.run(&["same", "killed", "adapter", "port"]) else { return };
+    let Some(outputs) = machines.run(&["same", "killed", "queue", "port"]) else { return };
     outputs.iter().for_each(|output| assert!(output.status.success(), "{}", said(output)));
     same_bits(&machines);
-    for end in ["killed", "adapter", "port"] {
+    for end in ["killed", "queue", "port"] {
         for rank in [0, 2] {
             let folder = machines.share(rank);
             let read = |name: &str| fs::read_to_string(folder.join(format!("{end}.{name}"))).unwrap();
