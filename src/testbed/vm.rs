@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gleaner_runtime::report::say;
-use gleaner_testbed::machine::{self, Machine, MachineError};
+use gleaner_testbed::machine::{self, Machine, MachineError, Wire};
 use gleaner_testbed::quantity;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -18,10 +18,12 @@ Examples:
   gleaner testbed vm -- sh -c 'ip link add v1 type veth peer v2 && tc qdisc add dev v1 root netem delay 5ms && tc qdisc'
   gleaner testbed vm --share results --timeout 600s -- ./measure.sh
   gleaner testbed vm --verbose -- dmesg
+  gleaner testbed vm --wire a:b -- sh -c 'ip addr add 10.0.0.1/24 dev eth0 && ip link set eth0 up && sleep 60' &
+  gleaner testbed vm --wire b:a -- sh -c 'ip addr add 10.0.0.2/24 dev eth0 && ip link set eth0 up && ping -c 3 10.0.0.1'
 
 Inside are this machine's files, at the same places. The command is root there. It starts in the current folder, with
 this environment, and with nothing on its standard input. Only the shared folder can be written for good. There is no
-network to the outside. The clock of the machine runs true, but its processors are slow.
+network to the outside; --wire joins machines to each other. The clock of the machine runs true, but its processors are slow.
 
 The first time, the kernel is fetched (70 MB) into $XDG_CACHE_HOME/gleaner or ~/.cache/gleaner; no root is needed.
 
@@ -48,6 +50,10 @@ pub struct Vm {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
 
+    /// A network interface, eth0 for the first, wired to one of another machine that has the two sockets the other way round.
+    #[arg(long = "wire", value_name = "OURS:THEIRS")]
+    wires: Vec<Wire>,
+
     /// Writes what the kernel says to standard error.
     #[arg(long)]
     verbose: bool,
@@ -70,6 +76,7 @@ pub fn run(vm: &Vm) -> Result<ExitCode, String> {
         memory: vm.memory,
         cpus: vm.cpus,
         verbose: vm.verbose,
+        wires: vm.wires.clone(),
     };
     let spinner = ProgressBar::new_spinner();
     spinner.enable_steady_tick(Duration::from_millis(200));

@@ -1,7 +1,8 @@
 //! A machine with the kernel parts that this one may lack: Debian's kernel in qemu, with netem and Soft-RoCE.
 //!
 //! Inside, a command finds the files of this machine at the same places. Only the shared folder can be written; what is
-//! written elsewhere stays in the machine's memory and ends with it. There is no network to the outside.
+//! written elsewhere stays in the machine's memory and ends with it. There is no network to the outside, but machines can be wired
+//! to each other.
 
 mod archive;
 mod boot;
@@ -15,6 +16,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use gleaner_runtime::launcher::quote;
@@ -36,6 +38,30 @@ pub struct Machine {
     pub cpus: u32,
     /// Writes what the kernel says to standard error.
     pub verbose: bool,
+    /// Its network interfaces, in order: eth0, eth1 and so on.
+    pub wires: Vec<Wire>,
+}
+
+/// A network interface whose frames go to one of another machine, by Unix sockets. That has the two the other way round. What is sent
+/// while the other machine is not there is lost, as on any wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// The socket at which this machine receives. It is made.
+    pub ours: PathBuf,
+    /// The other machine's.
+    pub theirs: PathBuf,
+}
+
+impl FromStr for Wire {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once(':').filter(|(ours, theirs)| {
+            !ours.is_empty() && !theirs.is_empty() && ours != theirs && !theirs.contains(':')
+        });
+        let (ours, theirs) = parts.ok_or("expected two different paths of sockets, as OURS:THEIRS")?;
+        Ok(Self { ours: ours.into(), theirs: theirs.into() })
+    }
 }
 
 /// How a command in the machine ended.

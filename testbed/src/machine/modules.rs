@@ -16,6 +16,8 @@ const WANTED: &[&str] = &[
     "9pnet_virtio",
     "9p",
     "overlay",
+    // Wires to other machines.
+    "virtio_net",
     // Networks: links, and what shapes them.
     "veth",
     "bridge",
@@ -36,6 +38,11 @@ const WANTED: &[&str] = &[
     "ib_uverbs",
     "rdma_ucm",
 ];
+
+/// What a kernel was fetched for: one that was fetched for something else is fetched anew.
+pub(super) fn wanted() -> String {
+    WANTED.join("\n")
+}
 
 /// Newer kernels have it built in, without a name of its own.
 const MAY_BE_MISSING: &str = "crc32_generic";

@@ -33,7 +33,8 @@ const HALF: &str = "half-";
 /// What a machine is started from.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// The folder of the kernel: `linux`, `busybox`, and `modules` with a file `order`.
+    /// The folder of the kernel: `linux`, `busybox`, `modules` with a file `order`, and `wanted`, which names the modules that
+    /// these were fetched for.
     pub(super) kernel: PathBuf,
     /// What the packages hold that this machine lacks, as a tree from the root.
     pub(super) tools: PathBuf,
@@ -67,7 +68,11 @@ pub(super) fn parts(progress: &dyn Fn(&str)) -> Result<Parts, MachineError> {
 
 impl Parts {
     fn complete(&self) -> bool {
-        self.kernel.is_dir() && self.has_tools()
+        self.has_kernel() && self.has_tools()
+    }
+
+    fn has_kernel(&self) -> bool {
+        fs::read_to_string(self.kernel.join("wanted")).is_ok_and(|wanted| wanted == modules::wanted())
     }
 
     fn has_tools(&self) -> bool {
@@ -76,7 +81,7 @@ impl Parts {
     }
 
     fn fetch(&self, apt: &Apt, cache: &Path, progress: &dyn Fn(&str)) -> Result<(), MachineError> {
-        if !self.kernel.is_dir() {
+        if !self.has_kernel() {
             fetch_kernel(apt, cache, &self.kernel, progress)?;
         }
         if !self.has_tools() {
@@ -132,6 +137,7 @@ fn fetch_kernel(apt: &Apt, cache: &Path, place: &Path, progress: &dyn Fn(&str)) 
         order.push_str(&format!("{name}\n"));
     }
     write("modules/order", order.as_bytes())?;
+    write("wanted", modules::wanted().as_bytes())?;
     complete(half, place)
 }
 
@@ -158,9 +164,6 @@ fn fetch_tools(apt: &Apt, cache: &Path, place: &Path, progress: &dyn Fn(&str)) -
     if !lacking.is_empty() {
         apt.unpack(&lacking, half.path(), progress)?;
     }
-    if place.exists() {
-        fs::remove_dir_all(place).map_err(|e| MachineError::file(place, e))?;
-    }
     complete(half, place)
 }
 
@@ -169,8 +172,11 @@ fn half(cache: &Path) -> Result<TempDir, MachineError> {
     tempfile::Builder::new().prefix(HALF).tempdir_in(cache).map_err(|e| MachineError::file(cache, e))
 }
 
-/// Gives a folder its name now that all of it is there.
+/// Gives a folder its name now that all of it is there. An older one of that name goes.
 fn complete(half: TempDir, place: &Path) -> Result<(), MachineError> {
+    if place.exists() {
+        fs::remove_dir_all(place).map_err(|e| MachineError::file(place, e))?;
+    }
     fs::rename(half.keep(), place).map_err(|e| MachineError::file(place, e))
 }
 
@@ -287,6 +293,11 @@ mod tests {
         }
         assert!(parts.has_tools());
         assert!(!parts.complete());
+        fs::create_dir(&parts.kernel).unwrap();
+        fs::write(parts.kernel.join("wanted"), "veth").unwrap();
+        assert!(!parts.complete(), "it was fetched for less");
+        fs::write(parts.kernel.join("wanted"), modules::wanted()).unwrap();
+        assert!(parts.complete());
     }
 
     #[test]

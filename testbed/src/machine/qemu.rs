@@ -1,6 +1,7 @@
 //! The arguments of qemu.
 
 use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -31,6 +32,13 @@ pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &
         add(&[text("-chardev"), &with_path(&format!("socket,id={port},path="), &place.join(port), "")]);
         add(&["-device", &format!("virtserialport,chardev={port},name={port}")].map(text));
     }
+    for (number, wire) in machine.wires.iter().enumerate() {
+        let ours = with_path(&format!("dgram,id=wire{number},local.type=unix,local.path="), &wire.ours, "");
+        let theirs = with_path(",remote.type=unix,remote.path=", &wire.theirs, "");
+        add(&[text("-netdev"), &[ours, theirs].join(text(""))]);
+        let address = address(&wire.ours);
+        add(&["-device", &format!("virtio-net-pci,netdev=wire{number},mac={address}")].map(text));
+    }
     let read_only = ",readonly=on";
     let trees =
         [("host", Path::new("/"), read_only), ("tools", &parts.tools, read_only), ("share", share, "")];
@@ -40,6 +48,15 @@ pub(super) fn arguments(machine: &Machine, share: &Path, parts: &Parts, place: &
         add(&["-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")].map(text));
     }
     all
+}
+
+/// The address of an interface. It follows from where its frames come in, so that no two that are wired have the same.
+fn address(socket: &Path) -> String {
+    let mut hasher = DefaultHasher::new();
+    socket.hash(&mut hasher);
+    let [first, second, third, fourth, ..] = hasher.finish().to_le_bytes();
+    // Of those that nobody gives out, and for one machine alone.
+    format!("02:00:{first:02x}:{second:02x}:{third:02x}:{fourth:02x}")
 }
 
 /// An option that holds a path. Commas part options, so qemu wants those of the path twice.
@@ -55,6 +72,12 @@ fn with_path(before: &str, path: &Path, after: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_have_addresses_of_their_own() {
+        let [one, two] = ["/a/1", "/a/2"].map(|path| address(Path::new(path)));
+        assert!(one != two && one.len() == 17 && one == address(Path::new("/a/1")), "{one} {two}");
+    }
 
     #[test]
     fn commas_of_paths_are_doubled() {

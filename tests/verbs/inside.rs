@@ -1,0 +1,242 @@
+//! What runs inside a machine that has a device.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gleaner_transport::conformance::{self, event, exchange};
+use gleaner_transport::tcp::TcpConfig;
+use gleaner_transport::verbs::{self, VerbsNetwork};
+use gleaner_transport::{
+    Link, LinkEvent, MAX_PAYLOAD, Message, Network, Peer, Secret, Tag, TransportChoice, adverse,
+};
+
+fn configs(workers: u32) -> Vec<TcpConfig> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rendezvous = listener.local_addr().unwrap().to_string();
+    let secret = Secret::random().unwrap();
+    let mut listener = Some(listener);
+    (0..workers)
+        .map(|peer| TcpConfig {
+            peer: Peer(peer),
+            workers,
+            epoch: 7,
+            card: vec![peer as u8; 9].into(),
+            rendezvous: rendezvous.clone(),
+            secret: secret.clone(),
+            job: "17".to_owned(),
+            is_plain: true,
+            choice: TransportChoice::default(),
+            timeout: Duration::from_secs(60),
+            listener: listener.take(),
+        })
+        .collect()
+}
+
+async fn over_verbs(workers: u32) -> Vec<VerbsNetwork> {
+    let joins: Vec<_> =
+        configs(workers).into_iter().map(|config| tokio::spawn(verbs::join(config))).collect();
+    let mut networks = Vec::new();
+    for join in joins {
+        networks.push(join.await.unwrap().unwrap());
+    }
+    networks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs inside a machine that has a device"]
+async fn verbs_keep_the_laws() {
+    let since = Instant::now();
+    conformance::check(over_verbs).await;
+    println!("as they are: {:.1?}", since.elapsed());
+    conformance::check(async |workers| {
+        let networks = over_verbs(workers).await.into_iter().zip(1..);
+        networks.map(|(inner, seed)| adverse::network(inner, seed)).collect()
+    })
+    .await;
+    println!("and as awkward as may be: {:.1?}", since.elapsed());
+}
+
+/// Every worker sends as many bytes to its next, in messages as long as may be, and a last that is shorter.
+async fn round(networks: Vec<VerbsNetwork>, bytes: usize) {
+    let workers = networks.len() as u32;
+    let tasks = networks.into_iter().zip(0..).map(|(mut network, us)| async move {
+        let (next, before) = (Peer((us + 1) % workers), Peer((us + workers - 1) % workers));
+        let mut links = to(&mut network, next, before).await;
+        let lengths =
+            || (0..bytes.div_ceil(MAX_PAYLOAD)).map(move |i| MAX_PAYLOAD.min(bytes - i * MAX_PAYLOAD));
+        let said = |from: u32, number: usize, length: usize| {
+            let payload: Vec<u8> = (0..length).map(|i| (i * 31 + number * 7 + from as usize) as u8).collect();
+            Message { tag: Tag(5), payload: payload.into() }
+        };
+        let ours = lengths().zip(0..).map(|(length, number)| said(us, number, length)).collect::<Vec<_>>();
+        let mut expected = lengths().zip(0..).map(|(length, number)| said(before.0, number, length));
+        let count = ours.len();
+        let hear = |heard| assert!(expected.next() == Some(heard), "rank {us} expected other bytes");
+        match links.as_mut_slice() {
+            [both] => exchange(&mut **both, ours, count, hear).await.unwrap(),
+            [next, before] => {
+                let (sent, came) = tokio::join!(
+                    exchange(&mut **next, ours, 0, |_| {}),
+                    exchange(&mut **before, [], count, hear)
+                );
+                sent.and(came).unwrap();
+            }
+            _ => unreachable!(),
+        }
+        (network, links)
+    });
+    let tasks: Vec<_> = tasks.map(tokio::spawn).collect();
+    let mut kept = Vec::new();
+    for task in tasks {
+        kept.push(task.await.unwrap());
+    }
+}
+
+/// The links to the next and from the one before, which may be one, in this order.
+async fn to(network: &mut VerbsNetwork, next: Peer, before: Peer) -> Vec<Box<dyn Link>> {
+    network.open(next);
+    let mut links: Vec<Box<dyn Link>> = Vec::new();
+    let all = if next == before { 1 } else { 2 };
+    while links.len() < all {
+        match event(network).await {
+            // Rank 0 has links to all others from the beginning.
+            Some(LinkEvent::Up(link)) if [next, before].contains(&link.peer()) => links.push(link),
+            Some(LinkEvent::Up(_)) => {}
+            other => panic!("expected links to {next} and from {before} and found {other:?}"),
+        }
+    }
+    links.sort_by_key(|link| link.peer() != next);
+    links
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs inside a machine that has a device"]
+async fn messages_of_every_size_reach_up_to_eight_peers() {
+    for (workers, bytes) in
+        [(2, 1), (3, 4096), (4, 4097), (5, 100_000), (8, 1 << 20), (8, 5 << 20), (2, 64 << 20)]
+    {
+        let since = Instant::now();
+        round(over_verbs(workers).await, bytes).await;
+        println!("{workers} workers, {bytes} bytes: {:.2?}", since.elapsed());
+    }
+}
+
+/// Why a worker that is told to use that device cannot.
+async fn refusal(device: &str) -> String {
+    let mut config = configs(1).remove(0);
+    config.choice.device = Some(device.parse().unwrap());
+    verbs::join(config).await.unwrap_err().to_string()
+}
+
+fn shell(script: &str) {
+    assert!(Command::new("sh").args(["-ec", script]).status().unwrap().success(), "{script}");
+}
+
+#[tokio::test]
+#[ignore = "runs inside a machine that has a device"]
+async fn what_is_wrong_is_told_in_a_sentence() {
+    let holds = |sentence: String, words: &[&str]| {
+        println!("{sentence}");
+        assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+    };
+    drop(verbs::join(configs(1).remove(0)).await.unwrap());
+    holds(refusal("mlx5_7").await, &["mlx5_7", "found rxe0"]);
+    holds(refusal("rxe0:9").await, &["rxe0", "no port 9"]);
+    holds(refusal("rxe0:1:200").await, &["port 1", "GID 200"]);
+    shell("ip link set v1 down");
+    holds(refusal("rxe0").await, &["port 1 of the verbs device rxe0 is", "ip link"]);
+    shell("ip link set v1 up");
+
+    // Root may lock as much as it likes, others may not.
+    let exe = std::env::current_exe().unwrap();
+    let limited = format!(
+        "chmod 666 /dev/infiniband/uverbs0; ulimit -l 512; \
+         setpriv --reuid 65534 --clear-groups '{}' --ignored --exact --nocapture inside::this_user_is_told",
+        exe.display()
+    );
+    let said = |script: &str| {
+        let output = Command::new("sh").args(["-c", script]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    holds(said(&limited), &["could not be registered", "512 KiB", "memlock"]);
+    holds(
+        said(&format!("chmod 600 /dev/infiniband/uverbs0; {}", limited.split_once("; ").unwrap().1)),
+        &["rxe0 cannot be opened", "/dev/infiniband"],
+    );
+    shell("rdma link delete rxe0");
+    holds(
+        verbs::join(configs(1).remove(0)).await.unwrap_err().to_string(),
+        &["no RDMA device", "rdma link add"],
+    );
+}
+
+/// Says why this user cannot use verbs.
+#[tokio::test]
+#[ignore = "run by another test, as another user"]
+async fn this_user_is_told() {
+    println!("{}", verbs::join(configs(1).remove(0)).await.unwrap_err());
+}
+
+/// The median of half a round trip of 64 bytes in µs, and MiB/s of messages of 1 MiB in one direction.
+async fn speed<N: Network + 'static>(networks: Vec<N>) -> (f64, f64) {
+    const TRIPS: usize = 3000;
+    const MESSAGES: usize = 200;
+    let tasks = networks.into_iter().zip(0..).map(|(mut network, us)| async move {
+        let other = Peer(1 - us);
+        network.open(other);
+        let mut link = conformance::up(&mut network, other).await;
+        let short = || Message { tag: Tag(1), payload: vec![7; 64].into() };
+        let mut trips = Vec::new();
+        for _ in 0..TRIPS {
+            let since = Instant::now();
+            if us == 0 {
+                conformance::send(&mut *link, [short()]).await.unwrap();
+            }
+            conformance::receive(&mut *link).await.unwrap();
+            if us == 1 {
+                conformance::send(&mut *link, [short()]).await.unwrap();
+            }
+            trips.push(since.elapsed().as_secs_f64() * 1e6 / 2.0);
+        }
+        trips.sort_by(f64::total_cmp);
+        let mut lease = link.lease(MAX_PAYLOAD);
+        lease.fill(3);
+        let long = Message { tag: Tag(2), payload: lease.freeze() };
+        let since = Instant::now();
+        match us {
+            0 => exchange(&mut *link, vec![long; MESSAGES], 1, |_| {}).await.unwrap(),
+            _ => {
+                exchange(&mut *link, [], MESSAGES, |_| {}).await.unwrap();
+                conformance::send(&mut *link, [short()]).await.unwrap();
+            }
+        }
+        let rate = MESSAGES as f64 / since.elapsed().as_secs_f64();
+        // The first to end would cut the last message of the other.
+        (trips[TRIPS / 2], rate, network, link)
+    });
+    let tasks: Vec<_> = tasks.map(tokio::spawn).collect();
+    let mut measured = Vec::new();
+    for task in tasks {
+        measured.push(task.await.unwrap());
+    }
+    (measured[0].0, measured[0].1)
+}
+
+/// Run by another test, beside perftest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "runs inside a machine that has a device"]
+async fn speeds_of_verbs_and_tcp() {
+    for _ in 0..3 {
+        let (latency, rate) = speed(over_verbs(2).await).await;
+        println!("verbs: {latency:.1} us, {rate:.1} MiB/s");
+        let joins: Vec<_> =
+            configs(2).into_iter().map(|config| tokio::spawn(gleaner_transport::tcp::join(config))).collect();
+        let mut networks = Vec::new();
+        for join in joins {
+            networks.push(join.await.unwrap().unwrap());
+        }
+        let (latency, rate) = speed(networks).await;
+        println!("tcp: {latency:.1} us, {rate:.1} MiB/s");
+    }
+}

@@ -1,0 +1,241 @@
+//! A worker's place in a job over verbs: links of TCP, each of which becomes one of a queue pair.
+
+use std::collections::BTreeSet;
+use std::future::{pending, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::device::Device;
+use super::end::End;
+use super::link::VerbsLink;
+use super::offer::{Offer, Word};
+use crate::tcp::TcpNetwork;
+use crate::tcp::events::Events;
+use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag};
+
+/// One worker's place in a job over verbs, made by [`join`](super::join).
+#[derive(Debug)]
+pub struct VerbsNetwork {
+    peer: Peer,
+    workers: u32,
+    epoch: u16,
+    shared: Arc<Shared>,
+    /// The task that makes links of queue pairs, which ends with the network.
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// None once the network is dropped.
+    inner: Mutex<Option<TcpNetwork>>,
+    /// Whom a link was asked to, which is not up yet.
+    wanted: Mutex<BTreeSet<Peer>>,
+    events: Events,
+    counters: Arc<Counters>,
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Option<TcpNetwork>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, BTreeSet<Peer>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn event(&self) -> LinkEvent {
+        let next = poll_fn(|context| match &mut *self.inner() {
+            Some(inner) => inner.poll_event(context),
+            None => Poll::Ready(None),
+        });
+        match next.await {
+            Some(event) => event,
+            None => pending().await,
+        }
+    }
+}
+
+impl VerbsNetwork {
+    /// Begins to make links.
+    pub(super) fn start(inner: TcpNetwork, device: Arc<Device>, timeout: Duration) -> Self {
+        let (peer, workers, epoch) = (inner.peer(), inner.workers(), inner.epoch());
+        let shared = Arc::new(Shared { inner: Mutex::new(Some(inner)), ..Shared::default() });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connect(Arc::clone(&shared), device, timeout));
+        Self { peer, workers, epoch, shared, tasks }
+    }
+}
+
+impl Network for VerbsNetwork {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    fn epoch(&self) -> u16 {
+        self.epoch
+    }
+
+    fn open(&mut self, peer: Peer) {
+        self.shared.wanted().insert(peer);
+        if let Some(inner) = &mut *self.shared.inner() {
+            inner.open(peer);
+        }
+    }
+
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        match &mut *self.shared.inner() {
+            Some(inner) => inner.poll_card(peer, context),
+            None => Poll::Ready(Err(OpenError::Gone { peer })),
+        }
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if let Poll::Ready(event) = self.shared.events.poll(context) {
+            return Poll::Ready(Some(event));
+        }
+        if let Poll::Ready(Some(Err(error))) = self.tasks.poll_join_next(context) {
+            return Poll::Ready(Some(LinkEvent::Panicked { reason: error.to_string() }));
+        }
+        Poll::Pending
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+}
+
+impl Drop for VerbsNetwork {
+    fn drop(&mut self) {
+        // At once, and not when the task ends.
+        let inner = self.shared.inner().take();
+        drop(inner);
+    }
+}
+
+/// The task that takes the links of TCP and makes those of queue pairs, several at once.
+async fn connect(shared: Arc<Shared>, device: Arc<Device>, limit: Duration) {
+    let mut openings = JoinSet::new();
+    loop {
+        tokio::select! {
+            event = shared.event() => match event {
+                LinkEvent::Up(control) => {
+                    openings.spawn(open(Arc::clone(&shared), Arc::clone(&device), control, limit));
+                }
+                other => {
+                    if let LinkEvent::Failed { peer, .. } = &other {
+                        shared.wanted().remove(peer);
+                    }
+                    shared.events.tell(other);
+                }
+            },
+            Some(Err(error)) = openings.join_next(), if !openings.is_empty() => {
+                shared.events.tell(LinkEvent::Panicked { reason: error.to_string() });
+            }
+        }
+    }
+}
+
+/// The task that makes one link.
+async fn open(shared: Arc<Shared>, device: Arc<Device>, control: Box<dyn Link>, limit: Duration) {
+    let (peer, address) = (control.peer(), device.place());
+    let agreed = timeout(limit, agree(&device, control, limit, &shared.counters)).await;
+    let late = "its end of the link was not ready in time".to_owned();
+    let agreed = agreed.unwrap_or_else(|_| {
+        Err(OpenError::TimedOut { peer, address: address.clone(), after: limit, last: late })
+    });
+    let was_wanted = shared.wanted().remove(&peer);
+    shared.events.tell(match agreed {
+        Ok(link) => LinkEvent::Up(Box::new(link)),
+        Err(error) if was_wanted => LinkEvent::Failed { peer, error },
+        Err(error) => LinkEvent::Refused { address: peer.to_string(), reason: error.to_string() },
+    });
+}
+
+/// Both ends tell each other of their queue pairs, connect them, and say so: who has heard that knows that the other receives.
+async fn agree(
+    device: &Arc<Device>,
+    mut control: Box<dyn Link>,
+    limit: Duration,
+    counters: &Arc<Counters>,
+) -> Result<VerbsLink, OpenError> {
+    let peer = control.peer();
+    let failed = |reason: String| OpenError::Handshake { peer, address: device.place(), reason };
+    let end = match End::new(device) {
+        Ok(end) => end,
+        Err(error) => {
+            // The peer says the same, with our name.
+            let _ = say(&mut *control, &Word::Refused(error.to_string())).await;
+            return Err(failed(error.to_string()));
+        }
+    };
+    let ours = end.offer(device);
+    say(&mut *control, &Word::Offer(ours.clone())).await.map_err(|error| gone(peer, &error))?;
+    let theirs = match hear(&mut *control, device).await? {
+        Word::Offer(theirs) => theirs,
+        _ => return Err(failed("it spoke out of turn".to_owned())),
+    };
+    if ours.port.is_ethernet != theirs.port.is_ethernet {
+        let name = |is_ethernet| if is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
+        return Err(failed(format!(
+            "this worker's port is {} and that of {peer} is {}: choose others with --verbs-device",
+            name(ours.port.is_ethernet),
+            name(theirs.port.is_ethernet)
+        )));
+    }
+    if let Err(error) = end.queue.connect(&ours, &theirs, limit) {
+        let _ = say(&mut *control, &Word::Refused(error.to_string())).await;
+        return Err(failed(unroutable(&ours, &theirs, &error.to_string())));
+    }
+    say(&mut *control, &Word::Ready).await.map_err(|error| gone(peer, &error))?;
+    match hear(&mut *control, device).await? {
+        Word::Ready => Ok(VerbsLink::new(end, theirs, control, counters)),
+        _ => Err(failed("it spoke out of turn".to_owned())),
+    }
+}
+
+fn unroutable(ours: &Offer, theirs: &Offer, error: &str) -> String {
+    let [ours, theirs] = [ours, theirs].map(|offer| std::net::Ipv6Addr::from(offer.port.gid));
+    format!(
+        "{error}; is there a way from GID {ours} to GID {theirs} (`ip route get`)? Choose others with --verbs-device"
+    )
+}
+
+fn gone(peer: Peer, error: &LinkError) -> OpenError {
+    match error {
+        LinkError::Closed { .. } => OpenError::Gone { peer },
+        error => {
+            OpenError::Handshake { peer, address: "its TCP connection".to_owned(), reason: error.to_string() }
+        }
+    }
+}
+
+async fn say(control: &mut dyn Link, word: &Word) -> Result<(), LinkError> {
+    control.submit(Message { tag: Tag(Tag::CONTROL), payload: word.encode().into() });
+    poll_fn(|context| control.poll_sent(context)).await.map(drop)
+}
+
+async fn hear(control: &mut dyn Link, device: &Device) -> Result<Word, OpenError> {
+    let peer = control.peer();
+    let message =
+        poll_fn(|context| control.poll_received(context)).await.map_err(|error| gone(peer, &error))?;
+    match Word::decode(&message.payload) {
+        Some(Word::Refused(reason)) => Err(OpenError::Refused { peer, address: device.place(), reason }),
+        Some(word) => Ok(word),
+        None => Err(OpenError::Handshake {
+            peer,
+            address: device.place(),
+            reason: format!(
+                "{peer} does not speak of verbs, or another version: start all workers with the same program and transport"
+            ),
+        }),
+    }
+}
