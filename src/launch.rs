@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
+use gleaner_runtime::{Congestion, Transport, TransportChoice};
 
 use crate::roles::Servers;
 
@@ -75,6 +76,14 @@ pub struct Launch {
     #[arg(long)]
     plain: bool,
 
+    /// What carries the links between workers: tcp, quic, verbs or auto (sets GLEANER_TRANSPORT).
+    #[arg(long, value_name = "T")]
+    transport: Option<Transport>,
+
+    /// How QUIC finds its speed: cubic or bbr (sets GLEANER_CONGESTION).
+    #[arg(long, value_name = "C")]
+    congestion: Option<Congestion>,
+
     /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
     #[arg(long)]
     json: bool,
@@ -129,6 +138,9 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
+    let [transport, congestion] = TransportChoice::VARIABLES;
+    job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));
+    job.env.extend(launch.congestion.map(|named| (congestion.to_owned(), named.to_string())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;
     Ok(job)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gleaner_transport::{Peer, Secret, SecretError, tcp};
+use gleaner_transport::{ChoiceError, JoinConfig, Peer, Secret, SecretError, TransportChoice};
 
 use crate::inherited;
 use crate::roles::{OnFailure, RoleMap, Roles};
@@ -38,6 +38,8 @@ pub struct Config {
     pub job: String,
     /// Whether links are not encrypted, on a network that is trusted.
     pub is_plain: bool,
+    /// What carries links.
+    pub transport: TransportChoice,
     /// After this long without a sign of life a peer counts as dead.
     pub timeout: Duration,
     /// For rank 0: a socket that is bound to the rendezvous already.
@@ -123,6 +125,9 @@ pub enum ConfigError {
     /// A secret that cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// No such transport, or no such option of one.
+    #[error(transparent)]
+    Transport(#[from] ChoiceError),
 }
 
 gleaner_transport::debug_as_sentence!(ConfigError);
@@ -135,6 +140,7 @@ impl Config {
     /// `GLEANER_SECRET_FILE` names, and `GLEANER_RENDEZVOUS` overrides where rank 0 listens. Without any of them
     /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`. `GLEANER_JOB` overrides the id of
     /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted.
+    /// `GLEANER_TRANSPORT` is what carries links, and `GLEANER_CONGESTION` how that finds its speed: see [`TransportChoice`].
     /// The last `GLEANER_SERVERS` ranks are parameter servers; with `GLEANER_COLOCATE=1` they live in the processes of the
     /// first ranks instead. `GLEANER_ON_FAILURE` is `stop` or `continue`.
     ///
@@ -157,6 +163,7 @@ impl Config {
             Err(_) => TIMEOUT,
         };
         let is_plain = flag(get, "GLEANER_PLAIN")?;
+        let transport = TransportChoice::read(|name| get(name).ok())?;
         let roles = roles(get)?;
         let alone = Self { roles, ..Self::alone(timeout) };
         let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
@@ -208,14 +215,26 @@ impl Config {
             _ => None,
         };
         let (rendezvous, secret) = (Some(rendezvous), Some(secret));
-        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, timeout, listener })
+        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, transport, timeout, listener })
     }
 
     /// A job of one worker.
     pub fn alone(timeout: Duration) -> Self {
         let (rendezvous, secret, job, listener) = (None, None, String::new(), None);
         let roles = Roles::default();
-        Self { rank: 0, world_size: 1, roles, rendezvous, secret, job, is_plain: false, timeout, listener }
+        let (is_plain, transport) = (false, TransportChoice::default());
+        Self {
+            rank: 0,
+            world_size: 1,
+            roles,
+            rendezvous,
+            secret,
+            job,
+            is_plain,
+            transport,
+            timeout,
+            listener,
+        }
     }
 
     fn role_map(&self, world_size: u32) -> Result<RoleMap, ConfigError> {
@@ -229,8 +248,8 @@ impl Config {
     }
 
     /// What the network needs to know; None for a job of one worker.
-    pub(crate) fn tcp(self) -> Option<tcp::TcpConfig> {
-        Some(tcp::TcpConfig {
+    pub(crate) fn network(self) -> Option<JoinConfig> {
+        Some(JoinConfig {
             peer: Peer(self.rank),
             workers: self.world_size,
             epoch: 0,
@@ -239,6 +258,7 @@ impl Config {
             secret: self.secret?,
             job: self.job,
             is_plain: self.is_plain,
+            choice: self.transport,
             timeout: self.timeout,
             // Another one of the same socket: this configuration may have been cloned.
             listener: self.listener.and_then(|listener| listener.try_clone().ok()),

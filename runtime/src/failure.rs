@@ -5,7 +5,7 @@ use std::fmt;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::residual::VersionError;
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
-use gleaner_transport::tcp::JoinError;
+use gleaner_transport::JoinError;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointError;
@@ -93,7 +93,7 @@ pub enum Error {
     Config(#[from] ConfigError),
     /// The workers did not come together.
     #[error("{0}")]
-    Join(#[from] gleaner_transport::tcp::JoinError),
+    Join(#[from] JoinError),
     /// A worker died, fell silent, left or broke the rules. The session is of no further use; what was
     /// accumulated since the last checkpoint is lost with it.
     #[error(transparent)]

@@ -62,3 +62,5 @@ pub use session::Session;
 pub use timeline::Timeline;
 pub use update::{Skipped, Update};
 pub use waits::{Awaited, Waits};
+
+pub use gleaner_transport::{Congestion, Transport, TransportChoice};

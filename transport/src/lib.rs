@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 pub mod adverse;
+mod choice;
 pub mod conformance;
 mod error;
 mod lease;
@@ -22,10 +23,12 @@ mod secret;
 mod sentence;
 pub mod tcp;
 
+pub use choice::{ChoiceError, Congestion, Transport, TransportChoice, join};
 pub use error::{LinkError, OpenError};
 pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
+pub use tcp::{JoinError, TcpConfig as JoinConfig};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
 /// ranks, which a schedule uses, are given out anew for each membership epoch. It is shown as the rank that it was

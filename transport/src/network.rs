@@ -51,6 +51,36 @@ pub trait Network: Send {
     fn counters(&self) -> Arc<Counters>;
 }
 
+impl<N: Network + ?Sized> Network for Box<N> {
+    fn peer(&self) -> Peer {
+        (**self).peer()
+    }
+
+    fn workers(&self) -> u32 {
+        (**self).workers()
+    }
+
+    fn epoch(&self) -> u16 {
+        (**self).epoch()
+    }
+
+    fn open(&mut self, peer: Peer) {
+        (**self).open(peer);
+    }
+
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        (**self).poll_card(peer, context)
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        (**self).poll_event(context)
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        (**self).counters()
+    }
+}
+
 /// What happens in a network without being asked.
 #[derive(Debug)]
 pub enum LinkEvent {

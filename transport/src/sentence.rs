@@ -20,13 +20,14 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use crate::tcp::{JoinError, wire};
-    use crate::{LinkError, OpenError, Peer, SecretError, seal};
+    use crate::{ChoiceError, LinkError, OpenError, Peer, SecretError, seal};
 
     /// One of each type.
     fn errors() -> Vec<Box<dyn Error>> {
         vec![
             Box::new(LinkError::Closed { peer: Peer(1) }),
             Box::new(OpenError::Itself { peer: Peer(1) }),
+            Box::new(ChoiceError { name: "A", value: "b".into(), expected: "c" }),
             Box::new(SecretError::NotAFile { path: "/".into() }),
             Box::new(seal::SealError::Broken),
             Box::new(wire::WireError::TooLong(1 << 21)),

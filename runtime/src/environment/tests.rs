@@ -131,7 +131,8 @@ fn what_is_wrong_is_named() {
         let descriptor = sentence(&[&job[..], &[("GLEANER_SECRET_FD", number)]].concat());
         assert!(descriptor.contains(why) && descriptor.contains("GLEANER_SECRET_FD"), "{descriptor}");
     }
-    for (name, value) in [("GLEANER_TIMEOUT", "soon"), ("GLEANER_PLAIN", "yes")] {
+    let wrong = [("GLEANER_TIMEOUT", "soon"), ("GLEANER_PLAIN", "yes"), ("GLEANER_TRANSPORT", "udp")];
+    for (name, value) in wrong {
         let wrong = sentence(&[(name, value)]);
         assert!(wrong.contains(name) && wrong.contains(&format!("'{value}'")), "{wrong}");
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use gleaner_transport::Secret;
+use gleaner_transport::{Secret, TransportChoice};
 use zeroize::Zeroizing;
 
 use super::listener::Listener;
@@ -76,7 +76,8 @@ pub(super) fn seats(job: &Job) -> Result<Vec<Seat>, LaunchError> {
             .map_err(|source| LaunchError::System { what: "find the directory it runs in", source })?
             .into_os_string(),
     };
-    let inherited = INHERITED.iter().filter_map(|&name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    let inherited = INHERITED.iter().chain(&TransportChoice::VARIABLES);
+    let inherited = inherited.filter_map(|&name| Some((name.to_owned(), std::env::var(name).ok()?)));
     let shared: Vec<_> = inherited.chain(job.env.iter().cloned()).collect();
 
     // Network namespaces have the cores of one machine between them.

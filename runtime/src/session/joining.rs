@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use gleaner_transport::tcp::JoinError;
-use gleaner_transport::{Network, memory, tcp};
+use gleaner_transport::{JoinError, Network, memory};
 
 use super::{Inner, Job, Session};
 use crate::compute::{self, Compute};
@@ -41,17 +40,22 @@ impl Session {
     /// As [`join`](Self::join).
     pub fn join_as(config: Config) -> Result<Self, Error> {
         let (rank, timeout, roles) = (config.rank, config.timeout, config.roles);
-        let Some(tcp) = config.tcp() else {
+        let Some(mut network) = config.network() else {
             let alone = memory::networks(1).into_iter().next();
             let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
             return Self::over_as(async { Ok(alone) }, timeout, roles);
         };
-        if tcp.is_plain && rank == Seat::FIRST.0 {
+        if let Some(chosen) = network.choice.settle()
+            && rank == Seat::FIRST.0
+        {
+            report::say(format_args!("gleaner: {chosen}"));
+        }
+        if network.is_plain && rank == Seat::FIRST.0 {
             report::say(
                 "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",
             );
         }
-        Self::over_as(tcp::join(tcp), timeout, roles).inspect_err(|error| {
+        Self::over_as(gleaner_transport::join(network), timeout, roles).inspect_err(|error| {
             if let Error::Join(error) = error
                 && let Some(culprit) = culprit(error, rank)
             {

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use gleaner_runtime::{Config, Roles, Session};
-use gleaner_transport::{Network, Secret, adverse, memory};
+use gleaner_transport::{Network, Secret, TransportChoice, adverse, memory};
 
 /// Long enough for a busy machine, short enough that a test which waits for it ends.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,6 +75,7 @@ pub fn configs(workers: u32, timeout: Duration) -> Vec<Config> {
             secret: Some(secret.clone()),
             job: "17".to_owned(),
             is_plain: false,
+            transport: TransportChoice::default(),
             timeout,
             listener: None,
         })

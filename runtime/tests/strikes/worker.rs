@@ -8,7 +8,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_algorithms::synchrony::{self, Sgd};
 use gleaner_runtime::{Error, Failure, Layout, Options, Pass, Session};
-use gleaner_transport::{Peer, Secret, tcp};
+use gleaner_transport::{JoinConfig, Peer, Secret, TransportChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::network::{Kind, Strike, Watch, watched};
@@ -161,7 +161,7 @@ pub fn main(part: &Part) -> ! {
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let watch = Watch::new(part.kind, part.strike);
     let listener = (part.rank == 0).then(|| std::io::stdin().as_fd().try_clone_to_owned().unwrap().into());
-    let config = tcp::TcpConfig {
+    let config = JoinConfig {
         peer: Peer(part.rank),
         workers: part.workers,
         epoch: 0,
@@ -170,11 +170,12 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),
         is_plain: false,
+        choice: TransportChoice::default(),
         timeout: Duration::from_secs(30),
         listener,
     };
     let watching = watch.clone();
-    let network = async move { Ok(watched(tcp::join(config).await?, watching)) };
+    let network = async move { Ok(watched(gleaner_transport::join(config).await?, watching)) };
     let session = Session::over(network, part.timeout).unwrap();
     let mut step = steps(&session, part).map_err(|error| (error, Duration::ZERO))?;
     // One more than is counted, at whose end all of its messages have left. A rank that is struck when it leaves has to leave.

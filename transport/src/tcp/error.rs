@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{MAX_CARD, Peer};
+use crate::{Congestion, MAX_CARD, Peer, Transport};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -31,6 +31,26 @@ pub enum JoinError {
     Card {
         /// Its length.
         length: usize,
+    },
+    /// A transport that this program does not have.
+    #[error(
+        "the transport {transport} is not in this program: build it with `--features {transport}`, or choose another one \
+         (--transport, GLEANER_TRANSPORT)"
+    )]
+    NotBuilt {
+        /// What was asked for.
+        transport: Transport,
+    },
+    /// A congestion controller for a transport that has none of its own.
+    #[error(
+        "the congestion controller {congestion} was asked for, which is for the transport quic, and the transport is {transport}: \
+         leave it out (--congestion, GLEANER_CONGESTION), or choose quic (--transport, GLEANER_TRANSPORT)"
+    )]
+    Congestion {
+        /// What was asked for.
+        congestion: Congestion,
+        /// What carries links.
+        transport: Transport,
     },
     /// Another program, or another job, listens there.
     #[error(

@@ -19,7 +19,7 @@ use super::wire::{
     CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict, frame,
 };
 use crate::secret::JobKey;
-use crate::{MAX_CARD, Peer};
+use crate::{MAX_CARD, Peer, Transport};
 
 /// The handshake of two that share a key and have none of their own (noiseprotocol.org, revision 34, §9).
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
@@ -41,6 +41,8 @@ pub(super) struct Identity {
     pub(super) key: JobKey,
     /// Whether links are not sealed.
     pub(super) is_plain: bool,
+    /// What carries links.
+    pub(super) transport: Transport,
     /// How long to wait for workers and links to come about, and for a handshake of two round trips.
     pub(super) timeout: Duration,
 }
@@ -140,8 +142,8 @@ pub(super) async fn greet(
     port: u16,
 ) -> Result<(Verdict, Stream), HandshakeError> {
     let Identity { peer: from, workers, epoch, is_plain, .. } = *us;
-    let (version, timeout) = (VERSION, us.millis());
-    let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, timeout };
+    let (version, transport, timeout) = (VERSION, us.transport.number(), us.millis());
+    let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, transport, timeout };
     let slow = |_| HandshakeError::Slow(us.timeout);
     let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
     let proven = timeout_at(deadline, prove(socket, &us.key, &hello, &us.card)).await.map_err(slow)??;
@@ -380,6 +382,13 @@ impl Visitor {
             let (plain, other) = if us.is_plain { (us_peer, *from) } else { (*from, us_peer) };
             Some(format!(
                 "{plain} was started with --plain (GLEANER_PLAIN) and {other} was not: start every worker in the same way"
+            ))
+        } else if self.hello.transport != us.transport.number() {
+            Some(format!(
+                "the transport of {from} at {address} is {} and that of {us_peer} is {}: give every worker the same one \
+                 (--transport, GLEANER_TRANSPORT)",
+                Transport::name_of(self.hello.transport),
+                us.transport
             ))
         } else if self.hello.timeout != us.millis() {
             let [theirs, ours] = [self.hello.timeout, us.millis()].map(|millis| f64::from(millis) / 1e3);

@@ -21,7 +21,7 @@
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u32 ‖ time-out in ms u32` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u8 ‖ transport u8 ‖ 0 u16 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
 //! | D → A | card | only to join: a record of a header and the bytes of D's card |
@@ -74,7 +74,7 @@ pub mod wire;
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{MAX_CARD, Peer, Secret};
+use crate::{MAX_CARD, Peer, Secret, TransportChoice};
 use cause::is_scarce;
 use door::Door;
 use events::Events;
@@ -109,6 +109,8 @@ pub struct TcpConfig {
     pub job: String,
     /// Whether links are not encrypted, on a network that is trusted.
     pub is_plain: bool,
+    /// What carries links once the workers have found each other. The rendezvous is TCP's whatever it is.
+    pub choice: TransportChoice,
     /// How long to wait for all workers to come, and later for a link to come about; in milliseconds the same at all workers.
     pub timeout: Duration,
     /// A socket that is bound already, listening or not yet, and used instead of binding one: at rank 0 to the rendezvous
@@ -136,6 +138,7 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
         card: std::mem::take(&mut config.card),
         key,
         is_plain: config.is_plain,
+        transport: config.choice.transport,
         timeout: config.timeout,
     };
     let events = Events::default();

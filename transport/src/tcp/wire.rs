@@ -12,7 +12,7 @@ use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
 /// Bytes of what a hello claims.
@@ -108,6 +108,8 @@ pub struct Hello {
     pub epoch: u16,
     /// Whether it was told not to seal links.
     pub is_plain: bool,
+    /// The number of the transport that carries its links.
+    pub transport: u8,
     /// After how many milliseconds without a sign of life it counts a peer as dead.
     pub timeout: u32,
 }
@@ -124,7 +126,9 @@ impl Hello {
         rest.put_u32_le(self.workers);
         rest.put_u16_le(self.port);
         rest.put_u16_le(self.epoch);
-        rest.put_u32_le(u32::from(self.is_plain));
+        rest.put_u8(u8::from(self.is_plain));
+        rest.put_u8(self.transport);
+        rest.put_u16_le(0);
         rest.put_u32_le(self.timeout);
         bytes
     }
@@ -141,8 +145,12 @@ impl Hello {
             workers: rest.get_u32_le(),
             port: rest.get_u16_le(),
             epoch: rest.get_u16_le(),
-            is_plain: rest.get_u32_le() != 0,
-            timeout: rest.get_u32_le(),
+            is_plain: rest.get_u8() != 0,
+            transport: rest.get_u8(),
+            timeout: {
+                rest.advance(2);
+                rest.get_u32_le()
+            },
         })
     }
 }

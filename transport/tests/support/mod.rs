@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gleaner_transport::tcp::{self, TcpConfig, TcpNetwork};
-use gleaner_transport::{MAX_CARD, Peer, Secret};
+use gleaner_transport::{MAX_CARD, Peer, Secret, TransportChoice};
 
 /// What a worker brings: of every length, up to the longest.
 pub fn card(peer: u32) -> Bytes {
@@ -29,6 +29,7 @@ pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig
             secret: secret.clone(),
             job: "17".to_owned(),
             is_plain,
+            choice: TransportChoice::default(),
             timeout,
             listener: listener.take(),
         })

@@ -4,6 +4,7 @@
 mod cards;
 mod link;
 mod rendezvous;
+mod transport;
 mod unauthenticated;
 mod wire;
 
@@ -21,7 +22,7 @@ use super::stream::Stream;
 use super::wire::{Hello, JOIN, VERSION, Verdict};
 use super::{JoinError, TcpConfig, TcpNetwork, handshake, join};
 use crate::secret::JobKey;
-use crate::{Link, LinkEvent, Peer, Secret, conformance};
+use crate::{Link, LinkEvent, Peer, Secret, TransportChoice, conformance};
 
 type Joined = Result<TcpNetwork, JoinError>;
 
@@ -69,6 +70,7 @@ impl Job {
             secret: secret.clone(),
             job: ID.to_owned(),
             is_plain,
+            choice: TransportChoice::default(),
             timeout,
             listener: Some(listener),
         };
@@ -86,6 +88,7 @@ impl Job {
             secret: self.secret.clone(),
             job: ID.to_owned(),
             is_plain: self.is_plain,
+            choice: TransportChoice::default(),
             timeout: self.timeout,
             listener: None,
         }
@@ -100,7 +103,18 @@ impl Job {
         let (from, to, workers, epoch, is_plain) =
             (Peer(from), Peer(0), self.workers, self.epoch, self.is_plain);
         let timeout = self.timeout.as_millis() as u32;
-        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, epoch, is_plain, timeout }
+        Hello {
+            version: VERSION,
+            purpose: JOIN,
+            from,
+            to,
+            workers,
+            port: 9,
+            epoch,
+            is_plain,
+            transport: 0,
+            timeout,
+        }
     }
 
     /// Says that hello and what follows.

@@ -9,7 +9,7 @@ use super::super::handshake::{Heard, Identity, challenge, listen};
 use super::super::rendezvous::read_outcome;
 use super::super::wire::{LINK, Outcome};
 use super::*;
-use crate::Network;
+use crate::{Network, Transport};
 
 fn sentence(joined: Joined) -> String {
     joined.map(|_| ()).unwrap_err().to_string()
@@ -23,7 +23,7 @@ async fn told(mut stream: Stream) -> String {
 }
 
 /// One worker that came is told why another fails the job; the other is told in its verdict.
-async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
+pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
     let job = Job::start(3, LONG).await;
     let came = job.come(1).await;
     let mut hello = job.hello(2);
@@ -37,9 +37,9 @@ async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "rank 2 at 127.0.0.1 speaks protocol version 7 and rank 0 speaks version 6: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 8 and rank 0 speaks version 7: install the same \
                     version of gleaner on every host";
-    misfit(|hello| hello.version = 7, expected).await;
+    misfit(|hello| hello.version = 8, expected).await;
 }
 
 #[tokio::test]
@@ -279,7 +279,16 @@ async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
-    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain: false, timeout: LONG };
+    let zero = Identity {
+        peer,
+        workers: 3,
+        epoch: 0,
+        card: card(0),
+        key,
+        is_plain: false,
+        transport: Transport::Tcp,
+        timeout: LONG,
+    };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
@@ -289,6 +298,7 @@ async fn losing_peer_zero_is_told_at_once() {
         secret,
         job: ID.to_owned(),
         is_plain: false,
+        choice: TransportChoice::default(),
         timeout: LONG,
         listener: None,
     };
@@ -319,6 +329,7 @@ fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
         secret,
         job,
         is_plain: false,
+        choice: TransportChoice::default(),
         timeout,
         listener: None,
     }
