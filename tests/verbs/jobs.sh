@@ -29,6 +29,12 @@ train() {
     gleaner train --data synthetic --model mlp --batch 4 --steps "$1" --evaluate-every "$1" --method "$2" --json
 }
 
+# Waits until all machines are here: one job's end takes a while to be told to all.
+barrier() {
+    next
+    GLEANER_TIMEOUT=90s GLEANER_TRANSPORT=tcp gleaner bench --params 1000 --method ring --steps 1 --warmup 0 >/dev/null
+}
+
 for word in "$@"; do
     case $word in
     same)
@@ -44,6 +50,7 @@ for word in "$@"; do
         done
         ;;
     *)
+        barrier
         next
         before=$(packets)
         export GLEANER_TIMEOUT=15s
