@@ -75,7 +75,10 @@ mod tests {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                found.extend(files(&path));
+                // What this build does not have is not in the list.
+                if cfg!(all(feature = "verbs", target_os = "linux")) || !path.ends_with("verbs") {
+                    found.extend(files(&path));
+                }
             } else if path.extension().is_some_and(|end| end == "rs") {
                 found.push(path);
             }
