@@ -279,16 +279,8 @@ async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
-    let zero = Identity {
-        peer,
-        workers: 3,
-        epoch: 0,
-        card: card(0),
-        key,
-        is_plain: false,
-        transport: Transport::Tcp,
-        timeout: LONG,
-    };
+    let (is_plain, transport, timeout) = (false, Transport::Tcp, LONG);
+    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain, transport, timeout };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
