@@ -164,7 +164,7 @@ async fn what_is_wrong_is_told_in_a_sentence() {
     holds(said(&limited), &["could not be registered", "512 KiB", "memlock"]);
     holds(
         said(&format!("chmod 600 /dev/infiniband/uverbs0; {}", limited.split_once("; ").unwrap().1)),
-        &["rxe0 cannot be opened", "/dev/infiniband"],
+        &["rxe0 cannot be opened: Permission denied", "/dev/infiniband"],
     );
     shell("rdma link delete rxe0");
     holds(
