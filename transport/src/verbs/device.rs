@@ -85,7 +85,10 @@ impl Device {
         // SAFETY: the device is of the list, which is not freed yet.
         let context = NonNull::new(unsafe { (functions.ibv_open_device)(device) });
         let open = |source| VerbsError::Open { name: name.to_owned(), source };
-        let context = context.ok_or_else(|| open(io::Error::last_os_error()))?;
+        let context = context.ok_or_else(|| {
+            let source = io::Error::last_os_error();
+            open(forbidden().unwrap_or(source))
+        })?;
         let port = Port { number: 0, gid: [0; 16], gid_index: 0, lid: 0, is_ethernet: false, mtu: 0 };
         let mut device = Self { functions, context, name: name.to_owned(), port };
         let gid = selection.and_then(|selection| selection.gid);
@@ -208,6 +211,14 @@ impl Drop for List {
         // SAFETY: devices that were opened stay open.
         unsafe { (self.functions.ibv_free_device_list)(self.first.as_ptr()) };
     }
+}
+
+/// What the system says of the files behind devices, if it is that this user may not use one: the library looks for other ways then, and
+/// tells that it finds none.
+fn forbidden() -> Option<io::Error> {
+    let files = fs::read_dir("/dev/infiniband").ok()?.flatten().map(|entry| entry.path());
+    let mut errors = files.filter_map(|path| fs::File::options().read(true).write(true).open(path).err());
+    errors.find(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// What is missing where the library finds no device.
