@@ -157,7 +157,11 @@ pub async fn join(mut config: TcpConfig) -> Result<Box<dyn Network>, JoinError> 
     }
     match transport {
         Transport::Tcp | Transport::Auto => Ok(Box::new(tcp::join(config).await?)),
-        Transport::Quic | Transport::Verbs => Err(JoinError::NotBuilt { transport }),
+        #[cfg(feature = "quic")]
+        Transport::Quic => Ok(Box::new(crate::quic::join(config).await?)),
+        #[cfg(not(feature = "quic"))]
+        Transport::Quic => Err(JoinError::NotBuilt { transport }),
+        Transport::Verbs => Err(JoinError::NotBuilt { transport }),
     }
 }
 

@@ -12,7 +12,7 @@ const REFUSED: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Events(Mutex<Queue>);
+pub(crate) struct Events(Mutex<Queue>);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -29,7 +29,7 @@ impl Events {
     }
 
     /// Tells the owner of one.
-    pub(super) fn tell(&self, event: LinkEvent) {
+    pub(crate) fn tell(&self, event: LinkEvent) {
         let owner = {
             let mut queue = self.queue();
             if matches!(event, LinkEvent::Refused { .. }) {
@@ -46,7 +46,7 @@ impl Events {
     }
 
     /// The next one.
-    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<LinkEvent> {
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<LinkEvent> {
         let mut queue = self.queue();
         let Some(mut event) = queue.waiting.pop_front() else {
             queue.owner = Some(context.waker().clone());

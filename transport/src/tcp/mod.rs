@@ -57,10 +57,10 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 mod cards;
-mod cause;
+pub(crate) mod cause;
 mod door;
 mod error;
-mod events;
+pub(crate) mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;

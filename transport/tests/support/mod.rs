@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gleaner_transport::tcp::{self, TcpConfig, TcpNetwork};
-use gleaner_transport::{MAX_CARD, Peer, Secret, TransportChoice};
+use gleaner_transport::{MAX_CARD, Network, Peer, Secret, Transport, TransportChoice};
 
 /// What a worker brings: of every length, up to the longest.
 pub fn card(peer: u32) -> Bytes {
@@ -44,6 +44,19 @@ pub async fn over_tcp(workers: u32) -> Vec<TcpNetwork> {
 /// With links that are not.
 pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
     over(configs(workers, Duration::from_secs(60), true)).await
+}
+
+/// Over QUIC.
+pub async fn over_quic(workers: u32) -> Vec<Box<dyn Network>> {
+    let mut networks = Vec::new();
+    let configs = configs(workers, Duration::from_secs(60), false);
+    let choice = || TransportChoice { transport: Transport::Quic, congestion: None };
+    let configs = configs.into_iter().map(|config| TcpConfig { choice: choice(), ..config });
+    let joins: Vec<_> = configs.map(gleaner_transport::join).map(tokio::spawn).collect();
+    for join in joins {
+        networks.push(join.await.unwrap().unwrap());
+    }
+    networks
 }
 
 async fn over(configs: Vec<TcpConfig>) -> Vec<TcpNetwork> {
