@@ -75,6 +75,10 @@ pub struct Launch {
     #[arg(long)]
     plain: bool,
 
+    /// How many sockets each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    sockets: Option<u8>,
+
     /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
     #[arg(long)]
     json: bool,
@@ -129,6 +133,7 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
+    job.env.extend(launch.sockets.map(|sockets| ("GLEANER_SOCKETS".to_owned(), sockets.to_string())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;
     Ok(job)

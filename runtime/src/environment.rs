@@ -38,6 +38,8 @@ pub struct Config {
     pub job: String,
     /// Whether links are not encrypted, on a network that is trusted.
     pub is_plain: bool,
+    /// How many sockets each link has: more than one for long paths that lose packets.
+    pub sockets: u8,
     /// After this long without a sign of life a peer counts as dead.
     pub timeout: Duration,
     /// For rank 0: a socket that is bound to the rendezvous already.
@@ -134,7 +136,8 @@ impl Config {
     /// `GLEANER_SECRET_FD`), or else torchrun's, Open MPI's or Slurm's; then the secret is in the file that
     /// `GLEANER_SECRET_FILE` names, and `GLEANER_RENDEZVOUS` overrides where rank 0 listens. Without any of them
     /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`. `GLEANER_JOB` overrides the id of
-    /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted.
+    /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted,
+    /// and with `GLEANER_SOCKETS=4` each has four sockets.
     /// The last `GLEANER_SERVERS` ranks are parameter servers; with `GLEANER_COLOCATE=1` they live in the processes of the
     /// first ranks instead. `GLEANER_ON_FAILURE` is `stop` or `continue`.
     ///
@@ -157,6 +160,7 @@ impl Config {
             Err(_) => TIMEOUT,
         };
         let is_plain = flag(get, "GLEANER_PLAIN")?;
+        let sockets = sockets(get)?;
         let roles = roles(get)?;
         let alone = Self { roles, ..Self::alone(timeout) };
         let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
@@ -208,14 +212,14 @@ impl Config {
             _ => None,
         };
         let (rendezvous, secret) = (Some(rendezvous), Some(secret));
-        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, timeout, listener })
+        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, sockets, timeout, listener })
     }
 
     /// A job of one worker.
     pub fn alone(timeout: Duration) -> Self {
         let (rendezvous, secret, job, listener) = (None, None, String::new(), None);
-        let roles = Roles::default();
-        Self { rank: 0, world_size: 1, roles, rendezvous, secret, job, is_plain: false, timeout, listener }
+        let (rank, world_size, roles, is_plain, sockets) = (0, 1, Roles::default(), false, 1);
+        Self { rank, world_size, roles, rendezvous, secret, job, is_plain, sockets, timeout, listener }
     }
 
     fn role_map(&self, world_size: u32) -> Result<RoleMap, ConfigError> {
@@ -239,6 +243,7 @@ impl Config {
             secret: self.secret?,
             job: self.job,
             is_plain: self.is_plain,
+            sockets: self.sockets,
             timeout: self.timeout,
             // Another one of the same socket: this configuration may have been cloned.
             listener: self.listener.and_then(|listener| listener.try_clone().ok()),
@@ -354,6 +359,14 @@ fn flag(get: Lookup<'_>, name: &'static str) -> Result<bool, ConfigError> {
         Err(_) | Ok("" | "0") => Ok(false),
         Ok("1") => Ok(true),
         Ok(other) => Err(ConfigError::Value { name, value: other.to_owned(), expected: "1 or 0" }),
+    }
+}
+
+fn sockets(get: Lookup<'_>) -> Result<u8, ConfigError> {
+    let Some(value) = get("GLEANER_SOCKETS").ok().filter(|value| !value.is_empty()) else { return Ok(1) };
+    match value.trim().parse() {
+        Ok(number @ 1..=tcp::MAX_SOCKETS) => Ok(number),
+        _ => Err(ConfigError::Value { name: "GLEANER_SOCKETS", value, expected: "a number from 1 to 64" }),
     }
 }
 

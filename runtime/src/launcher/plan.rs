@@ -31,7 +31,8 @@ const RESERVED: [&str; 11] = [
 ];
 
 /// Handed on from the launcher's own environment, which an agent such as ssh does not carry.
-const INHERITED: [&str; 4] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "GLEANER_TIMEOUT", "GLEANER_PLAIN"];
+const INHERITED: [&str; 5] =
+    ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "GLEANER_TIMEOUT", "GLEANER_PLAIN", "GLEANER_SOCKETS"];
 
 /// One worker's place.
 pub(super) struct Seat {

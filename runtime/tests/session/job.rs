@@ -75,6 +75,7 @@ pub fn configs(workers: u32, timeout: Duration) -> Vec<Config> {
             secret: Some(secret.clone()),
             job: "17".to_owned(),
             is_plain: false,
+            sockets: 1,
             timeout,
             listener: None,
         })

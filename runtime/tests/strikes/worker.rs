@@ -170,6 +170,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),
         is_plain: false,
+        sockets: 1,
         timeout: Duration::from_secs(30),
         listener,
     };

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::MAX_SOCKETS;
 use crate::{MAX_CARD, Peer};
 
 /// A worker could not join.
@@ -31,6 +32,12 @@ pub enum JoinError {
     Card {
         /// Its length.
         length: usize,
+    },
+    /// No number of sockets.
+    #[error("a link cannot have {sockets} sockets; expected 1 to {MAX_SOCKETS}")]
+    Sockets {
+        /// How many were asked for.
+        sockets: u8,
     },
     /// Another program, or another job, listens there.
     #[error(

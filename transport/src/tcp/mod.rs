@@ -21,10 +21,10 @@
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u32 ‖ time-out in ms u32` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u16 ‖ sockets u8 ‖ socket u8 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
-//! | D → A | card | only to join: a record of a header and the bytes of D's card |
+//! | D → A | card | only to join, or to add a socket to a link: a record of a header and the bytes of D's card, or the link's 8 |
 //! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
@@ -46,6 +46,15 @@
 //! taken for a failure. With [`is_plain`](TcpConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
 //! that nobody means: bytes that are changed, and messages that are repeated, dropped or swapped.
+//!
+//! # Several sockets
+//!
+//! A link of [several sockets](TcpConfig::sockets) begins as one of a single socket. The first 8 bytes of the hash with which its Noise
+//! ends are the link's name. Before the dialler takes the link it makes the other connections, each with a handshake to add a
+//! socket, in which it says the link's name and which socket it is; so does a guest once the rendezvous is complete. Messages
+//! are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
+//! stands a message without payload, whose tag is the number of the run's first, shifted left by 8 bits, and how many there
+//! are, at most 64. The receiver hands messages out in the order of their numbers.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,6 +65,7 @@ use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+mod bundle;
 mod cards;
 mod cause;
 mod door;
@@ -64,6 +74,7 @@ mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+mod heard;
 mod link;
 mod links;
 mod network;
@@ -87,6 +98,9 @@ const HOST: Peer = Peer(0);
 /// Connections that may wait for this process to look at them, as far as the system lets so many.
 const BACKLOG: i32 = 1024;
 
+/// The most sockets that a link has.
+pub const MAX_SOCKETS: u8 = 64;
+
 /// What a worker needs to know to find the others.
 #[derive(Debug)]
 pub struct TcpConfig {
@@ -109,6 +123,9 @@ pub struct TcpConfig {
     pub job: String,
     /// Whether links are not encrypted, on a network that is trusted.
     pub is_plain: bool,
+    /// How many sockets each link has, 1 to [`MAX_SOCKETS`]; the same at all workers. Several share what one link carries, and each
+    /// recovers by itself from what it loses: for long paths that lose packets.
+    pub sockets: u8,
     /// How long to wait for all workers to come, and later for a link to come about; in milliseconds the same at all workers.
     pub timeout: Duration,
     /// A socket that is bound already, listening or not yet, and used instead of binding one: at rank 0 to the rendezvous
@@ -126,6 +143,10 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
     if length > MAX_CARD {
         return Err(JoinError::Card { length });
     }
+    let sockets = config.sockets;
+    if !(1..=MAX_SOCKETS).contains(&sockets) {
+        return Err(JoinError::Sockets { sockets });
+    }
     let (_, port) = split(&config.rendezvous)?;
     let key = config.secret.key_of(&config.job);
     config.secret.wipe();
@@ -136,6 +157,7 @@ pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
         card: std::mem::take(&mut config.card),
         key,
         is_plain: config.is_plain,
+        sockets,
         timeout: config.timeout,
     };
     let events = Events::default();

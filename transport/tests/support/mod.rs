@@ -29,6 +29,7 @@ pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig
             secret: secret.clone(),
             job: "17".to_owned(),
             is_plain,
+            sockets: 1,
             timeout,
             listener: listener.take(),
         })
@@ -43,6 +44,12 @@ pub async fn over_tcp(workers: u32) -> Vec<TcpNetwork> {
 /// With links that are not.
 pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
     over(configs(workers, Duration::from_secs(60), true)).await
+}
+
+/// With links of so many sockets.
+pub async fn over_sockets(workers: u32, sockets: u8, is_plain: bool) -> Vec<TcpNetwork> {
+    let configs = configs(workers, Duration::from_secs(60), is_plain);
+    over(configs.into_iter().map(|config| TcpConfig { sockets, ..config }).collect()).await
 }
 
 async fn over(configs: Vec<TcpConfig>) -> Vec<TcpNetwork> {

@@ -139,6 +139,7 @@ fn alone() -> TcpConfig {
         secret: Secret::random().unwrap(),
         job: ID.into(),
         is_plain: false,
+        sockets: 1,
         timeout: LONG,
         listener: None,
     }

@@ -4,6 +4,7 @@
 mod cards;
 mod link;
 mod rendezvous;
+mod sockets;
 mod unauthenticated;
 mod wire;
 
@@ -69,6 +70,7 @@ impl Job {
             secret: secret.clone(),
             job: ID.to_owned(),
             is_plain,
+            sockets: 1,
             timeout,
             listener: Some(listener),
         };
@@ -86,6 +88,7 @@ impl Job {
             secret: self.secret.clone(),
             job: ID.to_owned(),
             is_plain: self.is_plain,
+            sockets: 1,
             timeout: self.timeout,
             listener: None,
         }
@@ -100,7 +103,8 @@ impl Job {
         let (from, to, workers, epoch, is_plain) =
             (Peer(from), Peer(0), self.workers, self.epoch, self.is_plain);
         let timeout = self.timeout.as_millis() as u32;
-        Hello { version: VERSION, purpose: JOIN, from, to, workers, port: 9, epoch, is_plain, timeout }
+        let (version, purpose, port, sockets, socket) = (VERSION, JOIN, 9, 1, 0);
+        Hello { version, purpose, from, to, workers, port, epoch, is_plain, sockets, socket, timeout }
     }
 
     /// Says that hello and what follows.

@@ -5,7 +5,8 @@ use tokio::net::TcpListener;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep};
 
-use super::super::handshake::{Heard, Identity, challenge, listen};
+use super::super::handshake::{Identity, challenge, listen};
+use super::super::heard::Heard;
 use super::super::rendezvous::read_outcome;
 use super::super::wire::{LINK, Outcome};
 use super::*;
@@ -279,7 +280,8 @@ async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
-    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain: false, timeout: LONG };
+    let (is_plain, sockets, timeout) = (false, 1, LONG);
+    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain, sockets, timeout };
     let config = TcpConfig {
         peer: Peer(1),
         workers: 3,
@@ -289,6 +291,7 @@ async fn losing_peer_zero_is_told_at_once() {
         secret,
         job: ID.to_owned(),
         is_plain: false,
+        sockets: 1,
         timeout: LONG,
         listener: None,
     };
@@ -319,6 +322,7 @@ fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
         secret,
         job,
         is_plain: false,
+        sockets: 1,
         timeout,
         listener: None,
     }
