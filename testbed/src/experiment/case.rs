@@ -28,6 +28,11 @@ impl Case {
         (servers.unwrap_or(0), colocated.unwrap_or(false))
     }
 
+    /// How many sockets each link has, if it is said.
+    pub fn sockets(&self) -> Option<u64> {
+        self.0.get("sockets").and_then(Value::as_u64)
+    }
+
     /// How many processes, each on a host of its own.
     pub fn hosts(&self) -> u32 {
         let (servers, colocated) = self.servers();
@@ -46,10 +51,11 @@ impl Case {
         rest
     }
 
-    /// The words of the command line, after `gleaner bench --json` or the like; without workers and servers, which the launcher has, and
+    /// The words of the command line, after `gleaner bench --json` or the like; without workers, servers and sockets, which the launcher has, and
     /// without the method.
     pub fn words(&self) -> Vec<String> {
-        const ELSEWHERE: [&str; 6] = ["command", "workers", "servers", "colocate", "method", "topology"];
+        const ELSEWHERE: [&str; 7] =
+            ["command", "workers", "servers", "colocate", "sockets", "method", "topology"];
         let elsewhere = |name: &str| ELSEWHERE.contains(&name) || LINK.contains(&name);
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()

@@ -363,6 +363,8 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
         ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
         ("servers", toml::Value::Integer(0..=MOST_WORKERS)) | ("colocate", toml::Value::Boolean(_)) => {}
         ("servers", _) => return Err(refuse("a whole number from 0 to 1024")),
+        ("sockets", toml::Value::Integer(1..=64)) => {}
+        ("sockets", _) => return Err(refuse("a whole number from 1 to 64")),
         ("colocate", _) => return Err(refuse("true or false")),
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
         ("method", _) => {

@@ -119,13 +119,13 @@ impl Job {
             (Seats::Workers, true) => {
                 words.extend(["gleaner", "launch", "--workers"].map(String::from));
                 words.push(self.workers().to_string());
-                words.extend(self.typed_roles());
+                words.extend(self.typed_options());
                 words.push("--".into());
             }
             (Seats::Workers, false) => {
                 words.extend(["gleaner", "launch", "--hostfile", "hosts", "--agent"].map(String::from));
                 words.push(agent.join(" "));
-                words.extend(self.typed_roles());
+                words.extend(self.typed_options());
                 words.push("--".into());
             }
         }
@@ -133,9 +133,17 @@ impl Job {
         words
     }
 
-    fn typed_roles(&self) -> Vec<String> {
+    fn sockets(&self) -> Option<u64> {
+        self.cases.first().and_then(Case::sockets)
+    }
+
+    fn typed_options(&self) -> Vec<String> {
         let Roles { servers, colocated, .. } = self.roles();
-        let mut words = Vec::new();
+        let mut words: Vec<String> = self
+            .sockets()
+            .into_iter()
+            .flat_map(|sockets| ["--sockets".to_owned(), sockets.to_string()])
+            .collect();
         if servers > 0 {
             words.extend(["--servers".to_owned(), servers.to_string()]);
             words.extend(colocated.then(|| "--colocate".to_owned()));
@@ -191,6 +199,7 @@ impl Job {
         }
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
+        job.env.extend(self.sockets().map(|sockets| ("GLEANER_SOCKETS".to_owned(), sockets.to_string())));
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),

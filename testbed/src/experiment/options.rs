@@ -16,9 +16,9 @@ pub enum Workload {
     Train,
 }
 
-/// Of both commands.
+/// Of both commands; `sockets` is what their launcher is told.
 const BOTH: &[&str] =
-    &["method", "density", "k", "values", "selector", "residual", "timeout", "steps", "seed"];
+    &["method", "density", "k", "values", "selector", "residual", "timeout", "steps", "seed", "sockets"];
 
 /// Of `bench` alone.
 const BENCH: &[&str] = &["params", "warmup", "link_rate"];
