@@ -7,7 +7,7 @@ use clap::{Args, Parser};
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::report;
 
@@ -101,6 +101,7 @@ pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, S
             "before": tally.before,
             "failed": tally.failed,
             "ended_on_purpose": tally.ended_on_purpose,
+            "late": tally.late,
             "interrupted": tally.interrupted,
         });
         report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
@@ -133,6 +134,13 @@ fn tell(tally: &Tally, options: &Options) {
             tally.ended_on_purpose
         ));
     }
+    if tally.late > 0 {
+        say(format_args!(
+            "gleaner testbed: {} jobs were bound by the processors: the relay brought more than 1% of their packets late; use \
+             slower links or fewer hosts",
+            tally.late
+        ));
+    }
     for reason in &tally.failed {
         say(format_args!("gleaner testbed: failed: {reason}"));
     }
@@ -141,12 +149,17 @@ fn tell(tally: &Tally, options: &Options) {
     }
 }
 
+/// A value as one would type it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Every job on a line, as one would type it.
 fn listed(plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
         let program: Vec<_> = job.program.iter().map(|word| word.to_string_lossy()).collect();
-        let link = ["rate", "delay", "jitter", "loss"].map(|key| {
-            job.cases.first().and_then(|case| Some(format!(" {key} {}", case.0.get(key)?.as_str()?)))
+        let link = ["rate", "delay", "jitter", "loss", "sockets"].map(|key| {
+            job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
         });
         let link: String = link.into_iter().flatten().collect();
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), program.join(" "))

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::network::Crossed;
+
 /// The version of the format that this program writes.
 pub const VERSION: u32 = 1;
 
@@ -39,6 +41,9 @@ pub struct Record {
     pub chaos: Vec<String>,
     /// What crossed the interface of each host while the job ran.
     pub traffic: Vec<Traffic>,
+    /// What crossed all links, where a process of ours relays packets; that was the processors' doing where much is late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Crossed>,
     /// What came of it.
     pub outcome: Outcome,
 }

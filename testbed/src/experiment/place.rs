@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Wanted;
 use super::case::Case;
 use super::chaos::LinkText;
-use crate::network::{Kernel, Network, NetworkError, Node};
+use crate::network::{Changes, Crossed, Kernel, Network, NetworkError, Node};
 use crate::quantity::{self, QuantityError};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
@@ -88,7 +88,8 @@ impl Place {
         if workers as usize > hosts {
             return Err(PlaceError::Hosts { workers, hosts });
         }
-        let network = Network::up(first, name, replace)?;
+        let may_delay = topologies.iter().any(Topology::delays_or_loses);
+        let network = Network::up_for(first, name, replace, Changes { may_delay, seed: 0 })?;
         let hosts = network.hosts();
         let links = hosts.iter().map(|host| host.link).collect();
         let uniform = matches!(wanted, Wanted::Uniform { .. });
@@ -149,6 +150,13 @@ impl Place {
             Ok(Traffic { host: node.name.clone(), received: counters.received, sent: counters.sent })
         };
         emulated.hosts.iter().take(count as usize).map(traffic).collect()
+    }
+
+    /// What has crossed all links so far, if a process of ours relays packets.
+    pub fn crossed(&self) -> Result<Option<Crossed>, PlaceError> {
+        let Self::Emulated(emulated) = self else { return Ok(None) };
+        let all = emulated.network.crossed()?;
+        Ok(all.map(|links| links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
     /// Takes a host's link down.

@@ -13,6 +13,7 @@ use super::job::{Ended, Job, Seats};
 use super::place::{Place, PlaceError};
 use super::store::{Store, StoreError};
 use super::{Case, Experiment, Wanted, machine};
+use crate::network::Crossed;
 use crate::record::{self, Machine, Outcome, Record, Traffic};
 
 /// Why a run ended before its jobs did.
@@ -89,6 +90,8 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// Of those written, records of jobs that failed after somebody was killed, cut off or stopped for good.
     pub ended_on_purpose: usize,
+    /// Jobs whose packets a relay brought late: the processors were too slow for such links, and what was measured is what they can do.
+    pub late: usize,
     /// The exit code of the signal that ended the run early.
     pub interrupted: Option<u8>,
 }
@@ -215,6 +218,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             self.place.restore()?;
             self.place.shape(&job.cases[0])?;
             let before = self.place.traffic(job.hosts())?;
+            let crossed_before = self.place.crossed()?.unwrap_or_default();
             if self.stops() {
                 return Ok(());
             }
@@ -229,8 +233,9 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 return Ok(());
             }
             let traffic = since(&before, self.place.traffic(job.hosts())?);
+            let crossed = self.place.crossed()?.map(|now| now.since(crossed_before));
             self.took.push(ended.seconds);
-            self.keep(*turn, job, &ended, &traffic)?;
+            self.keep(*turn, job, &ended, (&traffic, crossed))?;
         }
         Ok(())
     }
@@ -240,7 +245,14 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         self.tally.interrupted.is_some()
     }
 
-    fn keep(&mut self, turn: u32, job: &Job, ended: &Ended, traffic: &[Traffic]) -> Result<(), RunError> {
+    fn keep(
+        &mut self,
+        turn: u32,
+        job: &Job,
+        ended: &Ended,
+        (traffic, relay): (&[Traffic], Option<Crossed>),
+    ) -> Result<(), RunError> {
+        self.tally.late += usize::from(relay.is_some_and(Crossed::is_late));
         let command = job.typed(&self.place);
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
@@ -268,6 +280,7 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 command: command.clone(),
                 chaos: ended.applied.lines.clone(),
                 traffic: traffic.to_vec(),
+                relay,
                 outcome,
             });
         }
