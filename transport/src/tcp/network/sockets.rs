@@ -89,7 +89,10 @@ impl Inner {
         let mut streams = BTreeMap::from([(0, first)]);
         while let Some(made) = making.join_next().await {
             match made {
-                Ok(made) => drop(streams.extend([made?])),
+                Ok(made) => {
+                    let (number, stream) = made?;
+                    streams.insert(number, stream);
+                }
                 ended => {
                     let address = at.to_string();
                     let reason = panicked(ended).unwrap_or_else(|| "it was given up".into());
