@@ -66,7 +66,11 @@ fn another_number_of_sockets_is_named_on_both_sides() {
     let job = small(2);
     let mut ranks = [job.rank_with(0, &[], &[("GLEANER_SOCKETS", "4")]), job.rank(1)];
     for ended in end(&mut ranks) {
-        ended.failed_with(&["with 1 socket for each link", "with 4 sockets for each link", "GLEANER_SOCKETS"]);
+        ended.failed_with(&[
+            "with 1 socket for each link",
+            "with 4 sockets for each link",
+            "GLEANER_SOCKETS",
+        ]);
     }
 }
 
