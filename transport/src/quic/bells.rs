@@ -81,7 +81,7 @@ mod tests {
     fn each_rings_once_until_it_is_answered_and_in_order() {
         let bells = Arc::new(Bells::default());
         let [one, two] = [1, 2].map(|key| Bell::new(key, &bells));
-        [&two, &one, &two].map(|bell| Arc::clone(bell).wake());
+        [&two, &one, &two].into_iter().for_each(|bell| Arc::clone(bell).wake());
         assert_eq!([bells.next(), bells.next(), bells.next()], [Some(2), Some(1), None]);
         two.ring();
         assert_eq!(bells.next(), None, "it was not answered");

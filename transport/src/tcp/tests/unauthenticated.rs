@@ -223,7 +223,7 @@ async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
         (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and rank 0 for 2"),
         (
             Hello { purpose: LINK, version: 8, ..job.hello(1) },
-            "speaks protocol version 7 and rank 0 speaks version 6",
+            "speaks protocol version 8 and rank 0 speaks version 7",
         ),
         (
             Hello { purpose: LINK, timeout: 3000, ..job.hello(1) },
