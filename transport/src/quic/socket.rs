@@ -18,7 +18,7 @@ use quinn::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, UdpPoller};
 use quinn_proto::InvalidCid;
 use ring::hmac;
 
-use super::random;
+use super::{LONGEST, random};
 use crate::LinkEvent;
 use crate::secret::JobKey;
 use crate::tcp::events::Events;
@@ -29,8 +29,8 @@ pub(super) const TAG: usize = 16;
 const LONG: u8 = 0x80;
 /// Datagrams of handshakes that wait beside those of connections. QUIC sends again what finds no room.
 const MOST_HELD: usize = 256;
-/// Datagrams that a read may bring at once, of the longest.
-const SEGMENTS: usize = 8;
+/// Datagrams of the longest that the system sends at once: all together are a packet of at most 64 KiB, with its headers.
+const TOGETHER: usize = (u16::MAX as usize - 64) / LONGEST as usize;
 
 /// Who can make datagrams that are read.
 #[derive(Clone)]
@@ -168,12 +168,12 @@ impl AsyncUdpSocket for GuardedSocket {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.inner.max_transmit_segments()
+        self.inner.max_transmit_segments().min(TOGETHER)
     }
 
-    /// As many as the system joins at most fill no more than 64 KiB, which so many of the longest exceed.
+    /// What the system joins fills 64 KiB at most, which one more of the longest exceed.
     fn max_receive_segments(&self) -> usize {
-        self.inner.max_receive_segments().min(SEGMENTS)
+        self.inner.max_receive_segments().min(TOGETHER + 1)
     }
 
     fn may_fragment(&self) -> bool {
