@@ -31,6 +31,8 @@ const FIRST: i32 = 1;
 /// Resolves when the peer has all of a stream, or the connection has ended.
 pub(super) type Last = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+type Opening = Pin<Box<dyn Future<Output = Result<SendStream, ConnectionError>> + Send>>;
+
 /// See the module.
 pub(super) struct Outgoing {
     peer: Peer,
@@ -40,7 +42,7 @@ pub(super) struct Outgoing {
     bells: Arc<Bells>,
     /// Lanes that wait for a stream, in order, and the stream that the first of them is to have.
     wanting: VecDeque<u64>,
-    opening: Option<Pin<Box<dyn Future<Output = Result<SendStream, ConnectionError>> + Send>>>,
+    opening: Option<Opening>,
     /// Lanes that have sent all, and when; those that sent again since stay until it is their turn.
     idle: VecDeque<(u64, u64)>,
     /// Streams that are open.

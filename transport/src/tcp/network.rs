@@ -52,6 +52,7 @@ struct Inner {
     links: Arc<Links>,
     counters: Arc<Counters>,
     /// The address at which it listens: that of one interface, or of all.
+    #[cfg_attr(not(feature = "quic"), expect(dead_code, reason = "QUIC asks for it"))]
     ip: IpAddr,
     runtime: Handle,
     /// The tasks, which end with the network. None once it is closed.
