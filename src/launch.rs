@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
-use gleaner_runtime::{Congestion, Transport, TransportChoice, VerbsDevice};
+use gleaner_runtime::{Transport, TransportChoice, VerbsDevice};
 
 use crate::roles::Servers;
 
@@ -76,13 +76,9 @@ pub struct Launch {
     #[arg(long)]
     plain: bool,
 
-    /// What carries the links between workers: tcp, quic, verbs or auto (sets GLEANER_TRANSPORT).
+    /// What carries the links between workers: tcp or verbs (sets GLEANER_TRANSPORT).
     #[arg(long, value_name = "T")]
     transport: Option<Transport>,
-
-    /// How QUIC finds its speed: cubic or bbr (sets GLEANER_CONGESTION).
-    #[arg(long, value_name = "C")]
-    congestion: Option<Congestion>,
 
     /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID (sets GLEANER_VERBS_DEVICE).
     #[arg(long, value_name = "DEVICE")]
@@ -142,9 +138,8 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
-    let [transport, congestion, device] = TransportChoice::VARIABLES;
+    let [transport, device] = TransportChoice::VARIABLES;
     job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));
-    job.env.extend(launch.congestion.map(|named| (congestion.to_owned(), named.to_string())));
     job.env.extend(launch.verbs_device.as_ref().map(|named| (device.to_owned(), named.to_string())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;

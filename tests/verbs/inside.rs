@@ -1,46 +1,17 @@
 //! What runs inside a machine that has a device.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gleaner_transport::conformance::{self, event, exchange};
-use gleaner_transport::tcp::TcpConfig;
 use gleaner_transport::verbs::{self, VerbsNetwork};
-use gleaner_transport::{
-    Link, LinkEvent, MAX_PAYLOAD, Message, Network, Peer, Secret, Tag, TransportChoice, adverse,
-};
+use gleaner_transport::{JoinConfig, Link, LinkEvent, MAX_PAYLOAD, Message, Network, Peer, Tag, adverse};
 
-fn configs(workers: u32) -> Vec<TcpConfig> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rendezvous = listener.local_addr().unwrap().to_string();
-    let secret = Secret::random().unwrap();
-    let mut listener = Some(listener);
-    (0..workers)
-        .map(|peer| TcpConfig {
-            peer: Peer(peer),
-            workers,
-            epoch: 7,
-            card: vec![peer as u8; 9].into(),
-            rendezvous: rendezvous.clone(),
-            secret: secret.clone(),
-            job: "17".to_owned(),
-            is_plain: true,
-            choice: TransportChoice::default(),
-            timeout: Duration::from_secs(60),
-            listener: listener.take(),
-        })
-        .collect()
-}
+use crate::support::{self, over_plain_tcp, over_verbs};
 
-async fn over_verbs(workers: u32) -> Vec<VerbsNetwork> {
-    let joins: Vec<_> =
-        configs(workers).into_iter().map(|config| tokio::spawn(verbs::join(config))).collect();
-    let mut networks = Vec::new();
-    for join in joins {
-        networks.push(join.await.unwrap().unwrap());
-    }
-    networks
+/// Of workers whose links are plain, as verbs want them.
+fn configs(workers: u32) -> Vec<JoinConfig> {
+    support::configs(workers, Duration::from_secs(60), true)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,13 +203,7 @@ async fn speeds_of_verbs_and_tcp() {
     for _ in 0..3 {
         let (latency, rate) = speed(over_verbs(2).await).await;
         println!("verbs: {latency:.1} us, {rate:.1} MiB/s");
-        let joins: Vec<_> =
-            configs(2).into_iter().map(|config| tokio::spawn(gleaner_transport::tcp::join(config))).collect();
-        let mut networks = Vec::new();
-        for join in joins {
-            networks.push(join.await.unwrap().unwrap());
-        }
-        let (latency, rate) = speed(networks).await;
+        let (latency, rate) = speed(over_plain_tcp(2).await).await;
         println!("tcp: {latency:.1} us, {rate:.1} MiB/s");
     }
 }

@@ -5,6 +5,9 @@
 
 mod inside;
 mod machines;
+/// The networks that the transport is tested on.
+#[path = "../../transport/tests/support/mod.rs"]
+mod support;
 
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::tcp::{self, JoinError, TcpConfig};
+use crate::tcp::{self, JoinConfig, JoinError};
 use crate::{Network, VerbsDevice};
 
 /// What carries links.
@@ -12,17 +12,12 @@ pub enum Transport {
     /// One connection of TCP for each pair of workers.
     #[default]
     Tcp,
-    /// One connection of QUIC for each pair of workers, with a stream for each lane.
-    Quic,
     /// Queue pairs over InfiniBand or RoCE.
     Verbs,
-    /// Which of them is best here, by a stated rule: see [`TransportChoice::settle`].
-    Auto,
 }
 
 impl Transport {
-    const ALL: [(Self, &str); 4] =
-        [(Self::Tcp, "tcp"), (Self::Quic, "quic"), (Self::Verbs, "verbs"), (Self::Auto, "auto")];
+    const ALL: [(Self, &str); 2] = [(Self::Tcp, "tcp"), (Self::Verbs, "verbs")];
 
     /// What a hello says.
     pub(crate) fn number(self) -> u8 {
@@ -46,37 +41,7 @@ impl FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|(_, name)| *name == text);
-        found.map(|(transport, _)| transport).ok_or("tcp, quic, verbs or auto")
-    }
-}
-
-/// How a network that recovers from losses by itself finds its speed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
-    /// It slows down when packets are lost (RFC 9438).
-    Cubic,
-    /// By the rate and the delay that it measures.
-    Bbr,
-}
-
-impl fmt::Display for Congestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Cubic => "cubic",
-            Self::Bbr => "bbr",
-        })
-    }
-}
-
-impl FromStr for Congestion {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "cubic" => Ok(Self::Cubic),
-            "bbr" => Ok(Self::Bbr),
-            _ => Err("cubic or bbr"),
-        }
+        found.map(|(transport, _)| transport).ok_or("tcp or verbs")
     }
 }
 
@@ -99,41 +64,24 @@ crate::debug_as_sentence!(ChoiceError);
 pub struct TransportChoice {
     /// What carries them.
     pub transport: Transport,
-    /// How QUIC finds its speed; Cubic, unless it is said otherwise. TCP asks the system.
-    pub congestion: Option<Congestion>,
     /// Which adapter is used by verbs; the first that can be, unless it is said otherwise.
     pub device: Option<VerbsDevice>,
 }
 
 impl TransportChoice {
     /// The environment variables that say it.
-    pub const VARIABLES: [&str; 3] = ["GLEANER_TRANSPORT", "GLEANER_CONGESTION", "GLEANER_VERBS_DEVICE"];
+    pub const VARIABLES: [&str; 2] = ["GLEANER_TRANSPORT", "GLEANER_VERBS_DEVICE"];
 
     /// What the variables say; an empty one says nothing.
     ///
     /// # Errors
     /// One that makes no sense.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
-        let [transport, congestion, device] = Self::VARIABLES;
+        let [transport, device] = Self::VARIABLES;
         Ok(Self {
             transport: variable(&get, transport)?.unwrap_or_default(),
-            congestion: variable(&get, congestion)?,
             device: variable(&get, device)?,
         })
-    }
-
-    /// Makes [`Transport::Auto`] the one that it stands for on this host, and says which and why; nothing where another was
-    /// named. It stands for TCP, which is as fast as any between hosts without adapters for RDMA and needs no more than that
-    /// the address of rank 0 can be reached.
-    pub fn settle(&mut self) -> Option<String> {
-        if self.transport != Transport::Auto {
-            return None;
-        }
-        self.transport = Transport::Tcp;
-        Some(format!(
-            "the transport is {}, chosen by auto: it needs no device and no option, and is the fastest over links that lose little",
-            self.transport
-        ))
     }
 }
 
@@ -145,31 +93,24 @@ fn variable<T: FromStr<Err = &'static str>>(
     value.parse().map(Some).map_err(|expected| ChoiceError { name, value, expected })
 }
 
-/// Takes part in a job over the network that its [choice](TcpConfig::choice) names: returns when all workers have come, or says why
+/// Takes part in a job over the network that its [choice](JoinConfig::choice) names: returns when all workers have come, or says why
 /// they did not.
 ///
 /// # Errors
 /// Those of the rendezvous, a network that this build has not or this host cannot use, and options that do not fit it.
-pub async fn join(mut config: TcpConfig) -> Result<Box<dyn Network>, JoinError> {
-    config.choice.settle();
-    let TransportChoice { transport, congestion, .. } = config.choice;
-    if let Some(congestion) = congestion
-        && transport != Transport::Quic
-    {
-        return Err(JoinError::Congestion { congestion, transport });
-    }
+pub async fn join(config: JoinConfig) -> Result<Box<dyn Network>, JoinError> {
+    let transport = config.choice.transport;
     if let Some(device) = &config.choice.device
         && transport != Transport::Verbs
     {
         return Err(JoinError::Device { device: device.clone(), transport });
     }
     match transport {
-        Transport::Tcp | Transport::Auto => Ok(Box::new(tcp::join(config).await?)),
+        Transport::Tcp => Ok(Box::new(tcp::join(config).await?)),
         #[cfg(all(feature = "verbs", target_os = "linux"))]
         Transport::Verbs => Ok(Box::new(crate::verbs::join(config).await?)),
         #[cfg(not(all(feature = "verbs", target_os = "linux")))]
         Transport::Verbs => Err(JoinError::NotBuilt { transport }),
-        Transport::Quic => Err(JoinError::NotBuilt { transport }),
     }
 }
 
@@ -189,31 +130,21 @@ mod tests {
             assert_eq!((transport.number(), transport.to_string().as_str()), (number, name));
             assert_eq!(name.parse(), Ok(transport));
         }
-        for congestion in [Congestion::Cubic, Congestion::Bbr] {
-            assert_eq!(congestion.to_string().parse(), Ok(congestion));
-        }
     }
 
     #[test]
     fn what_makes_no_sense_is_told_with_the_names_that_do() {
         assert_eq!(read(&[("GLEANER_TRANSPORT", "")]), Ok(TransportChoice::default()));
-        let (transport, congestion, device) = (Transport::Quic, Some(Congestion::Bbr), None);
-        let both = [("GLEANER_TRANSPORT", "quic"), ("GLEANER_CONGESTION", "bbr")];
-        assert_eq!(read(&both), Ok(TransportChoice { transport, congestion, device }));
+        let choice = TransportChoice { transport: Transport::Verbs, device: Some("rxe0:1".parse().unwrap()) };
+        assert_eq!(read(&[("GLEANER_TRANSPORT", "verbs"), ("GLEANER_VERBS_DEVICE", "rxe0:1")]), Ok(choice));
         assert_eq!(
             read(&[("GLEANER_TRANSPORT", "udp")]).unwrap_err().to_string(),
-            "the environment variable GLEANER_TRANSPORT is 'udp'; expected tcp, quic, verbs or auto"
+            "the environment variable GLEANER_TRANSPORT is 'udp'; expected tcp or verbs"
         );
-        assert_eq!(
-            read(&[("GLEANER_CONGESTION", "reno")]).unwrap_err().to_string(),
-            "the environment variable GLEANER_CONGESTION is 'reno'; expected cubic or bbr"
+        let wrong = read(&[("GLEANER_VERBS_DEVICE", "rxe0:x")]).unwrap_err().to_string();
+        assert!(
+            wrong.starts_with("the environment variable GLEANER_VERBS_DEVICE is 'rxe0:x'; expected NAME"),
+            "{wrong}"
         );
-    }
-
-    #[test]
-    fn what_auto_stands_for_is_told_once() {
-        let mut choice = read(&[("GLEANER_TRANSPORT", "auto")]).unwrap();
-        assert!(choice.settle().unwrap().starts_with("the transport is tcp, chosen by auto: "));
-        assert_eq!((choice.transport, choice.settle()), (Transport::Tcp, None));
     }
 }

@@ -26,13 +26,13 @@ pub mod tcp;
 #[cfg(all(feature = "verbs", target_os = "linux"))]
 pub mod verbs;
 
-pub use choice::{ChoiceError, Congestion, Transport, TransportChoice, join};
+pub use choice::{ChoiceError, Transport, TransportChoice, join};
 pub use device::VerbsDevice;
 pub use error::{LinkError, OpenError};
 pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
-pub use tcp::{JoinError, TcpConfig as JoinConfig};
+pub use tcp::{JoinConfig, JoinError};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
 /// ranks, which a schedule uses, are given out anew for each membership epoch. It is shown as the rank that it was

@@ -8,19 +8,9 @@ mod support;
 use std::time::Duration;
 
 use gleaner_transport::tcp::JoinError;
-use gleaner_transport::verbs::{self, VerbsError, VerbsNetwork};
+use gleaner_transport::verbs::{self, VerbsError};
 use gleaner_transport::{adverse, conformance};
-use support::configs;
-
-async fn over_verbs(workers: u32) -> Vec<VerbsNetwork> {
-    let configs = configs(workers, Duration::from_secs(60), true);
-    let joins: Vec<_> = configs.into_iter().map(|config| tokio::spawn(verbs::join(config))).collect();
-    let mut networks = Vec::new();
-    for join in joins {
-        networks.push(join.await.unwrap().unwrap());
-    }
-    networks
-}
+use support::{configs, over_verbs};
 
 /// Whether there is a device; says so if not.
 async fn is_here() -> bool {

@@ -40,16 +40,11 @@ impl Session {
     /// As [`join`](Self::join).
     pub fn join_as(config: Config) -> Result<Self, Error> {
         let (rank, timeout, roles) = (config.rank, config.timeout, config.roles);
-        let Some(mut network) = config.network() else {
+        let Some(network) = config.network() else {
             let alone = memory::networks(1).into_iter().next();
             let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
             return Self::over_as(async { Ok(alone) }, timeout, roles);
         };
-        if let Some(chosen) = network.choice.settle()
-            && rank == Seat::FIRST.0
-        {
-            report::say(format_args!("gleaner: {chosen}"));
-        }
         if network.is_plain && rank == Seat::FIRST.0 {
             report::say(
                 "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{Congestion, MAX_CARD, Peer, Transport, VerbsDevice};
+use crate::{MAX_CARD, Peer, Transport, VerbsDevice};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -39,17 +39,6 @@ pub enum JoinError {
     )]
     NotBuilt {
         /// What was asked for.
-        transport: Transport,
-    },
-    /// A congestion controller for a transport that has none of its own.
-    #[error(
-        "the congestion controller {congestion} was asked for, which is for the transport quic, and the transport is {transport}: \
-         leave it out (--congestion, GLEANER_CONGESTION), or choose quic (--transport, GLEANER_TRANSPORT)"
-    )]
-    Congestion {
-        /// What was asked for.
-        congestion: Congestion,
-        /// What carries links.
         transport: Transport,
     },
     /// Another program, or another job, listens there.

@@ -43,7 +43,7 @@
 //!
 //! They travel in records, and the payload's checksum is 0: who reads packets between two hosts learns how much is sent when, and
 //! who changes, repeats or leaves out any ends the link. An end without the goodbye of the runtime, which is a message, is
-//! taken for a failure. With [`is_plain`](TcpConfig::is_plain) they travel as they are: payloads are written from where they
+//! taken for a failure. With [`is_plain`](JoinConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
 //! that nobody means: bytes that are changed, and messages that are repeated, dropped or swapped.
 
@@ -89,7 +89,7 @@ const BACKLOG: i32 = 1024;
 
 /// What a worker needs to know to find the others.
 #[derive(Debug)]
-pub struct TcpConfig {
+pub struct JoinConfig {
     /// Who this worker is.
     pub peer: Peer,
     /// How many workers the job has.
@@ -119,7 +119,7 @@ pub struct TcpConfig {
 }
 
 /// Takes part in a job: returns when all workers have come, or says why they did not.
-pub async fn join(mut config: TcpConfig) -> Result<TcpNetwork, JoinError> {
+pub async fn join(mut config: JoinConfig) -> Result<TcpNetwork, JoinError> {
     let (peer, workers) = (config.peer, config.workers);
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
@@ -172,7 +172,7 @@ fn stays_local(host: &str) -> bool {
 
 /// Listens at the address by which others reach this worker, or on all interfaces where that is not known.
 async fn bind(
-    config: &mut TcpConfig,
+    config: &mut JoinConfig,
     dialled: Option<&TcpStream>,
     port: u16,
 ) -> Result<TcpListener, JoinError> {

@@ -23,7 +23,7 @@ use super::events::Events;
 use super::handshake::{HandshakeError, Identity, Visitor, greet};
 use super::stream::{Stream, prepare};
 use super::wire::{Card, Cards, HEADER, Header, JOIN, Outcome, Place, UNLINKED, Verdict, WireError, frame};
-use super::{TcpConfig, bind};
+use super::{JoinConfig, bind};
 use crate::{LinkEvent, MAX_PAYLOAD, Peer};
 
 /// Times that a guest which was closed without an answer tries again before it says that the secrets differ.
@@ -76,7 +76,7 @@ struct Party<'a> {
 
 /// Peer 0's part.
 pub(super) async fn host(
-    config: &TcpConfig,
+    config: &JoinConfig,
     us: &Identity,
     mut door: Door,
     events: &Events,
@@ -185,7 +185,7 @@ impl Party<'_> {
     }
 
     /// Why not all have come. For those in the middle of a handshake it waits for half the time-out more: they are told.
-    async fn missing(&self, config: &TcpConfig, door: &mut Door) -> JoinError {
+    async fn missing(&self, config: &JoinConfig, door: &mut Door) -> JoinError {
         if let Some(source) = door.lack() {
             return JoinError::Local { peer: Peer(0), address: config.rendezvous.clone(), source };
         }
@@ -294,7 +294,7 @@ async fn wait(peer: Peer, mut stream: Stream, mut outcome: watch::Receiver<Optio
 }
 
 /// Every other peer's part.
-pub(super) async fn guest(config: &mut TcpConfig, us: &Identity) -> Result<Met, JoinError> {
+pub(super) async fn guest(config: &mut JoinConfig, us: &Identity) -> Result<Met, JoinError> {
     let address = config.rendezvous.clone();
     let deadline = Instant::now() + config.timeout;
     let mut door = None;
@@ -355,7 +355,7 @@ fn lack_of(error: HandshakeError) -> Option<io::Error> {
 
 /// Dials rank 0 once and introduces this worker.
 async fn call(
-    config: &mut TcpConfig,
+    config: &mut JoinConfig,
     us: &Identity,
     door: &mut Option<Door>,
     deadline: Instant,
@@ -389,7 +389,7 @@ async fn call(
 
 /// Waits for the outcome, on the connection that then is the link to rank 0.
 async fn hear(
-    config: &TcpConfig,
+    config: &JoinConfig,
     us: &Identity,
     mut stream: Stream,
     host: SocketAddr,

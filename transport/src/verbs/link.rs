@@ -195,8 +195,7 @@ impl VerbsLink {
     fn take_credit(&mut self, receive: usize, length: usize) {
         let mut bytes = [0; Credit::LENGTH];
         self.end.read_slot(receive, 0, &mut bytes);
-        let granted = self.outgoing.allowance.grant(Credit::decode(bytes));
-        if length != Credit::LENGTH || granted.is_err() {
+        if length != Credit::LENGTH || self.outgoing.allowance.grant(Credit::decode(bytes)).is_err() {
             self.damaged("credit for what was not sent".to_owned());
         }
         if let Err(error) = self.end.post_receive(receive) {

@@ -20,12 +20,12 @@
 //!
 //! Each link has a protection domain, and of its memory the ring alone can be written by the peer. As it can be written at
 //! any time, a message is copied out once before it is looked at: memory windows that close for each message would cost a request
-//! and its completion more, where a copy takes 0.1 ms for the longest. A payload that is kept thus holds no memory of the adapter.
+//! and its completion more. A payload that is kept thus holds no memory of the adapter.
 //!
 //! A payload in a [lease](crate::Link::lease) above 4 KiB goes to the wire from where it was written; what lies elsewhere is copied
 //! into registered memory first.
 //!
-//! Nothing is encrypted, so a job over verbs must be [plain](TcpConfig::is_plain).
+//! Nothing is encrypted, so a job over verbs must be [plain](JoinConfig::is_plain).
 
 mod credit;
 mod device;
@@ -43,7 +43,7 @@ pub use error::VerbsError;
 pub use network::VerbsNetwork;
 
 use crate::MAX_PAYLOAD;
-use crate::tcp::{self, JoinError, TcpConfig};
+use crate::tcp::{self, JoinConfig, JoinError};
 use device::Device;
 use end::End;
 
@@ -76,7 +76,7 @@ const LINK_MEMORY: usize = RING + (RECEIVES + SENDS) * SLOT + STAGED * MAX_PAYLO
 ///
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.
-pub async fn join(config: TcpConfig) -> Result<VerbsNetwork, JoinError> {
+pub async fn join(config: JoinConfig) -> Result<VerbsNetwork, JoinError> {
     if !config.is_plain {
         return Err(VerbsError::Sealed.into());
     }

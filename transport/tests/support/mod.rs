@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gleaner_transport::tcp::{self, TcpConfig, TcpNetwork};
-use gleaner_transport::{MAX_CARD, Peer, Secret, TransportChoice};
+use gleaner_transport::tcp::{self, TcpNetwork};
+use gleaner_transport::{JoinConfig, JoinError, MAX_CARD, Network, Peer, Secret, TransportChoice};
 
 /// What a worker brings: of every length, up to the longest.
 pub fn card(peer: u32) -> Bytes {
@@ -14,13 +14,13 @@ pub fn card(peer: u32) -> Bytes {
     Bytes::from(vec![peer as u8 + 1; length])
 }
 
-pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig> {
+pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<JoinConfig> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     let secret = Secret::random().unwrap();
     let mut listener = Some(listener);
     (0..workers)
-        .map(|peer| TcpConfig {
+        .map(|peer| JoinConfig {
             peer: Peer(peer),
             workers,
             epoch: 7,
@@ -38,16 +38,26 @@ pub fn configs(workers: u32, timeout: Duration, is_plain: bool) -> Vec<TcpConfig
 
 /// With sealed links.
 pub async fn over_tcp(workers: u32) -> Vec<TcpNetwork> {
-    over(configs(workers, Duration::from_secs(60), false)).await
+    over(configs(workers, Duration::from_secs(60), false), tcp::join).await
 }
 
 /// With links that are not.
 pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
-    over(configs(workers, Duration::from_secs(60), true)).await
+    over(configs(workers, Duration::from_secs(60), true), tcp::join).await
 }
 
-async fn over(configs: Vec<TcpConfig>) -> Vec<TcpNetwork> {
-    let joins: Vec<_> = configs.into_iter().map(tcp::join).map(tokio::spawn).collect();
+/// Over queue pairs, where there is an RDMA device.
+#[cfg(all(feature = "verbs", target_os = "linux"))]
+pub async fn over_verbs(workers: u32) -> Vec<gleaner_transport::verbs::VerbsNetwork> {
+    over(configs(workers, Duration::from_secs(60), true), gleaner_transport::verbs::join).await
+}
+
+async fn over<N, F>(configs: Vec<JoinConfig>, join: fn(JoinConfig) -> F) -> Vec<N>
+where
+    N: Network + 'static,
+    F: Future<Output = Result<N, JoinError>> + Send + 'static,
+{
+    let joins: Vec<_> = configs.into_iter().map(join).map(tokio::spawn).collect();
     let mut networks = Vec::new();
     for join in joins {
         networks.push(join.await.unwrap().unwrap());

@@ -46,7 +46,7 @@ async fn bytes_at_rank_zero(workers: u32) -> u64 {
     let mut job = Job::start(workers, LONG).await;
     let (address, bytes) = counted(job.address).await;
     let joins: Vec<_> = (1..workers)
-        .map(|peer| tokio::spawn(join(TcpConfig { rendezvous: address.to_string(), ..job.config(peer) })))
+        .map(|peer| tokio::spawn(join(JoinConfig { rendezvous: address.to_string(), ..job.config(peer) })))
         .collect();
     let _zero = (&mut job.zero).await.unwrap().unwrap();
     let mut tasks = Vec::new();
@@ -125,12 +125,12 @@ async fn every_worker_sees_the_cards_of_all() {
         }
     }
     let length = MAX_CARD + 1;
-    let refused = join(TcpConfig { card: vec![0; length].into(), ..alone() }).await;
+    let refused = join(JoinConfig { card: vec![0; length].into(), ..alone() }).await;
     assert!(matches!(refused, Err(JoinError::Card { length: found }) if found == length), "{refused:?}");
 }
 
-fn alone() -> TcpConfig {
-    TcpConfig {
+fn alone() -> JoinConfig {
+    JoinConfig {
         peer: Peer(0),
         workers: 2,
         epoch: 0,

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::handshake::{HandshakeError, speak};
 use super::stream::Stream;
 use super::wire::{Hello, JOIN, VERSION, Verdict};
-use super::{JoinError, TcpConfig, TcpNetwork, handshake, join};
+use super::{JoinConfig, JoinError, TcpNetwork, handshake, join};
 use crate::secret::JobKey;
 use crate::{Link, LinkEvent, Peer, Secret, TransportChoice, conformance};
 
@@ -61,7 +61,7 @@ impl Job {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let secret = Secret::random().unwrap();
-        let config = TcpConfig {
+        let config = JoinConfig {
             peer: Peer(0),
             workers,
             epoch: EPOCH,
@@ -78,8 +78,8 @@ impl Job {
     }
 
     /// What another worker of this job is told.
-    fn config(&self, peer: u32) -> TcpConfig {
-        TcpConfig {
+    fn config(&self, peer: u32) -> JoinConfig {
+        JoinConfig {
             peer: Peer(peer),
             workers: self.workers,
             epoch: self.epoch,

@@ -87,7 +87,7 @@ async fn a_hello_for_another_worker_is_not_answered() {
 async fn a_worker_that_does_not_fit_reports_the_refusal() {
     let job = Job::start(3, LONG).await;
     let came = job.come(1).await;
-    let wrong = sentence(join(TcpConfig { workers: 5, ..job.config(2) }).await);
+    let wrong = sentence(join(JoinConfig { workers: 5, ..job.config(2) }).await);
     let start =
         format!("rank 0 at {} refused rank 2: rank 2 at 127.0.0.1 was started for 5 workers", job.address);
     assert!(wrong.starts_with(&start), "{wrong}");
@@ -110,7 +110,7 @@ async fn another_job_is_told_to_both_sides() {
 #[tokio::test]
 async fn another_time_out_is_told_to_both_sides() {
     let job = Job::start(2, Duration::from_secs(3)).await;
-    let wrong = sentence(join(TcpConfig { timeout: LONG, ..job.config(1) }).await);
+    let wrong = sentence(join(JoinConfig { timeout: LONG, ..job.config(1) }).await);
     let said = "rank 1 at 127.0.0.1 was started with a time-out of 60 s and rank 0 with 3 s";
     assert!(wrong.contains(said), "{wrong}");
     let failed = sentence(job.zero.await.unwrap());
@@ -174,9 +174,9 @@ async fn who_begins_a_handshake_and_does_not_end_it_is_missing() {
 }
 
 /// What rank 1 is told, whose connection to rank 0 has a round trip of three seconds while the task runs.
-async fn far_away(job: &Job) -> (TcpConfig, JoinHandle<()>) {
+async fn far_away(job: &Job) -> (JoinConfig, JoinHandle<()>) {
     let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = TcpConfig { rendezvous: relay.local_addr().unwrap().to_string(), ..job.config(1) };
+    let config = JoinConfig { rendezvous: relay.local_addr().unwrap().to_string(), ..job.config(1) };
     let address = job.address;
     let relayed = tokio::spawn(async move {
         let (near, _) = relay.accept().await.unwrap();
@@ -198,7 +198,7 @@ async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     }
 }
 
-async fn turned_away(change: impl FnOnce(&mut TcpConfig)) {
+async fn turned_away(change: impl FnOnce(&mut JoinConfig)) {
     let job = Job::start(2, Duration::from_secs(3)).await;
     let mut config = job.config(1);
     change(&mut config);
@@ -281,7 +281,7 @@ async fn losing_peer_zero_is_told_at_once() {
     let (peer, key) = (Peer(0), secret.key_of(ID));
     let (is_plain, transport, timeout) = (false, Transport::Tcp, LONG);
     let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain, transport, timeout };
-    let config = TcpConfig {
+    let config = JoinConfig {
         peer: Peer(1),
         workers: 3,
         epoch: 0,
@@ -310,9 +310,9 @@ fn free(ip: &str) -> String {
     std::net::TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap().to_string()
 }
 
-fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> TcpConfig {
+fn lone(peer: u32, rendezvous: &str, timeout: Duration) -> JoinConfig {
     let (secret, rendezvous, job) = (Secret::random().unwrap(), rendezvous.to_owned(), ID.to_owned());
-    TcpConfig {
+    JoinConfig {
         peer: Peer(peer),
         workers: 2,
         epoch: 0,
@@ -353,7 +353,7 @@ async fn a_peer_zero_that_says_nothing_is_told_with_its_address() {
 async fn a_peer_zero_that_starts_later_is_waited_for() {
     let address = free("127.0.0.77");
     let guest = lone(1, &address, LONG);
-    let host = TcpConfig { peer: Peer(0), secret: guest.secret.clone(), ..lone(0, &address, LONG) };
+    let host = JoinConfig { peer: Peer(0), secret: guest.secret.clone(), ..lone(0, &address, LONG) };
     let guest = tokio::spawn(join(guest));
     tokio::time::sleep(Duration::from_millis(150)).await;
     let mut zero = join(host).await.unwrap();
@@ -372,7 +372,7 @@ async fn a_port_in_use_is_named() {
 
 #[tokio::test]
 async fn numbers_and_addresses_that_make_no_sense_are_refused() {
-    let impossible = join(TcpConfig { workers: 3, ..lone(3, "127.0.0.1:1", LONG) }).await;
+    let impossible = join(JoinConfig { workers: 3, ..lone(3, "127.0.0.1:1", LONG) }).await;
     assert!(matches!(impossible, Err(JoinError::Impossible { peer: Peer(3), workers: 3 })));
     for address in ["node1", "node1:", ":7000", "node1:70000", ""] {
         let refused = join(lone(1, address, LONG)).await;
@@ -409,7 +409,7 @@ async fn workers_meet_on_an_interface() {
         let mut joins = Vec::new();
         for peer in (0..3).map(Peer) {
             let (secret, rendezvous, listener) = (secret.clone(), address.to_string(), listener.take());
-            let config = TcpConfig { peer, workers: 3, secret, listener, ..lone(0, &rendezvous, LONG) };
+            let config = JoinConfig { peer, workers: 3, secret, listener, ..lone(0, &rendezvous, LONG) };
             joins.push(tokio::spawn(join(config)));
         }
         let mut networks = Vec::new();

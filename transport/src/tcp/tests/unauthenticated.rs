@@ -99,7 +99,7 @@ async fn a_crowd_that_says_nothing_holds_nobody_up() {
     for _ in 0..200 {
         crowd.push(TcpStream::connect(job.address).await.unwrap());
     }
-    let one = join(TcpConfig { timeout: LONG, ..job.config(1) }).await.unwrap();
+    let one = join(JoinConfig { timeout: LONG, ..job.config(1) }).await.unwrap();
     let zero = job.zero.await.unwrap().unwrap();
     drop((one, zero));
     for mut peer in crowd {
