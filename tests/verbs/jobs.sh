@@ -69,7 +69,7 @@ for word in "$@"; do
             queue)
                 tc qdisc add dev "$net" ingress
                 tc filter add dev "$net" parent ffff: protocol ip u32 match ip protocol 17 0xff \
-                    match ip dport 4791 0xffff police rate 8kbit burst 1k mtu 1 drop flowid :1
+                    match ip dport 4791 0xffff police rate 8kbit burst 40b drop flowid :1
                 ;;
             port) ip link set "$net" down ;;
             esac

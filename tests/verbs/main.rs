@@ -11,6 +11,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Output;
 
 use machines::{Machines, alone, said};
 use serde_json::Value;
@@ -87,7 +88,7 @@ fn two_machines_train_to_the_bits_of_tcp() {
     let _alone = alone();
     let machines = Machines::new(2, JOBS);
     if let Some(outputs) = machines.run(&["same"]) {
-        outputs.iter().for_each(|output| assert!(output.status.success(), "{}", said(output)));
+        all_well(&outputs);
         same_bits(&machines);
     }
 }
@@ -97,7 +98,7 @@ fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
     let Some(outputs) = machines.run(&["same", "killed", "queue", "port"]) else { return };
-    outputs.iter().for_each(|output| assert!(output.status.success(), "{}", said(output)));
+    all_well(&outputs);
     same_bits(&machines);
     for end in ["killed", "queue", "port"] {
         for rank in [0, 2] {
@@ -105,10 +106,20 @@ fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
             let read = |name: &str| fs::read_to_string(folder.join(format!("{end}.{name}"))).unwrap();
             let error = read("err");
             assert_ne!(read("code").trim(), "0", "{end}: rank {rank} ended as if all were well: {error}");
-            assert!(error.contains("rank 1"), "{end}: rank {rank} should name rank 1: {error}");
+            // Where no packet comes in at rank 1, those that send to it are as silent: it is one of the two that are named.
+            let named = if end == "queue" { "rank 1" } else { "rank 1 failed" };
+            assert!(error.contains(named), "{end}: rank {rank} should name rank 1: {error}");
             println!("{end}, rank {rank}: {}", error.trim());
         }
     }
+}
+
+/// All machines ended well. What all of them said is shown otherwise: why one fails often stands at another.
+fn all_well(outputs: &[Output]) {
+    let all = || {
+        (0..).zip(outputs).map(|(rank, output)| format!("rank {rank}: {}\n{}", output.status, said(output)))
+    };
+    assert!(outputs.iter().all(|output| output.status.success()), "{}", all().collect::<String>());
 }
 
 /// The parameters of both transports have one digest, and by verbs the gradients crossed the wire in packets of RDMA.

@@ -223,12 +223,16 @@ fn forbidden() -> Option<io::Error> {
 
 /// What is missing where the library finds no device.
 fn missing(error: Option<io::Error>) -> VerbsError {
-    let has = |folder: &str| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
-    let reason = if has("/sys/class/infiniband_verbs") {
+    // Beside devices there may be a file with the version of the kernel's interface.
+    let has = |folder: &str, kind: &str| {
+        let is_one = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(kind);
+        fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_one))
+    };
+    let reason = if has("/sys/class/infiniband_verbs", "uverbs") {
         "the kernel has one, but libibverbs finds no driver for it: install ibverbs-providers (Debian's name), and see that \
          /dev/infiniband is there"
             .to_owned()
-    } else if has("/sys/class/infiniband") {
+    } else if has("/sys/class/infiniband", "") {
         "the kernel has one, but its module ib_uverbs is not loaded: `modprobe ib_uverbs` as root".to_owned()
     } else {
         let said = error.map(|error| format!(" ({error})")).unwrap_or_default();
