@@ -30,23 +30,6 @@
 //! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
-mod bench;
-mod calibrate;
-mod choice;
-pub mod cli;
-mod crew;
-mod launch;
-mod merge_plan;
-mod plan;
-mod reduce;
-mod report;
-mod roles;
-mod select;
-mod simulate;
-mod testbed;
-#[cfg(feature = "train")]
-mod train;
-
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
@@ -82,9 +65,5 @@ mod pages {
         cost: "docs/src/concepts/cost.md";
         merging: "docs/src/concepts/merging.md";
         synchrony: "docs/src/concepts/synchrony.md";
-    }
-    #[cfg(feature = "train")]
-    pages! {
-        candle: "docs/src/guide/candle.md";
     }
 }

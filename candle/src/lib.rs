@@ -38,6 +38,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// The examples of the book's page, compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/guide/candle.md")]
+mod page {}
+
 mod error;
 mod layers;
 mod planner;

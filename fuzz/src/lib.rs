@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 pub mod campaign;
-#[path = "../../src/train/model_file.rs"]
+#[path = "../../cli/src/train/model_file.rs"]
 mod model_file;
 mod mutate;
 

@@ -1,0 +1,409 @@
+//! The options of `gleaner train`, and the settings that follow from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use gleaner_algorithms::merging;
+use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
+use gleaner_algorithms::{SelectOver, synchrony};
+
+use super::error::TrainError;
+use super::settings::Settings;
+use super::target::Target;
+use super::uneven::{Balance, Uneven};
+use crate::choice::Choice;
+use crate::roles::Servers;
+use gleaner_testbed::quantity;
+use gleaner_trainer::data::Source;
+use gleaner_trainer::models::ModelKind;
+
+const EXAMPLES: &str = "\
+Examples:
+  gleaner train
+          four workers on this machine learn the project's own documentation, character by character,
+          and exchange one gradient entry in a hundred
+  gleaner train --method ring
+          the same with every entry, to compare
+  gleaner train --data cifar10:/data/cifar10 --model resnet20 --steps 20000 --lr-drops 0.5,0.75 \\
+                --checkpoint run1 --checkpoint-every 500
+          a paper's workload; add --resume to go on after an interruption
+  gleaner train --method ring --servers 1 --synchrony ssp/3
+          four workers and a parameter server, with no worker more than three steps ahead of another";
+
+/// Train a model with several workers that exchange sparse gradients.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct TrainArgs {
+    /// What to train on: text (the built-in documentation), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
+    /// cifar100:DIRECTORY or synthetic
+    #[arg(long, default_value = "text", value_name = "DATA")]
+    pub data: String,
+    /// The model [default: lstm for text, mlp for mnist and synthetic, resnet20 for cifar]
+    #[arg(long, value_enum)]
+    pub model: Option<ModelKind>,
+    #[command(flatten)]
+    pub choice: Choice,
+    /// Which dropped entries are collected: global, partial or local
+    #[arg(long, default_value = "global", value_name = "WHICH")]
+    pub residual: Collection,
+    /// When workers exchange, and what they see of each other: bsp, osp or local/STEPS, and with --servers also asp, ssp/STEPS, dssp or r2sp
+    #[arg(long, value_name = "SYNCHRONY", default_value = "bsp")]
+    pub synchrony: String,
+    /// Which layers are selected from and exchanged together while the backward pass goes on: optimal, layer-wise, single,
+    /// threshold/ENTRIES, mg-wfbp, omgs or omgs-printed [default: optimal, or single with --clip and --clip-local]
+    #[arg(long, value_name = "STRATEGY")]
+    pub merge: Option<String>,
+    /// What entries are selected from: group (each group of layers selects the same share of its entries) or gradient (groups
+    /// compete for k of the whole gradient)
+    #[arg(long, value_name = "WHAT", default_value = "group")]
+    pub select_over: SelectOver,
+    #[command(flatten)]
+    pub servers: Servers,
+    /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: u32,
+    /// How long a silent worker counts as alive [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    pub timeout: Option<Duration>,
+    /// How many steps to train [default: 320 for text, 500 for images]
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
+    #[arg(long)]
+    pub batch: Option<usize>,
+    #[command(flatten)]
+    pub uneven: Uneven,
+    #[command(flatten)]
+    pub target: Target,
+    /// The learning rate [default: by model]
+    #[arg(long)]
+    pub lr: Option<f32>,
+    /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
+    #[arg(long, value_delimiter = ',', value_name = "SHARES")]
+    pub lr_drops: Vec<f64>,
+    /// How much of the last update the next one keeps [default: 0.9, or 0 with --momentum-correction]
+    #[arg(long)]
+    pub momentum: Option<f32>,
+    /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
+    #[arg(long, value_name = "MOMENTUM", default_value_t = 0.0)]
+    pub momentum_correction: f32,
+    /// Let velocities start afresh at the entries that a worker sent; with --momentum-correction
+    #[arg(long)]
+    pub mask_momentum: bool,
+    /// How strongly parameters are pulled towards zero
+    #[arg(long, default_value_t = 0.0)]
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient; longer ones are shortened [default: 0, any length]
+    #[arg(long, value_name = "NORM")]
+    pub clip: Option<f32>,
+    /// The largest norm of a worker's gradient, times the square root of the number of workers [default: any length]
+    #[arg(long, value_name = "NORM", conflicts_with = "clip")]
+    pub clip_local: Option<f32>,
+    /// Let the density fall from 25% to what it is set to, over so many steps
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    pub warmup_density: u64,
+    /// What to do with a step in which a gradient is NaN or infinite: refuse ends the run, skip leaves the step out on all
+    /// workers
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub on_nonfinite: OnNonFinite,
+    /// Decides the starting parameters, the order of the data, and synthetic data
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for images]
+    #[arg(long, value_name = "STEPS")]
+    pub evaluate_every: Option<u64>,
+    /// Where to keep checkpoints
+    #[arg(long, value_name = "DIRECTORY")]
+    pub checkpoint: Option<PathBuf>,
+    /// Write a checkpoint after so many steps, and after the last [default: only after the last]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+    /// Go on from the newest step of which every worker has a checkpoint
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+    /// Write what each worker selects from in the last step, its gradient and its residual, to gradient-RANK.npy
+    #[arg(long, value_name = "DIRECTORY")]
+    pub record: Option<PathBuf>,
+    /// Write what each worker did when, as a trace that https://ui.perfetto.dev and chrome://tracing open, or, if the name ends with
+    /// .svg, draw a step of it
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+    /// Write what the passes of each layer took at rank 0, as gleaner merge-plan --layers and gleaner simulate --layers take it
+    #[arg(long, value_name = "FILE")]
+    pub layer_times: Option<PathBuf>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl TrainArgs {
+    /// Checks the options and fills in what was left open.
+    pub fn settings(&self) -> Result<Settings, TrainError> {
+        let source: Source = self.data.parse()?;
+        let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
+        let text = model == ModelKind::Lstm;
+        let steps = self.steps.unwrap_or(if text { 320 } else { 500 });
+        let clip = self.clip.unwrap_or(0.0);
+        let correction = Correction {
+            momentum: self.momentum_correction,
+            mask: self.mask_momentum,
+            clip: self.clip_local,
+            warm_up: self.warmup_density,
+        };
+        correction.check()?;
+        let corrected = correction.momentum > 0.0;
+        if corrected && let Some(momentum) = self.momentum.filter(|&momentum| momentum != 0.0) {
+            return Err(TrainError::Setting {
+                option: "--momentum",
+                expected: "0, or nothing, beside --momentum-correction, which is the momentum of each worker",
+                found: momentum.to_string(),
+            });
+        }
+        let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
+        method.competes().map_err(crate::choice::ChoiceError::from)?;
+        let needs_all = match self.clip_local {
+            Some(_) => Some("--clip-local"),
+            None => (clip > 0.0).then_some("--clip"),
+        };
+        let merge = self.merge.as_deref().unwrap_or(if needs_all.is_some() { "single" } else { "optimal" });
+        if needs_all.is_some() && merge != "single" {
+            return Err(TrainError::Setting {
+                option: "--merge",
+                expected: "single, or nothing, beside --clip and --clip-local, which need the norm of the whole gradient before \
+                           any of it is exchanged",
+                found: merge.into(),
+            });
+        }
+        if clip > 0.0 && self.layer_times.is_some() {
+            return Err(TrainError::Setting {
+                option: "--layer-times",
+                expected: "no --clip, beside which all gradients are taken from the backward pass at once",
+                found: format!("--clip {clip}"),
+            });
+        }
+        let settings = Settings {
+            source,
+            model,
+            method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
+            synchrony: synchrony::named(&self.synchrony)?.into(),
+            merge: merging::named(merge)?.into(),
+            chose_merge: self.merge.is_some(),
+            needs_all,
+            steps,
+            batch: self.batch.unwrap_or(16),
+            uneven: self.uneven.clone(),
+            target: self.target,
+            lr: self.lr.unwrap_or(default_learning_rate(model)),
+            lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
+            momentum: self.momentum.unwrap_or(if corrected { 0.0 } else { 0.9 }),
+            weight_decay: self.weight_decay,
+            clip: (clip > 0.0).then_some(clip),
+            seed: self.seed,
+            evaluate_every: self.evaluate_every.unwrap_or(steps.div_ceil(if text { 10 } else { 4 }).max(1)),
+            checkpoint: self.checkpoint.clone().map(|directory| (directory, self.checkpoint_every)),
+            resume: self.resume,
+            record: self.record.clone(),
+            timeline: self.timeline.clone(),
+            layer_times: self.layer_times.clone(),
+        };
+        self.check(&settings)?;
+        settings.expect_fit()?;
+        Ok(settings)
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), TrainError> {
+        let above_zero = "a number above 0";
+        let drop = self.lr_drops.iter().find(|&&share| !(0.0..=1.0).contains(&share));
+        let interval = self.checkpoint_every.unwrap_or(1).to_string();
+        for (option, fits, expected, found) in [
+            ("--steps", settings.steps > 0, above_zero, "0".into()),
+            ("--batch", settings.batch > 0, above_zero, "0".into()),
+            ("--lr", settings.lr > 0.0 && settings.lr.is_finite(), above_zero, settings.lr.to_string()),
+            ("--lr-drops", drop.is_none(), "shares of the run from 0 to 1", drop.unwrap_or(&0.0).to_string()),
+            (
+                "--momentum",
+                (0.0..1.0).contains(&settings.momentum),
+                "a number from 0 to below 1",
+                settings.momentum.to_string(),
+            ),
+            (
+                "--weight-decay",
+                (0.0..1.0).contains(&self.weight_decay),
+                "a number from 0 to below 1",
+                self.weight_decay.to_string(),
+            ),
+            (
+                "--clip",
+                self.clip.is_none_or(|clip| clip >= 0.0),
+                "a norm, or 0",
+                self.clip.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--clip-local",
+                self.clip_local.is_none() || self.uneven.balance == Balance::Even,
+                "nothing beside --balance, with which norms of gradients are of different numbers of samples",
+                self.clip_local.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--target-accuracy",
+                self.target.target_accuracy.is_none_or(|target| (0.0..=1.0).contains(&target)),
+                "a share from 0 to 1",
+                self.target.target_accuracy.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--target-accuracy",
+                self.target.target_accuracy.is_none() || settings.model != ModelKind::Lstm,
+                "images, which are classified; aim at a --target-loss for text",
+                "text".into(),
+            ),
+            ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
+            ("--checkpoint-every", interval != "0", above_zero, interval),
+        ] {
+            if !fits {
+                return Err(TrainError::Setting { option, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// With momentum 0.9 and a hundredth of the entries: measured for text and the perceptron. The convolutional networks begin
+/// restlessly at this rate before their loss falls, and have not been trained for long here.
+fn default_learning_rate(model: ModelKind) -> f32 {
+    match model {
+        ModelKind::Lstm => 1.0,
+        ModelKind::Mlp => 0.02,
+        ModelKind::Resnet20 | ModelKind::Vgg16 | ModelKind::Vgg19 => 0.05,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use gleaner_algorithms::Sparsity;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        train: TrainArgs,
+    }
+
+    fn settings(options: &[&str]) -> Result<Settings, TrainError> {
+        Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
+    }
+
+    #[test]
+    fn defaults_follow_the_data() {
+        let text = settings(&[]).unwrap();
+        assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.01)));
+        let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
+        assert_eq!((images.model, images.method.sparsity()), (ModelKind::Resnet20, Sparsity::K(500)));
+    }
+
+    #[test]
+    fn the_learning_rate_drops_at_shares_of_the_run() {
+        let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
+        let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
+        assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
+    }
+
+    #[test]
+    fn momentum_is_either_the_optimizers_or_the_workers() {
+        assert_eq!(settings(&[]).unwrap().momentum, 0.9);
+        let corrected = settings(&["--momentum-correction", "0.8", "--mask-momentum"]).unwrap();
+        let correction = Correction { momentum: 0.8, mask: true, ..Correction::default() };
+        assert_eq!((corrected.momentum, *corrected.method.correction()), (0.0, correction));
+        assert!(settings(&["--momentum-correction", "0.8", "--momentum", "0"]).is_ok());
+        for (options, named) in [
+            (&["--momentum-correction", "0.8", "--momentum", "0.9"][..], "--momentum: expected 0"),
+            (&["--momentum-correction", "1"], "expected a number from 0 to below 1"),
+            (&["--mask-momentum"], "without momentum correction"),
+            (&["--clip-local", "0"], "expected a number above 0"),
+        ] {
+            let refusal = settings(options).unwrap_err().to_string();
+            assert!(refusal.contains(named), "{options:?}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
+        let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
+        assert_eq!(merge(&[]).unwrap(), "optimal");
+        assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
+        for clip in ["--clip", "--clip-local"] {
+            assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
+            assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
+            let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
+            assert!(
+                refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
+                "{refusal}"
+            );
+        }
+        assert_eq!(merge(&["--clip", "0"]).unwrap(), "optimal");
+        for (wrong, named) in [("best", "choose one of layer-wise"), ("threshold/0", "threshold/8192")] {
+            let refusal = merge(&["--merge", wrong]).unwrap_err().to_string();
+            assert!(refusal.starts_with("--merge: ") && refusal.contains(named), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn groups_compete_where_the_largest_entries_are_selected() {
+        let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
+        assert_eq!(over(&[]).unwrap(), "group");
+        assert_eq!(over(&["--select-over", "gradient", "--method", "topka"]).unwrap(), "gradient");
+        for method in
+            [&["--method", "ring"][..], &["--method", "auto"], &["--method", "topka", "--selector", "random"]]
+        {
+            let refusal = over(&[&["--select-over", "gradient"], method].concat()).unwrap_err().to_string();
+            assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
+            assert!(over(method).is_ok());
+        }
+    }
+
+    #[test]
+    fn options_that_need_every_step_are_refused_beside_another_synchrony() {
+        assert_eq!(
+            settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
+            "osp/lgp=off"
+        );
+        for (option, value) in [
+            ("--merge", "layer-wise"),
+            ("--record", "x"),
+            ("--layer-times", "x"),
+            ("--on-nonfinite", "skip"),
+            ("--select-over", "gradient"),
+            ("--momentum-correction", "0.5"),
+        ] {
+            let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
+            let options = [option, value, "--method", "topka", "--synchrony"];
+            let refusal = settings(&[&options[..], &[other]].concat()).unwrap_err().to_string();
+            assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
+            assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
+        }
+        let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
+        assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
+        let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();
+        assert!(none.contains("local steps between two exchanges, at least 1"), "{none}");
+    }
+
+    #[test]
+    fn impossible_options_are_refused_by_name() {
+        for (option, value) in [
+            ("--steps", "0"),
+            ("--batch", "0"),
+            ("--lr", "-1"),
+            ("--lr-drops", "0.5,2"),
+            ("--momentum", "1"),
+            ("--weight-decay", "-0.1"),
+            ("--clip", "NaN"),
+            ("--evaluate-every", "0"),
+            ("--target-accuracy", "1.5"),
+            ("--target-accuracy", "0.5"),
+        ] {
+            let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
+            assert!(refusal.starts_with(option), "{option} {value}: {refusal}");
+        }
+    }
+}

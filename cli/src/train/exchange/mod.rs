@@ -1,0 +1,142 @@
+//! How the gradients of a step become common parameters.
+
+mod overlapped;
+mod replicated;
+mod units;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+use gleaner_candle::{Expected, PassTimes};
+use gleaner_runtime::{Awaited, Session, Skipped, StepTimes};
+
+use super::error::TrainError;
+use super::settings::Settings;
+use gleaner_trainer::parameters::Parameters;
+
+use overlapped::Overlapped;
+use replicated::Replicated;
+
+/// What a training run asks of it. In a step: [`watch`](Self::watch), the forward pass, [`backward`](Self::backward),
+/// [`end_step`](Self::end_step).
+pub trait Exchange {
+    /// Before the forward pass.
+    fn watch(&mut self, parameters: &Parameters) -> Result<(), TrainError>;
+
+    /// Runs the backward pass and hands the gradients over. `keeps`: what is selected from is kept for [`selected`](Self::selected).
+    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, keeps: bool) -> Result<(), TrainError>;
+
+    /// What this worker selects from in the present step, where that is kept.
+    fn selected(&self) -> Option<Vec<f32>>;
+
+    /// Exchanges, and brings the parameters to where the next pass begins.
+    fn end_step(&mut self, parameters: &mut Parameters, pass: Passed) -> Result<Ended, TrainError>;
+
+    /// After the last step: the parameters have the same bits on all workers.
+    fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError>;
+
+    /// What this worker received so far.
+    fn bytes_received(&self) -> u64;
+
+    /// How many steps were left out.
+    fn skipped(&self) -> u64;
+
+    /// What decides which layers travel together, and how many groups of them there are.
+    fn groups(&self) -> (String, usize);
+
+    /// What a step is expected to take, where that is known.
+    fn expected(&self) -> Option<Expected> {
+        None
+    }
+
+    /// What it was expected to take when the present groups were taken.
+    fn planned(&self) -> Option<Expected> {
+        None
+    }
+
+    /// What the passes of each layer took, where that is known.
+    fn pass_times(&self) -> Option<PassTimes> {
+        None
+    }
+
+    /// Parameter by parameter, the velocities that a checkpoint of the model holds; nothing where [`save`](Self::save) writes them.
+    fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>>;
+
+    /// The number of the present step, and the run that it is of.
+    fn stand(&self) -> (u64, String);
+
+    /// Writes what has to be known beside the model to go on.
+    fn save(&mut self, path: &Path) -> Result<(), TrainError>;
+
+    /// Goes on from that. All workers call it together.
+    fn load(&mut self, path: &Path) -> Result<(), TrainError>;
+
+    /// The step that comes next by what servers have kept, where they do.
+    fn kept(&self) -> Option<u64> {
+        None
+    }
+
+    /// The parameters get the values of the next pass, where the exchange has them.
+    fn hand_on(&mut self, _parameters: &mut Parameters) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// This worker's part of the samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Samples of each of its passes.
+    pub samples: u64,
+    /// By how much more than the mean worker's they count, if batches differ.
+    pub weight: Option<f64>,
+    /// Steps of an epoch.
+    pub epoch: u64,
+}
+
+/// A pass that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Passed {
+    /// The step.
+    pub step: u64,
+    /// The learning rate.
+    pub rate: f32,
+    /// The loss of its batch.
+    pub loss: f32,
+}
+
+/// What came of a step.
+#[derive(Debug)]
+pub struct Ended {
+    /// When the update was there.
+    pub came: Instant,
+    /// What its exchange took.
+    pub times: StepTimes,
+    /// What travelled during the pass was under way for so long.
+    pub background: Duration,
+    /// Entries of the update.
+    pub entries: u64,
+    /// Entries whose gradient travels during the next pass.
+    pub deferred: u64,
+    /// How many may, and how many the pass leaves time for.
+    pub budget: Option<(u64, u64)>,
+    /// Whom this worker waited for, where a server tells.
+    pub awaited: Awaited,
+    /// Why the update was left out.
+    pub skipped: Option<Skipped>,
+}
+
+/// Agrees with all ranks on the parameters and on how they change. `example` gives the loss of an example whose model uses the parameters
+/// as they are watched.
+pub fn exchange<'s>(
+    session: &'s Session,
+    settings: &Settings,
+    parameters: &mut Parameters,
+    share: Share,
+    example: impl FnOnce() -> Result<Tensor, TrainError>,
+) -> Result<Box<dyn Exchange + 's>, TrainError> {
+    match settings.is_overlapped(session) {
+        true => Ok(Box::new(Overlapped::new(session, settings, parameters, share, example)?)),
+        false => Ok(Box::new(Replicated::new(session, settings, parameters, share)?)),
+    }
+}

@@ -1,0 +1,160 @@
+//! Steps of any other synchrony, and all that go over parameter servers: gradients go into a replica when the backward pass is over.
+
+use std::path::Path;
+use std::time::Instant;
+
+use candle_core::Tensor;
+use gleaner_candle::with_values;
+use gleaner_runtime::{Options, Pass, Replica, Session, StepTimes};
+
+use super::units::{Units, units};
+use super::{Ended, Exchange, Passed, Share};
+use crate::train::checkpoint::Checkpoints;
+use crate::train::error::TrainError;
+use crate::train::settings::Settings;
+use gleaner_trainer::parameters::Parameters;
+
+/// See the module.
+pub struct Replicated {
+    replica: Replica,
+    clip: Option<f32>,
+    samples: u64,
+    units: Units,
+    /// Whether servers keep their state.
+    is_kept: bool,
+}
+
+impl Replicated {
+    /// Each layer is a unit of its own. The replica weighs gradients by samples.
+    pub fn new(
+        session: &Session,
+        settings: &Settings,
+        parameters: &mut Parameters,
+        Share { samples, epoch, .. }: Share,
+    ) -> Result<Self, TrainError> {
+        settings.expect_replica()?;
+        let units = units(parameters, &settings.method, settings.synchrony.osp().is_some());
+        let initial: Vec<f32> = parameters.list.iter().flat_map(|p| p.values().iter().copied()).collect();
+        let options = Options {
+            method: settings.method.clone(),
+            synchrony: settings.synchrony.clone(),
+            sgd: settings.sgd(),
+            samples,
+            epoch,
+        };
+        let kept = settings.checkpoint.as_ref().filter(|_| session.servers() > 0);
+        let replica = match kept {
+            Some((directory, _)) => {
+                let directory = Checkpoints::of_servers(directory);
+                session.durable_replica(&units.layout, &initial, options, &directory, settings.resume)?
+            }
+            None => session.replica(&units.layout, &initial, options)?,
+        };
+        let mut replicated = Self { replica, clip: settings.clip, samples, units, is_kept: kept.is_some() };
+        // Servers that go on from a checkpoint have other values.
+        replicated.hand_on(parameters)?;
+        Ok(replicated)
+    }
+}
+
+impl Exchange for Replicated {
+    fn watch(&mut self, _parameters: &Parameters) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, _keeps: bool) -> Result<(), TrainError> {
+        let mut gradient = loss.backward()?;
+        if let Some(largest) = self.clip {
+            parameters.clip(&mut gradient, largest)?;
+        }
+        for (parameter, pieces) in parameters.list.iter().zip(&self.units.pieces) {
+            let replica = &mut self.replica;
+            let mut ready = |values: &[f32]| {
+                pieces.iter().try_for_each(|(name, piece)| replica.ready(name, &values[piece.clone()]))
+            };
+            match gradient.get(parameter.variable()) {
+                Some(gradient) => with_values(gradient, ready)??,
+                None => ready(&vec![0.0; parameter.values().len()])?,
+            }
+        }
+        Ok(())
+    }
+
+    fn selected(&self) -> Option<Vec<f32>> {
+        None
+    }
+
+    fn end_step(
+        &mut self,
+        parameters: &mut Parameters,
+        Passed { rate, loss, .. }: Passed,
+    ) -> Result<Ended, TrainError> {
+        let stepped = self.replica.step(Pass { rate, samples: self.samples, loss })?;
+        let came = Instant::now();
+        self.hand_on(parameters)?;
+        let times = StepTimes {
+            exchange: stepped.waiting + stepped.background,
+            under_way: stepped.waiting + stepped.background,
+            waiting: stepped.waiting,
+            ..StepTimes::default()
+        };
+        Ok(Ended {
+            came,
+            times,
+            background: stepped.background,
+            entries: stepped.entries,
+            deferred: stepped.deferred,
+            budget: stepped.budget,
+            awaited: stepped.awaited,
+            skipped: stepped.skipped,
+        })
+    }
+
+    fn flush(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
+        self.replica.flush()?;
+        self.hand_on(parameters)
+    }
+
+    fn bytes_received(&self) -> u64 {
+        self.replica.bytes_received()
+    }
+
+    /// None: skipping is refused.
+    fn skipped(&self) -> u64 {
+        0
+    }
+
+    fn groups(&self) -> (String, usize) {
+        ("layer-wise".into(), self.units.count)
+    }
+
+    fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>> {
+        None
+    }
+
+    fn stand(&self) -> (u64, String) {
+        (self.replica.step_number(), self.replica.run().to_owned())
+    }
+
+    fn save(&mut self, path: &Path) -> Result<(), TrainError> {
+        Ok(self.replica.save(path)?)
+    }
+
+    fn load(&mut self, path: &Path) -> Result<(), TrainError> {
+        Ok(self.replica.load(path)?)
+    }
+
+    fn kept(&self) -> Option<u64> {
+        self.is_kept.then(|| self.replica.step_number())
+    }
+
+    fn hand_on(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
+        let mut rest = self.replica.parameters();
+        for parameter in &mut parameters.list {
+            let (values, others) = rest.split_at(parameter.values().len());
+            parameter.update(|into| into.copy_from_slice(values))?;
+            rest = others;
+        }
+        Ok(())
+    }
+}

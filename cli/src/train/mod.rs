@@ -1,0 +1,262 @@
+//! `gleaner train`: a trainer for several workers that exchange sparse gradients.
+//!
+//! [`worker`] is what each rank runs: the same model from the same seed, its own share of the data, gradients handed to
+//! a session, and the common update applied. The models, layers and data are those of `gleaner_trainer`.
+
+mod agreement;
+mod arguments;
+mod checkpoint;
+mod error;
+mod evaluation;
+mod exchange;
+mod model_file;
+mod picture;
+mod record;
+mod settings;
+mod summary;
+mod target;
+mod uneven;
+mod worker;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::crew::{self, Display, Role};
+use crate::merge_plan::layers::{File, Told};
+use crate::report;
+use gleaner_candle::{LayerTime, PassTimes};
+use gleaner_testbed::quantity;
+
+pub use arguments::TrainArgs;
+pub use error::TrainError;
+
+use summary::{Progress, Summary};
+
+/// Trains, as a worker or as the launcher of workers; gives the exit code.
+pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
+    args.settings()?;
+    let (processes, roles) = (args.servers.processes(args.workers), args.servers.roles());
+    if let Role::Launched(code) = crew::assemble_as(processes, roles, "train", args.timeout)? {
+        return Ok(code);
+    }
+    let display = Display::new();
+    let summary = worker::worker(args, |progress| display.show(&shown(&progress)))?;
+    drop(display);
+    if let Some(summary) = summary {
+        let text = if args.json { format!("{}\n", serde_json::json!(summary)) } else { table(&summary) };
+        // Of a run whose files cannot be written, the rest is not lost.
+        let written = args.timeline.as_deref().map(|file| write_timeline(file, &summary)).transpose();
+        let layers = args.layer_times.as_deref().map(|file| write_layer_times(file, &summary)).transpose();
+        report::print(&text)?;
+        written.and(layers)?;
+    }
+    Ok(0)
+}
+
+/// The trace, or where the file is to be a picture, a step of it.
+fn write_timeline(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+    let Some(trace) = &summary.timeline else { return Ok(()) };
+    if file.extension().is_none_or(|extension| extension != "svg") {
+        return Ok(report::save(file, trace)?);
+    }
+    let heading =
+        format!("{}, {} groups by {}, {}", summary.model, summary.groups, summary.merge, summary.method);
+    let picture = picture::svg(&heading, trace)?;
+    Ok(picture.map_or(Ok(()), |picture| report::save(file, &picture))?)
+}
+
+/// As layers are read elsewhere.
+fn write_layer_times(file: &Path, summary: &Summary) -> Result<(), TrainError> {
+    let Some(PassTimes { forward, layers }) = &summary.pass_times else { return Ok(()) };
+    let layer = |LayerTime { parameters, entries, seconds }: &LayerTime| Told {
+        name: parameters.join(" + "),
+        entries: *entries,
+        seconds: Some(*seconds),
+    };
+    let told = File { forward: Some(*forward), layers: layers.iter().map(layer).collect() };
+    Ok(report::save(file, &format!("{:#}\n", serde_json::json!(told)))?)
+}
+
+fn shown(progress: &Progress) -> crew::Progress {
+    let awaited = progress.most_awaited.filter(|(.., seconds)| *seconds >= SHOWN);
+    let awaited =
+        awaited.map_or(String::new(), |(rank, by, _)| format!(", mostly rank {by} for rank {rank}"));
+    let note = format!(
+        "loss {:.3}, {:.1} steps/s, {:.0}% waiting{awaited}, {} a step (dense: {})",
+        progress.loss,
+        progress.steps_per_second,
+        progress.waiting_share * 100.0,
+        quantity::bytes(progress.bytes_per_step),
+        quantity::bytes(progress.dense_bytes_per_step),
+    );
+    crew::Progress { done: progress.step, of: progress.steps, note }
+}
+
+fn table(s: &Summary) -> String {
+    let accuracy = s.held_out_accuracy.map_or(String::new(), |a| format!(", accuracy {:.1}%", a * 100.0));
+    let rows = [
+        (
+            "model",
+            format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
+        ),
+        ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
+        (
+            "steps",
+            format!(
+                "{} in {:.1} s, {:.0}% of it waiting{}",
+                s.steps - s.first_step,
+                s.seconds,
+                s.waiting_share * 100.0,
+                skipped(s.steps_skipped),
+            ),
+        ),
+        ("iteration", iteration(s)),
+        ("throughput", throughput(s)),
+        ("batches", batches(s)),
+        ("paced", paced(s)),
+        ("stragglers", stragglers(&s.waited_seconds)),
+        (
+            "groups",
+            format!(
+                "{} by {}, {:.0}% of the exchange hidden{}",
+                s.groups,
+                s.merge,
+                s.hidden_share * 100.0,
+                blocked(s.blocked_seconds),
+            ),
+        ),
+        (
+            "held-out loss",
+            format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
+        ),
+        ("best", best(s)),
+        ("target", s.reached.words().unwrap_or_default()),
+        (
+            "received",
+            format!(
+                "{} a worker and step; a dense ring: {} ({:.1} times as many)",
+                quantity::bytes(s.bytes_per_step),
+                quantity::bytes(s.dense_bytes_per_step),
+                s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
+            ),
+        ),
+        ("parameters", format!("{}… on every rank", &s.parameters_digest[..16])),
+    ];
+    let rows = rows.into_iter().filter(|(_, value)| !value.is_empty());
+    rows.fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name:14} {value}");
+        text
+    })
+}
+
+/// Waiting of less than so many seconds in all is not worth a word.
+const SHOWN: f64 = 0.05;
+
+fn throughput(s: &Summary) -> String {
+    let bound = s.throughput_at_bound.filter(|_| s.background_share > 0.0);
+    let bound =
+        bound.map_or(String::new(), |bound| format!(" ({bound:.1} at the bound of what the passes hide)"));
+    let background = match s.background_share {
+        0.0 => String::new(),
+        share => format!("; {:.0}% of the gradient during the next pass", 100.0 * share),
+    };
+    let beside = s.batch_computation_seconds_colocated.zip(s.batch_computation_seconds_apart);
+    let beside = beside.map_or(String::new(), |(with, apart)| {
+        format!(" ({:.1} beside a server, {:.1} elsewhere)", 1e3 * with, 1e3 * apart)
+    });
+    format!(
+        "{:.1} samples/s{bound}: {:.1} ms computing{beside} and {:.1} ms synchronising a step{background}",
+        s.throughput,
+        1e3 * s.batch_computation_seconds,
+        1e3 * s.batch_synchronisation_seconds,
+    )
+}
+
+/// Of batches that differ, those of each rank and what its passes took.
+fn batches(s: &Summary) -> String {
+    if s.batches.iter().all(|&samples| samples == s.batches[0]) {
+        return String::new();
+    }
+    let of = s.batches.iter().zip(&s.batch_computation_seconds_by_rank);
+    let of: Vec<String> =
+        of.map(|(samples, seconds)| format!("{samples} in {:.1} ms", 1e3 * seconds)).collect();
+    format!("by rank: {} of computing", of.join(", "))
+}
+
+/// Times that are not this machine's are said to be none.
+fn paced(s: &Summary) -> String {
+    let words =
+        |seconds| format!("passes were made to take {:.1} ms or more; they would be shorter", 1e3 * seconds);
+    s.paced_seconds.map_or(String::new(), words)
+}
+
+/// For whom the others waited, and who they were; the two that were waited for longest.
+fn stragglers(waited: &[Vec<f64>]) -> String {
+    let of = |rank: usize| waited.iter().map(|row| row[rank]).sum::<f64>();
+    let mut all: Vec<(usize, f64)> = (0..waited.len()).map(|rank| (rank, of(rank))).collect();
+    all.retain(|(_, seconds)| *seconds >= SHOWN);
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told = all.iter().take(2).map(|&(rank, seconds)| {
+        let longest = (0..waited.len()).max_by(|&a, &b| waited[a][rank].total_cmp(&waited[b][rank]));
+        let longest = longest.filter(|_| waited.len() > 2);
+        let longest =
+            longest.map_or(String::new(), |by| format!(", rank {by} {:.2} s of it", waited[by][rank]));
+        format!("{seconds:.2} s for rank {rank}{longest}")
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
+        "nobody waited for another".into()
+    } else {
+        format!("the others waited {}", told.join("; "))
+    }
+}
+
+fn best(s: &Summary) -> String {
+    match s.best_held_out_accuracy {
+        Some(accuracy) => format!("accuracy {:.1}% after {} steps", 100.0 * accuracy, s.best_step),
+        None => format!("held-out loss {:.4} after {} steps", s.best_held_out_loss, s.best_step),
+    }
+}
+
+fn servers(servers: usize) -> String {
+    match servers {
+        0 => String::new(),
+        1 => " with a parameter server".into(),
+        _ => format!(" with {servers} parameter servers"),
+    }
+}
+
+/// What is not every step by itself.
+fn under(s: &Summary) -> String {
+    if s.synchrony == "bsp" { String::new() } else { format!(", under {}", s.synchrony) }
+}
+
+fn iteration(s: &Summary) -> String {
+    let told = |iteration: Option<f64>, hidden: Option<f64>| {
+        iteration
+            .zip(hidden)
+            .map(|(seconds, hidden)| format!("{:.1} ms and {:.0}% hidden", 1e3 * seconds, 100.0 * hidden))
+    };
+    let expected = told(s.expected_iteration_seconds, s.expected_hidden_share);
+    let planned = told(s.planned_iteration_seconds, s.planned_hidden_share);
+    let expects = match (expected, planned) {
+        (Some(expected), Some(planned)) if planned == expected => format!("; the plan expects {expected}"),
+        (Some(expected), Some(planned)) => {
+            format!("; the plan expects {expected}, and expected {planned} at first")
+        }
+        _ => String::new(),
+    };
+    format!("{:.1} ms{expects}", 1e3 * s.iteration_seconds)
+}
+
+fn blocked(seconds: f64) -> String {
+    if seconds == 0.0 {
+        String::new()
+    } else {
+        format!("; {seconds:.2} s blocked while handing gradients over")
+    }
+}
+
+fn skipped(steps: u64) -> String {
+    if steps == 0 { String::new() } else { format!("; {steps} skipped for gradients that were not finite") }
+}

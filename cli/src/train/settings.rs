@@ -1,0 +1,124 @@
+//! What a run is to do: the options, checked and complete.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gleaner_algorithms::merging::Strategy;
+use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_algorithms::synchrony::{Sgd, Synchrony};
+use gleaner_algorithms::{Method, SelectOver};
+use gleaner_runtime::Session;
+
+use super::error::TrainError;
+use super::target::Target;
+use super::uneven::Uneven;
+use gleaner_trainer::data::Source;
+use gleaner_trainer::models::ModelKind;
+
+/// Checked options with all defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the data come from.
+    pub source: Source,
+    /// What is trained.
+    pub model: ModelKind,
+    /// How gradients are exchanged, and how many of their entries.
+    pub method: Method,
+    /// When workers exchange, and what they see of each other.
+    pub synchrony: Arc<dyn Synchrony>,
+    /// Which layers travel together.
+    pub merge: Arc<dyn Strategy>,
+    /// Whether that was asked for.
+    pub chose_merge: bool,
+    /// The option that needs the norm of the whole gradient, so that nothing can be exchanged before.
+    pub needs_all: Option<&'static str>,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Examples per worker and step.
+    pub batch: usize,
+    /// How they are dealt out, and what passes take.
+    pub uneven: Uneven,
+    /// What accuracy or loss is aimed at.
+    pub target: Target,
+    /// The learning rate at first.
+    pub lr: f32,
+    /// The steps from which the learning rate is a tenth of what it was.
+    pub lr_drops: Vec<u64>,
+    /// What the next update keeps of the last.
+    pub momentum: f32,
+    /// Pull towards zero.
+    pub weight_decay: f32,
+    /// The largest norm of a worker's gradient.
+    pub clip: Option<f32>,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Steps between evaluations.
+    pub evaluate_every: u64,
+    /// Where checkpoints are kept, and the steps between them if any.
+    pub checkpoint: Option<(PathBuf, Option<u64>)>,
+    /// Whether to go on from a checkpoint.
+    pub resume: bool,
+    /// Where the gradients of the last step are written to.
+    pub record: Option<PathBuf>,
+    /// Where rank 0 writes the timeline to.
+    pub timeline: Option<PathBuf>,
+    /// Where rank 0 writes what layers took to.
+    pub layer_times: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The learning rate of a step.
+    pub fn learning_rate(&self, step: u64) -> f32 {
+        self.lr_drops.iter().filter(|&&drop| step >= drop).fold(self.lr, |rate, _| rate * 0.1)
+    }
+
+    /// The optimiser.
+    pub fn sgd(&self) -> Sgd {
+        Sgd { momentum: self.momentum, weight_decay: self.weight_decay, nesterov: false }
+    }
+
+    /// Whether gradients are exchanged while the backward pass goes on, every step by itself.
+    pub fn is_overlapped(&self, session: &Session) -> bool {
+        self.is_bulk() && session.servers() == 0
+    }
+
+    fn is_bulk(&self) -> bool {
+        self.synchrony.name() == "bsp"
+    }
+
+    /// Refuses what only goes with an exchange that overlaps with the backward pass, where there is another one.
+    pub fn expect_replica(&self) -> Result<(), TrainError> {
+        let layers = "nothing beside --servers, or another --synchrony than bsp, under which each layer travels by itself";
+        let none = "nothing beside --servers, or another --synchrony than bsp, which keep no such gradients and times";
+        let alone = "refuse beside --servers, or another --synchrony than bsp, which have no step of all workers to take back";
+        let velocity = "0, or nothing, beside --synchrony local, which sends differences that have the momentum of the steps in them";
+        let correction = self.method.correction().momentum;
+        let path = |path: &Option<PathBuf>| path.as_deref().map(|path| path.display().to_string());
+        for (option, expected, found) in [
+            ("--merge", layers, self.chose_merge.then(|| self.merge.name().to_owned())),
+            ("--record", none, path(&self.record)),
+            ("--layer-times", none, path(&self.layer_times)),
+            ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
+            (
+                "--select-over",
+                "group beside --servers, or another --synchrony than bsp, under which each layer travels by itself",
+                (self.method.selects_over() == SelectOver::Gradient).then(|| "gradient".into()),
+            ),
+            (
+                "--momentum-correction",
+                velocity,
+                (self.synchrony.local().is_some() && correction > 0.0).then(|| correction.to_string()),
+            ),
+        ] {
+            if let Some(found) = found {
+                return Err(TrainError::Setting { option, expected, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, as far as it is known before a job has begun.
+    pub(super) fn expect_fit(&self) -> Result<(), TrainError> {
+        if self.is_bulk() { Ok(()) } else { self.expect_replica() }
+    }
+}

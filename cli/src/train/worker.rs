@@ -1,0 +1,442 @@
+//! One worker of a training run: what every rank executes.
+
+mod across;
+mod clock;
+mod pace;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::agreement::{all_can, expect_agreement};
+use super::arguments::TrainArgs;
+use super::checkpoint::{Checkpoints, State};
+use super::error::TrainError;
+use super::evaluation::{self, Evaluation};
+use super::exchange::{Exchange, Passed, Share, exchange};
+use super::model_file::Identity;
+use super::record::Record;
+use super::settings::Settings;
+use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
+use super::uneven::{self, Pacer};
+use clock::{Clock, Reporter};
+use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_runtime::report::say;
+use gleaner_runtime::staged::Staged;
+use gleaner_runtime::{Session, Timeline, report};
+use gleaner_trainer::data::{Dataset, Order};
+use gleaner_trainer::layers::{Mode, cross_entropy};
+use gleaner_trainer::models::Model;
+use gleaner_trainer::parameters::Parameters;
+
+/// Joins the other workers and trains; worker 0 is told of the progress, and returns what came of it.
+pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
+    let settings = args.settings()?;
+    let session = Session::join()?;
+    if session.is_server() {
+        session.serve()?;
+        return Ok(None);
+    }
+    let (rank, servers) = (session.rank(), session.servers());
+    let trained = expect_servers(args, servers).and_then(|()| train(&session, &settings, progress));
+    match trained {
+        Ok(summary) => Ok((rank == 0).then_some(summary)),
+        Err(error) => {
+            // All ranks are to know why; where the job had failed before, or another rank tells it, they do.
+            match error.of_another() {
+                Some(failure) => drop(report::failed(&failure)),
+                None => drop(session.abort(&error)),
+            }
+            if let Some((directory, _)) = settings.checkpoint.filter(|_| servers > 0 && rank == 0)
+                && let kept = Checkpoints::of_servers(&directory)
+                && kept.is_dir()
+            {
+                say(format_args!(
+                    "gleaner: what the parameter servers have applied is in {}; go on from it with --resume",
+                    kept.display()
+                ));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Trains as one worker of a session that is already joined.
+pub fn train(
+    session: &Session,
+    settings: &Settings,
+    progress: impl FnMut(Progress),
+) -> Result<Summary, TrainError> {
+    let (mut run, checkpoints) = Run::prepare(session, settings)?;
+    if let Some(checkpoints) = checkpoints.as_ref().filter(|_| settings.resume) {
+        run.resume(checkpoints)?;
+    }
+    let mut summary = run.all_steps(checkpoints.as_ref(), progress)?;
+    if let Some(timeline) = run.timeline {
+        summary.timeline = timeline.gather()?;
+    }
+    session.barrier()?;
+    Ok(summary)
+}
+
+/// Everything that one worker holds.
+struct Run<'a> {
+    session: &'a Session,
+    settings: &'a Settings,
+    dataset: Dataset,
+    order: Order,
+    model: Box<dyn Model>,
+    parameters: Parameters,
+    exchange: Box<dyn Exchange + 'a>,
+    /// Samples of each worker's passes, by rank.
+    batches: Vec<usize>,
+    pacer: Pacer,
+    record: Option<Record>,
+    timeline: Option<Timeline>,
+    first_step: u64,
+    loss_curve: Vec<(u64, f64)>,
+    evaluations: Vec<Evaluated>,
+}
+
+impl<'a> Run<'a> {
+    /// Loads the data, puts the model together, and makes sure that all workers have the same of both.
+    fn prepare(
+        session: &'a Session,
+        settings: &'a Settings,
+    ) -> Result<(Self, Option<Checkpoints>), TrainError> {
+        let (rank, workers) = (session.rank(), session.world_size());
+        let dataset = settings.source.load(settings.seed)?;
+        let (model, mut parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
+        let identity = identity(settings, &dataset, workers);
+        let schedule = format!(
+            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
+            settings.synchrony.name(),
+            settings.steps,
+            settings.lr,
+            settings.lr_drops,
+            settings.momentum,
+            settings.weight_decay,
+            settings.clip,
+            settings.evaluate_every,
+            settings.resume,
+            settings.merge,
+            settings.timeline.is_some(),
+            settings.layer_times.is_some(),
+            settings.uneven,
+        );
+        let shared =
+            [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
+        expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
+        // Before servers put their state in its place.
+        let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
+        let example = || {
+            let example = dataset.train.batch(&[0], 0)?;
+            let logits = model.forward(&example.input, Mode::Evaluation)?;
+            Ok(cross_entropy(&logits, &example.targets)?)
+        };
+        let pass = |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters);
+        let batches = settings.uneven.balance.batches(session, settings.batch, pass)?;
+        let pacer = Pacer::new(&settings.uneven, rank, batches[rank], settings.batch);
+        let order = Order::new(settings.seed, dataset.train.len(), rank, &batches)?;
+        let (samples, weight) = (batches[rank] as u64, uneven::weight(&batches, rank));
+        let share = Share { samples, weight, epoch: order.batches_per_epoch() };
+        let exchange = exchange(session, settings, &mut parameters, share, example)?;
+        let record = settings.record.as_ref().map(|directory| Record::open(directory, rank)).transpose()?;
+        for file in [&settings.timeline, &settings.layer_times].into_iter().flatten() {
+            expect_room(session, file)?;
+        }
+        let timeline = settings.timeline.is_some().then(|| session.timeline()).transpose()?;
+        let loss_curve = Vec::new();
+        let first_step = 0;
+        let run = Run {
+            session,
+            settings,
+            dataset,
+            order,
+            model,
+            parameters,
+            exchange,
+            batches,
+            pacer,
+            record,
+            timeline,
+            first_step,
+            loss_curve,
+            evaluations: Vec::new(),
+        };
+        Ok((run, checkpoints))
+    }
+
+    /// Goes on from the newest step of which all workers have a checkpoint, or from what servers have.
+    fn resume(&mut self, checkpoints: &Checkpoints) -> Result<(), TrainError> {
+        let kept = self.exchange.kept();
+        self.first_step = match (checkpoints.newest_common_step(self.session), kept) {
+            (Err(TrainError::NoCommonCheckpoint { .. }), Some(step)) => step,
+            (found, kept) => {
+                let step = found?;
+                checkpoints.load(self.session, step, &mut self.state())?;
+                kept.unwrap_or(step)
+            }
+        };
+        Ok(())
+    }
+
+    fn state(&mut self) -> State<'_> {
+        State {
+            parameters: &mut self.parameters,
+            exchange: &mut *self.exchange,
+            loss_curve: &mut self.loss_curve,
+        }
+    }
+
+    /// All steps that are left, with their evaluations and checkpoints.
+    fn all_steps(
+        &mut self,
+        checkpoints: Option<&Checkpoints>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Summary, TrainError> {
+        let started = Instant::now();
+        let mut clock = Clock::new(self.session, self.exchange.bytes_received());
+        let mut reporter = Reporter::new(self, progress);
+        if self.loss_curve.is_empty() {
+            self.evaluate(self.first_step, &mut clock)?;
+        }
+        for step in self.first_step..self.settings.steps {
+            let loss = self.step(step, &mut clock)?;
+            let done = step + 1;
+            reporter.report(done, loss, &clock, self.exchange.bytes_received());
+            if done % self.settings.evaluate_every == 0 && done < self.settings.steps {
+                self.evaluate(done, &mut clock)?;
+            }
+            let last = done == self.settings.steps;
+            let every = self.settings.checkpoint.as_ref().and_then(|(_, every)| *every);
+            if let Some(checkpoints) =
+                checkpoints.filter(|_| last || every.is_some_and(|every| done % every == 0))
+            {
+                checkpoints.save(done, &mut self.state())?;
+            }
+        }
+        if let Some(record) = &self.record {
+            record.write()?;
+        }
+        self.exchange.flush(&mut self.parameters)?;
+        let evaluation = self.evaluate(self.settings.steps, &mut clock)?;
+        self.summary(evaluation, started.elapsed(), &clock)
+    }
+
+    /// One step: a batch forward and backward, its gradients handed over, the common update applied.
+    fn step(&mut self, step: u64, clock: &mut Clock) -> Result<f32, TrainError> {
+        let started = Instant::now();
+        let (epoch, numbers) = self.order.batch(step);
+        let batch = self.dataset.train.batch(numbers, epoch)?;
+        let skips = self.settings.method.nonfinite() == OnNonFinite::Skip;
+        // What the layers learn in a step that is skipped goes with it.
+        let buffers = skips.then(|| self.parameters.buffer_values());
+        let began = Instant::now();
+        self.exchange.watch(&self.parameters)?;
+        let logits = self.model.forward(&batch.input, Mode::Training)?;
+        // The loss keeps what its backward pass needs.
+        self.parameters.unwatch();
+        let loss = cross_entropy(&logits, &batch.targets)?;
+        let value = loss.to_scalar::<f32>()?;
+        if !value.is_finite() && !skips {
+            return Err(TrainError::Diverged { step, loss: value });
+        }
+        let is_last = step + 1 == self.settings.steps;
+        let forward = began.elapsed();
+        self.pacer.between(began);
+        let between = Instant::now();
+        let keeps = is_last && self.record.is_some();
+        self.exchange.backward(&loss, &self.parameters, keeps)?;
+        let backward = between.elapsed();
+        self.pacer.after(began, backward);
+        if let Some(record) = self.record.as_mut().filter(|_| is_last) {
+            record.entries = self.exchange.selected();
+        }
+
+        let pass = Passed { step, rate: self.settings.learning_rate(step), loss: value };
+        let ended = self.exchange.end_step(&mut self.parameters, pass)?;
+        clock.count(step, [forward, backward, ended.came - began], &ended);
+        if let Some(skipped) = &ended.skipped {
+            if let Some(own) = &skipped.own {
+                say(format_args!(
+                    "gleaner: rank {} lets all workers skip step {step}: {own}",
+                    self.session.rank()
+                ));
+            }
+            if let Some(record) = &mut self.record {
+                record.entries = None;
+            }
+            buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
+        }
+        clock.end_step(started.elapsed(), &ended);
+        Ok(value)
+    }
+
+    fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluation, TrainError> {
+        let (held_out, input) = (&self.dataset.held_out, self.dataset.input);
+        let evaluation =
+            evaluation::evaluate(self.session, self.model.as_ref(), &self.parameters, held_out, input)?;
+        clock.waits.share(self.session)?;
+        if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
+            self.loss_curve.push((step, evaluation.loss));
+        }
+        if self.evaluations.last().is_none_or(|last| last.step < step) {
+            self.evaluations.push(Evaluated {
+                step,
+                seconds: clock.worked.as_secs_f64(),
+                entries: clock.entries,
+                held_out_loss: evaluation.loss,
+                held_out_accuracy: evaluation.accuracy,
+            });
+        }
+        Ok(evaluation)
+    }
+
+    /// The evaluation of this process with the highest accuracy, or of models of text with the lowest loss; the first of those.
+    fn best(&self) -> Evaluated {
+        let better = |best: Evaluated, next: &Evaluated| {
+            let is_better = match (best.held_out_accuracy, next.held_out_accuracy) {
+                (Some(best), Some(next)) => next > best,
+                _ => next.held_out_loss < best.held_out_loss,
+            };
+            if is_better { next.clone() } else { best }
+        };
+        let first = self.evaluations.first().cloned().unwrap_or_default();
+        self.evaluations.iter().fold(first, better)
+    }
+
+    fn summary(
+        &self,
+        evaluation: Evaluation,
+        elapsed: Duration,
+        clock: &Clock,
+    ) -> Result<Summary, TrainError> {
+        let (settings, workers) = (self.settings, self.session.world_size());
+        let digest = self.parameters.digest();
+        let advice = "the updates were not the same everywhere; please report this together with the command";
+        expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
+        let own = (self.batches[self.session.rank()], self.exchange.bytes_received());
+        let all = across::all_workers(self.session, clock, own)?;
+        let (merge, groups) = self.exchange.groups();
+        let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
+        let (with_servers, apart) = all.computing_of.split_at(hosting);
+        let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
+        let best = self.best();
+        let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
+        Ok(Summary {
+            data: settings.source.to_string(),
+            model: settings.model.to_string(),
+            parameters: self.parameters.count(),
+            workers,
+            batches: self.batches.clone(),
+            paced_seconds: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
+            method: settings.method.to_string(),
+            synchrony: settings.synchrony.name(),
+            merge,
+            select_over: settings.method.selects_over().name(),
+            groups,
+            density: density(&settings.method, self.parameters.count()),
+            steps: settings.steps,
+            steps_skipped: self.exchange.skipped(),
+            first_step: self.first_step,
+            held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
+            held_out_loss: evaluation.loss,
+            held_out_accuracy: evaluation.accuracy,
+            loss_curve: self.loss_curve.clone(),
+            evaluations: self.evaluations.clone(),
+            seconds: elapsed.as_secs_f64(),
+            iteration_seconds: all.times.iteration.into(),
+            forward_seconds: all.times.forward.into(),
+            backward_seconds: all.times.backward.into(),
+            select_seconds: all.times.select.into(),
+            exposed_seconds: all.times.exposed.into(),
+            expected_iteration_seconds: self.exchange.expected().map(|expected| expected.iteration),
+            expected_hidden_share: self.exchange.expected().map(|expected| expected.hidden_share),
+            planned_iteration_seconds: self.exchange.planned().map(|planned| planned.iteration),
+            planned_hidden_share: self.exchange.planned().map(|planned| planned.hidden_share),
+            waiting_share: all.waiting_share,
+            hidden_share: all.times.hidden_share(),
+            blocked_seconds: all.blocked_seconds,
+            throughput: all.throughput,
+            throughput_at_bound: all.throughput_at_bound,
+            batch_synchronisation_seconds: all.synchronising,
+            batch_computation_seconds: all.computing,
+            servers: self.session.servers(),
+            batch_computation_seconds_colocated: mean(with_servers),
+            batch_computation_seconds_apart: mean(apart).filter(|_| self.session.servers() > 0),
+            batch_computation_seconds_by_rank: all.computing_of,
+            background_seconds: all.background,
+            background_share: clock.deferred as f64 / (steps_here as f64 * self.parameters.count() as f64),
+            background_bound: clock.most.map(|most| most as f64 / self.parameters.count() as f64),
+            waited_seconds: clock.waits.seconds().to_vec(),
+            best_held_out_loss: best.held_out_loss,
+            best_held_out_accuracy: best.held_out_accuracy,
+            best_step: best.step,
+            reached: settings.target.reached(&self.evaluations),
+            entries_per_step: clock.entries as f64 / steps_here as f64,
+            bytes_received: all.bytes,
+            bytes_per_step: all.bytes as f64 / steps_here as f64,
+            dense_bytes_per_step: dense_bytes_per_step(workers, self.parameters.count()),
+            parameters_digest: digest,
+            timeline: None,
+            pass_times: self.exchange.pass_times(),
+        })
+    }
+}
+
+/// Refuses another number of servers than the job has.
+fn expect_servers(args: &TrainArgs, servers: usize) -> Result<(), TrainError> {
+    match args.servers.servers.filter(|&asked| asked as usize != servers) {
+        None => Ok(()),
+        Some(asked) => Err(TrainError::Setting {
+            option: "--servers",
+            expected: "nothing, or as many servers as whatever has started the workers has started",
+            found: asked.to_string(),
+        }),
+    }
+}
+
+fn open_checkpoints(
+    settings: &Settings,
+    rank: usize,
+    identity: &Identity,
+) -> Result<Option<Checkpoints>, TrainError> {
+    let Some((directory, _)) = &settings.checkpoint else { return Ok(None) };
+    let checkpoints = Checkpoints::open(directory, rank, identity.clone())?;
+    if !settings.resume {
+        checkpoints.expect_none()?;
+    }
+    Ok(Some(checkpoints))
+}
+
+/// Rank 0 sees now whether it can write a file at the end.
+fn expect_room(session: &Session, file: &Path) -> Result<(), TrainError> {
+    let can_be_written = match session.rank() {
+        0 => Staged::default().write(file, |_| Ok(())).map_err(TrainError::from),
+        _ => Ok(()),
+    };
+    all_can(session, can_be_written)
+}
+
+/// What must stay the same over workers, and over the interruptions of a run.
+///
+/// Data are known by what they contain, not by where they lie, which may differ from machine to machine.
+fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity {
+    let source = settings.source.to_string();
+    let kind = source.split(':').next().unwrap_or_default();
+    let mut identity = vec![
+        ("workers", workers.to_string()),
+        ("model", settings.model.to_string()),
+        ("data", format!("{kind} with SHA-256 {}", dataset.fingerprint())),
+        ("method", settings.method.to_string()),
+        ("seed", settings.seed.to_string()),
+        ("batch", settings.batch.to_string()),
+    ];
+    if settings.synchrony.name() != "bsp" {
+        identity.push(("synchrony", settings.synchrony.name()));
+    }
+    identity
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Whole runs of one worker.
+
+use super::*;
+use crate::train::target::Target;
+use crate::train::uneven::Uneven;
+use gleaner_algorithms::Method;
+use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::{merging, synchrony};
+use gleaner_trainer::data::Source;
+use gleaner_trainer::models::ModelKind;
+use std::fs;
+use std::path::Path;
+
+/// Grey images of 8 × 8 whose upper half tells the class, in the files of MNIST.
+fn small_images(directory: &Path) {
+    for (part, count) in [("train", 40_u32), ("t10k", 10)] {
+        let labels: Vec<u8> = (0..count).map(|number| (number % 10) as u8).collect();
+        let pixels = labels
+            .iter()
+            .flat_map(|&label| (0..64).map(move |at| if at < 32 { 25 * label } else { at * label }));
+        let mut images: Vec<u8> = [0x803, count, 8, 8].iter().flat_map(|word| word.to_be_bytes()).collect();
+        images.extend(pixels);
+        fs::write(directory.join(format!("{part}-images-idx3-ubyte")), images).unwrap();
+        let head: Vec<u8> = [0x801, count].iter().flat_map(|word| word.to_be_bytes()).collect();
+        fs::write(directory.join(format!("{part}-labels-idx1-ubyte")), [head, labels].concat()).unwrap();
+    }
+}
+
+fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
+    Settings {
+        source: Source::Mnist(data.into()),
+        model: ModelKind::Resnet20,
+        method: Method::spardl().density(0.01),
+        synchrony: synchrony::named("bsp").unwrap().into(),
+        merge: merging::named("optimal").unwrap().into(),
+        chose_merge: false,
+        needs_all: None,
+        steps: 12,
+        batch: 4,
+        uneven: Uneven::default(),
+        target: Target::default(),
+        lr: 0.1,
+        lr_drops: vec![9],
+        momentum: 0.9,
+        weight_decay: 1e-4,
+        clip: None,
+        seed: 3,
+        evaluate_every: 4,
+        checkpoint: checkpoints.map(|directory| (directory.into(), Some(5))),
+        resume: false,
+        record: None,
+        timeline: None,
+        layer_times: None,
+    }
+}
+
+fn run(settings: &Settings) -> Result<Summary, TrainError> {
+    train(&Session::join()?, settings, |_| {})
+}
+
+/// Of strategies that need times, a single worker has one group; those of several workers measure anew.
+#[test]
+fn a_resumed_run_ends_with_the_same_bits() {
+    for merge in ["optimal", "layer-wise", "threshold/20000"] {
+        resumed_ends_with_the_same_bits(merge);
+    }
+}
+
+fn resumed_ends_with_the_same_bits(merge: &str) {
+    let (data, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    small_images(data.path());
+    let of = |checkpoints| Settings {
+        merge: merging::named(merge).unwrap().into(),
+        ..settings(data.path(), checkpoints)
+    };
+    let plain = run(&of(None)).unwrap();
+    let mut settings = of(Some(kept.path()));
+    let whole = run(&settings).unwrap();
+    assert_eq!(whole.parameters_digest, plain.parameters_digest);
+    let mut names: Vec<String> = fs::read_dir(kept.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let expected =
+        ["10.residual", "10", "12.residual", "12"].map(|step| format!("rank-0.step-{step}.safetensors"));
+    assert_eq!(names, expected);
+
+    // As if the run had been interrupted while it wrote its last checkpoint.
+    fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
+    settings.resume = true;
+    let resumed = run(&settings).unwrap();
+    assert_eq!(resumed.first_step, 10);
+    assert_eq!(resumed.parameters_digest, whole.parameters_digest);
+    assert_eq!(resumed.loss_curve, whole.loss_curve);
+    assert_eq!(resumed.held_out_accuracy, whole.held_out_accuracy);
+    assert_eq!(resumed.loss_curve.iter().map(|(step, _)| *step).collect::<Vec<u64>>(), [0, 4, 8, 12]);
+    // What this process evaluated; the clock of a resumed run begins again.
+    let evaluated = |summary: &Summary| summary.evaluations.iter().map(|e| e.step).collect::<Vec<u64>>();
+    assert_eq!((evaluated(&whole), evaluated(&resumed)), (vec![0, 4, 8, 12], vec![12]));
+    assert!(whole.evaluations.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
+    assert!(whole.evaluations.last().unwrap().seconds < whole.seconds);
+}
+
+#[test]
+fn checkpoints_of_other_runs_and_damaged_ones_are_refused() {
+    let (data, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    small_images(data.path());
+    let mut settings = settings(data.path(), Some(kept.path()));
+    settings.steps = 5;
+    settings.resume = true;
+    let refusal = |settings: &Settings| run(settings).unwrap_err().to_string();
+    assert!(refusal(&settings).contains("found none as the newest on rank 0"), "{}", refusal(&settings));
+    settings.resume = false;
+    run(&settings).unwrap();
+    assert!(refusal(&settings).contains("add --resume"), "{}", refusal(&settings));
+    settings.resume = true;
+    let change = |change: fn(&mut Settings)| {
+        let mut changed = settings.clone();
+        change(&mut changed);
+        refusal(&changed)
+    };
+    assert!(
+        change(|settings| settings.model = ModelKind::Mlp)
+            .contains("expected model mlp, found model resnet20")
+    );
+    assert!(change(|settings| settings.method = Method::ring()).contains("expected method ring"));
+    assert!(
+        change(|settings| settings.method = Method::spardl().k(5))
+            .contains("expected method spardl with k = 5")
+    );
+    assert!(change(|settings| settings.seed = 4).contains("found seed 3"));
+    let labels = data.path().join("train-labels-idx1-ubyte");
+    let good = fs::read(&labels).unwrap();
+    let mut other = good.clone();
+    other[20] = 9;
+    fs::write(&labels, other).unwrap();
+    assert!(refusal(&settings).contains("expected data mnist with SHA-256"));
+    fs::write(&labels, good).unwrap();
+
+    let file = kept.path().join("rank-0.step-5.safetensors");
+    let content = fs::read(&file).unwrap();
+    for length in [0, 7, 1000, content.len() - 1] {
+        fs::write(&file, &content[..length]).unwrap();
+        assert!(refusal(&settings).contains("damaged"), "{length} bytes: {}", refusal(&settings));
+    }
+}
+
+#[test]
+fn training_lowers_the_loss_and_reports_progress() {
+    let data = tempfile::tempdir().unwrap();
+    small_images(data.path());
+    let mut settings = settings(data.path(), None);
+    settings.model = ModelKind::Mlp;
+    settings.method = Method::spardl().density(0.1);
+    settings.lr = 0.02;
+    settings.lr_drops.clear();
+    settings.steps = 60;
+    let mut reports = Vec::new();
+    let summary = train(&Session::join().unwrap(), &settings, |progress| reports.push(progress)).unwrap();
+    assert!(summary.held_out_loss < 0.7 * summary.held_out_loss_first, "{summary:?}");
+    assert_eq!(reports.last().unwrap().step, 60);
+    settings.lr = 1e30;
+    assert!(run(&settings).unwrap_err().to_string().contains("lower --lr"));
+    // The first update makes every later gradient NaN.
+    settings.method = settings.method.on_nonfinite(OnNonFinite::Skip);
+    settings.steps = 5;
+    let summary = run(&settings).unwrap();
+    assert!((3..5).contains(&summary.steps_skipped), "{summary:?}");
+    // Of the last one, which is skipped, nothing is recorded.
+    let record = tempfile::tempdir().unwrap();
+    settings.record = Some(record.path().into());
+    let refusal = run(&settings).unwrap_err().to_string();
+    assert!(refusal.contains("gradient-0.npy, found none"), "{refusal}");
+    assert_eq!(fs::read_dir(record.path()).unwrap().count(), 0);
+}
+
+/// With every entry delivered, each worker's momentum before the exchange is the optimizer's after it.
+#[test]
+fn momentum_correction_is_momentum() {
+    let data = tempfile::tempdir().unwrap();
+    small_images(data.path());
+    let mut settings = settings(data.path(), None);
+    settings.model = ModelKind::Mlp;
+    (settings.method, settings.weight_decay, settings.lr) = (Method::ring(), 0.0, 0.02);
+    settings.lr_drops.clear();
+    let optimizer = run(&settings).unwrap().loss_curve;
+    let correction = Correction { momentum: 0.9, ..Correction::default() };
+    (settings.method, settings.momentum) = (settings.method.corrected(correction), 0.0);
+    let corrected = run(&settings).unwrap().loss_curve;
+    settings.method = Method::ring();
+    let without = run(&settings).unwrap().loss_curve;
+    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
+        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+    };
+    assert!(far(&optimizer, &corrected) < 1e-4, "{optimizer:?} {corrected:?}");
+    assert!(far(&optimizer, &without) > 1e-2, "{optimizer:?} {without:?}");
+}
+
+#[test]
+fn the_seed_decides_the_result() {
+    let data = tempfile::tempdir().unwrap();
+    small_images(data.path());
+    let mut settings = settings(data.path(), None);
+    settings.model = ModelKind::Mlp;
+    let digest = |settings: &Settings| run(settings).unwrap().parameters_digest;
+    let first = digest(&settings);
+    assert_eq!(first, digest(&settings));
+    settings.seed += 1;
+    assert_ne!(first, digest(&settings));
+}

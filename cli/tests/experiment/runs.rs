@@ -1,0 +1,186 @@
+//! What a run measures and stores, when it ends and when it does not.
+
+use gleaner_testbed::experiment::Workload;
+use gleaner_testbed::record::{Outcome, SEED};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Bed, SHORT, can_emulate, eventually, named, namespaces, signal, steps, told, workers};
+
+#[test]
+fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
+    let text = SHORT.replace("turns = 1", "turns = 2").replace("workers = 3\n", "");
+    let bed = Bed::new(&format!(
+        "{text}[matrix]\nworkers = [2, 3]\nmethod = ['spardl', 'ring']\n[[exclude]]\nworkers = 3\nmethod = 'ring'\n"
+    ));
+    let (code, said) = bed.run(&["--dry-run"]);
+    assert_eq!((code, said.as_str(), bed.out().exists()), (0, "", false));
+
+    let (code, said) = bed.run(&[]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    let order: Vec<String> = records
+        .iter()
+        .map(|r| format!("{} {} {}", r.turn, r.case["workers"], r.case["method"].as_str().unwrap()))
+        .collect();
+    assert_eq!(order, ["0 2 spardl", "0 2 ring", "0 3 spardl", "1 3 spardl", "1 2 spardl", "1 2 ring"]);
+    for record in &records {
+        let Outcome::Done(report) = &record.outcome else { panic!("{record:?}") };
+        assert_eq!(
+            (&report["method"], &report["workers"]),
+            (&record.case["method"], &record.case["workers"])
+        );
+        assert_eq!(steps(record).len(), 3);
+        assert!(record.chaos.is_empty() && record.traffic.is_empty() && record.command[0] == "gleaner");
+    }
+    // Each line says its seed, which reading would fill in, and its command has it, too.
+    for line in fs::read_to_string(bed.out().join("measurements.jsonl")).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["case"]["seed"], 1);
+        let words: Vec<&str> = line["command"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(words.windows(2).any(|pair| pair == ["--seed", "1"]), "{words:?}");
+        assert!(line.as_object().unwrap().contains_key("commit"));
+    }
+    assert_eq!(fs::read(bed.out().join("experiment.toml")).unwrap(), fs::read(bed.file()).unwrap());
+
+    // Again: refused without --resume, and with it there is nothing to do.
+    let (code, said) = bed.run(&[]);
+    assert!(code == 1 && said.contains("is not empty") && said.contains("--resume"), "{said}");
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 0 && said.contains("0 measurements") && said.contains("6 were there before"), "{said}");
+
+    // Half of what was measured, and half a line: only the rest is measured.
+    let file = bed.out().join("measurements.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let three: usize = text.split_inclusive('\n').take(3).map(str::len).sum();
+    fs::write(&file, &text[..three + 100]).unwrap();
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 0 && said.contains("torn") && said.contains("3 measurements"), "{said}");
+    let again: Vec<_> = bed.records().iter().map(|r| (r.turn, r.case.clone())).collect();
+    assert_eq!(again, records.iter().map(|r| (r.turn, r.case.clone())).collect::<Vec<_>>());
+
+    // Recorded before every case had its seed: nothing is measured again.
+    let text = fs::read_to_string(&file).unwrap();
+    let early = text.replace(",\"seed\":1", "").replace("\"seed\":1,", "");
+    assert!(
+        early.lines().all(|line| !line.split("\"command\":[").next().unwrap().contains("seed")),
+        "{early}"
+    );
+    fs::write(&file, &early).unwrap();
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 0 && said.contains("0 measurements") && said.contains("6 were there before"), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), early);
+
+    // Of another experiment: refused, and nothing changes.
+    let before = fs::read(&file).unwrap();
+    bed.write(&SHORT.replace("2000", "2001"));
+    let (code, said) = bed.run(&["--resume"]);
+    assert!(code == 1 && said.contains("another experiment"), "{said}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+#[test]
+fn what_cannot_run_is_refused_before_anything_starts() {
+    for (text, words) in [
+        (
+            SHORT.replace("steps", "step"),
+            "test.toml, line 7: 'step' is not known in [workload]; expected one of method, density",
+        ),
+        (SHORT.replace("turns = 1", "turns = "), "line 2"),
+        (
+            SHORT.replace("turns = 1", "limit = 'soon'"),
+            "line 2: 'limit': 'soon' is no limit; expected a number above 0",
+        ),
+        (format!("{SHORT}density = 2.0\n"), "the density is 2"),
+        (format!("{SHORT}method = 'rung'\n"), "no method 'rung'"),
+        (format!("{SHORT}teams = 2\n"), "with 3 workers"),
+        (format!("{SHORT}timeout = 'soon'\n"), "'soon' is no duration"),
+        (format!("{SHORT}[[chaos]]\nstep = 1\ndo = 'cut'\nhost = 0\n"), "need an emulated network"),
+        (format!("{SHORT}[network]\ntopology = 'nowhere.toml'\n"), "nowhere.toml cannot be read"),
+    ] {
+        let bed = Bed::new(&text);
+        let (code, said) = bed.run(&[]);
+        assert!(code == 1 && said.contains(words), "{words}: {said}");
+        assert!(!bed.out().exists());
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_measured_and_leaves_no_network() {
+    if !can_emulate() {
+        return;
+    }
+    let text = SHORT.replace("steps = 3\n", "").replace("workers = 3", "workers = 2");
+    let bed = Bed::new(&format!("{text}[network]\n[matrix]\nsteps = [3, 100_000_000]\n"));
+    for (signal_name, expected) in [("INT", 130), ("TERM", 143)] {
+        let run = bed.command(&["--name", &named("interrupt"), "--resume"]).spawn().unwrap();
+        eventually("the first case is measured, and the second runs", || {
+            bed.records().len() == 1 && !workers(&run, 1).is_empty()
+        });
+        assert_eq!(namespaces(&named("interrupt")).len(), 3);
+        signal(run.id(), signal_name);
+        let (code, said) = told(&run.wait_with_output().unwrap());
+        assert!(code == expected && said.contains("--resume goes on"), "{code}: {said}");
+        assert_eq!((bed.records().len(), namespaces(&named("interrupt"))), (1, Vec::new()));
+    }
+
+    // Killed outright, it cannot tidy up: its workers end, and the next run says what is left.
+    let mut run = bed.command(&["--name", &named("interrupt"), "--resume"]).spawn().unwrap();
+    eventually("the second case runs", || !workers(&run, 1).is_empty());
+    let left = workers(&run, 1);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    eventually("its workers end", || left.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
+    assert_eq!(namespaces(&named("interrupt")).len(), 3);
+    let short = Bed::new(&format!("{}[network]\n", SHORT.replace("workers = 3", "workers = 2")));
+    let (code, said) = short.run(&["--name", &named("interrupt")]);
+    assert!(
+        code == 1
+            && said.contains(&format!("{} is there already", named("interrupt")))
+            && said.contains("--replace"),
+        "{said}"
+    );
+    let (code, said) = short.run(&["--name", &named("interrupt"), "--replace", "--resume"]);
+    assert_eq!((code, short.records().len(), namespaces(&named("interrupt"))), (0, 1, Vec::new()), "{said}");
+}
+
+#[test]
+fn a_full_disk_is_a_sentence_and_takes_nothing_that_was_measured() {
+    let bed = Bed::new(&SHORT.replace("turns = 1", "turns = 40"));
+    fs::create_dir(bed.out()).unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"])
+        .arg(bed.out())
+        .output()
+        .unwrap();
+    if !mount.status.success() {
+        eprintln!("SKIPPED: a small disk needs the right to mount one");
+        return;
+    }
+    let (code, said) = bed.run(&[]);
+    let records = bed.records();
+    assert!(Command::new("umount").arg(bed.out()).status().unwrap().success());
+    assert!(code == 1 && said.contains("cannot be written") && said.contains("stays valid"), "{said}");
+    assert!((1..40).contains(&records.len()), "{}", records.len());
+}
+
+/// What a file may say is what the commands take.
+#[test]
+fn the_options_of_a_file_are_documented_options_of_the_commands() {
+    for (workload, page) in [(Workload::Bench, "bench"), (Workload::Train, "train")] {
+        let path = format!("{}/../docs/src/commands/{page}.md", env!("CARGO_MANIFEST_DIR"));
+        let text = fs::read_to_string(path).unwrap();
+        for option in workload.options() {
+            let written = format!("`--{}", option.replace('_', "-"));
+            let found = text
+                .match_indices(&written)
+                .any(|(at, _)| !text[at + written.len()..].starts_with(['-', 'a']));
+            assert!(found, "{written} of {page}");
+        }
+        // Records without a seed mean this one.
+        let seed = text.lines().find(|line| line.starts_with("| `--seed SEED`")).unwrap();
+        assert!(seed.ends_with(&format!("| {SEED} |")), "{seed}");
+    }
+}

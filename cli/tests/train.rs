@@ -1,0 +1,409 @@
+//! `gleaner train` as a user runs it: several processes, and what becomes of a run that is interrupted.
+#![cfg(feature = "train")]
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn train(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+    command.arg("train").args(options).stdin(Stdio::null());
+    command
+}
+
+fn summary(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output, and nothing else")
+}
+
+#[test]
+fn four_workers_learn_the_documentation() {
+    // The run of the README: early in it the loss still wavers, and how far depends on every word of the text.
+    let summary = summary(&train(&["--json"]).output().unwrap());
+    let number =
+        |field: &str| summary[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {summary}"));
+    assert_eq!((number("steps"), number("workers")), (320.0, 4.0));
+    // Before the first step all characters are about equally likely; English letter by letter, without any context,
+    // has an entropy of 4.1 bits, which is 2.8 nats.
+    assert!(number("held_out_loss_first") > 4.0, "{summary}");
+    assert!(number("held_out_loss") < 2.8, "{summary}");
+    assert!(number("seconds") > 0.0);
+    assert!(number("iteration_seconds") > 0.0 && number("expected_iteration_seconds") > 0.0, "{summary}");
+    // At density 1% SparDL receives 4k(P − 1)/P words of 4 bytes with k = n/100; a dense ring 2n(P − 1)/P.
+    let words = 4.0 * (number("parameters") / 100.0).round() * 3.0 / 4.0;
+    let bytes = number("bytes_received") / 320.0;
+    // Half of the words are indices, of which most take less than a byte and a half.
+    assert!(bytes > 2.3 * words && bytes < 2.9 * words, "{bytes} bytes a step for {words} words");
+    assert_eq!(summary["parameters_digest"].as_str().map(str::len), Some(64));
+}
+
+/// The process of one rank of the run that writes its checkpoints to `folder`.
+fn pid_of(rank: &str, folder: &Path) -> Option<u32> {
+    let rank = format!("GLEANER_RANK={rank}");
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+        let (command, environment) = (read("cmdline")?, read("environ")?);
+        let holds = |bytes: &[u8], text: &str| bytes.split(|b| *b == 0).any(|word| word == text.as_bytes());
+        (command.starts_with(env!("CARGO_BIN_EXE_gleaner").as_bytes())
+            && holds(&command, folder.to_str()?)
+            && holds(&environment, &rank))
+        .then_some(pid)
+    })
+}
+
+/// Every parameter is a group by itself, so several are in flight when the worker is killed.
+#[test]
+fn a_killed_run_resumes_to_the_same_bits() {
+    let options = |folder: &Path| {
+        let text = "--data synthetic --model mlp --workers 3 --steps 300 --batch 4 --evaluate-every 300 --merge layer-wise --json";
+        let mut options: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        options.extend(["--checkpoint-every", "5", "--checkpoint"].map(str::to_owned));
+        options.push(folder.to_str().unwrap().to_owned());
+        options
+    };
+    let run = |folder: &Path, more: &[&str]| {
+        let options = options(folder);
+        let options: Vec<&str> = options.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        train(&options)
+    };
+    let (whole, cut) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let uninterrupted = summary(&run(whole.path(), &[]).output().unwrap());
+
+    let job = run(cut.path(), &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    let reached = |step: u32| {
+        fs::read_dir(cut.path()).unwrap().flatten().any(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            let found = name.strip_prefix("rank-1.step-").and_then(|rest| rest.split('.').next());
+            found.and_then(|found| found.parse::<u32>().ok()).is_some_and(|found| found >= step)
+        })
+    };
+    while !reached(20) {
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint of step 20 appears");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = pid_of("1", cut.path()).expect("the worker of rank 1 runs");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let killed = job.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&killed.stderr);
+    assert_eq!(killed.status.code(), Some(137), "{said}");
+    assert!(killed.stdout.is_empty(), "no half report");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("rank 1 failed at step") && last.contains("SIGKILL"), "{said}");
+
+    let resumed = summary(&run(cut.path(), &["--resume"]).output().unwrap());
+    assert!(resumed["first_step"].as_u64().is_some_and(|step| (15..300).contains(&step)), "{resumed}");
+    assert_eq!(resumed["parameters_digest"], uninterrupted["parameters_digest"]);
+    assert_eq!(resumed["held_out_loss"], uninterrupted["held_out_loss"]);
+}
+
+#[test]
+fn bad_data_is_refused_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.txt");
+    fs::write(&empty, "").unwrap();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let cases = [
+        (format!("text:{}", path(&folder.path().join("none.txt"))), "none.txt"),
+        (format!("text:{}", path(&empty)), "empty.txt"),
+        (format!("mnist:{}", path(folder.path())), "train-images-idx3-ubyte"),
+        (format!("cifar10:{}", path(folder.path())), "data_batch_1.bin"),
+        ("parquet:x".to_owned(), "parquet:x"),
+    ];
+    for (data, named) in cases {
+        let output = train(&["--workers", "2", "--steps", "5", "--data", &data]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{data}");
+        assert!(said.contains(named) && said.contains("expected"), "{data}: {said}");
+    }
+    for (options, named) in [
+        (["--density", "0"], "density is 0"),
+        (["--density", "1.5"], "density is 1.5"),
+        (["--density", "NaN"], "density is NaN"),
+        (["--method", "magic"], "'magic'"),
+        (["--k", "99999999"], "99999999"),
+    ] {
+        let output = train(&["--workers", "2", "--steps", "5", options[0], options[1]]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(named), "{options:?}: {said}");
+    }
+}
+
+/// What workers select from in the last step is what the model of overlap is fitted to. The text is one that no page of the book
+/// changes, and the groups do not depend on times.
+#[test]
+fn recorded_gradients_fit_the_model_of_overlap() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("grads");
+    let text = concat!("text:", env!("CARGO_MANIFEST_DIR"), "/../LICENSE-APACHE");
+    let (run, record_in) = (["--workers", "3", "--steps", "20", "--json"], record.to_str().unwrap());
+    let options = [&run[..], &["--data", text, "--merge", "single", "--record", record_in]].concat();
+    let n = summary(&train(&options).output().unwrap())["parameters"].as_u64().unwrap();
+    let mut names: Vec<String> = fs::read_dir(&record)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["gradient-0.npy", "gradient-1.npy", "gradient-2.npy"]);
+
+    let fit = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        command.current_dir(&record).args(["simulate", "--fit"]).args(&names).args(options).output().unwrap()
+    };
+    let fitted = summary(&fit(&["--json"]));
+    assert_eq!((fitted["params"].as_u64(), fitted["workers"].as_u64()), (Some(n), Some(3)));
+    let numbers = |field: &str| -> Vec<f64> {
+        fitted[field].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    let (unions, models) = (numbers("unions"), numbers("models"));
+    assert_eq!(unions[0], fitted["k"].as_f64().unwrap());
+    for (union, model) in unions.iter().zip(&models) {
+        assert!((model / union - 1.0).abs() < 0.03, "{fitted}");
+    }
+    let shared = fitted["overlap"]["shared"].as_f64().unwrap();
+    let support = fitted["overlap"]["support"].as_f64().unwrap();
+    let said = String::from_utf8(fit(&[]).stdout).unwrap();
+    assert!(said.ends_with(&format!("--overlap {shared:.4},{support:.4}\n")), "{said}");
+
+    // The directory of a run is not written again, and what cannot be written is refused before the first step.
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (directory, words) in [
+        (&record, ["without recorded gradients", "choose another"]),
+        (&file, ["file", "could not be written"]),
+    ] {
+        let directory = directory.to_str().unwrap();
+        let clock = Instant::now();
+        let output = train(&["--workers", "2", "--steps", "100000", "--record", directory]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        assert!(clock.elapsed() < Duration::from_secs(60), "{:?}", clock.elapsed());
+    }
+}
+
+/// A short run of three workers with checkpoints of steps 5, 10, and so on in the folder.
+fn short_run(folder: &Path, steps: u32, more: &[&str]) -> Output {
+    let text = format!(
+        "--data synthetic --model mlp --workers 3 --steps {steps} --batch 4 --evaluate-every 100 --json --checkpoint-every 5"
+    );
+    let folder = ["--checkpoint", folder.to_str().unwrap()];
+    let options: Vec<&str> = text.split(' ').chain(folder).chain(more.iter().copied()).collect();
+    train(&options).output().unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_is_not_what_its_name_says_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(format!("{name}.safetensors"));
+    summary(&short_run(folder.path(), 10, &[]));
+    let whole: Vec<(std::path::PathBuf, Vec<u8>)> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    assert_eq!(whole.len(), 12);
+    let refused = |words: &[&str]| {
+        let output = short_run(folder.path(), 15, &["--resume"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(words.iter().all(|word| last.contains(word)), "expected {words:?} in {last}");
+        // All ranks give the reason, not only that another left.
+        let count = said.lines().filter(|line| words.iter().skip(1).all(|word| line.contains(word))).count();
+        assert!(count >= 3, "{said}");
+        whole.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+    };
+    let copy = |from: &str, to: &str| assert!(fs::copy(path(from), path(to)).unwrap() > 0);
+    // Another rank's and another step's, of the model and of the residuals.
+    copy("rank-0.step-10", "rank-1.step-10");
+    refused(&["rank 1 failed", "rank-1.step-10", "expected rank 1, found rank 0", "copied or renamed"]);
+    copy("rank-1.step-5", "rank-1.step-10");
+    refused(&["rank 1 failed", "rank-1.step-10", "expected step 10, found step 5", "copied or renamed"]);
+    copy("rank-0.step-10.residual", "rank-2.step-10.residual");
+    refused(&["rank 2 failed", "rank-2.step-10.residual", "its rank is 0, here it is 2"]);
+    copy("rank-1.step-5.residual", "rank-1.step-10.residual");
+    refused(&["rank 1 failed", "rank 0's is of step 10", "rank 1's of step 5"]);
+    // All ranks alike.
+    for rank in 0..3 {
+        copy(&format!("rank-{rank}.step-5.residual"), &format!("rank-{rank}.step-10.residual"));
+    }
+    refused(&["failed", "expected step 10 of run", "found step 5 of run", "copied or renamed"]);
+    // One bit of a velocity, of a residual.
+    for name in ["rank-2.step-10", "rank-2.step-10.residual"] {
+        let mut flipped = fs::read(path(name)).unwrap();
+        let last = flipped.len() - 2;
+        flipped[last] ^= 1;
+        fs::write(path(name), flipped).unwrap();
+        refused(&["rank 2 failed", &format!("{name}.safetensors"), "its checksum is"]);
+    }
+    summary(&short_run(folder.path(), 15, &["--resume"]));
+}
+
+#[test]
+fn halves_of_checkpoints_are_named_and_removed_with_the_next_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    summary(&short_run(folder.path(), 5, &[]));
+    let halves = ["rank-1.step-3.residual.safetensors", "rank-2.step-4.safetensors"];
+    let left = [".rank-0.step-4.safetensors.0123456789abcdef.partial"];
+    let others = [
+        "rank-1.step-03.residual.safetensors",
+        "rank-1.step-x.safetensors",
+        "rank-7.step-3.safetensors",
+        "rank-1.step-99.safetensors",
+        ".rank-0.step-4.0123456789abcdef.partial",
+        "notes.txt",
+    ];
+    for name in halves.iter().chain(&left).chain(&others) {
+        fs::write(path(name), "half").unwrap();
+    }
+    let output = short_run(folder.path(), 10, &["--resume"]);
+    summary(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    for name in halves.iter().chain(&left) {
+        assert!(!path(name).exists(), "{name}");
+        assert!(said.lines().any(|line| line.contains("removed") && line.contains(name)), "{name}: {said}");
+    }
+    for name in others {
+        assert!(path(name).exists(), "{name}");
+        assert!(!said.contains(&format!("/{name}")), "{name}: {said}");
+    }
+}
+
+/// Every rank and step has its passes, layer by layer, and what the exchange did.
+#[test]
+fn a_timeline_shows_what_each_rank_does_when() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("timeline.json");
+    let run = |file: &Path| {
+        let options =
+            "--workers 2 --data synthetic --model mlp --steps 6 --merge layer-wise --json --timeline";
+        let options: Vec<&str> = options.split(' ').collect();
+        train(&options).arg(file).output().unwrap()
+    };
+    let groups = summary(&run(&file))["groups"].as_u64().unwrap();
+    let trace: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..2 {
+        for step in 0..6 {
+            let of = |event: &&Value| event["pid"] == rank && event["args"]["step"] == step;
+            let names: Vec<&str> = events.iter().filter(of).map(|e| e["name"].as_str().unwrap()).collect();
+            for name in ["forward", "accumulate", "select", "merge", "commit", "apply", "wait"] {
+                assert!(names.contains(&name), "{name} of rank {rank} in step {step}: {names:?}");
+            }
+            assert!(names.contains(&format!("receive from {}", 1 - rank).as_str()), "{names:?}");
+            let of = |what: &str| names.iter().filter(|name| name.starts_with(what)).count() as u64;
+            // Three layers with weights and biases.
+            assert_eq!((of("backward "), of("commit")), (6, groups), "{names:?}");
+        }
+    }
+
+    let nowhere = run(&folder.path().join("missing/timeline.json"));
+    let said = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(!nowhere.status.success() && said.contains("missing/timeline.json cannot be written"), "{said}");
+    assert!(nowhere.stdout.is_empty(), "it is refused before the first step");
+}
+
+/// A folder that goes while the job trains: what else it was asked for is there, and one sentence says what is not.
+#[test]
+fn a_trace_that_cannot_be_written_at_the_end_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [gone, checkpoints] = ["gone", "checkpoints"].map(|name| folder.path().join(name));
+    fs::create_dir(&gone).unwrap();
+    let layers = folder.path().join("layers.json");
+    let options = "--workers 2 --data synthetic --model mlp --batch 4 --steps 400 --evaluate-every 400 --merge layer-wise --json";
+    let options: Vec<&str> = options.split(' ').chain(["--checkpoint-every", "5"]).collect();
+    let mut command = train(&options);
+    command.arg("--checkpoint").arg(&checkpoints).arg("--timeline").arg(gone.join("trace.json"));
+    command.arg("--layer-times").arg(&layers);
+    let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    let begun = || fs::read_dir(&checkpoints).is_ok_and(|files| files.count() > 0);
+    while !begun() {
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint appears");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    fs::remove_dir_all(&gone).unwrap();
+    let output = job.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    // The launcher says so once more, with the rank.
+    let own = |line: &&str| line.starts_with("gleaner: ") && line.contains("trace.json cannot be written");
+    assert_eq!(said.lines().filter(own).count(), 1, "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&summary["steps"], summary["parameters_digest"].as_str().map(str::len)),
+        (&400.into(), Some(64))
+    );
+    let told: Value = serde_json::from_slice(&fs::read(&layers).unwrap()).unwrap();
+    assert!(told["layers"].as_array().is_some_and(|layers| !layers.is_empty()), "{told}");
+    let last = fs::read_dir(&checkpoints).unwrap().flatten();
+    assert!(last.map(|file| file.file_name().into_string().unwrap()).any(|name| name.contains("step-400")));
+}
+
+/// What a worker measured is what the planners read: a model of one's own on a network that is described.
+#[test]
+fn layer_times_are_what_the_planners_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.json");
+    let of = |workers: &str, method: &str, merge: &str| {
+        let options = ["--data", "synthetic", "--model", "mlp", "--steps", "6", "--workers", workers];
+        let rest = ["--method", method, "--merge", merge, "--json", "--layer-times"];
+        let ran = summary(&train(&[&options[..], &rest].concat()).arg(&file).output().unwrap());
+        let told: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let layers = told["layers"].as_array().unwrap().clone();
+        let entries: u64 = layers.iter().map(|layer| layer["entries"].as_u64().unwrap()).sum();
+        assert_eq!(ran["parameters"], entries);
+        let seconds = layers.iter().map(|layer| layer["seconds"].as_f64().unwrap());
+        let backward: f64 = seconds.inspect(|seconds| assert!(*seconds >= 0.0)).sum();
+        let (forward, iteration) =
+            (told["forward"].as_f64().unwrap(), ran["iteration_seconds"].as_f64().unwrap());
+        assert!(forward > 0.0 && backward > 0.0 && iteration > 0.0, "{forward}, {backward}, {iteration}");
+        layers
+    };
+    // Three weights and three biases, of which some are too short to be selected from alone.
+    assert_eq!(of("2", "spardl", "optimal").len(), 2);
+    let layers = of("1", "ring", "layer-wise");
+    assert_eq!(layers.len(), 6);
+    for planner in ["merge-plan", "simulate"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        let command = command.args([planner, "--method", "ring", "--workers", "4", "--json", "--layers"]);
+        let planned = summary(&command.arg(&file).output().unwrap());
+        let found = planned.to_string();
+        assert!(found.contains("optimal") || found.contains("iteration"), "{found}");
+    }
+    let clipped = train(&["--clip", "1", "--layer-times"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&clipped.stderr).into_owned();
+    assert!(!clipped.status.success() && said.contains("--layer-times: expected no --clip"), "{said}");
+}
+
+/// The seven parameters of the language model are four layers, of which the recurrent ones have the larger gradients.
+#[test]
+fn groups_that_compete_for_k_end_with_the_same_parameters_on_all_ranks() {
+    let run = |options: &[&str]| {
+        let text = ["--steps", "24", "--evaluate-every", "24", "--workers", "3", "--json"];
+        summary(&train(&[&text[..], options].concat()).output().unwrap())
+    };
+    let single = |over: &str| run(&["--merge", "single", "--select-over", over]);
+    let layers = |over: &str| run(&["--merge", "layer-wise", "--select-over", over]);
+    let (group, gradient) = (layers("group"), layers("gradient"));
+    assert_eq!(
+        (group["select_over"].as_str(), gradient["select_over"].as_str()),
+        (Some("group"), Some("gradient"))
+    );
+    assert_eq!(gradient["groups"], 4);
+    assert_ne!(group["parameters_digest"], gradient["parameters_digest"]);
+    assert_eq!(single("group")["parameters_digest"], single("gradient")["parameters_digest"]);
+    let refused = train(&["--select-over", "gradient", "--method", "ring"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("needs a method that selects its k largest entries"),
+        "{said}"
+    );
+}

@@ -1,7 +1,0 @@
-//! The command.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    gleaner::cli::main_with([])
-}

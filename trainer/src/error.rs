@@ -1,0 +1,61 @@
+//! What is wrong with data and models.
+
+use std::path::PathBuf;
+
+use crate::data::Input;
+use crate::models::ModelKind;
+
+/// Why there is nothing to train, or nothing to train on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainerError {
+    /// The argument of `--data` names no known data.
+    #[error(
+        "--data: expected text, text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY, cifar100:DIRECTORY or synthetic, \
+         found {found:?}; use one of these"
+    )]
+    UnknownData {
+        /// The argument.
+        found: String,
+    },
+    /// A data file is missing, damaged or of another kind.
+    #[error("{}: expected {expected}, found {found}; {advice}", path.display())]
+    Data {
+        /// The file or directory.
+        path: PathBuf,
+        /// What a good file has.
+        expected: String,
+        /// What this one has.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The model cannot read this kind of data.
+    #[error("--model {model} needs {needed}, found {found}; choose other data or another --model")]
+    ModelAndData {
+        /// The model asked for.
+        model: ModelKind,
+        /// What it can read.
+        needed: &'static str,
+        /// What the data are.
+        found: Input,
+    },
+    /// The workers' batches are larger than the data.
+    #[error(
+        "expected at least one batch of {batch} for each of {workers} workers, found {examples} examples to train on; \
+         lower --batch or --workers, or bring more data"
+    )]
+    TooFewExamples {
+        /// Examples to train on.
+        examples: usize,
+        /// Workers that share them.
+        workers: usize,
+        /// Examples per worker and step.
+        batch: usize,
+    },
+    /// The computation failed.
+    #[error("the computation of a step failed: {0}; please report this together with the command")]
+    Compute(#[from] candle_core::Error),
+    /// An update of another layout than the model's.
+    #[error(transparent)]
+    Layout(#[from] gleaner_runtime::LayoutError),
+}

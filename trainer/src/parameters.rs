@@ -1,0 +1,238 @@
+//! The parameters of a model: declared in layer order, started from a seed, updated in place.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use candle_core::backprop::GradStore;
+use candle_core::{Device, Result, Tensor, Var};
+use gleaner_candle::{Overlap, OverlapError, with_values};
+use sha2::{Digest, Sha256};
+
+use crate::random::Generator;
+
+/// A parameter as layers use it: as it is watched in a step of training, and itself otherwise.
+#[derive(Clone)]
+pub struct Weight(Rc<RefCell<Tensor>>);
+
+impl Weight {
+    /// The tensor that the present forward pass uses.
+    pub fn tensor(&self) -> Tensor {
+        self.0.borrow().clone()
+    }
+}
+
+impl From<Tensor> for Weight {
+    fn from(tensor: Tensor) -> Self {
+        Weight(Rc::new(RefCell::new(tensor)))
+    }
+}
+
+/// One tensor that training changes.
+pub struct Parameter {
+    /// Its name, such as `stage2.block1.convolution1.weight`.
+    pub name: String,
+    variable: Var,
+    /// What the layer that uses it has.
+    weight: Weight,
+    /// The same values in main memory, where the optimizer works.
+    values: Vec<f32>,
+}
+
+impl Parameter {
+    /// The variable, to look up its gradient.
+    pub fn variable(&self) -> &Var {
+        &self.variable
+    }
+
+    /// The values, in row-major order.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Changes the values, for the optimizer and the model alike.
+    pub fn update(&mut self, change: impl FnOnce(&mut [f32])) -> Result<()> {
+        change(&mut self.values);
+        self.variable.set(&Tensor::from_slice(&self.values, self.variable.shape(), &Device::Cpu)?)
+    }
+}
+
+/// Values that belong to the model but have no gradient: the running averages of batch normalisation.
+pub struct Buffer {
+    /// Its name, such as `normalisation.running_mean`.
+    pub name: String,
+    /// Shared with the layer that uses it.
+    pub values: Rc<RefCell<Vec<f32>>>,
+}
+
+/// All parameters and buffers of a model, in layer order.
+pub struct Parameters {
+    /// What the optimizer changes.
+    pub list: Vec<Parameter>,
+    /// What the layers themselves change.
+    pub buffers: Vec<Buffer>,
+}
+
+impl Parameters {
+    /// How many numbers are trained.
+    pub fn count(&self) -> usize {
+        self.list.iter().map(|parameter| parameter.values.len()).sum()
+    }
+
+    /// Names and variables, for the exchange of gradients.
+    pub fn variables(&self) -> impl Iterator<Item = (String, Var)> {
+        self.list.iter().map(|parameter| (parameter.name.clone(), parameter.variable().clone()))
+    }
+
+    /// Lets the layers use every parameter as it is watched, until [`Parameters::unwatch`].
+    pub fn watch(&self, overlap: &mut Overlap) -> std::result::Result<(), OverlapError> {
+        for parameter in &self.list {
+            *parameter.weight.0.borrow_mut() = overlap.watch(&parameter.name)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the layers use the parameters themselves.
+    pub fn unwatch(&self) {
+        for parameter in &self.list {
+            *parameter.weight.0.borrow_mut() = parameter.variable.as_tensor().clone();
+        }
+    }
+
+    /// Shortens a gradient whose norm, over all parameters, is larger than this.
+    pub fn clip(&self, gradient: &mut GradStore, largest: f32) -> Result<()> {
+        let mut sum = 0.0;
+        for gradient in self.list.iter().filter_map(|parameter| gradient.get(parameter.variable())) {
+            sum += with_values(gradient, |values| {
+                values.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>()
+            })?;
+        }
+        let factor = f64::from(largest) / sum.sqrt();
+        if factor < 1.0 {
+            for variable in self.list.iter().map(Parameter::variable) {
+                if let Some(own) = gradient.remove(variable) {
+                    gradient.insert(variable, (own * factor)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SHA-256 over the names and the little-endian values, in order: equal on two workers if every bit is equal.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for parameter in &self.list {
+            hash.update(parameter.name.as_bytes());
+            hash.update([0]);
+            for value in &parameter.values {
+                hash.update(value.to_le_bytes());
+            }
+        }
+        hexadecimal(&hash.finalize())
+    }
+
+    /// All buffers, one after the other.
+    pub fn buffer_values(&self) -> Vec<f32> {
+        self.buffers.iter().flat_map(|buffer| buffer.values.borrow().clone()).collect()
+    }
+
+    /// Puts back what [`Parameters::buffer_values`] gave.
+    pub fn set_buffer_values(&self, values: &[f32]) {
+        let mut rest = values;
+        for buffer in &self.buffers {
+            let mut values = buffer.values.borrow_mut();
+            let (own, others) = rest.split_at(values.len());
+            values.copy_from_slice(own);
+            rest = others;
+        }
+    }
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Declares parameters in layer order while a model is put together.
+///
+/// Starting values depend on the seed and the declarations before, and on nothing else, so that all workers agree.
+pub struct Builder {
+    parameters: Parameters,
+    generator: Generator,
+}
+
+impl Builder {
+    /// Begins a model.
+    pub fn new(seed: u64) -> Self {
+        let parameters = Parameters { list: Vec::new(), buffers: Vec::new() };
+        Builder { parameters, generator: Generator::new(seed, "weights", 0) }
+    }
+
+    /// A parameter with uniform values in ±`bound`.
+    pub fn uniform(&mut self, name: &str, shape: &[usize], bound: f32) -> Result<Weight> {
+        let count = shape.iter().product();
+        let values = (0..count).map(|_| bound * self.generator.symmetric()).collect();
+        self.declare(name, shape, values)
+    }
+
+    /// Weights before a rectifier, (inputs, outputs): uniform with variance 2/inputs (He et al., ICCV 2015).
+    pub fn rectifier_weights(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Weight> {
+        self.uniform(name, &[inputs, outputs], (6.0 / inputs as f32).sqrt())
+    }
+
+    /// A parameter whose values are all the same.
+    pub fn constant(&mut self, name: &str, shape: &[usize], value: f32) -> Result<Weight> {
+        self.declare(name, shape, vec![value; shape.iter().product()])
+    }
+
+    /// A parameter with the values given.
+    pub fn declare(&mut self, name: &str, shape: &[usize], values: Vec<f32>) -> Result<Weight> {
+        let variable = Var::from_slice(&values, shape, &Device::Cpu)?;
+        let weight = Weight::from(variable.as_tensor().clone());
+        let (name, used) = (name.to_string(), weight.clone());
+        self.parameters.list.push(Parameter { name, variable, weight, values });
+        Ok(used)
+    }
+
+    /// A buffer, shared with its layer.
+    pub fn buffer(&mut self, name: &str, values: Vec<f32>) -> Rc<RefCell<Vec<f32>>> {
+        let values = Rc::new(RefCell::new(values));
+        self.parameters.buffers.push(Buffer { name: name.to_string(), values: values.clone() });
+        values
+    }
+
+    /// The parameters declared.
+    pub fn finish(self) -> Parameters {
+        self.parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_decides_the_values_and_the_digest() {
+        let build = |seed| {
+            let mut builder = Builder::new(seed);
+            builder.uniform("a", &[3, 4], 0.5).unwrap();
+            builder.finish()
+        };
+        assert_eq!(build(1).digest(), build(1).digest());
+        assert_ne!(build(1).digest(), build(2).digest());
+        assert_eq!(build(1).digest().len(), 64);
+    }
+
+    #[test]
+    fn an_update_reaches_the_model() {
+        let mut builder = Builder::new(1);
+        let weight = builder.constant("a", &[2], 1.0).unwrap();
+        let mut parameters = builder.finish();
+        parameters.list[0].update(|values| values[1] = 5.0).unwrap();
+        assert_eq!(weight.tensor().to_vec1::<f32>().unwrap(), [1.0, 5.0]);
+    }
+}
