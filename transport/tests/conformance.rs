@@ -1,4 +1,4 @@
-//! What every network promises, over memory and TCP, plain and as awkward as may be.
+//! What every network promises, over memory, TCP and QUIC, plain and as awkward as may be.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ mod support;
 
 use gleaner_transport::memory::{self, MemoryNetwork};
 use gleaner_transport::{Network, adverse, conformance};
-use support::{card, over_plain_tcp, over_tcp};
+use support::{card, over_plain_tcp, over_quic, over_tcp};
 
 fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
     memory::networks_with((0..workers).map(card).collect())
@@ -21,6 +21,16 @@ async fn memory_keeps_the_laws() {
 async fn tcp_keeps_the_laws() {
     conformance::check(over_tcp).await;
     conformance::check(over_plain_tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quic_keeps_the_laws() {
+    conformance::check(over_quic).await;
+}
+
+#[tokio::test]
+async fn quic_keeps_the_laws_in_one_thread() {
+    conformance::check(over_quic).await;
 }
 
 #[tokio::test]
@@ -39,4 +49,5 @@ async fn an_adverse_network_keeps_the_laws() {
         conformance::check(async |workers| awkward(over_memory(workers), seed * 100)).await;
     }
     conformance::check(async |workers| awkward(over_tcp(workers).await, 7)).await;
+    conformance::check(async |workers| awkward(over_quic(workers).await, 7)).await;
 }

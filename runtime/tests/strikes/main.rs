@@ -3,6 +3,7 @@
 //!
 //! A job is a handful of real processes over TCP: this test program starts itself as workers. The victim's network is
 //! wrapped, and strikes by itself at the wanted message. Methods are those that are listed; a new one needs nothing here.
+//! With `GLEANER_TRANSPORT=quic` in the environment they go over QUIC.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 

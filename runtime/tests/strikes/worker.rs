@@ -170,7 +170,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),
         is_plain: false,
-        choice: TransportChoice::default(),
+        choice: TransportChoice::read(|name| std::env::var(name).ok()).unwrap(),
         timeout: Duration::from_secs(30),
         listener,
     };

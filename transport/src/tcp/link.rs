@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -177,6 +178,10 @@ impl TcpLink {
 impl Link for TcpLink {
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.stream.socket().peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     fn is_sealed(&self) -> bool {

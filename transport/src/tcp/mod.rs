@@ -57,7 +57,7 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 mod cards;
-mod cause;
+pub(crate) mod cause;
 mod door;
 mod error;
 pub(crate) mod events;
@@ -74,7 +74,7 @@ pub mod wire;
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{MAX_CARD, Peer, Secret, TransportChoice};
+use crate::{MAX_CARD, Peer, Secret, Transport, TransportChoice};
 use cause::is_scarce;
 use door::Door;
 use events::Events;
@@ -118,8 +118,17 @@ pub struct JoinConfig {
     pub listener: Option<std::net::TcpListener>,
 }
 
-/// Takes part in a job: returns when all workers have come, or says why they did not.
-pub async fn join(mut config: JoinConfig) -> Result<TcpNetwork, JoinError> {
+/// Takes part in a job over TCP, whatever the [choice](JoinConfig::choice) says: returns when all workers have come, or says why they
+/// did not.
+///
+/// # Errors
+/// Workers that do not come, or differ; an address that nobody can listen at or reach.
+pub async fn join(config: JoinConfig) -> Result<TcpNetwork, JoinError> {
+    meet(config, Transport::Tcp).await
+}
+
+/// The same for a job whose links that transport carries.
+pub(crate) async fn meet(mut config: JoinConfig, transport: Transport) -> Result<TcpNetwork, JoinError> {
     let (peer, workers) = (config.peer, config.workers);
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
@@ -138,7 +147,7 @@ pub async fn join(mut config: JoinConfig) -> Result<TcpNetwork, JoinError> {
         card: std::mem::take(&mut config.card),
         key,
         is_plain: config.is_plain,
-        transport: config.choice.transport,
+        transport,
         timeout: config.timeout,
     };
     let events = Events::default();

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -51,6 +51,9 @@ struct Inner {
     cards: Vec<Vec<u8>>,
     links: Arc<Links>,
     counters: Arc<Counters>,
+    /// The address at which it listens: that of one interface, or of all.
+    #[cfg_attr(not(feature = "quic"), expect(dead_code, reason = "QUIC asks for it"))]
+    ip: IpAddr,
     runtime: Handle,
     /// The tasks, which end with the network. None once it is closed.
     open: Mutex<Option<JoinSet<()>>>,
@@ -68,6 +71,7 @@ impl TcpNetwork {
             places: Places::new(known),
             cards,
             counters: Arc::default(),
+            ip: door.ip,
             runtime: Handle::current(),
             open: Mutex::new(Some(JoinSet::new())),
             events,
@@ -80,6 +84,12 @@ impl TcpNetwork {
         }
         inner.spawn(answer(Arc::clone(&inner), door));
         TcpNetwork { inner }
+    }
+
+    /// The address at which this worker listens: that of one interface, or of all.
+    #[cfg(feature = "quic")]
+    pub(crate) fn listens_at(&self) -> IpAddr {
+        self.inner.ip
     }
 
     /// Has something done as if it belonged to the network.

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use bytes::Bytes;
+use gleaner_transport::quic::{self, QuicNetwork};
 use gleaner_transport::tcp::{self, TcpNetwork};
 use gleaner_transport::{JoinConfig, JoinError, MAX_CARD, Network, Peer, Secret, TransportChoice};
 
@@ -44,6 +45,11 @@ pub async fn over_tcp(workers: u32) -> Vec<TcpNetwork> {
 /// With links that are not.
 pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
     over(configs(workers, Duration::from_secs(60), true), tcp::join).await
+}
+
+/// Over QUIC.
+pub async fn over_quic(workers: u32) -> Vec<QuicNetwork> {
+    over(configs(workers, Duration::from_secs(60), false), quic::join).await
 }
 
 /// Over queue pairs, where there is an RDMA device.
