@@ -1,9 +1,10 @@
 //! The same jobs, whatever carries their links.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::job::{Job, end, steps_done};
-use crate::process::{Ended, gleaner, run};
+use crate::process::{Ended, clean, gleaner, run, start};
 
 const GLEANER: &str = env!("CARGO_BIN_EXE_gleaner");
 
@@ -41,9 +42,10 @@ fn what_auto_stands_for_is_told_once_by_rank_0() {
     let bench = ["bench", "--params", "1000", "--method", "ring", "--steps", "2", "--json"];
     let ended = launched(&["--transport", "auto"], &bench);
     ended.report();
-    let said: Vec<&str> = ended.err.lines().filter(|line| line.contains("chosen by auto")).collect();
+    let said: Vec<&str> = ended.err.lines().filter(|line| line.contains("transport: ")).collect();
     assert_eq!(said.len(), 1, "{ended:?}");
-    assert!(said[0].starts_with("[0] gleaner: the transport is tcp, chosen by auto: "), "{ended:?}");
+    // There is no verbs device, and links are to be encrypted.
+    assert!(said[0].starts_with("[0] gleaner: transport: tcp (not verbs: "), "{ended:?}");
 }
 
 #[test]
@@ -52,6 +54,71 @@ fn different_transports_are_told_to_both_with_both_names() {
     let mut ranks = [job.rank(0), job.rank_with(1, &[], &[("GLEANER_TRANSPORT", "quic")])];
     for ended in end(&mut ranks) {
         ended.failed_with(&["the transport of rank 1 at 127.0.0.1 is quic and that of rank 0 is tcp"]);
+    }
+}
+
+/// Who took its transport by `auto` says why, where another has another.
+#[test]
+fn what_auto_stands_for_is_told_by_whoever_differs() {
+    let job = small(2);
+    let mut ranks = [("quic", 0), ("auto", 1)]
+        .map(|(transport, rank)| job.rank_with(rank, &[], &[("GLEANER_TRANSPORT", transport)]));
+    let [zero, one] = end(&mut ranks).try_into().unwrap();
+    let both = "the transport of rank 1 at 127.0.0.1 is tcp and that of rank 0 is quic";
+    zero.failed_with(&[both]);
+    one.failed_with(&[both]);
+    assert!(one.err.contains("gleaner: transport: tcp (not verbs: "), "{one:?}");
+}
+
+/// A network of its own, whose loopback lets no UDP pass.
+struct WithoutUdp(String);
+
+impl WithoutUdp {
+    /// None where this process may not make one.
+    fn new() -> Option<Self> {
+        let name = format!("gleaner-udp-{}", std::process::id());
+        // The table of local addresses comes first, unless it is moved behind the rule.
+        let rules = format!(
+            "ip netns add {name} && ip -n {name} link set lo up && ip -n {name} rule add pref 10 lookup local && \
+             ip -n {name} rule del pref 0 && ip -n {name} rule add pref 5 blackhole ipproto udp"
+        );
+        let made = Self(name);
+        match Command::new("sh").args(["-c", &rules]).output() {
+            Ok(output) if output.status.success() => Some(made),
+            other => {
+                println!(
+                    "SKIPPED: making network namespaces and rules takes root and the command ip: {other:?}"
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Drop for WithoutUdp {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+    }
+}
+
+/// As behind a firewall that lets TCP pass alone. It is told before any step.
+#[test]
+fn a_network_that_lets_no_udp_pass_is_told_by_both_with_both_names() {
+    let Some(network) = WithoutUdp::new() else { return };
+    let job = Job { timeout: Duration::from_secs(2), ..small(2) };
+    let start = |rank| {
+        let bare = job.command(rank, &[], &[("GLEANER_TRANSPORT", "quic")]);
+        let mut command = clean(Command::new("ip"));
+        command.args(["netns", "exec", &network.0, GLEANER]).args(bare.get_args());
+        command.envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        start(command)
+    };
+    for (rank, ended) in (0..).zip(end(&mut [start(0), start(1)])) {
+        let both = format!(
+            "rank {rank} and rank {} have found each other, and no link of the transport quic",
+            1 - rank
+        );
+        ended.failed_with(&[&both, "let UDP pass between the two hosts"]);
     }
 }
 

@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn options_of_another_transport_are_refused_with_both_names() {
         let device = Some("rxe0".parse().unwrap());
-        let (device, congestion) = (TransportChoice { device, ..TransportChoice::default() }, Congestion::Bbr);
+        let (device, congestion) =
+            (TransportChoice { device, ..TransportChoice::default() }, Congestion::Bbr);
         let congestion = TransportChoice { congestion: Some(congestion), ..TransportChoice::default() };
         for (choice, its, what) in [
             (device, Transport::Verbs, "the verbs device rxe0 was asked for"),

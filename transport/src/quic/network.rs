@@ -115,10 +115,15 @@ impl QuicNetwork {
         Self { shared, tasks, _driver: driver }
     }
 
-    /// Where this worker receives datagrams.
+    /// Where this worker receives datagrams, until its endpoint moves.
     #[cfg(test)]
     pub(super) fn port(&self) -> u16 {
         self.shared.port
+    }
+
+    #[cfg(test)]
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.shared.endpoint
     }
 
     /// Waits for the links that the rendezvous left.

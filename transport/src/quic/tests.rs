@@ -1,5 +1,4 @@
-//! What strangers, wrong keys and damage meet; and lanes that come and go. That links keep the laws of all networks is tested from
-//! outside.
+//! What strangers, wrong keys and damage meet. That links keep the laws of all networks is tested from outside.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -17,6 +16,9 @@ use super::word::{NUMBER, Word};
 use super::*;
 use crate::conformance::{event, exchange, receive, send, up};
 use crate::{Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Secret, memory};
+
+mod lanes;
+mod moves;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -44,11 +46,19 @@ fn configs(workers: u32, timeout: Duration) -> Vec<JoinConfig> {
         .collect()
 }
 
+/// All workers of a job.
+async fn all<const WORKERS: usize>(configs: Vec<JoinConfig>) -> [QuicNetwork; WORKERS] {
+    let joins: Vec<_> = configs.into_iter().map(|config| tokio::spawn(join(config))).collect();
+    let mut networks = Vec::new();
+    for join in joins {
+        networks.push(join.await.unwrap().unwrap());
+    }
+    networks.try_into().unwrap()
+}
+
 /// Two workers of a job.
 async fn two() -> [QuicNetwork; 2] {
-    let joins = configs(2, LONG).into_iter().map(|config| tokio::spawn(join(config)));
-    let [zero, one]: [_; 2] = joins.collect::<Vec<_>>().try_into().unwrap();
-    [zero.await.unwrap().unwrap(), one.await.unwrap().unwrap()]
+    all(configs(2, LONG)).await
 }
 
 fn plain_endpoint(is_server: Option<ServerConfig>) -> Endpoint {
@@ -124,11 +134,7 @@ async fn strangers_get_no_byte_and_are_told_of() {
 async fn a_datagram_of_the_job_that_nobody_expects_is_not_answered() {
     let configs = configs(2, LONG);
     let key = DatagramKey::new(&configs[0].secret.key_of("17"));
-    let joins: Vec<_> = configs.into_iter().map(|config| tokio::spawn(join(config))).collect();
-    let mut networks = Vec::new();
-    for join in joins {
-        networks.push(join.await.unwrap().unwrap());
-    }
+    let networks: [_; 2] = all(configs).await;
     let genuine = first_datagram(&Keys::new().unwrap()).await;
     let mut version = genuine.clone();
     version[1..5].copy_from_slice(&[9, 8, 7, 6]);
@@ -294,44 +300,6 @@ async fn links_that_are_to_be_plain_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
-
-    /// More lanes than have streams, which come again after they rested.
-    #[test]
-    fn lanes_that_come_and_go_keep_their_order(tags in proptest::collection::vec(0_u64..400, 2000), seed in any::<u8>()) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async {
-            let [mut zero, mut one] = two().await;
-            let [mut first, mut second] = [up(&mut zero, Peer(1)).await, up(&mut one, Peer(0)).await];
-            let said: Vec<_> = tags.iter().zip(0_u32..).map(|(tag, number)| {
-                let tag = if tag % 50 == 0 { Tag(Tag::CONTROL | tag) } else { Tag(*tag) };
-                let length = (number as usize * 31 + usize::from(seed)) % 3000 + 4;
-                let mut payload = vec![seed; length];
-                payload[..4].copy_from_slice(&number.to_le_bytes());
-                Message { tag, payload: payload.into() }
-            }).collect();
-            let mut heard = Vec::new();
-            let talk = tokio::join!(
-                // In several turns, so that lanes rest in between.
-                async {
-                    for turn in said.chunks(97) {
-                        send(&mut *first, turn.to_vec()).await.unwrap();
-                    }
-                },
-                exchange(&mut *second, [], said.len(), |message| heard.push(message))
-            );
-            talk.1.unwrap();
-            let lanes = |messages: &[Message]| {
-                let mut lanes: std::collections::BTreeMap<u64, Vec<Message>> = Default::default();
-                for message in messages {
-                    lanes.entry(lane_of(message.tag)).or_default().push(message.clone());
-                }
-                lanes
-            };
-            assert!(lanes(&said) == lanes(&heard), "expected every lane in its order");
-        });
-    }
-
     #[test]
     fn no_word_and_no_datagram_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Some(word) = Word::decode(&bytes) {

@@ -5,7 +5,6 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gleaner_transport::quic::{self, QuicNetwork};
 use gleaner_transport::tcp::{self, TcpNetwork};
 use gleaner_transport::{JoinConfig, JoinError, MAX_CARD, Network, Peer, Secret, TransportChoice};
 
@@ -48,8 +47,9 @@ pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
 }
 
 /// Over QUIC.
-pub async fn over_quic(workers: u32) -> Vec<QuicNetwork> {
-    over(configs(workers, Duration::from_secs(60), false), quic::join).await
+#[cfg(feature = "quic")]
+pub async fn over_quic(workers: u32) -> Vec<gleaner_transport::quic::QuicNetwork> {
+    over(configs(workers, Duration::from_secs(60), false), gleaner_transport::quic::join).await
 }
 
 /// Over queue pairs, where there is an RDMA device.
