@@ -155,12 +155,12 @@ fn a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
 #[test]
 fn over_quic_a_rank_that_is_struck_is_named_by_all_others() {
     let blow = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
-    // Who is cut from one other alone has not failed where all others are asked.
     let call = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff][number as usize % 3]];
     let listed = Method::all().map(|method| (method.collective().name(), 5));
     let special = LARGE.into_iter().chain(OVERLAPPED).map(|method| (method, 4));
     let bags = listed.chain(OPTIONS).chain(special).map(|(method, workers)| (method, workers, Kind::Bags));
-    let work = bags.chain([Kind::Cancel, Kind::Note, Kind::Probe].map(|kind| ("ring", 5, kind)));
+    let work =
+        bags.chain([(4, Kind::Cancel), (5, Kind::Note), (5, Kind::Probe)].map(|(p, kind)| ("ring", p, kind)));
     let cases = work.flat_map(|work| {
         let is_call = matches!(work.2, Kind::Note | Kind::Probe);
         let cases =
