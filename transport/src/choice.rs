@@ -64,7 +64,7 @@ impl From<Transport> for Preference {
 impl fmt::Display for Preference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named(transport) => transport.fmt(f),
+            Self::Named(transport) => fmt::Display::fmt(transport, f),
             Self::Auto => f.pad("auto"),
         }
     }

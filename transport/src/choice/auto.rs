@@ -18,14 +18,15 @@ pub(super) fn recommended(verbs: Result<String, String>) -> (Transport, String) 
 }
 
 /// By which adapter verbs can be used here, or why they cannot.
+#[cfg(all(feature = "verbs", target_os = "linux"))]
 pub(super) fn verbs(device: Option<&VerbsDevice>, is_plain: bool) -> Result<String, String> {
-    #[cfg(all(feature = "verbs", target_os = "linux"))]
-    return crate::verbs::adapter(device, is_plain).map_err(|error| error.to_string());
-    #[cfg(not(all(feature = "verbs", target_os = "linux")))]
-    {
-        let _ = (device, is_plain);
-        Err("this program is built without them".to_owned())
-    }
+    crate::verbs::adapter(device, is_plain).map_err(|error| error.to_string())
+}
+
+/// Why verbs cannot be used here.
+#[cfg(not(all(feature = "verbs", target_os = "linux")))]
+pub(super) fn verbs(_: Option<&VerbsDevice>, _: bool) -> Result<String, String> {
+    Err("this program is built without them".to_owned())
 }
 
 #[cfg(test)]

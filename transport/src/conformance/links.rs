@@ -186,11 +186,11 @@ pub(super) async fn stopped<N: Network + 'static>(mut networks: Vec<N>) {
         assert!(message.expect("an open link") == of(heard), "expected whole messages and found another");
         heard += 1;
     }
-    let hear = |message| {
+    let missing = COUNT - heard;
+    let hear = |message: Message| {
         assert!(message == of(heard), "expected the next message and found another");
         heard += 1;
     };
-    let missing = COUNT - heard;
     let goes_on = async {
         while owed > 0 {
             owed -= sent(&mut *first).await?;
