@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::tcp::{self, JoinConfig, JoinError};
-use crate::{Network, VerbsDevice};
+use crate::{Network, Sockets, VerbsDevice};
 
 /// What carries links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// One connection of TCP for each pair of workers.
+    /// One connection of TCP for each pair of workers, or [several](TransportChoice::sockets).
     #[default]
     Tcp,
     /// Queue pairs over InfiniBand or RoCE.
@@ -66,21 +66,24 @@ pub struct TransportChoice {
     pub transport: Transport,
     /// Which adapter is used by verbs; the first that can be, unless it is said otherwise.
     pub device: Option<VerbsDevice>,
+    /// How many connections of TCP each link has; the same at all workers.
+    pub sockets: Sockets,
 }
 
 impl TransportChoice {
     /// The environment variables that say it.
-    pub const VARIABLES: [&str; 2] = ["GLEANER_TRANSPORT", "GLEANER_VERBS_DEVICE"];
+    pub const VARIABLES: [&str; 3] = ["GLEANER_TRANSPORT", "GLEANER_VERBS_DEVICE", "GLEANER_SOCKETS"];
 
     /// What the variables say; an empty one says nothing.
     ///
     /// # Errors
     /// One that makes no sense.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
-        let [transport, device] = Self::VARIABLES;
+        let [transport, device, sockets] = Self::VARIABLES;
         Ok(Self {
             transport: variable(&get, transport)?.unwrap_or_default(),
             device: variable(&get, device)?,
+            sockets: variable(&get, sockets)?.unwrap_or_default(),
         })
     }
 }
@@ -99,7 +102,10 @@ fn variable<T: FromStr<Err = &'static str>>(
 /// # Errors
 /// Those of the rendezvous, a network that this build has not or this host cannot use, and options that do not fit it.
 pub async fn join(config: JoinConfig) -> Result<Box<dyn Network>, JoinError> {
-    let transport = config.choice.transport;
+    let TransportChoice { transport, sockets, .. } = config.choice;
+    if transport != Transport::Tcp && sockets != Sockets::default() {
+        return Err(JoinError::Sockets { sockets, transport });
+    }
     if let Some(device) = &config.choice.device
         && transport != Transport::Verbs
     {
@@ -135,8 +141,15 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told_with_the_names_that_do() {
         assert_eq!(read(&[("GLEANER_TRANSPORT", "")]), Ok(TransportChoice::default()));
-        let choice = TransportChoice { transport: Transport::Verbs, device: Some("rxe0:1".parse().unwrap()) };
+        let device = Some("rxe0:1".parse().unwrap());
+        let choice = TransportChoice { transport: Transport::Verbs, device, ..TransportChoice::default() };
         assert_eq!(read(&[("GLEANER_TRANSPORT", "verbs"), ("GLEANER_VERBS_DEVICE", "rxe0:1")]), Ok(choice));
+        let several = read(&[("GLEANER_SOCKETS", "4")]).unwrap();
+        assert_eq!((several.transport, several.sockets.number()), (Transport::Tcp, 4));
+        assert_eq!(
+            read(&[("GLEANER_SOCKETS", "65")]).unwrap_err().to_string(),
+            "the environment variable GLEANER_SOCKETS is '65'; expected a number from 1 to 64"
+        );
         assert_eq!(
             read(&[("GLEANER_TRANSPORT", "udp")]).unwrap_err().to_string(),
             "the environment variable GLEANER_TRANSPORT is 'udp'; expected tcp or verbs"

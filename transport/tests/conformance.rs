@@ -6,7 +6,7 @@ mod support;
 
 use gleaner_transport::memory::{self, MemoryNetwork};
 use gleaner_transport::{Network, adverse, conformance};
-use support::{card, over_plain_tcp, over_tcp};
+use support::{card, over_plain_tcp, over_sockets, over_tcp};
 
 fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
     memory::networks_with((0..workers).map(card).collect())
@@ -21,6 +21,13 @@ async fn memory_keeps_the_laws() {
 async fn tcp_keeps_the_laws() {
     conformance::check(over_tcp).await;
     conformance::check(over_plain_tcp).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tcp_of_several_sockets_keeps_the_laws() {
+    for is_plain in [false, true] {
+        conformance::check(async |workers| over_sockets(workers, "3", is_plain).await).await;
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::options::{self, LINK, plain};
+use super::options::{self, LAUNCHED, LINK, plain};
 
 /// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +28,16 @@ impl Case {
         (servers.unwrap_or(0), colocated.unwrap_or(false))
     }
 
+    /// What the launcher is told: options of its own, and their values.
+    pub fn launched(&self) -> impl Iterator<Item = (&'static str, String)> {
+        LAUNCHED.iter().filter_map(|name| Some((*name, plain(self.0.get(*name)?))))
+    }
+
+    /// TCP's congestion control on the hosts, if it is said.
+    pub fn congestion(&self) -> Option<&str> {
+        self.0.get("congestion").and_then(Value::as_str)
+    }
+
     /// How many processes, each on a host of its own.
     pub fn hosts(&self) -> u32 {
         let (servers, colocated) = self.servers();
@@ -46,11 +56,11 @@ impl Case {
         rest
     }
 
-    /// The words of the command line, after `gleaner bench --json` or the like; without workers and servers, which the launcher has, and
+    /// The words of the command line, after `gleaner bench --json` or the like; without what the launcher has, and
     /// without the method.
     pub fn words(&self) -> Vec<String> {
-        const ELSEWHERE: [&str; 6] = ["command", "workers", "servers", "colocate", "method", "topology"];
-        let elsewhere = |name: &str| ELSEWHERE.contains(&name) || LINK.contains(&name);
+        const ELSEWHERE: &[&str] = &["command", "workers", "servers", "colocate", "method", "topology"];
+        let elsewhere = |name: &str| [ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name));
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()
     }
@@ -158,6 +168,9 @@ mod tests {
                 ("servers", json!(1)),
                 ("rate", json!("1gbit")),
                 ("loss", json!("1%")),
+                ("congestion", json!("cubic")),
+                ("transport", json!("tcp")),
+                ("sockets", json!(4)),
                 ("lr_drops", json!("0.5,0.75")),
                 ("mask_momentum", json!(true)),
                 ("method", json!("ring")),
@@ -166,7 +179,9 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
         );
-        assert_eq!((case.servers(), case.hosts()), ((1, false), 4));
+        assert_eq!((case.servers(), case.hosts(), case.congestion()), ((1, false), 4, Some("cubic")));
+        let launched: Vec<_> = case.launched().collect();
+        assert_eq!(launched, [("transport", "tcp".to_owned()), ("sockets", "4".to_owned())]);
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{MAX_CARD, Peer, Transport, VerbsDevice};
+use crate::{MAX_CARD, Peer, Sockets, Transport, VerbsDevice};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -202,6 +202,17 @@ pub enum JoinError {
     Device {
         /// What was asked for.
         device: VerbsDevice,
+        /// What carries links.
+        transport: Transport,
+    },
+    /// Several sockets for a transport that has none of its own.
+    #[error(
+        "{sockets} sockets for each link were asked for, and the transport is {transport}: leave them out (--sockets, \
+         GLEANER_SOCKETS), or choose tcp (--transport, GLEANER_TRANSPORT)"
+    )]
+    Sockets {
+        /// What was asked for.
+        sockets: Sockets,
         /// What carries links.
         transport: Transport,
     },
