@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
-use gleaner_runtime::{Congestion, Preference, TransportChoice, VerbsDevice};
+use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
 
 use crate::roles::Servers;
 
@@ -85,6 +85,10 @@ pub struct Launch {
     #[arg(long, value_name = "DEVICE")]
     verbs_device: Option<VerbsDevice>,
 
+    /// How many connections of TCP each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
+    #[arg(long, value_name = "N")]
+    sockets: Option<Sockets>,
+
     /// How QUIC finds its speed: cubic or bbr (sets GLEANER_CONGESTION).
     #[arg(long, value_name = "C")]
     congestion: Option<Congestion>,
@@ -143,9 +147,10 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
-    let [transport, device, congestion] = TransportChoice::VARIABLES;
+    let [transport, device, sockets, congestion] = TransportChoice::VARIABLES;
     job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));
     job.env.extend(launch.verbs_device.as_ref().map(|named| (device.to_owned(), named.to_string())));
+    job.env.extend(launch.sockets.map(|number| (sockets.to_owned(), number.to_string())));
     job.env.extend(launch.congestion.map(|named| (congestion.to_owned(), named.to_string())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;

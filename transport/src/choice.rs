@@ -4,14 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::tcp::{self, JoinConfig, JoinError};
-use crate::{Network, VerbsDevice};
+use crate::{Network, Sockets, VerbsDevice};
 
 mod auto;
 
 /// What carries links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// One connection of TCP for each pair of workers.
+    /// One connection of TCP for each pair of workers, or [several](TransportChoice::sockets).
     #[default]
     Tcp,
     /// One connection of QUIC for each pair of workers, with a stream for each lane.
@@ -129,6 +129,8 @@ pub struct TransportChoice {
     pub transport: Preference,
     /// Which adapter is used by verbs; the first that can be, unless it is said otherwise.
     pub device: Option<VerbsDevice>,
+    /// How many connections of TCP each link has; the same at all workers.
+    pub sockets: Sockets,
     /// How QUIC finds its speed; by Cubic, unless it is said otherwise. TCP asks the system.
     pub congestion: Option<Congestion>,
 }
@@ -141,17 +143,19 @@ impl From<Transport> for TransportChoice {
 
 impl TransportChoice {
     /// The environment variables that say it.
-    pub const VARIABLES: [&str; 3] = ["GLEANER_TRANSPORT", "GLEANER_VERBS_DEVICE", "GLEANER_CONGESTION"];
+    pub const VARIABLES: [&str; 4] =
+        ["GLEANER_TRANSPORT", "GLEANER_VERBS_DEVICE", "GLEANER_SOCKETS", "GLEANER_CONGESTION"];
 
     /// What the variables say; an empty one says nothing.
     ///
     /// # Errors
     /// One that makes no sense.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
-        let [transport, device, congestion] = Self::VARIABLES;
+        let [transport, device, sockets, congestion] = Self::VARIABLES;
         Ok(Self {
             transport: variable(&get, transport)?.unwrap_or_default(),
             device: variable(&get, device)?,
+            sockets: variable(&get, sockets)?.unwrap_or_default(),
             congestion: variable(&get, congestion)?,
         })
     }
@@ -178,6 +182,9 @@ impl TransportChoice {
         match self {
             Self { device: Some(device), .. } if transport != Transport::Verbs => {
                 Err(JoinError::Device { device: device.clone(), transport })
+            }
+            Self { sockets, .. } if transport != Transport::Tcp && *sockets != Sockets::default() => {
+                Err(JoinError::Sockets { sockets: *sockets, transport })
             }
             Self { congestion: Some(congestion), .. } if transport != Transport::Quic => {
                 Err(JoinError::Congestion { congestion: *congestion, transport })
@@ -244,40 +251,20 @@ mod tests {
         let verbs = [("GLEANER_TRANSPORT", "verbs"), ("GLEANER_VERBS_DEVICE", "rxe0:1")];
         let device = Some("rxe0:1".parse().unwrap());
         assert_eq!(read(&verbs), Ok(TransportChoice { device, ..Transport::Verbs.into() }));
+        let several = read(&[("GLEANER_SOCKETS", "4")]).unwrap();
+        assert_eq!((several.transport, several.sockets.number()), (Transport::Tcp.into(), 4));
         let quic = [("GLEANER_TRANSPORT", "quic"), ("GLEANER_CONGESTION", "bbr")];
         let congestion = Some(Congestion::Bbr);
         assert_eq!(read(&quic), Ok(TransportChoice { congestion, ..Transport::Quic.into() }));
         for (name, value, expected) in [
             ("GLEANER_TRANSPORT", "udp", "expected tcp, quic, verbs or auto"),
+            ("GLEANER_SOCKETS", "65", "expected a number from 1 to 64"),
             ("GLEANER_CONGESTION", "reno", "expected cubic or bbr"),
             ("GLEANER_VERBS_DEVICE", "rxe0:x", "expected NAME"),
         ] {
             let wrong = read(&[(name, value)]).unwrap_err().to_string();
             let begins = format!("the environment variable {name} is '{value}'; {expected}");
             assert!(wrong.starts_with(&begins), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn options_of_another_transport_are_refused_with_both_names() {
-        let device = Some("rxe0".parse().unwrap());
-        let (device, congestion) =
-            (TransportChoice { device, ..TransportChoice::default() }, Congestion::Bbr);
-        let congestion = TransportChoice { congestion: Some(congestion), ..TransportChoice::default() };
-        for (choice, its, what) in [
-            (device, Transport::Verbs, "the verbs device rxe0 was asked for"),
-            (congestion, Transport::Quic, "the congestion controller bbr was asked for"),
-        ] {
-            for (transport, name) in Transport::ALL {
-                let checked = choice.check(transport);
-                assert_eq!(checked.is_ok(), transport == its, "{checked:?}");
-                if let Err(error) = checked {
-                    let error = error.to_string();
-                    let names_both = error.contains(&format!("the transport is {name}: leave it out"))
-                        && error.contains(&format!("choose {its} (--transport"));
-                    assert!(error.starts_with(what) && names_both, "{error}");
-                }
-            }
         }
     }
 

@@ -25,6 +25,7 @@ pub mod quic;
 pub mod seal;
 mod secret;
 mod sentence;
+mod sockets;
 pub mod tcp;
 #[cfg(all(feature = "verbs", target_os = "linux"))]
 pub mod verbs;
@@ -35,6 +36,7 @@ pub use error::{LinkError, OpenError};
 pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
+pub use sockets::Sockets;
 pub use tcp::{JoinConfig, JoinError};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;

@@ -8,7 +8,7 @@ mod support;
 use gleaner_transport::conformance::Scale;
 use gleaner_transport::memory::{self, MemoryNetwork};
 use gleaner_transport::{Network, adverse, conformance};
-use support::{card, over_plain_tcp, over_quic, over_tcp};
+use support::{card, over_plain_tcp, over_quic, over_sockets, over_tcp};
 
 /// The tests of each network: one line makes all of them.
 macro_rules! networks {
@@ -43,6 +43,8 @@ networks! {
     memory: over_memory;
     tcp: over_tcp;
     plain_tcp: over_plain_tcp;
+    sockets: async |workers| over_sockets(workers, "3", false).await;
+    plain_sockets: async |workers| over_sockets(workers, "3", true).await;
     quic: over_quic;
 }
 

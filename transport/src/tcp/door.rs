@@ -13,7 +13,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cause::{Cause, panicked};
-use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge, listen};
+use super::handshake::{HandshakeError, Identity, Visitor, challenge, listen};
+use super::heard::Heard;
 use super::stream::prepare;
 use super::wire::JOIN;
 

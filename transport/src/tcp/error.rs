@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{Congestion, MAX_CARD, OpenError, Peer, Transport, VerbsDevice};
+use crate::{Congestion, MAX_CARD, OpenError, Peer, Sockets, Transport, VerbsDevice};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -43,8 +43,8 @@ pub enum JoinError {
     },
     /// A congestion controller for a transport that has none of its own.
     #[error(
-        "the congestion controller {congestion} was asked for, which is for the transport quic, and the transport is {transport}: \
-         leave it out (--congestion, GLEANER_CONGESTION), or choose quic (--transport, GLEANER_TRANSPORT)"
+        "the congestion controller {congestion} was asked for, and the transport is {transport}: leave it out (--congestion, \
+         GLEANER_CONGESTION), or choose quic (--transport, GLEANER_TRANSPORT)"
     )]
     Congestion {
         /// What was asked for.
@@ -248,6 +248,17 @@ pub enum JoinError {
     Device {
         /// What was asked for.
         device: VerbsDevice,
+        /// What carries links.
+        transport: Transport,
+    },
+    /// Several sockets for a transport that has none of its own.
+    #[error(
+        "{sockets} sockets for each link were asked for, and the transport is {transport}: leave them out (--sockets, \
+         GLEANER_SOCKETS), or choose tcp (--transport, GLEANER_TRANSPORT)"
+    )]
+    Sockets {
+        /// What was asked for.
+        sockets: Sockets,
         /// What carries links.
         transport: Transport,
     },
