@@ -6,7 +6,7 @@
 mod support;
 
 use gleaner_transport::conformance::Scale;
-use gleaner_transport::memory::{self, MemoryNetwork};
+use gleaner_transport::memory::{MemoryNetwork, networks_with};
 use gleaner_transport::{Network, adverse, conformance};
 use support::{card, over_plain_tcp, over_quic, over_sockets, over_tcp};
 
@@ -49,7 +49,7 @@ networks! {
 }
 
 async fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
-    memory::networks_with((0..workers).map(card).collect())
+    networks_with((0..workers).map(card).collect())
 }
 
 fn awkward<N: Network>(networks: Vec<N>, seed: u64) -> Vec<impl Network> {
