@@ -307,7 +307,7 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let stored: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(stored["transport"], transport);
-        let rate = (stored["bytes_per_second"].as_f64().unwrap() * 8e-5).round() / 10.0;
+        let rate = (stored["bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
         let latency = stored["latency"].as_f64().unwrap() * 1e9;
         let told = format!("--latency {latency:.0}ns");
         for (command, option) in [
@@ -316,7 +316,7 @@ fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
             ("simulate --method ring --workers 8 --params 100_000 --json", "--rate"),
         ] {
             let measured = text(at, &format!("{command} --calibration {file}"));
-            assert_eq!(measured, text(at, &format!("{command} {told} {option} {rate:.1}mbit")), "{command}");
+            assert_eq!(measured, text(at, &format!("{command} {told} {option} {rate:.0}kbit")), "{command}");
             let both = refused(at, &format!("{command} --calibration {file} {told}"));
             assert!(both.contains("--calibration"), "{both}");
             let missing = refused(at, &format!("{command} --calibration none.json"));
