@@ -27,7 +27,7 @@
 //! # Ok::<(), gleaner::Error>(())
 //! ```
 //!
-//! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
+//! What is behind these names is in [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};

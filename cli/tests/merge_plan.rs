@@ -285,6 +285,7 @@ fn a_calibration_is_measured_and_planned_with() {
     let machine = changed(&["machine", "processor"], json!("Z80"));
     assert!(machine.contains("another machine") && machine.contains("cores of Z80"), "{machine}");
     assert!(changed(&["version"], json!(1)).contains("it has version 1"));
+    assert!(changed(&["latency"], json!(1e20)).contains("a cost in it is 100000000000000000000 s"));
     assert!(changed(&["bytes_per_second"], json!(0.0)).contains("its links carry 0 bytes in a second"));
     assert!(changed(&["exchange", "fixed"], json!(-1.0)).contains("a cost in it is -1 s"));
     assert!(changed(&["exchange"], json!(null)).contains("no calibration"));

@@ -80,6 +80,12 @@ pub struct Calibration {
     pub samples: Vec<Sample>,
 }
 
+/// What all versions have.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 /// What a calibration is wanted for.
 pub struct Wanted<'a> {
     /// The method.
@@ -162,17 +168,16 @@ impl Calibration {
         let text = fs::read_to_string(path)
             .map_err(|source| CalibrationError::Read { path: path.into(), source })?;
         let wrong = |what| CalibrationError::Format { path: path.into(), what };
-        let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if calibration.version != VERSION {
-            return Err(wrong(format!(
-                "it has version {}, and this program reads {VERSION}",
-                calibration.version
-            )));
+        let Version { version } = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if version != VERSION {
+            return Err(wrong(format!("it has version {version}, and this program reads {VERSION}")));
         }
+        let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let Self { select, growth, exchange, dense, .. } = &calibration;
         let fits = [select, growth, exchange, dense].map(|fit| [fit.fixed, fit.per_entry]);
         let costs = fits.as_flattened().iter().chain([&calibration.latency]);
-        if let Some(number) = costs.into_iter().find(|number| !number.is_finite() || **number < 0.0) {
+        if let Some(number) = costs.into_iter().find(|number| Duration::try_from_secs_f64(**number).is_err())
+        {
             return Err(wrong(format!("a cost in it is {number} s")));
         }
         let rate = calibration.bytes_per_second;
