@@ -33,6 +33,23 @@ pub(crate) use message::{Begin, Message, Noted, Open, Outcome, Reply, Shared, Ti
 /// Work on at most so many entries is done where it is met.
 pub(crate) const INLINE: usize = 1 << 13;
 
+/// Brings an execution to the next message, or to work that is too large to be done here.
+pub(crate) fn advance<T: Element>(
+    execution: &mut Execution<T>,
+    outbox: &mut Vec<Outgoing>,
+) -> Result<Progress<Work<T>>, ExecutionError> {
+    let mut room = INLINE;
+    loop {
+        match execution.advance(outbox)? {
+            Progress::Work(work) if work.entries() <= room => {
+                room -= work.entries();
+                execution.complete(work.run()?);
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
 /// How far an execution came; nothing if its step is gone.
 type Advanced<T> = Result<Option<Progress<Work<T>>>, ExecutionError>;
 
@@ -76,6 +93,17 @@ enum State<T: Element> {
 enum End<T: Element> {
     Exchanged(Box<Execution<T>>),
     Cancelled { by: u32, cause: Cause },
+}
+
+impl<T: Element> Run<T> {
+    /// How many entries are looked at when it is committed or given up.
+    fn commits(&self) -> usize {
+        let group = look(&self.shared);
+        match &self.state {
+            State::Ended(End::Exchanged(execution)) => group.commits(execution),
+            _ => group.entries(),
+        }
+    }
 }
 
 impl<T: Element> Algorithm<T> {
@@ -188,12 +216,7 @@ impl<T: Element> Algorithm<T> {
         let Some(run) = &mut self.runs[group] else { return Ok(None) };
         let mut outbox = io.outbox();
         let clock = Instant::now();
-        let progress = loop {
-            match execution.advance(&mut outbox)? {
-                Progress::Work(work) if work.entries() <= INLINE => execution.complete(work.run()?),
-                other => break other,
-            }
-        };
+        let progress = advance(execution, &mut outbox)?;
         run.noted.note(What::Select, clock);
         send(&mut run.noted, &mut outbox, io);
         io.keep(outbox);
@@ -280,7 +303,7 @@ impl<T: Element> Algorithm<T> {
         }
         let Some(reply) = self.reply.take() else { return };
         let runs: Vec<Run<T>> = self.runs.iter_mut().filter_map(Option::take).collect();
-        let entries: usize = runs.iter().map(|run| look(&run.shared).entries()).sum();
+        let entries: usize = runs.iter().map(Run::commits).sum();
         let (first, mailbox) = (self.first, io.mailbox.clone());
         let conclude = move || {
             let concluded = conclude::conclude(runs, &mailbox);

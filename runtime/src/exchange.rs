@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use gleaner_algorithms::Element;
 use tokio::sync::oneshot;
 
-use crate::algorithm::{
-    Algorithm, Begin, INLINE, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell,
-};
+use crate::algorithm::{Algorithm, Begin, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell};
 use crate::failure::Error;
 use crate::group::Group;
 use crate::layout::LayoutError;
@@ -111,21 +109,21 @@ impl<T: Element> Exchange<T> {
     /// # Errors
     /// A reduction that its schedule cannot do.
     pub(crate) fn begin(&mut self, group: usize, keeps: bool) -> Result<Begun<T>, Error> {
-        let (execution, entries, accumulated) = {
+        let (execution, accumulated) = {
             let mut group = self.group(group);
-            (Box::new(group.begin()?), group.entries(), group.accumulated().filter(|_| keeps))
+            (Box::new(group.begin()?), group.accumulated().filter(|_| keeps))
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
-        let worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
+        let mut worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
-        if entries <= INLINE {
+        let Some(work) = worked.begin() else {
             begin.worked = Some(worked);
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });
-        }
+        };
         let blocked = self.session.compute.submit(Box::new(move || {
-            begin.worked = Some(worked.go_on());
+            begin.worked = Some(worked.work(work));
             tell(&mailbox, first, Message::Begin(begin));
         }));
         Ok(Begun { accumulated, blocked })

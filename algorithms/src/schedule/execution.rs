@@ -285,6 +285,12 @@ impl<T: Element> Execution<T> {
         self.values.commitment(&self.machine.held)
     }
 
+    /// At how many entries committing this run looks, once `advance` has said that it is finished: at all of the blocks whose sum is
+    /// dense, or of which everything was sent.
+    pub fn commits(&self) -> usize {
+        self.values.commits(&self.machine.held)
+    }
+
     /// Ends a run whose `advance` said that it is finished.
     pub fn finish(self) -> Finished<T> {
         self.values.finish(self.machine.held)

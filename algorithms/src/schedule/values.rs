@@ -233,6 +233,25 @@ impl<T: Element> Values<T> {
         tally
     }
 
+    /// At how many entries committing this run looks.
+    pub(super) fn commits(&self, store: &Store<Held<T>>) -> usize {
+        let of = |block: Block| {
+            let (b, len) = (block.index(), self.run.block_len(block));
+            let delivered = match store.get(Place { block, lane: 0 }) {
+                Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => entries.len(),
+                Some(Held::Aligned(aligned)) => aligned.values.len(),
+                Some(Held::Bag(_) | Held::Own(_)) => len,
+                Some(Held::Proposal(..)) | None => 0,
+            };
+            let own = match &self.fates[b] {
+                Fate::Selected { indices, settled, .. } => indices.len() + settled.len(),
+                Fate::Whole => len,
+            };
+            delivered + own + self.drops[b].len()
+        };
+        (0..self.run.blocks() as u32).map(Block).map(of).sum()
+    }
+
     pub(super) fn finish(self, mut store: Store<Held<T>>) -> Finished<T> {
         let (run, mut update, mut notes) = (&self.run, Vec::new(), Vec::new());
         // Where nothing can wait for a later step, everything was delivered.

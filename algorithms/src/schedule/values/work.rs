@@ -139,10 +139,18 @@ impl<T: Element> Values<T> {
 }
 
 impl<T: Element> Work<T> {
-    /// How many entries of the worker's own gradient it looks at.
+    /// How many entries of the worker's own gradient it looks at: the candidates that were collected, where they suffice, and
+    /// otherwise whole blocks.
     pub fn entries(&self) -> usize {
-        let own = |slot: &&Input<T>| matches!(slot.held, Some(Held::Own(_)));
-        self.slots.iter().filter(own).map(|slot| self.run.block_len(slot.place.block)).sum()
+        let of = |slot: &Input<T>| {
+            let Some(Held::Own(overlay)) = &slot.held else { return 0 };
+            let (block, candidates) = (slot.place.block, &slot.candidates);
+            match self.run.quota(&self.rule, block).filter(|&k| candidates.suffice(overlay, k)) {
+                Some(_) => candidates.entries.len() + overlay.len(),
+                None => self.run.block_len(block),
+            }
+        };
+        self.slots.iter().map(of).sum()
     }
 
     /// Does it.
