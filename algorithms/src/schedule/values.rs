@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
 use super::keep::Candidates;
-use super::{Memory, Place, Program, Store, Tally};
+use super::{After, Memory, Place, Program, Store, Tally};
 use crate::bag::wire::{Decoder, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
@@ -133,10 +133,11 @@ pub(super) struct Values<T: Element> {
     /// Of them, those that came in each latency round.
     pub(super) words_by_round: Vec<(u64, u64)>,
     pub(super) tally: Tally,
-    /// The dense block that is being received, if one is.
+    /// What stays of the dense block that is being received, if one is, and how many of its values have come.
     arriving: Dense<T>,
-    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
-    passing_on: Option<Rank>,
+    came: usize,
+    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange, and whether it is retained then.
+    passing_on: Option<(Rank, After)>,
     /// What is to be sent.
     pub(super) outbox: Vec<Outgoing>,
 }
@@ -203,6 +204,7 @@ impl<T: Element> Values<T> {
             words_by_round: Vec::new(),
             tally: Tally::default(),
             arriving: Dense::default(),
+            came: 0,
             passing_on: None,
             outbox: Vec::new(),
         };
