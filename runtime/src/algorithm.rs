@@ -33,23 +33,6 @@ pub(crate) use message::{Begin, Message, Noted, Open, Outcome, Reply, Shared, Ti
 /// Work on at most so many entries is done where it is met.
 pub(crate) const INLINE: usize = 1 << 13;
 
-/// Brings an execution to the next message, or to work that is too large to be done here.
-pub(crate) fn advance<T: Element>(
-    execution: &mut Execution<T>,
-    outbox: &mut Vec<Outgoing>,
-) -> Result<Progress<Work<T>>, ExecutionError> {
-    let mut room = INLINE;
-    loop {
-        match execution.advance(outbox)? {
-            Progress::Work(work) if work.entries() <= room => {
-                room -= work.entries();
-                execution.complete(work.run()?);
-            }
-            other => return Ok(other),
-        }
-    }
-}
-
 /// How far an execution came; nothing if its step is gone.
 type Advanced<T> = Result<Option<Progress<Work<T>>>, ExecutionError>;
 
@@ -404,6 +387,23 @@ impl<T: Element> Actor for Algorithm<T> {
 
     fn is_idle(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Brings an execution to the next message, or to work that is too large to be done here.
+fn advance<T: Element>(
+    execution: &mut Execution<T>,
+    outbox: &mut Vec<Outgoing>,
+) -> Result<Progress<Work<T>>, ExecutionError> {
+    let mut room = INLINE;
+    loop {
+        match execution.advance(outbox)? {
+            Progress::Work(work) if work.entries() <= room => {
+                room -= work.entries();
+                execution.complete(work.run()?);
+            }
+            other => return Ok(other),
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use gleaner_algorithms::Element;
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Algorithm, Begin, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell};
+use crate::algorithm::{
+    Algorithm, Begin, INLINE, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell,
+};
 use crate::failure::Error;
 use crate::group::Group;
 use crate::layout::LayoutError;
@@ -115,15 +117,15 @@ impl<T: Element> Exchange<T> {
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
-        let mut worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
+        let worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
-        let Some(work) = worked.begin() else {
+        if worked.execution.chooses_from() <= INLINE {
             begin.worked = Some(worked);
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });
-        };
+        }
         let blocked = self.session.compute.submit(Box::new(move || {
-            begin.worked = Some(worked.work(work));
+            begin.worked = Some(worked.go_on());
             tell(&mailbox, first, Message::Begin(begin));
         }));
         Ok(Begun { accumulated, blocked })

@@ -204,6 +204,12 @@ impl<T: Element> Execution<T> {
         self.values.tally
     }
 
+    /// At how many entries its selections of the own gradient will look, before it has begun: at candidates where they were
+    /// collected, and otherwise at all entries of a block.
+    pub fn chooses_from(&self) -> usize {
+        self.values.chooses_from()
+    }
+
     /// Goes on until a message is needed, work is to be done, or all is done; appends what is to be sent.
     ///
     /// # Errors

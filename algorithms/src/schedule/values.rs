@@ -211,6 +211,15 @@ impl<T: Element> Values<T> {
         (values, held)
     }
 
+    /// At how many entries its selections will look.
+    pub(super) fn chooses_from(&self) -> usize {
+        let of = |(block, candidates): (u32, &Candidates<T>)| match candidates.threshold {
+            Some(_) => candidates.entries.len(),
+            None => self.run.block_len(Block(block)),
+        };
+        (0..).zip(&self.candidates).map(of).sum()
+    }
+
     /// What committing this run will handle, once `advance` has said that it is finished.
     pub(super) fn commitment(&self, store: &Store<Held<T>>) -> Tally {
         let (run, mut tally) = (&self.run, Tally::default());

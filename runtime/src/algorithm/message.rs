@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::schedule::{Execution, ExecutionError, Fault, Outgoing, Progress, Work};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Element, Partition, Rank};
 use tokio::sync::oneshot;
 
-use super::advance;
 use crate::failure::Error;
 use crate::group::Group;
 use crate::mailbox::{Command, Mailbox};
@@ -135,30 +134,6 @@ impl<T: Element> Worked<T> {
     pub(crate) fn go_on(mut self) -> Self {
         let clock = Instant::now();
         self.waits = Some(self.execution.go_on(&mut self.outbox));
-        self.noted.note(What::Select, clock);
-        self
-    }
-
-    /// The same on a thread that has no time for much: gives back work that is too large for it.
-    pub(crate) fn begin(&mut self) -> Option<Work<T>> {
-        let clock = Instant::now();
-        let waits = match advance(&mut self.execution, &mut self.outbox) {
-            Ok(Progress::Work(work)) => return Some(work),
-            Ok(Progress::Waiting(from)) => Ok(Some(from)),
-            Ok(Progress::Finished) => Ok(None),
-            Ok(Progress::Working) => Err(Fault::Elsewhere.into()),
-            Err(error) => Err(error),
-        };
-        self.waits = Some(waits);
-        self.noted.note(What::Select, clock);
-        None
-    }
-
-    /// Does this work, and goes on to the next message.
-    pub(crate) fn work(mut self, work: Work<T>) -> Self {
-        let clock = Instant::now();
-        let done = work.run().map(|done| self.execution.complete(done));
-        self.waits = Some(done.and_then(|()| self.execution.go_on(&mut self.outbox)));
         self.noted.note(What::Select, clock);
         self
     }
