@@ -397,13 +397,13 @@ fn advance<T: Element>(
 ) -> Result<Progress<Work<T>>, ExecutionError> {
     let mut room = INLINE;
     loop {
-        match execution.advance(outbox)? {
-            Progress::Work(work) if work.entries() <= room => {
-                room -= work.entries();
-                execution.complete(work.run()?);
-            }
+        let work = match execution.advance(outbox)? {
+            Progress::Work(work) => work,
             other => return Ok(other),
-        }
+        };
+        let Some(few) = work.looks_at(room) else { return Ok(Progress::Work(work)) };
+        room -= few;
+        execution.complete(work.run()?);
     }
 }
 

@@ -16,10 +16,14 @@ impl<T: Element> Candidates<T> {
     /// Whether the k largest of the block are among these, with the sums laid over them.
     pub(super) fn suffice(&self, overlay: &Entries<T>, k: usize) -> bool {
         let Some(threshold) = self.threshold else { return false };
-        let hidden = Marks::of(&overlay.indices);
-        let own = self.entries.iter().filter(|&(i, value)| reaches(value, threshold) && !hidden.has(i));
-        let sums = overlay.values.iter().filter(|value| reaches(**value, threshold));
-        threshold <= T::ZERO || own.count() + sums.count() >= k
+        let reached =
+            |entries: &Entries<T>| entries.values.iter().filter(|v| reaches(**v, threshold)).count();
+        let (own, sums, mut hidden, mut i, mut j) = (&self.entries, overlay, 0, 0, 0);
+        while let (Some(here), Some(there)) = (own.indices.get(i), sums.indices.get(j)) {
+            hidden += usize::from(here == there && reaches(own.values[i], threshold));
+            (i, j) = (i + usize::from(here <= there), j + usize::from(there <= here));
+        }
+        threshold <= T::ZERO || reached(own) + reached(sums) - hidden >= k
     }
 }
 
