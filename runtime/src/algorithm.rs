@@ -23,6 +23,7 @@ use gleaner_transport::{Message as Packet, Peer};
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::cost;
+use crate::mailbox::Command;
 use crate::steps::{Cause, Stand};
 use crate::tag::{StepId, Topic};
 use crate::timeline::What;
@@ -287,17 +288,16 @@ impl<T: Element> Algorithm<T> {
         let Some(reply) = self.reply.take() else { return };
         let runs: Vec<Run<T>> = self.runs.iter_mut().filter_map(Option::take).collect();
         let entries: usize = runs.iter().map(Run::commits).sum();
+        if entries <= INLINE {
+            // Not by the mailbox: where it is full, this thread alone empties it.
+            let concluded = conclude::conclude(runs, |windows| io.widen_all(windows));
+            return reply.give(concluded, || ());
+        }
         let (first, mailbox) = (self.first, io.mailbox.clone());
-        let conclude = move || {
-            let concluded = conclude::conclude(runs, &mailbox);
-            let Reply { outcome, resting, open } = reply;
-            // A trainer that has the outcome can begin the next step at once.
-            drop((resting, open));
-            tell(&mailbox, first, Message::<T>::Over);
-            // Nobody waits if the handle was dropped.
-            let _ = outcome.send(concluded);
-        };
-        if entries <= INLINE { conclude() } else { io.compute(Box::new(conclude)) }
+        io.compute(Box::new(move || {
+            let concluded = conclude::conclude(runs, |windows| mailbox.send(Command::Widen(windows)));
+            reply.give(concluded, || tell(&mailbox, first, Message::<T>::Over));
+        }));
     }
 }
 
