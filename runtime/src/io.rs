@@ -102,6 +102,11 @@ impl Io {
         self.touch(peer);
     }
 
+    /// Whether all links are up that were asked for, but for those to peers that left.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.links.iter().all(|(peer, link)| link.is_up() || self.worker.has_left(*peer))
+    }
+
     /// A link has ended: in peace, or for this reason.
     pub(crate) fn ended(&mut self, peer: Peer, reason: Option<String>) {
         self.link(peer).disconnect();
