@@ -247,6 +247,7 @@ fn lost(text: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "takes minutes, and needs processors that nothing else uses"]
 fn a_relay_delays_and_loses_as_netem_does() {
     let _alone = alone();
     let share = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ fn who_cannot_be_asked_for_two_seconds_is_asked_again() {
 #[test]
 fn a_lack_of_descriptors_is_told_as_that_of_the_worker_itself() {
     for (workers, lacking, own) in [
-        (8, 5, "rank 5 failed at step 0: its host could not open a connection"),
+        (8, 5, "rank 5 failed: its host could not open a connection"),
         (16, 0, "the host of rank 0 could make no connection"),
     ] {
         let job = Job { timeout: Duration::from_secs(8), ..Job::endless(workers, "topkdsa") };
