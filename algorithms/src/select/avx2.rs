@@ -45,12 +45,12 @@ pub(super) unsafe fn sweep<P: Sweep>(
         let mut entries = [_mm256_setzero_ps(); VECTORS];
         let mut sizes = [_mm256_setzero_si256(); VECTORS];
         for vector in 0..VECTORS {
-            if vector % 2 == 0 {
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + vector * LANES).cast());
-            }
             // SAFETY: `swept + GROUP` entries are within `source`, and within `residual` if `P` stores; only then it is
             // read. A prefetch may name any address.
             unsafe {
+                if vector % 2 == 0 {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + vector * LANES).cast());
+                }
                 entries[vector] = _mm256_loadu_ps(from.add(vector * LANES));
                 if P::ADD {
                     if vector % 2 == 0 {

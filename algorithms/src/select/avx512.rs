@@ -45,10 +45,10 @@ pub(super) unsafe fn sweep<P: Sweep>(
         let mut entries = [_mm512_setzero_ps(); VECTORS];
         let mut sizes = [_mm512_setzero_si512(); VECTORS];
         for vector in 0..VECTORS {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + vector * LANES).cast());
             // SAFETY: `swept + GROUP` entries are within `source`, and within `residual` if `P` stores; only then it is
             // read. A prefetch may name any address.
             unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + vector * LANES).cast());
                 entries[vector] = _mm512_loadu_ps(from.add(vector * LANES));
                 if P::ADD {
                     _mm_prefetch::<_MM_HINT_T0>(into.wrapping_add(AHEAD + vector * LANES).cast());
