@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-/// The mean over the rows of −ln softmax(logits)[target], in nats; logits are (rows, classes).
+/// The mean over the rows of −ln `softmax(logits)[target]`, in nats; logits are (rows, classes).
 pub fn cross_entropy(logits: &Tensor, targets: &[u32]) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     if rows != targets.len() || targets.iter().any(|&target| target as usize >= classes) {
