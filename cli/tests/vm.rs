@@ -247,6 +247,7 @@ fn lost(text: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "takes two minutes of an emulated machine, and the processors of a loaded one are too slow for what it measures"]
 fn a_relay_delays_and_loses_as_netem_does() {
     let _alone = alone();
     let share = tempfile::tempdir().unwrap();
