@@ -61,7 +61,8 @@ pub fn make(
     let method = method.0.clone();
     let made = call(py, move || Planned::new(session, &groups, method, strategy, settled_after))?;
     let shared = Arc::new(Mutex::new(Some(made.map_err(|error| raise(py, &error))?)));
-    Ok((Gradients(Owned::new(Arc::clone(&shared))), shared))
+    let member: Arc<dyn Member> = Arc::clone(&shared) as _;
+    Ok((Gradients(Owned::new(shared)), member))
 }
 
 impl Gradients {

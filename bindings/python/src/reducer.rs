@@ -147,7 +147,8 @@ pub fn make(
         }
     };
     let shared = Arc::new(Mutex::new(Some(kind)));
-    Ok((Reducer(Owned::new(Arc::clone(&shared))), shared))
+    let member: Arc<dyn Member> = Arc::clone(&shared) as _;
+    Ok((Reducer(Owned::new(shared)), member))
 }
 
 #[pymethods]

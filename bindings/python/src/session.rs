@@ -108,7 +108,10 @@ impl Session {
     ) -> PyResult<Self> {
         let refused = |error: String| exception(py, "ConfigError", (error,));
         // The time-out, the transport and whether links are encrypted are as the environment says.
-        let alone = Config::from_environment_alone().map_err(|error| refused(error.to_string()))?;
+        let settings = Config::settings().map_err(|error| refused(error.to_string()))?;
+        if world_size == 1 {
+            return Self::new(py, move || gleaner::Session::join_as(Config::alone(settings.timeout)));
+        }
         let secret = Secret::from_file(secret_file).map_err(|error| refused(error.to_string()))?;
         let config = Config {
             rank,
@@ -117,7 +120,7 @@ impl Session {
             secret: Some(secret),
             job,
             listener: listener.map(|listener| Arc::clone(&listener.0)),
-            ..alone
+            ..settings
         };
         Self::new(py, move || gleaner::Session::join_as(config))
     }
