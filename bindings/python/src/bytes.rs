@@ -14,7 +14,10 @@ const FEW: usize = 1 << 16;
 /// Bytes in a number.
 const WORD: usize = 6;
 
-/// Carries bytes, with a reducer for each length.
+/// A reducer of at most so many numbers is kept for the next time.
+const KEPT: usize = 1 << 16;
+
+/// Carries bytes, with a reducer for each length that is not great.
 #[derive(Default)]
 pub struct Carrier(HashMap<usize, Reducer<f64>>);
 
@@ -56,17 +59,19 @@ impl Carrier {
 
     fn sum(&mut self, session: &Session, own: &[f64]) -> Result<Vec<f64>, Error> {
         let n = own.len();
-        let reducer = match self.0.remove(&n) {
+        let mut reducer = match self.0.remove(&n) {
             Some(reducer) => reducer,
             None => {
                 let method = Method::named("topka")?.density(1.0);
                 session.reducer_of("bytes", n, method, Reduction::<f64>::Sum)?
             }
         };
-        let reducer = self.0.entry(n).insert_entry(reducer).into_mut();
         let update = reducer.start(own)?.wait()?;
         let mut words = vec![0.0; n];
         update.add_to("bytes", &mut words, session.world_size() as f64)?;
+        if n <= KEPT {
+            self.0.insert(n, reducer);
+        }
         Ok(words)
     }
 }
