@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from gleaner import errors
+from gleaner._membership import Traffic
 from gleaner._native import Method, __version__
 from gleaner.errors import (
     Cancelled,
@@ -61,7 +62,6 @@ _OF_NUMPY = {
     "Update": "gleaner._gradients",
     "Handle": "gleaner._handle",
     "Session": "gleaner._session",
-    "Traffic": "gleaner._session",
 }
 
 
@@ -80,9 +80,9 @@ def session() -> "Any":
         ConfigError: an environment that is incomplete or contradicts itself.
         JoinError: workers that do not come together within the time-out.
     """
-    from gleaner import _session
+    from gleaner import _membership
 
-    return _session.default()
+    return _membership.default()
 
 
 def all_reduce(array: Any, **arguments: Any) -> Any:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from gleaner import _arrays, _ending, _native, _starting
+from gleaner import _arrays, _native
 from gleaner._gradients import Gradients
 from gleaner._handle import Handle
+from gleaner._membership import Membership, Traffic
 from gleaner._method import MethodLike, as_method
 
 Array = Any
 Layout = Mapping[str, int]
 
-
-class Traffic(NamedTuple):
-    """What this worker sent and received so far, headers included."""
-
-    bytes_sent: int
-    bytes_received: int
-    messages_sent: int
-    messages_received: int
-    links: int
+__all__ = ["Session", "Traffic"]
 
 
-class Session:
+class Session(Membership):
     """A worker's membership in a job.
 
     All ranks make the same calls in the same order. Calls that wait for other ranks release the interpreter's lock, and Ctrl-C
@@ -41,52 +33,9 @@ class Session:
     """
 
     def __init__(self, native: _native.Session) -> None:
-        self.native = native
+        super().__init__(native)
         self._reducers: Dict[Tuple[Any, ...], _native.Reducer] = {}
         self._lock = threading.Lock()
-        _ending.remember(self)
-
-    @classmethod
-    def join(cls) -> "Session":
-        """Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI. Without any of
-        them the job is this one worker.
-
-        Raises:
-            ConfigError: an environment that is incomplete or contradicts itself.
-            JoinError: workers that do not come together within the time-out.
-        """
-        return cls(_starting.join())
-
-    @property
-    def rank(self) -> int:
-        """This worker's number, from 0 to world size - 1."""
-        return self.native.rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of workers."""
-        return self.native.world_size
-
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes and messages that this worker sent and received, and links that it opened."""
-        return Traffic(*self.native.traffic())
-
-    def barrier(self) -> None:
-        """Waits until all ranks are here.
-
-        Raises:
-            JobFailed: the job has failed.
-        """
-        self.native.barrier()
-
-    def all_gather(self, note: bytes) -> List[bytes]:
-        """Gives every rank the notes of all ranks, in the order of the ranks. A note has less than 1 MiB.
-
-        Raises:
-            JobFailed: the job has failed.
-        """
-        return self.native.all_gather(note)
 
     def all_reduce(
         self,
@@ -208,41 +157,9 @@ class Session:
         return Gradients(native, dict(item for group in groups for item in group.items()))
 
     def leave(self) -> None:
-        """Leaves the job, once the others have what they need of this rank. Calls after that raise `SessionLeft`."""
         self._reducers.clear()
-        self.native.leave()
+        super().leave()
 
     def abort(self, reason: str) -> None:
-        """Ends the job on all ranks, whose next calls raise `JobFailed` with this rank and the reason; and leaves."""
         self._reducers.clear()
-        self.native.abort(reason)
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        if error is None:
-            self.leave()
-        else:
-            self.abort(_ending.why_it_ended() or f"{type(error).__name__}: {error}")
-
-    def __repr__(self) -> str:
-        return f"<gleaner.Session rank {self.rank} of {self.world_size}>"
-
-
-_default: Optional[Session] = None
-_default_lock = threading.Lock()
-
-
-def default() -> Session:
-    """The session of this process, which is joined by the first call."""
-    global _default
-    with _default_lock:
-        if _default is None or _default.native.is_left():
-            _default = Session.join()
-        return _default
+        super().abort(reason)
