@@ -150,7 +150,8 @@ class Hook:
                 if self._scale != 1.0:
                     bucket.values.mul_(self._scale)
             self._staging.give_back(bucket.values, bucket.buffer)
-        if skipped is None and getattr(self._model, "find_unused_parameters", False):
+        may_leave_out = self._model.find_unused_parameters or getattr(self._model, "static_graph", False)
+        if skipped is None and may_leave_out:
             self._deliver_unused([part for bucket in buckets for part in bucket.parts])
         for bucket in buckets:
             bucket.future.set_result(bucket.buffer)

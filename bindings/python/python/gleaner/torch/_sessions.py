@@ -12,7 +12,7 @@ import torch.distributed as dist
 from gleaner import _membership, _starting
 from gleaner._membership import Membership
 
-# A session lives as long as the process: torch keeps no object that stands for a group's life.
+# One for each group, for as long as the group is there.
 _of_groups: "weakref.WeakKeyDictionary[Any, Membership]" = weakref.WeakKeyDictionary()
 
 
