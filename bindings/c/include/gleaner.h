@@ -1,0 +1,1 @@
+// Gleaner: data-parallel training over slow networks.
