@@ -52,6 +52,16 @@ class Job:
             f"import json, sys; sys.path.insert(0, {HERE!r}); import {module}\n"
             f"print(json.dumps({module}.{name}(*json.loads(sys.argv[1]))))"
         )
+        self._start([program, json.dumps(arguments or [])], workers, env)
+
+    @classmethod
+    def of_program(cls, program: str, workers: int, folder: str) -> "Job":
+        """Workers that run a text, in a folder."""
+        job = cls.__new__(cls)
+        job._start([program], workers, None, folder)
+        return job
+
+    def _start(self, program: List[str], workers: int, env: Optional[Dict[str, str]], folder: Optional[str] = None) -> None:
         port = str(_two_ports())
         self.processes: List["subprocess.Popen[str]"] = []
         for rank in range(workers):
@@ -69,7 +79,8 @@ class Job:
             }
             self.processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", program, json.dumps(arguments or [])],
+                    [sys.executable, "-c", *program],
+                    cwd=folder,
                     env={**os.environ, **started, **(env or {})},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
