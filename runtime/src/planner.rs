@@ -74,11 +74,7 @@ impl Planner {
     ///
     /// # Errors
     /// No layers, or layers without entries.
-    pub fn new(
-        strategy: Arc<dyn Strategy>,
-        workers: u32,
-        entries: Vec<usize>,
-    ) -> Result<Self, PlanError> {
+    pub fn new(strategy: Arc<dyn Strategy>, workers: u32, entries: Vec<usize>) -> Result<Self, PlanError> {
         let layers = entries.len();
         let mut planner = Self {
             strategy,

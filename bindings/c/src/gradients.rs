@@ -62,7 +62,8 @@ pub unsafe extern "C" fn gleaner_gradients_new(
                 group = parameter.group;
             }
             // SAFETY: the caller promises it.
-            layout = layout.parameter(unsafe { text(parameter.name, "a parameter's name")? }, parameter.entries);
+            layout =
+                layout.parameter(unsafe { text(parameter.name, "a parameter's name")? }, parameter.entries);
         }
         let made = joined.session.gradients(&layout, method.0.clone())?;
         let made = Box::new(gleaner_gradients { gradients: made, update: None });
@@ -102,7 +103,10 @@ pub unsafe extern "C" fn gleaner_ready(
 /// # Safety
 /// The pointers are null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gleaner_wait(gradients: *mut gleaner_gradients, skipped: *mut bool) -> gleaner_status {
+pub unsafe extern "C" fn gleaner_wait(
+    gradients: *mut gleaner_gradients,
+    skipped: *mut bool,
+) -> gleaner_status {
     call(|| {
         // SAFETY: the caller promises it.
         let own = unsafe { handle(gradients, "the gradients")? };

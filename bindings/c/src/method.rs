@@ -54,8 +54,9 @@ pub unsafe extern "C" fn gleaner_method_set(
 ) -> gleaner_status {
     call(|| {
         // SAFETY: the caller promises it.
-        let (method, option, value) =
-            unsafe { (handle(method, "the method")?, text(option, "the option")?, text(value, "its value")?) };
+        let (method, option, value) = unsafe {
+            (handle(method, "the method")?, text(option, "the option")?, text(value, "its value")?)
+        };
         method.0 = set(method.0.clone(), option, value)?;
         Ok(())
     })

@@ -71,7 +71,8 @@ fn example_with(flags: &[&str]) {
     let program = folder.path().join("train");
     let compiled = compile(&here().join("examples/train.c"), &program, flags);
     let said = String::from_utf8_lossy(&compiled.stderr);
-    if !compiled.status.success() && !flags.is_empty() && (said.contains("asan") || said.contains("sanitize")) {
+    if !compiled.status.success() && !flags.is_empty() && (said.contains("asan") || said.contains("sanitize"))
+    {
         println!("SKIPPED: the C compiler has no AddressSanitizer: {said}");
         return;
     }
@@ -126,6 +127,7 @@ fn the_header_has_all_functions() {
         assert!(header.contains(&format!("{function}(")), "{function} is not in gleaner.h");
     }
     let code = header.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let declared: usize = code.map(|line| line.matches("gleaner_").filter(|_| line.contains('(')).count().min(1)).sum();
+    let declared: usize =
+        code.map(|line| line.matches("gleaner_").filter(|_| line.contains('(')).count().min(1)).sum();
     assert_eq!(declared, functions.len(), "{header}");
 }

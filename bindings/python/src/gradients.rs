@@ -155,7 +155,8 @@ impl Gradients {
     /// Where the time of the last step went, in seconds: select, exchange, merge, under_way, blocked, waiting.
     fn times(&self, py: Python<'_>) -> PyResult<[f64; 6]> {
         let times = self.with(py, |planned| Ok(Ok(planned.gradients.times())))?;
-        let parts = [times.select, times.exchange, times.merge, times.under_way, times.blocked, times.waiting];
+        let parts =
+            [times.select, times.exchange, times.merge, times.under_way, times.blocked, times.waiting];
         Ok(parts.map(|part| part.as_secs_f64()))
     }
 

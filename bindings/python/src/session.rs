@@ -31,7 +31,7 @@ pub struct Session {
     rank: usize,
     world_size: usize,
     members: Mutex<Vec<Weak<dyn Member>>>,
-    carrier: Arc<Mutex<Carrier>>,
+    carrier: Owned<Arc<Mutex<Carrier>>>,
 }
 
 /// A socket at which rank 0 will listen.
@@ -54,14 +54,17 @@ impl Listener {
 }
 
 impl Session {
-    fn new(py: Python<'_>, join: impl FnOnce() -> Result<gleaner::Session, Error> + Send + 'static) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        join: impl FnOnce() -> Result<gleaner::Session, Error> + Send + 'static,
+    ) -> PyResult<Self> {
         let session = call(py, join)?.map_err(|error| raise(py, &error))?;
         Ok(Self {
             rank: session.rank(),
             world_size: session.world_size(),
             joined: Owned::new(Mutex::new(Some(Arc::new(session)))),
             members: Mutex::default(),
-            carrier: Arc::default(),
+            carrier: Owned::new(Arc::default()),
         })
     }
 
@@ -152,9 +155,8 @@ impl Session {
     fn broadcast(&self, py: Python<'_>, address: usize, count: usize, root: usize) -> PyResult<()> {
         // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
         let bytes = unsafe { memory::bytes(address, count)? };
-        let carrier = Arc::clone(&self.carrier);
-        let bytes =
-            self.together(py, move |session| look(&carrier).broadcast(session, &bytes, root))?;
+        let carrier = Arc::clone(self.carrier.get(py)?);
+        let bytes = self.together(py, move |session| look(&carrier).broadcast(session, &bytes, root))?;
         if root == self.rank {
             return Ok(());
         }
@@ -166,7 +168,7 @@ impl Session {
     fn gather(&self, py: Python<'_>, address: usize, count: usize, into: usize) -> PyResult<()> {
         // SAFETY: the Python half keeps the memory alive during the call, and nobody writes to it.
         let bytes = unsafe { memory::bytes(address, count)? };
-        let carrier = Arc::clone(&self.carrier);
+        let carrier = Arc::clone(self.carrier.get(py)?);
         let bytes = self.together(py, move |session| look(&carrier).all_gather(session, &bytes))?;
         // SAFETY: the Python half keeps memory for `count` bytes of each rank alive, and lends it to this call alone.
         unsafe { memory::put(&bytes, into) }
@@ -206,8 +208,13 @@ impl Session {
     /// Bytes sent, bytes received, messages sent, messages received, and links that were opened.
     fn traffic(&self, py: Python<'_>) -> PyResult<[u64; 5]> {
         let traffic = self.here(py)?.traffic();
-        let gleaner_transport::Traffic { bytes_sent, bytes_received, messages_sent, messages_received, links } =
-            traffic;
+        let gleaner_transport::Traffic {
+            bytes_sent,
+            bytes_received,
+            messages_sent,
+            messages_received,
+            links,
+        } = traffic;
         Ok([bytes_sent, bytes_received, messages_sent, messages_received, links])
     }
 
@@ -220,7 +227,7 @@ impl Session {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let Some(session) = look(self.joined.get(py)?).take() else { return Ok(()) };
         let members: Vec<Weak<dyn Member>> = std::mem::take(&mut *look(&self.members));
-        let carrier = std::mem::take(&mut *look(&self.carrier));
+        let carrier = std::mem::take(&mut *look(self.carrier.get(py)?));
         call(py, move || {
             members.iter().filter_map(Weak::upgrade).for_each(|member| member.leave());
             drop(carrier);

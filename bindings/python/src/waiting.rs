@@ -61,7 +61,9 @@ pub fn call<T: Send + 'static>(py: Python<'_>, blocks: impl FnOnce() -> T + Send
                 Ok(output) => return Ok(output),
                 Err(mpsc::RecvTimeoutError::Timeout) => look()?,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return Err(PyRuntimeError::new_err("a call of Gleaner panicked; standard error says how"));
+                    return Err(PyRuntimeError::new_err(
+                        "a call of Gleaner panicked; standard error says how",
+                    ));
                 }
             }
         }

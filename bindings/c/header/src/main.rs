@@ -43,9 +43,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let made = header(&library)?;
     match env::args().nth(1).as_deref() {
         Some("--write") => fs::write(&path, made)?,
-        Some("--check") if fs::read_to_string(&path)? == made => println!("include/gleaner.h is that of the code"),
+        Some("--check") if fs::read_to_string(&path)? == made => {
+            println!("include/gleaner.h is that of the code")
+        }
         Some("--check") => {
-            eprintln!("include/gleaner.h is not that of the code: run this with --write, and look at what changes");
+            eprintln!(
+                "include/gleaner.h is not that of the code: run this with --write, and look at what changes"
+            );
             return Ok(ExitCode::FAILURE);
         }
         _ => {
