@@ -17,7 +17,7 @@ import torch.distributed as dist
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
-from gleaner.errors import Error, LayoutError
+from gleaner.errors import JobFailed, LayoutError
 from gleaner.torch import _refusals
 from gleaner.torch._sessions import names_of, session_of
 from gleaner.torch._state import load_state, state_of
@@ -89,7 +89,7 @@ class Hook:
             future = self._open[-1].future
             if bucket.is_last():
                 self._finish()
-        except Error:
+        except JobFailed:
             self._open.clear()
             raise
         except BaseException as error:
@@ -111,7 +111,9 @@ class Hook:
             values.mul_(1.0 / self._scale)
         for part in parts:
             self.gradients.ready(part.name, *memory(values, part.offset, part.gradient.numel()))
-        self._open.append(_Bucket(torch.futures.Future(), buffer, values, parts))
+        devices = [] if buffer.device.type == "cpu" else [buffer.device]
+        future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future(devices=devices)
+        self._open.append(_Bucket(future, buffer, values, parts))
 
     def _part(self, buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor) -> _Part:
         name = self._names.get(id(parameter))
@@ -239,6 +241,8 @@ def register(
         MethodError: a method, a density or a strategy that cannot be.
         JobFailed: ranks whose parameters or methods differ: the text names the first difference.
     """
+    # torch.compile puts a module of its own around it.
+    model = getattr(model, "_orig_mod", model)
     _refusals.refuse_wrapper(model)
     _refusals.refuse_options(model)
     _refusals.refuse_modules(model.module)

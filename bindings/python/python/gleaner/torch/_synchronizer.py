@@ -11,7 +11,7 @@ import torch
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
-from gleaner.errors import Error, LayoutError
+from gleaner.errors import Error, JobFailed, LayoutError
 from gleaner.torch import _refusals
 from gleaner.torch._sessions import default_group, names_of, session_of
 from gleaner.torch._state import load_state, state_of
@@ -118,8 +118,11 @@ class Synchronizer:
             else:
                 values = self._staging.copy(name, gradient, 1.0 / scale)
             self.gradients.ready(name, *memory(values, 0, values.numel()))
+        except JobFailed:
+            raise
         except Error as error:
-            self.session.abort(str(error))
+            # The step cannot be completed, and the others wait for it.
+            self.session.abort(f"{type(error).__name__}: {error}")
             raise
         self._given[name] = True
 
