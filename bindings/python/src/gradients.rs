@@ -132,6 +132,19 @@ impl Gradients {
         self.together(py, move |planned| planned.gradients.load_from(&paths))
     }
 
+    /// The names of the parameters in the order in which they become ready, once a plan has begun.
+    fn order(&self, py: Python<'_>) -> PyResult<Option<Vec<String>>> {
+        self.with(py, |planned| Ok(Ok(planned.order())))
+    }
+
+    /// Takes the order of a run that goes on here, together with all ranks.
+    fn adopt(&self, py: Python<'_>, order: Vec<String>) -> PyResult<()> {
+        match self.together(py, move |planned| Ok(planned.adopt(&order)))? {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.end(py, &error)),
+        }
+    }
+
     /// The number of the present step, from 0.
     fn step(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |planned| Ok(Ok(planned.gradients.step())))

@@ -127,15 +127,40 @@ impl Planned {
             is_named.get_mut(position).is_some_and(|named| !std::mem::replace(named, true))
         });
         order.extend((0..is_named.len()).rev().filter(|&position| !is_named[position]));
+        self.take_up(&order)
+    }
+
+    /// The parameters in the order in which they become ready, once it is known.
+    pub fn order(&self) -> Option<Vec<String>> {
+        let (layers, _) = self.plan.as_ref()?.layers.as_ref()?;
+        Some(layers.iter().flatten().map(|&position| self.parameters[position].0.clone()).collect())
+    }
+
+    /// Takes the order that a run had which goes on here, so that its groups are the same where they need no times. All ranks call it
+    /// together. Names that are not all of the parameters change nothing: what is loaded after this is refused with a sentence.
+    ///
+    /// # Errors
+    /// Ranks whose orders differ.
+    pub fn adopt(&mut self, order: &[String]) -> Result<(), PlanError> {
+        let positions: Option<Vec<usize>> =
+            order.iter().map(|name| self.positions.get(name).copied()).collect();
+        match positions.filter(|positions| positions.len() == self.parameters.len()) {
+            Some(positions) if self.plan.is_some() => self.take_up(&positions),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_up(&mut self, order: &[usize]) -> Result<(), PlanError> {
         let Some(method) = self.method() else { return Ok(()) };
         let Some(plan) = &mut self.plan else { return Ok(()) };
         let count = |position: usize| self.parameters[position].1;
-        let layers = layers::of(&order, count, &method);
+        let layers = layers::of(order, count, &method);
         let entries = layers.iter().map(|layer| layer.iter().copied().map(count).sum()).collect();
         let mut planner =
             Planner::new(Arc::clone(&plan.strategy), self.session.world_size() as u32, entries)?;
         self.gradients.regroup(&layout(&self.parameters, &layers, planner.grouping()))?;
         planner.measure(&self.session, &method)?;
+        plan.steps = plan.steps.max(plan.settled_after);
         plan.layers = Some((layers, planner));
         // Measuring is no part of a step.
         self.began = Instant::now();

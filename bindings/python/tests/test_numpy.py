@@ -290,8 +290,8 @@ class Failures(unittest.TestCase):
         out, err = job.processes[0].communicate(timeout=60)
         self.assertLess(time.monotonic() - began, 30)
         self.assertIn("KeyboardInterrupt", err)
-        job.processes[1].send_signal(signal.SIGKILL)
-        job.ends()
+        job.processes[1].kill()
+        job.processes[1].communicate()
 
     def test_a_rank_that_is_killed_is_named(self):
         job = jobs.Job("test_numpy:_waits")

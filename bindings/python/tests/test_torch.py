@@ -56,7 +56,8 @@ def _start():
 
 
 def _wrapped(model, **options):
-    # Small buckets, so that there are several.
+    # Small buckets, so that there are several, which are put together anew after the first step.
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
     return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
 
 
@@ -70,14 +71,14 @@ def _hook_delivers_all(options, method):
     hook = gleaner.torch.register(model, **method)
     delivered = {name: torch.zeros(size) for name, size in SIZES.items()}
     given = {name: torch.zeros(size) for name, size in SIZES.items()}
-    for step in range(150):
+    for step in range(300):
         inputs = _inputs(rank, step, 4)
         model.zero_grad()
         model(inputs).backward()
         for name, parameter in model.module.named_parameters():
             delivered[name] += parameter.grad
             given[name] += inputs[name]
-    assert hook.step == 150
+    assert hook.step == 300
     return [_lists(given), _lists(delivered), hook.groups is not None]
 
 
@@ -253,7 +254,7 @@ def _synchronizes(launch_group):
     started = float(model.a[0, 0])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     given = {name: torch.zeros(size) for name, size in SIZES.items()}
-    for step in range(150):
+    for step in range(300):
         optimizer.zero_grad()
         names = ["a", "b", "d"] if rank == 1 else None
         for paused in (True, False):

@@ -12,6 +12,9 @@ from gleaner.errors import CheckpointError
 # Each rank has an entry of its own, so that torch.distributed.checkpoint does not take those of all ranks for copies of one.
 _RANK = "rank {} of {}"
 
+# The parameters in the order in which they become ready: groups that are the same have the same bits.
+_ORDER = "order"
+
 
 def state_of(gradients: _native.Gradients, rank: int, world_size: int) -> Dict[str, Any]:
     """Residuals, velocities, what the method has learnt and the step. Call it between steps.
@@ -23,7 +26,8 @@ def state_of(gradients: _native.Gradients, rank: int, world_size: int) -> Dict[s
         path = os.path.join(folder, "state")
         gradients.save(path)
         with open(path, "rb") as file:
-            return {_RANK.format(rank, world_size): file.read()}
+            content = file.read()
+    return {_RANK.format(rank, world_size): content, _ORDER: "\n".join(gradients.order() or [])}
 
 
 def load_state(gradients: _native.Gradients, state: Dict[str, Any], rank: int, world_size: int) -> None:
@@ -35,6 +39,8 @@ def load_state(gradients: _native.Gradients, state: Dict[str, Any], rank: int, w
         CheckpointError: a state of another job, here or on another rank. Nothing has changed then.
     """
     own = state.get(_RANK.format(rank, world_size))
+    if state.get(_ORDER):
+        gradients.adopt(state[_ORDER].split("\n"))
     with tempfile.TemporaryDirectory(prefix="gleaner-") as folder:
 
         def put(number: int, content: bytes) -> str:
