@@ -11,15 +11,14 @@ try:
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
-except ImportError:
-    torch = None
 
-if torch is not None:
     import gleaner.torch
+except ImportError as error:
+    torch, WHY = None, f"SKIPPED: {error}"
+else:
+    WHY = ""
 
 import gleaner
-
-WHY = "SKIPPED: PyTorch is not installed"
 
 
 # Models whose gradients are known: each parameter's is a constant of the rank.

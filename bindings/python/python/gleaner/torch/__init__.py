@@ -12,11 +12,15 @@ once this module is imported.
 
 from __future__ import annotations
 
+import torch
 import torch.distributed
 
-from gleaner.torch._hook import Hook, register
-from gleaner.torch._process_group import ProcessGroup, create
-from gleaner.torch._synchronizer import Synchronizer
+if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+    raise ImportError(f"gleaner.torch needs PyTorch 2.1 or later, and this is {torch.__version__}")
+
+from gleaner.torch._hook import Hook, register  # noqa: E402
+from gleaner.torch._process_group import ProcessGroup, create  # noqa: E402
+from gleaner.torch._synchronizer import Synchronizer  # noqa: E402
 
 __all__ = ["Hook", "ProcessGroup", "Synchronizer", "register"]
 
