@@ -7,7 +7,7 @@ use gleaner::{Gradients, Layout, Update};
 
 use crate::method::gleaner_method;
 use crate::session::gleaner_session;
-use crate::status::{Refused, call, gleaner_status, handle, put, slice, slice_mut, text};
+use crate::status::{Refused, call, gleaner_status, handle, room, slice, slice_mut, text};
 
 /// A parameter of a model.
 #[repr(C)]
@@ -47,11 +47,12 @@ pub unsafe extern "C" fn gleaner_gradients_new(
 ) -> gleaner_status {
     call(|| {
         // SAFETY: the caller promises it.
-        let (joined, method, parameters) = unsafe {
+        let (joined, method, parameters, room) = unsafe {
             (
                 handle(session, "the session")?,
                 handle(method, "the method")?,
                 slice(parameters, count, "the parameters")?,
+                room(gradients, "where the gradients go")?,
             )
         };
         let mut layout = Layout::new();
@@ -67,8 +68,8 @@ pub unsafe extern "C" fn gleaner_gradients_new(
         }
         let made = joined.session.gradients(&layout, method.0.clone())?;
         let made = Box::new(gleaner_gradients { gradients: made, update: None });
-        // SAFETY: the caller promises it.
-        unsafe { put(gradients, Box::into_raw(made), "where the gradients go") }
+        room.put(Box::into_raw(made));
+        Ok(())
     })
 }
 
@@ -113,11 +114,11 @@ pub unsafe extern "C" fn gleaner_wait(
         let update = own.gradients.wait()?;
         let is_skipped = update.skipped().is_some();
         own.update = Some(update);
-        if skipped.is_null() {
-            return Ok(());
+        if !skipped.is_null() {
+            // SAFETY: the caller promises it.
+            unsafe { room(skipped, "where it goes whether the step was left out")? }.put(is_skipped);
         }
-        // SAFETY: the caller promises it.
-        unsafe { put(skipped, is_skipped, "where it goes whether the step was left out") }
+        Ok(())
     })
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use gleaner::algorithms::collectives::MethodError;
 use gleaner::{Correction, Method};
 
-use crate::status::{Refused, call, gleaner_status, handle, put, text};
+use crate::status::{Refused, call, gleaner_status, handle, room, text};
 
 /// An all-reduce, how many entries it delivers, and what happens to the rest.
 pub struct gleaner_method(pub(crate) Method);
@@ -28,15 +28,16 @@ pub unsafe extern "C" fn gleaner_method_new(
 ) -> gleaner_status {
     call(|| {
         // SAFETY: the caller promises it.
-        let name = unsafe { text(name, "the method's name")? };
+        let (name, method) =
+            unsafe { (text(name, "the method's name")?, room(method, "where the method goes")?) };
         if !(density > 0.0 && density <= 1.0) {
             let sentence =
                 format!("the density is {density}; expected a number above 0 and at most 1, such as 0.01");
             return Err(refused(sentence));
         }
         let made = Method::named(name).map_err(refused)?.density(density);
-        // SAFETY: the caller promises it.
-        unsafe { put(method, Box::into_raw(Box::new(gleaner_method(made))), "where the method goes") }
+        method.put(Box::into_raw(Box::new(gleaner_method(made))));
+        Ok(())
     })
 }
 

@@ -6,7 +6,7 @@ use std::ffi::c_char;
 use gleaner::{Reducer, Session};
 
 use crate::method::gleaner_method;
-use crate::status::{Refused, call, gleaner_status, handle, put, slice_mut, text};
+use crate::status::{Refused, call, gleaner_status, handle, room, slice_mut, text};
 
 /// A worker's membership in a job.
 pub struct gleaner_session {
@@ -23,9 +23,11 @@ pub struct gleaner_session {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gleaner_join(session: *mut *mut gleaner_session) -> gleaner_status {
     call(|| {
-        let joined = gleaner_session { reducers: HashMap::new(), session: Session::join()? };
         // SAFETY: the caller promises it.
-        unsafe { put(session, Box::into_raw(Box::new(joined)), "where the session goes") }
+        let room = unsafe { room(session, "where the session goes")? };
+        let joined = gleaner_session { reducers: HashMap::new(), session: Session::join()? };
+        room.put(Box::into_raw(Box::new(joined)));
+        Ok(())
     })
 }
 
@@ -41,11 +43,16 @@ pub unsafe extern "C" fn gleaner_place(
 ) -> gleaner_status {
     call(|| {
         // SAFETY: the caller promises it.
-        unsafe {
-            let session = &handle(session, "the session")?.session;
-            put(rank, session.rank() as u32, "where the rank goes")?;
-            put(world_size, session.world_size() as u32, "where the world size goes")
-        }
+        let (joined, rank, world_size) = unsafe {
+            (
+                handle(session, "the session")?,
+                room(rank, "where the rank goes")?,
+                room(world_size, "where the world size goes")?,
+            )
+        };
+        rank.put(joined.session.rank() as u32);
+        world_size.put(joined.session.world_size() as u32);
+        Ok(())
     })
 }
 

@@ -110,15 +110,23 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mu
     NonNull::new(pointer).map(|mut pointer| unsafe { pointer.as_mut() }).ok_or_else(|| null(what))
 }
 
+/// Where a result goes. What was there is not dropped: it may never have been written.
+pub(crate) struct Room<T>(NonNull<T>);
+
+impl<T> Room<T> {
+    /// Writes the result.
+    pub(crate) fn put(self, value: T) {
+        // SAFETY: whoever made it has promised that there is room for a value that nobody else uses meanwhile.
+        unsafe { self.0.write(value) }
+    }
+}
+
 /// Where a result goes.
 ///
 /// # Safety
-/// It is null, or there is room for a value that nobody else uses meanwhile.
-pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<(), Refused> {
-    let pointer = NonNull::new(pointer).ok_or_else(|| null(what))?;
-    // SAFETY: the caller promises it. What was there is not dropped: it may never have been written.
-    unsafe { pointer.write(value) };
-    Ok(())
+/// It is null, or there is room for a value that nobody else uses until the call is over.
+pub(crate) unsafe fn room<T>(pointer: *mut T, what: &str) -> Result<Room<T>, Refused> {
+    NonNull::new(pointer).map(Room).ok_or_else(|| null(what))
 }
 
 /// A text.
