@@ -231,6 +231,8 @@ def _refuses():
     net = torch.nn.Linear(3, 3)
     refuses("a module", lambda: gleaner.torch.register(net))
     refuses("DataParallel", lambda: gleaner.torch.register(torch.nn.DataParallel(net)))
+    sharded = type("FullyShardedDataParallel", (torch.nn.Module,), {})
+    refuses("FSDP", lambda: gleaner.torch.register(sharded()))
     refuses("float64", lambda: gleaner.torch.register(_wrapped(torch.nn.Linear(3, 3).double())))
     sparse = torch.nn.Embedding(10, 3, sparse=True)
     refuses("sparse", lambda: gleaner.torch.register(_wrapped(sparse)))
@@ -396,7 +398,8 @@ class Hooks(Numbers):
 
     def test_what_cannot_work_is_refused_by_name(self):
         for found in jobs.run("test_torch:_refuses"):
-            self.assertEqual(list(found), ["a module", "DataParallel", "float64", "sparse", "twice"])
+            self.assertEqual(list(found), ["a module", "DataParallel", "FSDP", "float64", "sparse", "twice"])
+            self.assertIn("FullyShardedDataParallel shards parameters", found["FSDP"])
             self.assertIn("Linear", found["a module"])
             self.assertIn("'weight' is float64", found["float64"].replace("module.", ""))
 
