@@ -2,7 +2,6 @@
 
 use std::ffi::c_char;
 
-use gleaner::algorithms::collectives::MethodError;
 use gleaner::{Correction, Method};
 
 use crate::status::{Refused, call, gleaner_status, handle, room, text};
@@ -65,7 +64,7 @@ pub unsafe extern "C" fn gleaner_method_set(
 
 fn set(method: Method, option: &str, value: &str) -> Result<Method, Refused> {
     let correction = *method.correction();
-    let corrected = |correction: Correction| {
+    let corrected = |correction: Correction| -> Result<Method, Refused> {
         correction.check().map_err(refused)?;
         Ok(method.clone().corrected(correction))
     };
@@ -80,7 +79,7 @@ fn set(method: Method, option: &str, value: &str) -> Result<Method, Refused> {
         "mask" => corrected(Correction { mask: number::<u8>(option, value)? != 0, ..correction }),
         "clip" => corrected(Correction { clip: Some(number(option, value)?), ..correction }),
         "warm_up" => corrected(Correction { warm_up: number(option, value)?, ..correction }),
-        option => method.with(option, value).map_err(|error: MethodError| refused(error)),
+        option => method.with(option, value).map_err(refused),
     }
 }
 

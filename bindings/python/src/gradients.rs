@@ -61,7 +61,7 @@ pub fn make(
     let method = method.0.clone();
     let made = call(py, move || Planned::new(session, &groups, method, strategy, settled_after))?;
     let shared = Arc::new(Mutex::new(Some(made.map_err(|error| raise(py, &error))?)));
-    let member: Arc<dyn Member> = Arc::clone(&shared) as _;
+    let member: Arc<dyn Member> = shared.clone();
     Ok((Gradients(Owned::new(shared)), member))
 }
 

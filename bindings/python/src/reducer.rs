@@ -147,7 +147,7 @@ pub fn make(
         }
     };
     let shared = Arc::new(Mutex::new(Some(kind)));
-    let member: Arc<dyn Member> = Arc::clone(&shared) as _;
+    let member: Arc<dyn Member> = shared.clone();
     Ok((Reducer(Owned::new(shared)), member))
 }
 
@@ -207,8 +207,12 @@ impl Reducer {
 
     /// The method that it runs: the one that was chosen, if the method was a choice.
     fn method(&self, py: Python<'_>) -> PyResult<crate::method::Method> {
-        let kind = look(self.0.get(py)?);
-        let method = kind.as_ref().map(|kind| each!(kind, steps => steps.reducer.method()));
+        let shared = self.0.get(py)?;
+        // Whoever has the lock may wait for the interpreter's.
+        let method = py.detach(|| {
+            let kind = look(shared);
+            kind.as_ref().map(|kind| each!(kind, steps => steps.reducer.method()))
+        });
         method.map(crate::method::Method).ok_or_else(|| left(py))
     }
 }

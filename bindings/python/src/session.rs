@@ -208,14 +208,13 @@ impl Session {
     /// Bytes sent, bytes received, messages sent, messages received, and links that were opened.
     fn traffic(&self, py: Python<'_>) -> PyResult<[u64; 5]> {
         let traffic = self.here(py)?.traffic();
-        let gleaner_transport::Traffic {
-            bytes_sent,
-            bytes_received,
-            messages_sent,
-            messages_received,
-            links,
-        } = traffic;
-        Ok([bytes_sent, bytes_received, messages_sent, messages_received, links])
+        Ok([
+            traffic.bytes_sent,
+            traffic.bytes_received,
+            traffic.messages_sent,
+            traffic.messages_received,
+            traffic.links,
+        ])
     }
 
     /// Whether the session was left.
@@ -227,10 +226,10 @@ impl Session {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let Some(session) = look(self.joined.get(py)?).take() else { return Ok(()) };
         let members: Vec<Weak<dyn Member>> = std::mem::take(&mut *look(&self.members));
-        let carrier = std::mem::take(&mut *look(self.carrier.get(py)?));
+        let carrier = Arc::clone(self.carrier.get(py)?);
         call(py, move || {
             members.iter().filter_map(Weak::upgrade).for_each(|member| member.leave());
-            drop(carrier);
+            drop(std::mem::take(&mut *look(&carrier)));
             drop(session);
         })
     }
