@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 import torch
@@ -23,8 +24,8 @@ _TYPES = {
     torch.float16: "float16",
 }
 
-# Whole numbers below this are exact as float64.
-_EXACT = 1 << 53
+# Whole numbers of fewer bits are exact as float64.
+_EXACT = 53
 
 # Of so few entries, latency is most of the time.
 _FEW = 8192
@@ -112,8 +113,10 @@ class ProcessGroup(dist.ProcessGroup):
             raise UnsupportedError(f"all_reduce has no {op} of {tensor.dtype}; expected float32, float64, bfloat16 or float16")
         values = tensor.detach().to(torch.float64).contiguous()
         largest = float(values.abs().max())
-        most = {"sum": largest * self.session.world_size, "product": largest**self.session.world_size}
-        if most.get(op, largest) >= _EXACT:
+        bits = math.log2(max(largest, 1.0))
+        bits = bits * self.session.world_size if op == "product" else bits
+        bits = bits + math.log2(self.session.world_size) if op == "sum" else bits
+        if bits >= _EXACT:
             raise UnsupportedError(
                 f"all_reduce computes with whole numbers below 2**53, and the {op} of {tensor.dtype} up to {largest:.0f} may be larger; use float64 "
                 "if it need not be exact"

@@ -78,6 +78,7 @@ class Synchronizer:
         self._staging = Staging()
         self._given: Dict[str, bool] = {}
         self._is_paused = False
+        self._step_scale: Optional[float] = None
         if broadcast:
             self._broadcast()
         hook = self._finished
@@ -127,7 +128,10 @@ class Synchronizer:
         self._given[name] = True
 
     def _scale(self) -> float:
-        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        """The scale of this step's loss; on a device it takes waiting for it, once."""
+        if self._step_scale is None:
+            self._step_scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        return self._step_scale
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -166,6 +170,7 @@ class Synchronizer:
                     parameter.grad.fill_(math.inf)
                 continue
             self._deliver(update, name, parameter, scale)
+        self._step_scale = None
         return skipped is None
 
     def _deliver(self, update: _native.Update, name: str, parameter: torch.Tensor, scale: float) -> None:
