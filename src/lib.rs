@@ -27,16 +27,16 @@
 //! # Ok::<(), gleaner::Error>(())
 //! ```
 //!
-//! Two of the four rooms of the project are behind these names: [`runtime`] and [`algorithms`]. A book in `docs/` explains all
+//! What is behind these names is in [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
 pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
-    Awaited, Cancelled, CheckpointError, Config, ConfigError, Error, Failure, Gradients, Handle, Layout,
-    LayoutError, Options, Pass, Reducer, Replica, ReplicaError, Session, Skipped, StepTimes, Stepped, Update,
-    Waits, keep_freed_memory,
+    Awaited, Cancelled, CheckpointError, Config, ConfigError, Congestion, Error, Failure, Gradients, Handle,
+    Layout, LayoutError, Options, Pass, Preference, Reducer, Replica, ReplicaError, Session, Skipped,
+    Sockets, StepTimes, Stepped, Transport, TransportChoice, Update, VerbsDevice, Waits, keep_freed_memory,
 };
 
 pub use gleaner_algorithms as algorithms;

@@ -51,7 +51,7 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
             select::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
         Command::Plan(arguments) => {
-            plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
+            plan::run(arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
         Command::Calibrate(arguments) => {
             calibrate::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string())
@@ -60,7 +60,7 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
             merge_plan::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }
         Command::Launch(arguments) => Ok(launch::run(arguments)),
-        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
         Command::Testbed(testbed) => testbed::run(&testbed),
     };
     let code = done.unwrap_or_else(|sentence| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
-use gleaner_runtime::{Transport, TransportChoice, VerbsDevice};
+use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
 
 use crate::roles::Servers;
 
@@ -76,13 +76,22 @@ pub struct Launch {
     #[arg(long)]
     plain: bool,
 
-    /// What carries the links between workers: tcp or verbs (sets GLEANER_TRANSPORT).
+    /// What carries the links between workers: tcp, quic, verbs, or auto for the best that every worker finds (sets
+    /// GLEANER_TRANSPORT).
     #[arg(long, value_name = "T")]
-    transport: Option<Transport>,
+    transport: Option<Preference>,
 
     /// The adapter that carries links over verbs: NAME, NAME:PORT or NAME:PORT:GID (sets GLEANER_VERBS_DEVICE).
     #[arg(long, value_name = "DEVICE")]
     verbs_device: Option<VerbsDevice>,
+
+    /// How many connections of TCP each link has, 1 to 64: several for long paths that lose packets (sets GLEANER_SOCKETS).
+    #[arg(long, value_name = "N")]
+    sockets: Option<Sockets>,
+
+    /// How QUIC finds its speed: cubic or bbr (sets GLEANER_CONGESTION).
+    #[arg(long, value_name = "C")]
+    congestion: Option<Congestion>,
 
     /// Ends standard output with a line of JSON: exit_code, failed_rank, step, reason.
     #[arg(long)]
@@ -138,9 +147,11 @@ fn job(launch: Launch) -> Result<Job, LaunchError> {
     job.env = launch.env;
     job.env.extend(launch.timeout.map(|timeout| ("GLEANER_TIMEOUT".to_owned(), timeout)));
     job.env.extend(launch.plain.then(|| ("GLEANER_PLAIN".to_owned(), "1".to_owned())));
-    let [transport, device] = TransportChoice::VARIABLES;
+    let [transport, device, sockets, congestion] = TransportChoice::VARIABLES;
     job.env.extend(launch.transport.map(|named| (transport.to_owned(), named.to_string())));
     job.env.extend(launch.verbs_device.as_ref().map(|named| (device.to_owned(), named.to_string())));
+    job.env.extend(launch.sockets.map(|number| (sockets.to_owned(), number.to_string())));
+    job.env.extend(launch.congestion.map(|named| (congestion.to_owned(), named.to_string())));
     job.rendezvous = launch.rendezvous;
     job.port = launch.port;
     Ok(job)

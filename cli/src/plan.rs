@@ -15,6 +15,7 @@ use gleaner_algorithms::schedule::{self, CheckError, Cost, Fault, Program, Proof
 use gleaner_algorithms::{Method, Rank};
 use gleaner_runtime::staged::StagedError;
 
+use crate::calibrate::file::{Calibration, CalibrationError};
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
@@ -63,6 +64,9 @@ pub struct Plan {
     /// What a link carries in each direction
     #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
     bandwidth: Rate,
+    /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "bandwidth"])]
+    calibration: Option<PathBuf>,
     /// Print the program of this rank only, and let it stand out in the picture
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -83,6 +87,9 @@ pub enum PlanError {
     /// A choice of method that cannot be.
     #[error(transparent)]
     Method(#[from] MethodError),
+    /// Measured links that cannot be read.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
     /// Nothing to reduce.
     #[error("there are 0 parameters; expected at least one")]
     NoParameters,
@@ -134,8 +141,19 @@ struct Report {
     seconds: f64,
 }
 
+impl Plan {
+    /// The same with the latency and the bandwidth that were measured, if a file has them.
+    fn measured(mut self) -> Result<Self, CalibrationError> {
+        if let Some(path) = &self.calibration {
+            (self.latency, self.bandwidth) = Calibration::read(path)?.network();
+        }
+        Ok(self)
+    }
+}
+
 /// Runs the command.
-pub fn run(arguments: &Plan) -> Result<(), PlanError> {
+pub fn run(arguments: Plan) -> Result<(), PlanError> {
+    let arguments = &arguments.measured()?;
     let (workers, n) = (arguments.workers, arguments.params);
     let mut method = arguments.choice.method()?;
     if n == 0 {

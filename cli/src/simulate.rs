@@ -22,6 +22,7 @@ use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, S
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
+use crate::calibrate::file::Calibration;
 use crate::choice::{self, Choice};
 use crate::merge_plan::layers;
 use crate::plan::compare::has_forecast;
@@ -74,6 +75,9 @@ pub struct Simulate {
     /// How long a byte is on its way between two hosts, besides what the hosts themselves take
     #[arg(long, value_name = "TIME", default_value = "0us", value_parser = quantity::duration)]
     latency: Duration,
+    /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "latency", "topology", "against"])]
+    calibration: Option<PathBuf>,
     /// A link lets through at once, after a pause, what it carries in this time
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = quantity::duration)]
     burst: Duration,
@@ -180,7 +184,12 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 }
 
 /// Runs it.
-pub fn run(simulate: &Simulate) -> Result<ExitCode, String> {
+pub fn run(mut simulate: Simulate) -> Result<ExitCode, String> {
+    if let Some(path) = &simulate.calibration {
+        let calibration = Calibration::read(path).map_err(|error| error.to_string())?;
+        (simulate.latency, simulate.rate) = calibration.network();
+    }
+    let simulate = &simulate;
     let text = if !simulate.fit.is_empty() {
         fit::run(simulate)?
     } else if simulate.synchrony.is_some() {

@@ -4,6 +4,7 @@ mod chaos;
 mod down;
 mod exec;
 mod peers;
+mod relay;
 mod report;
 mod run;
 mod status;
@@ -27,6 +28,8 @@ pub enum Testbed {
     Peers(peers::Peers),
     Chaos(chaos::Chaos),
     #[command(hide = true)]
+    Relay(relay::Relay),
+    #[command(hide = true)]
     ChaosWorker(chaos::ChaosWorker),
 }
 
@@ -42,6 +45,7 @@ pub fn run(testbed: &Testbed) -> Result<ExitCode, String> {
         Testbed::Report(arguments) => report::run(arguments),
         Testbed::Peers(arguments) => peers::run(arguments),
         Testbed::Chaos(arguments) => chaos::run(arguments),
+        Testbed::Relay(arguments) => relay::run(arguments),
         Testbed::ChaosWorker(arguments) => chaos::work(arguments),
     }
 }

@@ -1,4 +1,5 @@
-//! What the project depends on: only under licences that it allows, and on candle only where a model is trained.
+//! What the project depends on: only under licences that it allows, on candle only where a model is trained, and on
+//! quinn only where links may go over QUIC.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,6 +54,23 @@ fn a_program_that_embeds_the_library_builds_few_crates() {
 #[test]
 fn the_trainer_is_a_default_feature() {
     assert!(names_candle(&tree(&["--package", "gleaner-cli", "--edges", "normal"])));
+}
+
+/// QUIC brings quinn, rustls and what these need. Who leaves it out has none of them, with verbs or without.
+#[test]
+fn only_quic_needs_quinn() {
+    let names_quinn = |of: &[&str]| {
+        let tree = tree(&[&["--edges", "normal,build", "--package"], of].concat());
+        assert!(tree.starts_with(of[0]), "{tree}");
+        tree.lines().any(|line| line.starts_with("quinn") || line.starts_with("rustls"))
+    };
+    for package in ["gleaner-transport", "gleaner-runtime"] {
+        assert!(!names_quinn(&[package]) && !names_quinn(&[package, "--features", "verbs"]), "{package}");
+        assert!(names_quinn(&[package, "--features", "quic"]), "{package}");
+    }
+    assert!(!names_quinn(&["gleaner-candle"]) && !names_quinn(&["gleaner-testbed"]));
+    assert!(!names_quinn(&["gleaner-cli", "--no-default-features", "--features", "train,verbs"]));
+    assert!(!names_quinn(&["gleaner"]) && names_quinn(&["gleaner-cli"]));
 }
 
 /// Whatever is below candle has the same features for the command as for the tests, where development dependencies add

@@ -10,7 +10,8 @@ use std::process::Command;
 fn program(package: &str, name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    if !program.exists() {
+    // Those of other packages may be older than what they show.
+    if package != "gleaner-cli" || !program.exists() {
         let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
         build.current_dir(env!("CARGO_MANIFEST_DIR"));
         build.args(["build", "--offline", "--quiet", "--package", package, "--example", name]);

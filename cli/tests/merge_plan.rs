@@ -284,12 +284,46 @@ fn a_calibration_is_measured_and_planned_with() {
     };
     let machine = changed(&["machine", "processor"], json!("Z80"));
     assert!(machine.contains("another machine") && machine.contains("cores of Z80"), "{machine}");
-    assert!(changed(&["version"], json!(2)).contains("it has version 2"));
+    assert!(changed(&["version"], json!(1)).contains("it has version 1"));
+    assert!(changed(&["latency"], json!(1e20)).contains("a cost in it is 100000000000000000000 s"));
+    assert!(changed(&["bytes_per_second"], json!(0.0)).contains("its links carry 0 bytes in a second"));
     assert!(changed(&["exchange", "fixed"], json!(-1.0)).contains("a cost in it is -1 s"));
     assert!(changed(&["exchange"], json!(null)).contains("no calibration"));
     assert!(
         refused(at, "merge-plan --model vgg16 --backward 1s --calibration none.json").contains("none.json")
     );
+}
+
+/// What the links of a job take is measured over the transport that carries them, and every command that predicts takes it.
+#[test]
+fn each_transport_has_costs_of_its_own_that_every_prediction_takes() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    for transport in ["tcp", "quic"] {
+        let mut calibrate = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        calibrate.current_dir(at).env("GLEANER_TRANSPORT", transport);
+        let file = format!("{transport}.json");
+        calibrate.args(["calibrate", "--workers", "2", "--method", "ring", "--json", "--out", &file]);
+        let output = calibrate.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stored: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(stored["transport"], transport);
+        let rate = (stored["bytes_per_second"].as_f64().unwrap() * 8.0 / 1e5).round() * 100.0;
+        let latency = stored["latency"].as_f64().unwrap() * 1e9;
+        let told = format!("--latency {latency:.0}ns");
+        for (command, option) in [
+            ("plan --compare --workers 8 --params 100_000 --json", "--bandwidth"),
+            ("plan --method ring --workers 8 --params 100_000 --json", "--bandwidth"),
+            ("simulate --method ring --workers 8 --params 100_000 --json", "--rate"),
+        ] {
+            let measured = text(at, &format!("{command} --calibration {file}"));
+            assert_eq!(measured, text(at, &format!("{command} {told} {option} {rate:.0}kbit")), "{command}");
+            let both = refused(at, &format!("{command} --calibration {file} {told}"));
+            assert!(both.contains("--calibration"), "{both}");
+            let missing = refused(at, &format!("{command} --calibration none.json"));
+            assert!(missing.contains("none.json"), "{missing}");
+        }
+    }
 }
 
 #[test]

@@ -209,6 +209,77 @@ fn a_round_trip_takes_as_long_as_asked_and_soft_roce_works() {
     }
 }
 
+/// The same links by netem and by the relay: how long round trips take, how many packets are lost, and what TCP carries with and
+/// without loss.
+const BOTH: &str = "
+set -e
+carries() {
+    ip netns exec both.host1 iperf3 -s -1 >server & server=$!
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.5
+        if ip netns exec both.host0 iperf3 -c 10.77.0.2 -t $1 -O 1 -J >$2; then break; fi
+    done
+    wait $server
+}
+for by in netem relay; do
+    if [ $by = relay ]; then option=--relay; else option=; fi
+    gleaner testbed up --name both --hosts 2 --rate 20mbit --delay 5ms $option >hosts
+    ip netns exec both.host0 ping -c 50 -i 0.05 10.77.0.2 >$by.trips
+    carries 4 $by.rate
+    gleaner testbed down --name both
+    gleaner testbed up --name both --hosts 2 --rate 20mbit --delay 5ms --loss 1% $option >hosts
+    ip netns exec both.host0 ping -q -c 3000 -i 0.003 10.77.0.2 >$by.loss
+    carries 8 $by.lossy
+    gleaner testbed status --name both --json >$by.status
+    gleaner testbed down --name both
+done
+";
+
+/// How many packets of a ping were lost.
+fn lost(text: &str) -> f64 {
+    let line = text.lines().find(|line| line.contains("packets transmitted")).unwrap();
+    let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    numbers[0] - numbers[1]
+}
+
+#[test]
+fn a_relay_delays_and_loses_as_netem_does() {
+    let _alone = alone();
+    let share = tempfile::tempdir().unwrap();
+    let Some(output) = ended(vm(share.path()).args(["--", "sh", "-c", BOTH])) else { return };
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = |name: &str| fs::read_to_string(share.path().join(name)).unwrap();
+    let json = |name: &str| serde_json::from_str::<serde_json::Value>(&text(name)).unwrap();
+    let rate = |name: &str| json(name)["end"]["sum_received"]["bits_per_second"].as_f64().unwrap() / 1e6;
+    let measured = ["netem", "relay"].map(|by| {
+        let mut trips = round_trips(&text(&format!("{by}.trips")));
+        assert_eq!(trips.len(), 50);
+        trips.sort_by(f64::total_cmp);
+        let lost = lost(&text(&format!("{by}.loss")));
+        let (rate, lossy) = (rate(&format!("{by}.rate")), rate(&format!("{by}.lossy")));
+        println!(
+            "{by}: round trips of {:.1} ms at least and {:.1} in the median, {lost} of 3000 lost, TCP {rate:.1} Mbit/s, \
+             with loss {lossy:.1}",
+            trips[0], trips[25]
+        );
+        [trips[0], lost, rate, lossy]
+    });
+    let relay = &json("relay.status")["networks"][0]["relay"];
+    println!("relay: {relay}");
+    assert!(json("netem.status")["networks"][0]["relay"].is_null() && relay["lost"].as_u64() > Some(100));
+    // Four delays; a machine without processors of its own serves each a little late. Four chances to be lost, and five
+    // standard deviations.
+    let expected = 3000.0 * (1.0 - f64::powi(0.99, 4));
+    for [trip, lost, rate, _] in measured {
+        assert!((20.0..28.0).contains(&trip), "{trip} ms");
+        assert!((lost - expected).abs() < 5.0 * f64::sqrt(expected), "{lost} lost, {expected:.0} expected");
+        assert!((15.0..20.0).contains(&rate), "{rate} Mbit/s");
+    }
+    // What is left of the rate follows from the losses, a hundred or so of each, and from the round trip.
+    let [[.., netem], [.., relay]] = measured;
+    assert!(relay < 10.0 && (0.6..1.67).contains(&(relay / netem)), "{relay} and {netem} Mbit/s");
+}
+
 #[test]
 fn a_command_that_is_not_there_gives_127() {
     let _alone = alone();

@@ -140,7 +140,8 @@ impl Config {
     /// `GLEANER_SECRET_FILE` names, and `GLEANER_RENDEZVOUS` overrides where rank 0 listens. Without any of them
     /// the job has one worker. `GLEANER_TIMEOUT` is a duration such as `30s` or `500ms`. `GLEANER_JOB` overrides the id of
     /// the job that the starter gives, and is needed where none is given; with `GLEANER_PLAIN=1` links are not encrypted.
-    /// `GLEANER_TRANSPORT` is what carries links, and `GLEANER_VERBS_DEVICE` by which adapter: see [`TransportChoice`].
+    /// `GLEANER_TRANSPORT` is what carries links, `GLEANER_VERBS_DEVICE` by which adapter, `GLEANER_SOCKETS` by how many connections
+    /// each, and `GLEANER_CONGESTION` how QUIC finds its speed: see [`TransportChoice`].
     /// The last `GLEANER_SERVERS` ranks are parameter servers; with `GLEANER_COLOCATE=1` they live in the processes of the
     /// first ranks instead. `GLEANER_ON_FAILURE` is `stop` or `continue`.
     ///

@@ -138,6 +138,8 @@ pub(crate) fn culprit(error: &JoinError, this: u32) -> Option<u32> {
         JoinError::Missing { is_alone: true, .. } => Some(0),
         JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
         JoinError::Left { peer, .. } | JoinError::Slow { peer, .. } => Some(peer.0),
+        // Both name the one that came to rank 0.
+        JoinError::Unlinked { peer, other, .. } => Some(peer.0.max(other.0)),
         JoinError::Unreachable { .. } | JoinError::Lost { .. } | JoinError::NoOutcome { .. } => Some(0),
         // Rank 0 knows who.
         JoinError::Failed { .. } => None,

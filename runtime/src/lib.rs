@@ -64,4 +64,4 @@ pub use timeline::Timeline;
 pub use update::{Skipped, Update};
 pub use waits::{Awaited, Waits};
 
-pub use gleaner_transport::{Transport, TransportChoice, VerbsDevice};
+pub use gleaner_transport::{Congestion, Preference, Sockets, Transport, TransportChoice, VerbsDevice};

@@ -9,6 +9,7 @@ pub mod machine;
 pub mod network;
 pub mod peers;
 pub mod quantity;
+mod random;
 pub mod record;
 pub mod report;
 pub mod simulation;

@@ -45,6 +45,12 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// What carries so many bytes in a second, as it was measured: to the next tenth of a mbit/s, at least one.
+    pub fn measured(bytes_per_second: f64) -> Self {
+        const STEP: f64 = 1e5;
+        Self { bits_per_second: (8.0 * bytes_per_second / STEP).round().max(1.0) * STEP }
+    }
+
     /// Bytes per second.
     pub fn bytes_per_second(self) -> f64 {
         self.bits_per_second / 8.0

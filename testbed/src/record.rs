@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::network::Crossed;
+
 /// The version of the format that this program writes.
 pub const VERSION: u32 = 1;
 
@@ -39,11 +41,41 @@ pub struct Record {
     pub chaos: Vec<String>,
     /// What crossed the interface of each host while the job ran.
     pub traffic: Vec<Traffic>,
+    /// Where a process of ours relays packets, what crossed all links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Relayed>,
     /// What came of it.
     pub outcome: Outcome,
 }
 
+/// What tells whether links that a process of ours makes were what held a job up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Relayed {
+    /// What crossed all links.
+    #[serde(flatten)]
+    pub crossed: Crossed,
+    /// The share of all processors' time in which they were busy while the job ran, where the kernel says that.
+    #[serde(default)]
+    pub busy: Option<f64>,
+}
+
+/// Processors that are busy for more than this share of a job that exchanges and does nothing else held it up.
+const BUSY: f64 = 0.9;
+
 impl Record {
+    /// Why it is no measurement of the links: the processors, which carry packets as well, had too much to do. Training may keep them
+    /// busy by itself.
+    pub fn processors_bound(&self) -> Option<String> {
+        let Relayed { crossed, busy } = self.relay?;
+        let share = |part: f64| format!("{:.1}%", 100.0 * part);
+        if crossed.is_late() {
+            let late = crossed.late as f64 / crossed.carried as f64;
+            return Some(format!("the relay brought {} of the frames late", share(late)));
+        }
+        let busy = busy.filter(|busy| *busy > BUSY && self.case.get("command") == Some(&"bench".into()))?;
+        Some(format!("the processors were busy for {} of the time", share(busy)))
+    }
+
     /// Steps before those that count, if its case or its command says that.
     pub fn warm_up(&self) -> Option<u32> {
         if let Some(steps) = self.case.get("warmup").and_then(Value::as_u64) {

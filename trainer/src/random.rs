@@ -14,15 +14,15 @@ impl Generator {
     pub fn new(seed: u64, purpose: &str, number: u64) -> Self {
         let mut generator = Generator { state: seed };
         for byte in purpose.bytes() {
-            generator.state = generator.next() ^ u64::from(byte);
+            generator.state = generator.bits() ^ u64::from(byte);
         }
-        generator.state = generator.next() ^ number;
-        generator.next();
+        generator.state = generator.bits() ^ number;
+        generator.bits();
         generator
     }
 
     /// The next 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,12 +32,12 @@ impl Generator {
 
     /// A number in `0..bound`, for a positive bound. (The bias of multiply-and-shift is below 2⁻³² for any data set.)
     pub fn below(&mut self, bound: u32) -> u32 {
-        (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
+        (((self.bits() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
     /// A number in `-1.0..1.0`, with 24 random bits.
     pub fn symmetric(&mut self) -> f32 {
-        let bits = (self.next() >> 40) as u32;
+        let bits = (self.bits() >> 40) as u32;
         bits as f32 / (1 << 23) as f32 - 1.0
     }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn purposes_and_numbers_have_their_own_streams() {
-        let first = |seed, purpose, number| Generator::new(seed, purpose, number).next();
+        let first = |seed, purpose, number| Generator::new(seed, purpose, number).bits();
         assert_eq!(first(1, "order", 0), first(1, "order", 0));
         assert_ne!(first(1, "order", 0), first(1, "order", 1));
         assert_ne!(first(1, "order", 0), first(2, "order", 0));

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::fmt;
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -19,19 +20,23 @@ mod error;
 mod lease;
 pub mod memory;
 mod network;
+#[cfg(feature = "quic")]
+pub mod quic;
 pub mod seal;
 mod secret;
 mod sentence;
+mod sockets;
 pub mod tcp;
 #[cfg(all(feature = "verbs", target_os = "linux"))]
 pub mod verbs;
 
-pub use choice::{ChoiceError, Transport, TransportChoice, join};
+pub use choice::{ChoiceError, Congestion, Preference, Transport, TransportChoice, join};
 pub use device::VerbsDevice;
 pub use error::{LinkError, OpenError};
 pub use lease::Lease;
 pub use network::{Counters, LinkEvent, Network, Traffic};
 pub use secret::{Secret, SecretError};
+pub use sockets::Sockets;
 pub use tcp::{JoinConfig, JoinError};
 
 /// One worker as the network knows it. A peer keeps its number for as long as it lives;
@@ -99,6 +104,11 @@ pub struct Moved {
 pub trait Link: Send {
     /// Who is at the other end.
     fn peer(&self) -> Peer;
+
+    /// The address of the peer's host, as this link reaches it, where the network has addresses of IP.
+    fn address(&self) -> Option<IpAddr> {
+        None
+    }
 
     /// Whether what it carries is encrypted and authenticated message by message.
     fn is_sealed(&self) -> bool {

@@ -1,32 +1,55 @@
-//! What every network promises, over memory and TCP, plain and as awkward as may be.
+//! What every network promises, over each of those that are here: as it is, as awkward as may be, and at the size of a cluster. What
+//! needs a device is tested in `verbs.rs`.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use gleaner_transport::memory::{self, MemoryNetwork};
+use gleaner_transport::conformance::Scale;
+use gleaner_transport::memory::{MemoryNetwork, networks_with};
 use gleaner_transport::{Network, adverse, conformance};
-use support::{card, over_plain_tcp, over_tcp};
+use support::{card, over_plain_tcp, over_quic, over_sockets, over_tcp};
 
-fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
-    memory::networks_with((0..workers).map(card).collect())
+/// The tests of each network: one line makes all of them.
+macro_rules! networks {
+    ($($name:ident: $make:expr;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn it_keeps_the_laws() {
+                conformance::check($make).await;
+            }
+
+            #[tokio::test]
+            async fn it_keeps_the_laws_in_one_thread() {
+                conformance::check($make).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn it_keeps_the_laws_as_awkward_as_may_be() {
+                conformance::check(async |workers| awkward($make(workers).await, 7)).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn it_carries_a_gibibyte_and_links_64_workers() {
+                conformance::check_at_scale(Scale { workers: 64, bytes: 1 << 30 }, $make).await;
+            }
+        }
+    )*};
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_keeps_the_laws() {
-    conformance::check(async |workers| over_memory(workers)).await;
+networks! {
+    memory: over_memory;
+    tcp: over_tcp;
+    plain_tcp: over_plain_tcp;
+    sockets: async |workers| over_sockets(workers, "3", false).await;
+    plain_sockets: async |workers| over_sockets(workers, "3", true).await;
+    quic: over_quic;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tcp_keeps_the_laws() {
-    conformance::check(over_tcp).await;
-    conformance::check(over_plain_tcp).await;
-}
-
-#[tokio::test]
-async fn both_keep_the_laws_in_one_thread() {
-    conformance::check(async |workers| over_memory(workers)).await;
-    conformance::check(over_tcp).await;
+async fn over_memory(workers: u32) -> Vec<MemoryNetwork> {
+    networks_with((0..workers).map(card).collect())
 }
 
 fn awkward<N: Network>(networks: Vec<N>, seed: u64) -> Vec<impl Network> {
@@ -34,9 +57,8 @@ fn awkward<N: Network>(networks: Vec<N>, seed: u64) -> Vec<impl Network> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_adverse_network_keeps_the_laws() {
-    for seed in 0..3 {
-        conformance::check(async |workers| awkward(over_memory(workers), seed * 100)).await;
+async fn other_awkwardness_keeps_the_laws_as_well() {
+    for seed in 0..2 {
+        conformance::check(async |workers| awkward(over_memory(workers).await, seed * 100)).await;
     }
-    conformance::check(async |workers| awkward(over_tcp(workers).await, 7)).await;
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -34,10 +35,14 @@ enum Fault {
     CountsNothing,
     ShowsAnothersCard,
     LeasesTooLittle,
+    KnowsFewLanes,
+    WakesWhoCameFirst,
+    TearsWhatIsLeft,
+    EndsWhenItIsQuiet,
 }
 
 /// Each, and the law that finds it.
-const FOUND: [(Fault, &str); 19] = [
+const FOUND: [(Fault, &str); 23] = [
     (Fault::SwapsWithinATag, "every length up to the longest arrives: expected Tag("),
     (Fault::SwapsControl, "messages of one lane keep their order: expected Tag(9223372036854775"),
     (Fault::SendsTwice, "messages of one lane keep their order"),
@@ -63,6 +68,13 @@ const FOUND: [(Fault, &str); 19] = [
         Fault::LeasesTooLittle,
         "what is leased is the sender's alone until it is sent: expected a lease of the length",
     ),
+    (Fault::KnowsFewLanes, "messages of more lanes than are read all arrive: it was not done"),
+    (Fault::WakesWhoCameFirst, "who waits for a link may let go of it anywhere: it was not done"),
+    (
+        Fault::TearsWhatIsLeft,
+        "who goes in the middle of a message leaves whole ones: expected whole messages and found another",
+    ),
+    (Fault::EndsWhenItIsQuiet, "who stops in the middle of a message is waited for: an open link: "),
 ];
 
 struct Faulty {
@@ -100,8 +112,17 @@ impl Network for Faulty {
                 if self.fault == Some(Fault::LosesALink) && self.links == 3 {
                     return self.poll_event(context);
                 }
-                let (fault, owed, received, kept, next) = (self.fault, 0, 0, Vec::new(), None);
-                Some(LinkEvent::Up(Box::new(FaultyLink { inner, fault, owed, received, kept, next })))
+                Some(LinkEvent::Up(Box::new(FaultyLink {
+                    inner,
+                    fault: self.fault,
+                    owed: 0,
+                    received: 0,
+                    kept: Vec::new(),
+                    next: None,
+                    lanes: HashSet::new(),
+                    length: 0,
+                    first: None,
+                })))
             }
             Some(LinkEvent::Failed { error: OpenError::Gone { .. }, .. })
                 if self.fault == Some(Fault::IsSilentAboutTheGone) =>
@@ -127,11 +148,42 @@ struct FaultyLink {
     kept: Vec<Bytes>,
     /// What is received next.
     next: Option<Message>,
+    lanes: HashSet<Tag>,
+    /// The length of the last message that came.
+    length: usize,
+    first: Option<Waker>,
 }
 
 impl FaultyLink {
     fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
+    }
+
+    /// Who is woken.
+    fn woken(&mut self, context: &Context<'_>) -> Waker {
+        let waker = context.waker();
+        match self.fault {
+            Some(Fault::WakesNobody) => Waker::noop().clone(),
+            Some(Fault::WakesWhoCameFirst) => self.first.get_or_insert_with(|| waker.clone()).clone(),
+            _ => waker.clone(),
+        }
+    }
+
+    /// What becomes of a link that brings nothing now, or nothing more.
+    fn idle(&mut self, ended: Option<LinkError>) -> Poll<Result<Message, LinkError>> {
+        let peer = self.peer();
+        match ended {
+            Some(_) if self.has(Fault::StaysOpen) => Poll::Pending,
+            Some(_) if self.has(Fault::TearsWhatIsLeft) && self.length == MAX_PAYLOAD => {
+                self.fault = None;
+                Poll::Ready(Ok(Message { tag: Tag(3), payload: vec![0; 1000].into() }))
+            }
+            Some(error) => Poll::Ready(Err(error)),
+            None if self.has(Fault::EndsWhenItIsQuiet) && self.length == MAX_PAYLOAD / 3 => {
+                Poll::Ready(Err(LinkError::Closed { peer }))
+            }
+            None => Poll::Pending,
+        }
     }
 
     /// The message after `first`, if it is there and there was no other before: what comes first is kept for later.
@@ -172,6 +224,8 @@ impl Link for FaultyLink {
             let all = std::mem::take(&mut self.owed);
             return if all > 0 { Poll::Ready(Ok(all)) } else { Poll::Pending };
         }
+        let waker = self.woken(context);
+        let context = &mut Context::from_waker(&waker);
         let mut sent = ready!(self.inner.poll_sent(context))?;
         self.owed -= sent;
         let is_late = self.received > 100;
@@ -196,13 +250,21 @@ impl Link for FaultyLink {
         if self.has(Fault::CompletesAtOnce) {
             while matches!(self.inner.poll_sent(context), Poll::Ready(Ok(_))) {}
         }
-        let mut deaf = Context::from_waker(Waker::noop());
-        let context = if self.has(Fault::WakesNobody) { &mut deaf } else { context };
-        let mut message = match ready!(self.inner.poll_received(context)) {
-            Err(_) if self.has(Fault::StaysOpen) => return Poll::Pending,
-            received => received?,
+        let waker = self.woken(context);
+        let context = &mut Context::from_waker(&waker);
+        let mut message = match self.inner.poll_received(context) {
+            Poll::Ready(Ok(message)) => message,
+            Poll::Ready(Err(error)) => return self.idle(Some(error)),
+            Poll::Pending => return self.idle(None),
         };
         self.received += 1;
+        self.length = message.payload.len();
+        if self.has(Fault::KnowsFewLanes) && !self.lanes.contains(&message.tag) {
+            if self.lanes.len() == 256 {
+                return self.poll_received(context);
+            }
+            self.lanes.insert(message.tag);
+        }
         let payload = &mut message.payload;
         match self.fault {
             Some(Fault::SwapsWithinATag) => {

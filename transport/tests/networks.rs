@@ -1,4 +1,4 @@
-//! What memory and TCP promise beyond what every network does.
+//! What memory, TCP and QUIC promise beyond what every network does.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use gleaner_transport::conformance::{event, exchange, receive, send, up};
 use gleaner_transport::{
     Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag, Traffic, memory,
 };
-use support::over_tcp;
+use support::{over_quic, over_tcp};
 
 fn messages() -> impl Iterator<Item = Message> {
     let message = |length| Message { tag: Tag(5), payload: Bytes::from(vec![length as u8; length]) };
@@ -21,11 +21,12 @@ async fn linked<N: Network>(networks: &mut [N]) -> [Box<dyn Link>; 2] {
     [up(&mut networks[0], Peer(1)).await, up(&mut networks[1], Peer(0)).await]
 }
 
-/// A message counts as its payload over memory, and 16 bytes more over TCP.
+/// A message counts as its payload over memory, and 16 bytes more over TCP and QUIC.
 #[tokio::test]
 async fn headers_are_counted() {
     counted(memory::networks(2), 0).await;
     counted(over_tcp(2).await, 16).await;
+    counted(over_quic(2).await, 16).await;
 }
 
 async fn counted<N: Network>(mut networks: Vec<N>, header: u64) {
@@ -49,11 +50,12 @@ async fn counted<N: Network>(mut networks: Vec<N>, header: u64) {
     }
 }
 
-/// Both keep what was sent for a reader that comes late.
+/// All keep what was sent for a reader that comes late.
 #[tokio::test]
 async fn what_was_sent_before_a_link_was_dropped_arrives() {
     late(memory::networks(2)).await;
     late(over_tcp(2).await).await;
+    late(over_quic(2).await).await;
 }
 
 async fn late<N: Network>(mut networks: Vec<N>) {
@@ -67,13 +69,14 @@ async fn late<N: Network>(mut networks: Vec<N>) {
     assert!(matches!(closed, Err(LinkError::Closed { peer: Peer(0) })), "{closed:?}");
 }
 
-/// Memory knows who has left; TCP knows that nobody answers there.
+/// Memory knows who has left; TCP, and so QUIC, knows that nobody answers there.
 #[tokio::test]
 async fn a_peer_that_left_is_told_as_the_network_knows_it() {
     let error = gone(memory::networks(2)).await;
     assert!(matches!(error, OpenError::Gone { peer: Peer(1) }), "{error:?}");
-    let error = gone(over_tcp(2).await).await;
-    assert!(matches!(error, OpenError::Unreachable { peer: Peer(1), .. }), "{error:?}");
+    for error in [gone(over_tcp(2).await).await, gone(over_quic(2).await).await] {
+        assert!(matches!(error, OpenError::Unreachable { peer: Peer(1), .. }), "{error:?}");
+    }
 }
 
 async fn gone<N: Network>(mut networks: Vec<N>) -> OpenError {

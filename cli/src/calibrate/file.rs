@@ -12,7 +12,7 @@ use gleaner_testbed::record::Machine;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Two rates that differ by less than this share are of one network: headers take some of what a link carries.
 const SAME_RATE: f64 = 0.25;
@@ -62,6 +62,8 @@ pub struct Calibration {
     pub workers: u32,
     /// Rank 0's machine.
     pub machine: Machine,
+    /// What carried the links: tcp, quic or verbs.
+    pub transport: String,
     /// How long a round of small messages takes, in seconds: by the probe.
     pub latency: f64,
     /// What a worker receives in a second while it sends as much: by the probe.
@@ -76,6 +78,12 @@ pub struct Calibration {
     pub dense: Fit,
     /// What was measured, by the number of entries.
     pub samples: Vec<Sample>,
+}
+
+/// What all versions have.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 /// What a calibration is wanted for.
@@ -122,6 +130,7 @@ impl Calibration {
         method: &Method,
         workers: u32,
         machine: Machine,
+        transport: String,
         (latency, bytes_per_second): (f64, f64),
         samples: Vec<Sample>,
     ) -> Option<Self> {
@@ -140,6 +149,7 @@ impl Calibration {
             method: method.to_string(),
             workers,
             machine,
+            transport,
             latency,
             bytes_per_second,
             select: fit(|s| s.select)?,
@@ -158,18 +168,21 @@ impl Calibration {
         let text = fs::read_to_string(path)
             .map_err(|source| CalibrationError::Read { path: path.into(), source })?;
         let wrong = |what| CalibrationError::Format { path: path.into(), what };
-        let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if calibration.version != VERSION {
-            return Err(wrong(format!(
-                "it has version {}, and this program reads {VERSION}",
-                calibration.version
-            )));
+        let Version { version } = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if version != VERSION {
+            return Err(wrong(format!("it has version {version}, and this program reads {VERSION}")));
         }
+        let calibration: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let Self { select, growth, exchange, dense, .. } = &calibration;
         let fits = [select, growth, exchange, dense].map(|fit| [fit.fixed, fit.per_entry]);
-        if let Some(number) = fits.as_flattened().iter().find(|number| !number.is_finite() || **number < 0.0)
+        let costs = fits.as_flattened().iter().chain([&calibration.latency]);
+        if let Some(number) = costs.into_iter().find(|number| Duration::try_from_secs_f64(**number).is_err())
         {
             return Err(wrong(format!("a cost in it is {number} s")));
+        }
+        let rate = calibration.bytes_per_second;
+        if !rate.is_finite() || rate <= 0.0 {
+            return Err(wrong(format!("its links carry {rate} bytes in a second")));
         }
         Ok(calibration)
     }
@@ -209,6 +222,11 @@ impl Calibration {
             }
         }
         Ok(())
+    }
+
+    /// α and β of the links, by the probe: the latency of a message, and what a link carries in each direction.
+    pub fn network(&self) -> (Duration, Rate) {
+        (Duration::from_secs_f64(self.latency), Rate::measured(self.bytes_per_second))
     }
 
     /// What groups cost with its method.

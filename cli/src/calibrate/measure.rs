@@ -52,8 +52,9 @@ pub fn measure<'a>(
 ) -> Result<Option<Calibration>, CalibrateError> {
     let mut config = Config::from_environment()?;
     config.timeout = timeout.unwrap_or(config.timeout);
+    let (transport, _) = config.transport.clone().settle(config.is_plain);
     let session = Session::join_as(config)?;
-    run(&session, method, files).inspect_err(|error| {
+    run(&session, method, &transport.to_string(), files).inspect_err(|error| {
         // All ranks are to know why; where the job had failed before, they do.
         session.abort(error);
     })
@@ -62,6 +63,7 @@ pub fn measure<'a>(
 fn run<'a>(
     session: &Session,
     method: &Method,
+    transport: &str,
     mut files: impl Iterator<Item = &'a PathBuf>,
 ) -> Result<Option<Calibration>, CalibrateError> {
     let (rank, workers) = (session.rank(), session.world_size() as u32);
@@ -108,7 +110,8 @@ fn run<'a>(
     if rank > 0 {
         return Ok(None);
     }
-    let calibration = Calibration::of(method, workers, this_machine(), network, samples);
+    let calibration =
+        Calibration::of(method, workers, this_machine(), transport.to_owned(), network, samples);
     Ok(Some(calibration.ok_or(CalibrateError::Fit)?))
 }
 

@@ -50,10 +50,11 @@ pub fn table(calibration: &Calibration) -> String {
     let mut text = String::new();
     let _ = write!(
         text,
-        "{} among {} workers; rank 0 on {} cores of {}\nthe probe: a latency of {:.0} µs, {:.1} mbit/s a link; medians of the slowest rank, \
+        "{} among {} workers over {}; rank 0 on {} cores of {}\nthe probe: a latency of {:.0} µs, {:.1} mbit/s a link; medians of the slowest rank, \
          in ms\n\n{}\n{}",
         calibration.method,
         calibration.workers,
+        calibration.transport,
         calibration.machine.cores,
         calibration.machine.processor,
         calibration.latency * 1e6,

@@ -7,7 +7,7 @@ use clap::{Args, Parser};
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::report;
 
@@ -101,6 +101,7 @@ pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, S
             "before": tally.before,
             "failed": tally.failed,
             "ended_on_purpose": tally.ended_on_purpose,
+            "bound_by_processors": tally.bound_by_processors,
             "interrupted": tally.interrupted,
         });
         report::print(&format!("{summary}\n")).map_err(|e| e.to_string())?;
@@ -133,6 +134,14 @@ fn tell(tally: &Tally, options: &Options) {
             tally.ended_on_purpose
         ));
     }
+    if tally.bound_by_processors > 0 {
+        say(format_args!(
+            "gleaner testbed: {} measurements are of the processors and not of the links: the relay brought more than 1% of the \
+             frames late, or the processors were busy for more than 90% of the time; reports leave them out; use slower links or \
+             fewer hosts",
+            tally.bound_by_processors
+        ));
+    }
     for reason in &tally.failed {
         say(format_args!("gleaner testbed: failed: {reason}"));
     }
@@ -141,12 +150,17 @@ fn tell(tally: &Tally, options: &Options) {
     }
 }
 
+/// A value as one would type it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Every job on a line, as one would type it.
 fn listed(plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
         let program: Vec<_> = job.program.iter().map(|word| word.to_string_lossy()).collect();
-        let link = ["rate", "delay", "jitter", "loss"].map(|key| {
-            job.cases.first().and_then(|case| Some(format!(" {key} {}", case.0.get(key)?.as_str()?)))
+        let link = ["rate", "delay", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
+            job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
         });
         let link: String = link.into_iter().flatten().collect();
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), program.join(" "))

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gleaner_testbed::network::{Counters, Network, NetworkError, Node, Uplink};
+use gleaner_testbed::network::{Counters, Crossed, Network, NetworkError, Node, Uplink};
 use serde_json::{Value, json};
 
 /// Traffic is counted over so long.
@@ -43,6 +43,17 @@ struct Picture {
 struct Links {
     hosts: Vec<(Node, bool, Crossing)>,
     uplinks: Vec<(Uplink, Crossing)>,
+    relay: Relay,
+}
+
+/// What carries packets over links.
+enum Relay {
+    /// The kernel.
+    None,
+    /// A process that has carried so much so far.
+    Carries(Crossed),
+    /// One that is gone.
+    Dead(String),
 }
 
 /// What crosses a link now, in bytes a second.
@@ -141,6 +152,13 @@ fn links(network: &Network, before: &Samples) -> Result<Links, NetworkError> {
     Ok(Links {
         hosts: network.hosts().into_iter().zip(of_hosts).map(host).collect(),
         uplinks: network.uplinks().into_iter().zip(of_uplinks).collect(),
+        relay: match network.crossed() {
+            Ok(None) => Relay::None,
+            Ok(Some(all)) => {
+                Relay::Carries(all.into_iter().flatten().fold(Crossed::default(), Crossed::plus))
+            }
+            Err(error) => Relay::Dead(error.to_string()),
+        },
     })
 }
 
@@ -162,12 +180,19 @@ impl Picture {
         let links = self.links.as_ref();
         let hosts: Option<Vec<Value>> = links.map(|links| links.hosts.iter().map(host).collect());
         let uplinks: Option<Vec<Value>> = links.map(|links| links.uplinks.iter().map(uplink).collect());
-        json!({ "name": self.name, "complete": links.is_some(), "hosts": hosts, "uplinks": uplinks })
+        let relay = links.map(|links| match &links.relay {
+            Relay::None => Value::Null,
+            Relay::Carries(crossed) => json!(crossed),
+            Relay::Dead(error) => json!({ "error": error }),
+        });
+        json!({
+            "name": self.name, "complete": links.is_some(), "hosts": hosts, "uplinks": uplinks, "relay": relay,
+        })
     }
 
     fn table(&self) -> String {
         let name = &self.name;
-        let Some(Links { hosts, uplinks }) = &self.links else {
+        let Some(Links { hosts, uplinks, relay }) = &self.links else {
             return format!("network {name}: half-made; remove it with gleaner testbed down --name {name}\n");
         };
         let namespaces = hosts.iter().map(|(node, ..)| node.namespace.len());
@@ -188,6 +213,13 @@ impl Picture {
         for (uplink, Crossing { received, sent }) in uplinks {
             text += &line(&uplink.group, "", &mbit(*received), &mbit(*sent), &uplink.link.to_string());
         }
+        text += &match relay {
+            Relay::None => String::new(),
+            Relay::Carries(Crossed { carried, lost, dropped, late }) => format!(
+                "a relay carries all packets: {carried} frames so far, {late} of them late; {lost} lost, {dropped} before full links\n"
+            ),
+            Relay::Dead(error) => format!("{error}\n"),
+        };
         text
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gleaner_runtime::report::say;
-use gleaner_testbed::network::{NAME, Network, NetworkError, Node};
+use gleaner_testbed::network::{Changes, NAME, Network, NetworkError, Node};
 use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
 use serde_json::{Value, json};
@@ -42,6 +42,15 @@ pub struct Up {
     /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
+    /// TCP's congestion control on the hosts, such as cubic or bbr; that of the machine if not said
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Have a relay carry all packets, as where the kernel has no netem: which are lost follows from the seed
+    #[arg(long)]
+    relay: bool,
+    /// Where the random numbers start by which packets are lost, where a relay carries them
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
     /// The network of the addresses, 10.77.0.0/24 if not said
     #[arg(long, value_name = "ADDRESS/BITS")]
     subnet: Option<Subnet>,
@@ -87,7 +96,9 @@ pub fn run(up: &Up) -> Result<ExitCode, String> {
         say(format_args!("gleaner: interrupted; the network {} is removed again", up.name));
         Ok(ExitCode::from(code))
     };
-    let network = match Network::up(&topology, &up.name, up.replace) {
+    up.congestion.as_deref().map_or(Ok(()), Network::check_congestion).map_err(|error| error.to_string())?;
+    let changes = Changes { may_delay: topology.delays_or_loses(), by_relay: up.relay, seed: up.seed };
+    let network = match Network::up_for(&topology, &up.name, up.replace, changes) {
         Ok(network) => network,
         // A command that has just begun may still hear what this process hears. What was made is gone again.
         Err(error @ NetworkError::Command { .. }) => {
@@ -98,6 +109,16 @@ pub fn run(up: &Up) -> Result<ExitCode, String> {
     if let Ok(code) = interrupted.try_recv() {
         network.down().map_err(|error| error.to_string())?;
         return given_up(code);
+    }
+    if let Some(Err(error)) = up.congestion.as_deref().map(|name| network.set_congestion(name)) {
+        network.down().map_err(|error| error.to_string())?;
+        return Err(error.to_string());
+    }
+    if network.is_relayed() && !up.relay {
+        say(format_args!(
+            "gleaner: this kernel has no netem, so a relay carries the packets of the network {}",
+            up.name
+        ));
     }
     let text = if up.json { object(&network) } else { network.hostfile() };
     let mut out = io::stdout();
@@ -120,7 +141,10 @@ fn object(network: &Network) -> String {
     };
     let hosts: Vec<Value> = network.hosts().iter().map(host).collect();
     let subnet = network.topology().subnet;
-    format!("{}\n", json!({ "name": network.name(), "subnet": subnet, "hosts": hosts }))
+    format!(
+        "{}\n",
+        json!({ "name": network.name(), "subnet": subnet, "hosts": hosts, "relayed": network.is_relayed() })
+    )
 }
 
 /// Where the exit code arrives at Ctrl-C or when this process is asked to end. What is half-made then is finished first.

@@ -110,8 +110,8 @@ fn the_links_of_a_topology_file_are_those_of_the_run() {
     assert_eq!(namespaces(&named("racks")), [""; 0]);
 }
 
-/// A delay is kept where the kernel has netem. Where it has none, that is said before the first case is measured, though
-/// only the second one needs it.
+/// A delay is kept where the kernel has netem or a relay does its work. Where neither can be, that is said before the first case is
+/// measured, though only the second one needs it.
 #[test]
 fn delays_are_kept_or_refused_beforehand() {
     if !can_emulate() {
@@ -122,9 +122,34 @@ fn delays_are_kept_or_refused_beforehand() {
     let records = bed.records();
     if code == 0 {
         assert!(median(&steps(&records[1])) > 0.02, "{records:?}");
+        assert!(median(&steps(&records[0])) < 0.02, "{records:?}");
     } else {
         assert!(said.contains("netem") && said.contains("gleaner testbed vm"), "{said}");
         assert!(records.is_empty(), "{records:?}");
     }
     assert_eq!(namespaces(&named("delays")), [""; 0]);
+}
+
+/// What the launcher is told, and what TCP uses on the hosts, vary from case to case like anything else.
+#[test]
+fn transports_sockets_and_congestion_controls_are_axes() {
+    if !can_emulate() {
+        return;
+    }
+    let axes = "[network]\ncongestion = 'reno'\n[matrix]\ntransport = ['tcp']\nsockets = [1, 3]\n";
+    let bed = Bed::new(&format!("{SHORT}{axes}"));
+    let (code, said) = bed.run(&["--name", &named("axes")]);
+    assert_eq!(code, 0, "{said}");
+    let records = bed.records();
+    for (record, sockets) in records.iter().zip(["1", "3"]) {
+        let words = ["--transport", "tcp", "--sockets", sockets];
+        assert!(record.command.windows(4).any(|found| found == words), "{:?}", record.command);
+        assert_eq!((&record.case["congestion"], steps(record).len()), (&"reno".into(), 3));
+    }
+    assert_eq!(records.len(), 2);
+
+    let bed = Bed::new(&format!("{SHORT}{}", axes.replace("reno", "none-such")));
+    let (code, said) = bed.run(&["--name", &named("axes")]);
+    assert!(code == 1 && said.contains("no congestion control none-such"), "{said}");
+    assert!(bed.records().is_empty() && namespaces(&named("axes")).is_empty());
 }

@@ -16,5 +16,6 @@ mod relays;
 mod reports;
 mod secrets;
 mod starters;
+mod transports;
 mod unauthenticated;
 mod unread;

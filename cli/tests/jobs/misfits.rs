@@ -62,6 +62,19 @@ fn another_world_size_is_named_on_both_sides() {
 }
 
 #[test]
+fn another_number_of_sockets_is_named_on_both_sides() {
+    let job = small(2);
+    let mut ranks = [job.rank_with(0, &[], &[("GLEANER_SOCKETS", "4")]), job.rank(1)];
+    for ended in end(&mut ranks) {
+        ended.failed_with(&[
+            "with 1 socket for each link",
+            "with 4 sockets for each link",
+            "GLEANER_SOCKETS",
+        ]);
+    }
+}
+
+#[test]
 fn a_rank_that_was_started_twice_is_named_on_both_sides() {
     let job = Job { timeout: Duration::from_secs(20), ..small(3) };
     let mut ranks = [job.rank(0), job.rank(1), job.rank(1)];

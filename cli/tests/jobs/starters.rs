@@ -62,6 +62,16 @@ fn plain_links_are_told_at_the_start_by_rank_0_alone() {
     }
 }
 
+/// Links of several sockets carry the same job.
+#[test]
+fn several_sockets() {
+    for sockets in ["2", "5"] {
+        let mut command = gleaner();
+        command.args(["launch", "--workers", "3", "--sockets", sockets, "--", GLEANER]).args(BENCH);
+        compare(&run(command).report(), 3);
+    }
+}
+
 #[test]
 fn mpirun() {
     let Some(mpirun) = program("mpirun") else { return };

@@ -135,6 +135,32 @@ fn a_torn_line_is_noted_and_the_rest_is_shown() {
     assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("torn"), "{notes:?}");
 }
 
+/// Where a relay carries the packets, what it could not carry in time says nothing of the links; nor does an exchange that kept the
+/// processors busy.
+#[test]
+fn what_the_processors_held_up_is_left_out_and_said() {
+    let folder = TempDir::new().unwrap();
+    let relayed = |turn: u32, late: u64, busy: f64| {
+        let mut record = samples::bench("spardl", 4, 0.01, turn, &mut Noise::new(1));
+        record["relay"] = json!({ "carried": 1000, "late": late, "lost": 3, "dropped": 0, "busy": busy });
+        record
+    };
+    let records = [relayed(0, 10, 0.9), relayed(1, 11, 0.5), relayed(2, 0, 0.95)];
+    samples::write(&folder.path().join("run"), &records);
+    let report = json(folder.path(), &["run"]);
+    assert_eq!(report["runs"][0]["done"], 1);
+    let notes: Vec<&str> =
+        report["runs"][0]["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    let expected = "measures the processors and not the links, and was left out:";
+    assert_eq!(
+        notes,
+        [
+            format!("line 2 {expected} the relay brought 1.1% of the frames late"),
+            format!("line 3 {expected} the processors were busy for 95.0% of the time"),
+        ]
+    );
+}
+
 #[test]
 fn bad_input_is_refused_in_a_sentence() {
     let folder = TempDir::new().unwrap();

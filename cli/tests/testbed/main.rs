@@ -7,6 +7,7 @@
 mod chaos;
 mod drift;
 mod jobs;
+mod relays;
 mod transfers;
 mod unequal;
 
@@ -313,7 +314,14 @@ fn bad_input_is_a_sentence() {
     };
     refused(&["--hosts", "2", "--rate", "fast"], "'fast' is no rate");
     refused(&["--hosts", "2", "--delay", "soon"], "'soon' is no duration");
+    refused(&["--hosts", "2", "--delay=-5ms"], "'-5ms' is no duration");
+    refused(&["--hosts", "2", "--delay", "5"], "'5' is no duration");
+    refused(&["--hosts", "2", "--delay", "2000s"], "at most a minute");
+    refused(&["--hosts", "2", "--jitter", "1ms"], "--delay");
     refused(&["--hosts", "2", "--loss", "all"], "'all' is no loss");
+    refused(&["--hosts", "2", "--loss", "100%"], "'100%' is no loss");
+    refused(&["--hosts", "2", "--loss", "150%"], "'150%' is no loss");
+    refused(&["--hosts", "2", "--delay", "1ms", "--seed", "many"], "invalid value 'many'");
     refused(&["--hosts", "300"], "300 hosts do not fit into 10.77.0.0/24");
     refused(&["--hosts", "0"], "no host");
     refused(&["--hosts", "2", "--subnet", "10.77.0.1/24"], "is no subnet");

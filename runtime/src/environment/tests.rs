@@ -41,12 +41,13 @@ fn every_starter_is_understood() {
         ("SLURM_STEP_ID", "0"),
         ("SLURM_STEP_NODELIST", "gpu[03-05],login1"),
         ("GLEANER_TIMEOUT", "500ms"),
+        ("GLEANER_SOCKETS", "4"),
         SECRET,
     ];
     let slurm = config(&slurm).unwrap();
     assert!(slurm.rendezvous.unwrap().starts_with("gpu03:2"));
     assert_eq!(slurm.timeout, Duration::from_millis(500));
-    assert_eq!((&*slurm.job, slurm.is_plain), ("77.0.", false));
+    assert_eq!((&*slurm.job, slurm.is_plain, slurm.transport.sockets.number()), ("77.0.", false, 4));
 
     let mut mpi = vec![
         ("OMPI_COMM_WORLD_RANK", "1"),
@@ -132,7 +133,7 @@ fn what_is_wrong_is_named() {
         assert!(descriptor.contains(why) && descriptor.contains("GLEANER_SECRET_FD"), "{descriptor}");
     }
     let wrong = [("GLEANER_TIMEOUT", "soon"), ("GLEANER_PLAIN", "yes"), ("GLEANER_TRANSPORT", "udp")];
-    for (name, value) in wrong {
+    for (name, value) in wrong.into_iter().chain([("GLEANER_SOCKETS", "0"), ("GLEANER_SOCKETS", "65")]) {
         let wrong = sentence(&[(name, value)]);
         assert!(wrong.contains(name) && wrong.contains(&format!("'{value}'")), "{wrong}");
     }

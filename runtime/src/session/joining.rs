@@ -40,17 +40,28 @@ impl Session {
     /// As [`join`](Self::join).
     pub fn join_as(config: Config) -> Result<Self, Error> {
         let (rank, timeout, roles) = (config.rank, config.timeout, config.roles);
-        let Some(network) = config.network() else {
+        let Some(mut network) = config.network() else {
             let alone = memory::networks(1).into_iter().next();
             let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
             return Self::over_as(async { Ok(alone) }, timeout, roles);
         };
+        let (_, chosen) = network.choice.settle(network.is_plain);
+        let chosen = chosen.map(|chosen| format!("gleaner: {chosen}"));
+        if let Some(chosen) = &chosen
+            && rank == Seat::FIRST.0
+        {
+            report::say(chosen);
+        }
         if network.is_plain && rank == Seat::FIRST.0 {
             report::say(
                 "gleaner: links are not encrypted (GLEANER_PLAIN): gradients can be read and forged between hosts",
             );
         }
         Self::over_as(gleaner_transport::join(network), timeout, roles).inspect_err(|error| {
+            // Where workers differ in it, each says why.
+            if let Some(chosen) = chosen.as_ref().filter(|_| rank != Seat::FIRST.0) {
+                report::say(chosen);
+            }
             if let Error::Join(error) = error
                 && let Some(culprit) = culprit(error, rank)
             {

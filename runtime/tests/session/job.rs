@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use gleaner_runtime::{Config, Roles, Session};
-use gleaner_transport::{Network, Secret, TransportChoice, adverse, memory};
+use gleaner_transport::{Network, Secret, Transport, TransportChoice, adverse, memory};
 
 /// Long enough for a busy machine, short enough that a test which waits for it ends.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -13,11 +13,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Over {
     Memory,
     Tcp,
+    Quic,
     /// Messages overtake those of other lanes, and payloads lie in memory of the network.
     Adverse,
 }
 
-pub const NETWORKS: [Over; 3] = [Over::Memory, Over::Tcp, Over::Adverse];
+pub const NETWORKS: [Over; 4] = [Over::Memory, Over::Tcp, Over::Quic, Over::Adverse];
 
 /// Runs `worker` on every rank of a new job, and gives what each returned.
 pub fn run<T: Send>(over: Over, workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
@@ -52,14 +53,20 @@ pub fn run_as<T: Send>(
                     })
                 })
                 .collect(),
-            Over::Tcp => configs(workers, TIMEOUT)
+            Over::Tcp | Over::Quic => configs(workers, TIMEOUT)
                 .into_iter()
-                .map(|config| Config { roles, ..config })
+                .map(|config| Config { roles, transport: over.choice(), ..config })
                 .map(|config| scope.spawn(move || worker(Session::join_as(config).unwrap())))
                 .collect(),
         };
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+impl Over {
+    fn choice(self) -> TransportChoice {
+        if matches!(self, Over::Quic) { Transport::Quic } else { Transport::Tcp }.into()
+    }
 }
 
 /// The configurations of all workers of a new job on this machine.

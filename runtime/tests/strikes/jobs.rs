@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use gleaner_transport::Secret;
+use gleaner_transport::{Secret, Transport};
 
 use crate::network::{Blow, Kind, Strike};
 use crate::worker::{JOB, Part, Said};
@@ -23,6 +23,7 @@ const AT_WORK: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
+    pub transport: Transport,
     pub method: &'static str,
     pub workers: u32,
     pub kind: Kind,
@@ -44,7 +45,7 @@ impl Drop for Job {
 
 impl Job {
     fn start(
-        (method, workers, kind): (&str, u32, Kind),
+        (transport, method, workers, kind): (Transport, &str, u32, Kind),
         timeout: Duration,
         strike: Option<(u32, Strike)>,
     ) -> Self {
@@ -59,6 +60,7 @@ impl Job {
                 workers,
                 rendezvous: rendezvous.clone(),
                 secret: secret.clone(),
+                transport: transport.to_string(),
                 method: method.to_owned(),
                 kind,
                 timeout,
@@ -96,9 +98,9 @@ impl Job {
 }
 
 /// How many messages of step 2 each rank sends and receives.
-pub fn probe(method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
+pub fn probe(transport: Transport, method: &str, workers: u32, kind: Kind) -> Vec<(u32, u32)> {
     let limit = Instant::now() + Duration::from_secs(60);
-    let mut job = Job::start((method, workers, kind), Duration::from_secs(30), None);
+    let mut job = Job::start((transport, method, workers, kind), Duration::from_secs(30), None);
     let counted = (0..workers).map(|rank| match job.said(rank, limit) {
         Ok(Said::Counted(sent, received)) => (sent, received),
         other => panic!("{method} among {workers}: {other:?}"),
@@ -133,9 +135,9 @@ pub fn run_all(cases: Vec<Case>) {
 
 /// Runs a case. Says whether its moment came: a rank that leaves does not wait for the goodbyes of others.
 fn run(case: &Case, busy: &Busy) -> Result<bool, String> {
-    let Case { method, workers, kind, victim, strike } = *case;
+    let Case { transport, method, workers, kind, victim, strike } = *case;
     let waiting = busy.enter();
-    let mut job = Job::start((method, workers, kind), TIMEOUT, Some((victim, strike)));
+    let mut job = Job::start((transport, method, workers, kind), TIMEOUT, Some((victim, strike)));
     let out = BufReader::new(job.0[victim as usize].stdout.as_mut().unwrap());
     let struck =
         out.lines().map_while(Result::ok).find_map(|line| line.strip_prefix("struck ")?.parse().ok());

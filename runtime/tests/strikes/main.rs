@@ -3,6 +3,9 @@
 //!
 //! A job is a handful of real processes over TCP: this test program starts itself as workers. The victim's network is
 //! wrapped, and strikes by itself at the wanted message. Methods are those that are listed; a new one needs nothing here.
+//!
+//! Over QUIC it is one message of each rank, for every method: what the runtime makes of the end of a link does not depend on what
+//! carries it. With `GLEANER_TEST_TRANSPORT=quic` every message is struck over QUIC, in place of TCP.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -11,6 +14,7 @@ mod network;
 mod worker;
 
 use gleaner_algorithms::Method;
+use gleaner_transport::Transport;
 
 use jobs::{Case, probe, run_all};
 use network::{Blow, Kind, Moment, Strike};
@@ -27,10 +31,23 @@ fn worker_process() {
     }
 }
 
+/// What carries the links of jobs that are struck at every message.
+fn usual() -> Transport {
+    let asked = std::env::var("GLEANER_TEST_TRANSPORT");
+    if asked.is_ok_and(|name| name == Transport::Quic.to_string()) { Transport::Quic } else { Transport::Tcp }
+}
+
+/// A method, its number of workers, and what is counted.
+type Work = (&'static str, u32, Kind);
+
 /// Every rank of a job struck at every message that it sends or receives in a step, by the blows that are chosen by number.
-fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
+fn everywhere(
+    transport: Transport,
+    (method, workers, kind): Work,
+    blows: impl Fn(u32) -> Vec<Blow>,
+) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (victim, (sends, receives)) in (0..).zip(probe(method, workers, kind)) {
+    for (victim, (sends, receives)) in (0..).zip(probe(transport, method, workers, kind)) {
         // A rank that leaves does not wait for the goodbyes of others.
         let hears = receives > 0 || kind == Kind::Bye;
         assert!(sends > 0 && hears, "rank {victim} takes no part in {method}");
@@ -48,29 +65,39 @@ fn everywhere(method: &'static str, workers: u32, kind: Kind, blows: impl Fn(u32
                 _ => 2 * (number % 2),
             };
             for blow in blows(number) {
-                cases.push(Case { method, workers, kind, victim, strike: Strike { blow, moment, step } });
+                let strike = Strike { blow, moment, step };
+                cases.push(Case { transport, method, workers, kind, victim, strike });
             }
         }
     }
     cases
 }
 
+/// Options that give another schedule: teams need a number of workers that they divide, and four regions are never so uneven
+/// that they are balanced.
+const OPTIONS: [(&str, u32); 3] = [(R_SAG, 4), (B_SAG, 4), (BALANCING, 5)];
+
 fn all_methods(blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
     let listed = Method::all().flat_map(|m| WORKERS.map(|workers| (m.collective().name(), workers)));
-    // Options that give another schedule: teams need a number of workers that they divide, and four regions are never so
-    // uneven that they are balanced.
-    let jobs = listed.chain([(R_SAG, 4), (B_SAG, 4), (BALANCING, 5)]);
-    jobs.flat_map(|(method, workers)| everywhere(method, workers, Kind::Bags, &blows)).collect()
+    let jobs = listed.chain(OPTIONS).map(|(method, workers)| (method, workers, Kind::Bags));
+    jobs.flat_map(|work| everywhere(usual(), work, &blows)).collect()
+}
+
+/// Of each rank one case: of the lowest at its first message, of the highest at its last.
+fn one_of_each_rank(cases: &[Case]) -> Vec<Case> {
+    let of_ranks: Vec<_> = cases.chunk_by(|one, next| one.victim == next.victim).collect();
+    let last = of_ranks.len() - 1;
+    of_ranks.iter().enumerate().map(|(rank, cases)| cases[rank * (cases.len() - 1) / last]).collect()
 }
 
 /// Balancing sends P − 1 messages more than the P − 1 + ⌈log2 P⌉ of Ok-Topk; teams have other rounds than one team alone.
 #[test]
 fn options_give_the_schedules_that_they_are_listed_for() {
-    assert_eq!(probe("oktopk", 5, Kind::Bags), [(7, 7); 5]);
-    assert_eq!(probe(BALANCING, 5, Kind::Bags), [(11, 11); 5]);
-    assert_eq!(probe("spardl", 4, Kind::Bags), [(4, 4); 4]);
-    assert_eq!(probe(R_SAG, 4, Kind::Bags), [(3, 3); 4]);
-    assert_eq!(probe(B_SAG, 4, Kind::Bags), [(3, 3); 4]);
+    assert_eq!(probe(usual(), "oktopk", 5, Kind::Bags), [(7, 7); 5]);
+    assert_eq!(probe(usual(), BALANCING, 5, Kind::Bags), [(11, 11); 5]);
+    assert_eq!(probe(usual(), "spardl", 4, Kind::Bags), [(4, 4); 4]);
+    assert_eq!(probe(usual(), R_SAG, 4, Kind::Bags), [(3, 3); 4]);
+    assert_eq!(probe(usual(), B_SAG, 4, Kind::Bags), [(3, 3); 4]);
 }
 
 #[test]
@@ -88,7 +115,7 @@ fn a_rank_that_is_stopped_or_cut_off_at_any_message_is_named_by_all_others() {
 #[test]
 fn a_rank_that_is_struck_while_all_decide_whether_to_cancel_is_named_by_all_others() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink];
-    run_all(everywhere("ring", 4, Kind::Cancel, |_| blows.to_vec()));
+    run_all(everywhere(usual(), ("ring", 4, Kind::Cancel), |_| blows.to_vec()));
 }
 
 /// Blocks that travel in pieces, that are passed on while they come, and that are lent to several peers at once.
@@ -96,7 +123,8 @@ fn a_rank_that_is_struck_while_all_decide_whether_to_cancel_is_named_by_all_othe
 fn a_rank_that_is_struck_in_the_middle_of_a_large_block_is_named_by_all_others() {
     let blows =
         |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
-    run_all(LARGE.into_iter().flat_map(|method| everywhere(method, 4, Kind::Bags, blows)).collect());
+    let work = LARGE.map(|method| (method, 4, Kind::Bags));
+    run_all(work.into_iter().flat_map(|work| everywhere(usual(), work, blows)).collect());
 }
 
 /// While some units are waited for, and while others travel in the background.
@@ -104,20 +132,46 @@ fn a_rank_that_is_struck_in_the_middle_of_a_large_block_is_named_by_all_others()
 fn a_rank_that_is_struck_while_units_travel_in_the_background_is_named_by_all_others() {
     let blows =
         |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
-    run_all(OVERLAPPED.into_iter().flat_map(|method| everywhere(method, 4, Kind::Bags, blows)).collect());
+    let work = OVERLAPPED.map(|method| (method, 4, Kind::Bags));
+    run_all(work.into_iter().flat_map(|work| everywhere(usual(), work, blows)).collect());
 }
 
 /// Agreeing on a layout, gathering notes, and measuring the network.
 #[test]
 fn a_rank_that_is_struck_in_a_call_of_all_ranks_is_named_by_all_others() {
     let blows = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff][number as usize % 3]];
-    let calls = [Kind::Note, Kind::Probe].into_iter().flat_map(|kind| everywhere("ring", 5, kind, blows));
-    run_all(calls.collect());
+    let calls = [Kind::Note, Kind::Probe].map(|kind| ("ring", 5, kind));
+    run_all(calls.into_iter().flat_map(|work| everywhere(usual(), work, blows)).collect());
 }
 
 /// A rank that is struck when it leaves has done its part: nobody hangs, and nobody else is named.
 #[test]
 fn a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
     let blows = [Blow::Kill, Blow::Stop, Blow::CutOff];
-    run_all(everywhere("ring", 4, Kind::Bye, |_| blows.to_vec()));
+    run_all(everywhere(usual(), ("ring", 4, Kind::Bye), |_| blows.to_vec()));
+}
+
+/// Every method, and all else that is struck above.
+#[test]
+fn over_quic_a_rank_that_is_struck_is_named_by_all_others() {
+    let blow = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
+    let call = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff][number as usize % 3]];
+    let listed = Method::all().map(|method| (method.collective().name(), 5));
+    let special = LARGE.into_iter().chain(OVERLAPPED).map(|method| (method, 4));
+    let bags = listed.chain(OPTIONS).chain(special).map(|(method, workers)| (method, workers, Kind::Bags));
+    let work =
+        bags.chain([(4, Kind::Cancel), (5, Kind::Note), (5, Kind::Probe)].map(|(p, kind)| ("ring", p, kind)));
+    let cases = work.flat_map(|work| {
+        let is_call = matches!(work.2, Kind::Note | Kind::Probe);
+        let cases =
+            everywhere(Transport::Quic, work, |number| if is_call { call(number) } else { blow(number) });
+        one_of_each_rank(&cases)
+    });
+    run_all(cases.collect());
+}
+
+#[test]
+fn over_quic_a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
+    let blows = [Blow::Kill, Blow::Stop, Blow::CutOff];
+    run_all(everywhere(Transport::Quic, ("ring", 4, Kind::Bye), |_| blows.to_vec()));
 }

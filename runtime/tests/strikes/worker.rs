@@ -22,6 +22,8 @@ pub struct Part {
     pub workers: u32,
     pub rendezvous: String,
     pub secret: String,
+    /// The name of what carries links.
+    pub transport: String,
     pub method: String,
     /// What is counted. If that is what is said about cancelling, every step is cancelled.
     pub kind: Kind,
@@ -170,7 +172,7 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),
         is_plain: false,
-        choice: TransportChoice::default(),
+        choice: TransportChoice { transport: part.transport.parse().unwrap(), ..TransportChoice::default() },
         timeout: Duration::from_secs(30),
         listener,
     };

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::random::{splitmix, unit};
+
 /// What is done to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -169,7 +171,6 @@ impl Plan {
             random = splitmix(random);
             random
         };
-        let unit = |random: u64| (random >> 11) as f64 / (1u64 << 53) as f64;
         let sizes = u64::from(WORKERS.end() - WORKERS.start() + 1);
         let drawn = WORKERS.start() + (draw() % sizes) as u32;
         let workers = workers.unwrap_or(drawn);
@@ -211,13 +212,6 @@ impl fmt::Display for Plan {
             "run {number}: {fault}, rank {victim} of {workers}, {phase} at {share:.0}%, extent {extent:.0}%, {links} links"
         )
     }
-}
-
-fn splitmix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

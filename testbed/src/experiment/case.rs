@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::options::{self, LINK, plain};
+use super::options::{self, LAUNCHED, LINK, plain};
 
 /// What is measured, by the names of the file: `command`, `workers`, the options, and what shapes the links.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +28,22 @@ impl Case {
         (servers.unwrap_or(0), colocated.unwrap_or(false))
     }
 
+    /// Whether links go over QUIC, which has a congestion control of its own.
+    fn is_over_quic(&self) -> bool {
+        self.0.get("transport").and_then(Value::as_str) == Some("quic")
+    }
+
+    /// What the launcher is told: options of its own, and their values.
+    pub fn launched(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let of_quic = self.is_over_quic().then_some("congestion");
+        LAUNCHED.iter().copied().chain(of_quic).filter_map(|name| Some((name, plain(self.0.get(name)?))))
+    }
+
+    /// TCP's congestion control on the hosts, if it is said.
+    pub fn congestion(&self) -> Option<&str> {
+        self.0.get("congestion").filter(|_| !self.is_over_quic()).and_then(Value::as_str)
+    }
+
     /// How many processes, each on a host of its own.
     pub fn hosts(&self) -> u32 {
         let (servers, colocated) = self.servers();
@@ -46,11 +62,11 @@ impl Case {
         rest
     }
 
-    /// The words of the command line, after `gleaner bench --json` or the like; without workers and servers, which the launcher has, and
+    /// The words of the command line, after `gleaner bench --json` or the like; without what the launcher has, and
     /// without the method.
     pub fn words(&self) -> Vec<String> {
-        const ELSEWHERE: [&str; 6] = ["command", "workers", "servers", "colocate", "method", "topology"];
-        let elsewhere = |name: &str| ELSEWHERE.contains(&name) || LINK.contains(&name);
+        const ELSEWHERE: &[&str] = &["command", "workers", "servers", "colocate", "method", "topology"];
+        let elsewhere = |name: &str| [ELSEWHERE, LAUNCHED, LINK].iter().any(|names| names.contains(&name));
         let options = self.0.iter().filter(|(name, _)| !elsewhere(name));
         options.flat_map(|(name, value)| options::words(name, value)).collect()
     }
@@ -158,6 +174,9 @@ mod tests {
                 ("servers", json!(1)),
                 ("rate", json!("1gbit")),
                 ("loss", json!("1%")),
+                ("congestion", json!("cubic")),
+                ("transport", json!("tcp")),
+                ("sockets", json!(4)),
                 ("lr_drops", json!("0.5,0.75")),
                 ("mask_momentum", json!(true)),
                 ("method", json!("ring")),
@@ -166,7 +185,13 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
         );
-        assert_eq!((case.servers(), case.hosts()), ((1, false), 4));
+        assert_eq!((case.servers(), case.hosts(), case.congestion()), ((1, false), 4, Some("cubic")));
+        let launched: Vec<_> = case.launched().collect();
+        assert_eq!(launched, [("transport", "tcp".to_owned()), ("sockets", "4".to_owned())]);
         assert_eq!(case.words(), ["--lr-drops", "0.5,0.75", "--mask-momentum", "--seed", "4"]);
+        let quic = [("transport", "quic"), ("congestion", "bbr")];
+        let quic = Case(quic.map(|(name, value)| (name.to_owned(), json!(value))).into());
+        assert_eq!(quic.congestion(), None);
+        assert!(quic.launched().eq([("transport", "quic".to_owned()), ("congestion", "bbr".to_owned())]));
     }
 }

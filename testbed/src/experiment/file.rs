@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use gleaner_runtime::{Preference, Sockets};
 use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
@@ -12,7 +13,7 @@ use toml::Spanned;
 use super::case::{self, Case, Pattern};
 use super::chaos::{self, LinkText};
 use super::error::{ExperimentError, Problem};
-use super::options::{LINK, Workload};
+use super::options::{LINK, Workload, plain};
 use super::{Experiment, Wanted};
 use crate::quantity;
 use crate::record::SEED;
@@ -54,6 +55,7 @@ struct Network {
     delay: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
+    congestion: Option<String>,
 }
 
 /// A problem, and where it is.
@@ -202,8 +204,9 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert(key.get_ref().clone(), value);
     }
     let Some(network) = &file.network else { return Ok(fixed) };
-    let Network { hosts, topology, rate, delay, jitter, loss } = network.get_ref();
-    let link = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+    let Network { hosts, topology, rate, delay, jitter, loss, congestion } = network.get_ref();
+    let link =
+        [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss), ("congestion", congestion)];
     for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
         fixed.0.insert(key.to_owned(), value.clone().into());
@@ -363,6 +366,12 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
         ("workers", _) => return Err(refuse("a whole number from 1 to 1024")),
         ("servers", toml::Value::Integer(0..=MOST_WORKERS)) | ("colocate", toml::Value::Boolean(_)) => {}
         ("servers", _) => return Err(refuse("a whole number from 0 to 1024")),
+        ("sockets", _) => {
+            plain(&stored).parse::<Sockets>().map_err(refuse)?;
+        }
+        ("transport", _) => {
+            plain(&stored).parse::<Preference>().map_err(refuse)?;
+        }
         ("colocate", _) => return Err(refuse("true or false")),
         ("method", toml::Value::String(name)) if name != "all" && !name.contains(',') => {}
         ("method", _) => {
@@ -372,7 +381,7 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
         }
         (_, toml::Value::String(text)) if LINK.contains(&key) => check_quantity(key, text)?,
         _ if LINK.contains(&key) => {
-            return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\""));
+            return Err(refuse("a text with a unit, such as \"1gbit\", \"50us\" or \"0.1%\", or a name"));
         }
         _ => {}
     }
@@ -383,6 +392,8 @@ fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
         "rate" => quantity::rate(text).map(|_| ()),
         "delay" | "jitter" => quantity::duration(text).map(|_| ()),
+        // The kernel knows which there are.
+        "congestion" => return Ok(()),
         _ => {
             return text
                 .parse::<Loss>()

@@ -119,13 +119,13 @@ impl Job {
             (Seats::Workers, true) => {
                 words.extend(["gleaner", "launch", "--workers"].map(String::from));
                 words.push(self.workers().to_string());
-                words.extend(self.typed_roles());
+                words.extend(self.typed_options());
                 words.push("--".into());
             }
             (Seats::Workers, false) => {
                 words.extend(["gleaner", "launch", "--hostfile", "hosts", "--agent"].map(String::from));
                 words.push(agent.join(" "));
-                words.extend(self.typed_roles());
+                words.extend(self.typed_options());
                 words.push("--".into());
             }
         }
@@ -133,9 +133,14 @@ impl Job {
         words
     }
 
-    fn typed_roles(&self) -> Vec<String> {
+    fn told(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.cases.first().into_iter().flat_map(Case::launched)
+    }
+
+    fn typed_options(&self) -> Vec<String> {
         let Roles { servers, colocated, .. } = self.roles();
-        let mut words = Vec::new();
+        let mut words: Vec<String> =
+            self.told().flat_map(|(name, value)| [format!("--{name}"), value]).collect();
         if servers > 0 {
             words.extend(["--servers".to_owned(), servers.to_string()]);
             words.extend(colocated.then(|| "--colocate".to_owned()));
@@ -191,6 +196,7 @@ impl Job {
         }
         let mut job = launcher::Job::on(hosts, place.agent(), self.program.clone());
         job.env.clone_from(&self.env);
+        job.env.extend(self.told().map(|(name, value)| (format!("GLEANER_{}", name.to_uppercase()), value)));
         job.env.push((MARK.to_owned(), mark.to_owned()));
         job.env.push((
             HOSTS.to_owned(),

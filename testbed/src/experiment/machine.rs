@@ -37,8 +37,51 @@ pub fn commit() -> Option<String> {
     Some(if differs { commit + "-dirty" } else { commit })
 }
 
+/// What the processors have done so far, in units that are the same for both.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Processors {
+    busy: u64,
+    all: u64,
+}
+
+impl Processors {
+    /// Since this machine was started; nothing where the kernel does not say.
+    pub fn now() -> Self {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+        // What guests use is counted as what users do, too.
+        let times: Vec<u64> = line.split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect();
+        let [user, nice, system, idle, waiting, ref others @ ..] = times[..] else { return Self::default() };
+        let busy = user + nice + system + others.iter().sum::<u64>();
+        Self { busy, all: busy + idle + waiting }
+    }
+
+    /// The share of all processors' time in which they were busy since an earlier look; none if no time has passed.
+    pub fn busy_since(self, before: Self) -> Option<f64> {
+        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
+        Some(self.busy.saturating_sub(before.busy) as f64 / all as f64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::Processors;
+
+    /// One of them at least is busy while this spins, for several of the kernel's ticks.
+    #[test]
+    fn processors_are_as_busy_as_they_are_kept() {
+        let (before, began) = (Processors::now(), Instant::now());
+        while began.elapsed() < Duration::from_millis(300) {
+            std::hint::spin_loop();
+        }
+        let busy = Processors::now().busy_since(before).unwrap();
+        let cores = std::thread::available_parallelism().unwrap().get() as f64;
+        assert!((0.5 / cores..=1.0).contains(&busy), "{busy} of {cores}");
+        assert_eq!(before.busy_since(before), None);
+    }
+
     #[test]
     fn this_machine_has_memory_processors_and_a_kernel() {
         let here = super::here();

@@ -20,6 +20,9 @@ pub enum Workload {
 const BOTH: &[&str] =
     &["method", "density", "k", "values", "selector", "residual", "timeout", "steps", "seed"];
 
+/// What their launcher is told, by options of its own.
+pub const LAUNCHED: &[&str] = &["transport", "sockets"];
+
 /// Of `bench` alone.
 const BENCH: &[&str] = &["params", "warmup", "link_rate"];
 
@@ -51,7 +54,7 @@ const TRAIN: &[&str] = &[
 ];
 
 /// What shapes the links rather than the command.
-pub const LINK: &[&str] = &["rate", "delay", "jitter", "loss"];
+pub const LINK: &[&str] = &["rate", "delay", "jitter", "loss", "congestion"];
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -75,7 +78,7 @@ impl Workload {
                 stated.push(option.name);
             }
         }
-        BOTH.iter().chain(own).copied().chain(stated)
+        BOTH.iter().chain(LAUNCHED).chain(own).copied().chain(stated)
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Wanted;
 use super::case::Case;
 use super::chaos::LinkText;
-use crate::network::{Kernel, Network, NetworkError, Node};
+use crate::network::{Changes, Crossed, Kernel, Network, NetworkError, Node};
 use crate::quantity::{self, QuantityError};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
@@ -60,6 +60,8 @@ pub struct Emulated {
     /// The hosts whose links differ from it now.
     reshaped: BTreeSet<usize>,
     cut: Vec<usize>,
+    /// TCP's congestion control on all hosts, if a case has said it.
+    congestion: Option<String>,
     /// Whether cases say what links are like; a topology does by itself.
     uniform: bool,
 }
@@ -83,17 +85,19 @@ impl Place {
         };
         let kernel = Kernel::offers()?;
         topologies.iter().try_for_each(|topology| kernel.suffices(topology))?;
+        cases.clone().filter_map(Case::congestion).try_for_each(Network::check_congestion)?;
         let Some(first) = topologies.first() else { return Ok(Self::Loopback) };
         let (workers, hosts) = (cases.map(Case::hosts).max().unwrap_or(1), first.hosts().count());
         if workers as usize > hosts {
             return Err(PlaceError::Hosts { workers, hosts });
         }
-        let network = Network::up(first, name, replace)?;
+        let may_delay = topologies.iter().any(Topology::delays_or_loses);
+        let network = Network::up_for(first, name, replace, Changes { may_delay, ..Changes::default() })?;
         let hosts = network.hosts();
         let links = hosts.iter().map(|host| host.link).collect();
         let uniform = matches!(wanted, Wanted::Uniform { .. });
-        let (reshaped, cut) = Default::default();
-        Ok(Self::Emulated(Box::new(Emulated { network, hosts, links, reshaped, cut, uniform })))
+        let (reshaped, cut, congestion) = Default::default();
+        Ok(Self::Emulated(Box::new(Emulated { network, hosts, links, reshaped, cut, congestion, uniform })))
     }
 
     /// Takes it down.
@@ -131,6 +135,12 @@ impl Place {
         if !emulated.uniform {
             return Ok(());
         }
+        if let Some(name) = case.congestion()
+            && emulated.congestion.as_deref() != Some(name)
+        {
+            emulated.network.set_congestion(name)?;
+            emulated.congestion = Some(name.to_owned());
+        }
         let link = link(case)?;
         for host in 0..emulated.hosts.len() {
             if emulated.links[host] != link {
@@ -149,6 +159,13 @@ impl Place {
             Ok(Traffic { host: node.name.clone(), received: counters.received, sent: counters.sent })
         };
         emulated.hosts.iter().take(count as usize).map(traffic).collect()
+    }
+
+    /// What has crossed all links so far, if a process of ours relays packets.
+    pub fn crossed(&self) -> Result<Option<Crossed>, PlaceError> {
+        let Self::Emulated(emulated) = self else { return Ok(None) };
+        let all = emulated.network.crossed()?;
+        Ok(all.map(|links| links.into_iter().flatten().fold(Crossed::default(), Crossed::plus)))
     }
 
     /// Takes a host's link down.

@@ -10,10 +10,11 @@ use super::case::order;
 use super::chaos::{self, Event};
 use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
+use super::machine::Processors;
 use super::place::{Place, PlaceError};
 use super::store::{Store, StoreError};
 use super::{Case, Experiment, Wanted, machine};
-use crate::record::{self, Machine, Outcome, Record, Traffic};
+use crate::record::{self, Machine, Outcome, Record, Relayed, Traffic};
 
 /// Why a run ended before its jobs did.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +90,8 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// Of those written, records of jobs that failed after somebody was killed, cut off or stopped for good.
     pub ended_on_purpose: usize,
+    /// Of those written, records in which the processors were what was measured, and not the links that a relay makes.
+    pub bound_by_processors: usize,
     /// The exit code of the signal that ended the run early.
     pub interrupted: Option<u8>,
 }
@@ -215,6 +218,8 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
             self.place.restore()?;
             self.place.shape(&job.cases[0])?;
             let before = self.place.traffic(job.hosts())?;
+            let crossed_before = self.place.crossed()?.unwrap_or_default();
+            let processors = Processors::now();
             if self.stops() {
                 return Ok(());
             }
@@ -229,8 +234,10 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 return Ok(());
             }
             let traffic = since(&before, self.place.traffic(job.hosts())?);
+            let busy = Processors::now().busy_since(processors);
+            let relay = self.place.crossed()?.map(|now| Relayed { crossed: now.since(crossed_before), busy });
             self.took.push(ended.seconds);
-            self.keep(*turn, job, &ended, &traffic)?;
+            self.keep(*turn, job, &ended, (&traffic, relay))?;
         }
         Ok(())
     }
@@ -240,7 +247,13 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         self.tally.interrupted.is_some()
     }
 
-    fn keep(&mut self, turn: u32, job: &Job, ended: &Ended, traffic: &[Traffic]) -> Result<(), RunError> {
+    fn keep(
+        &mut self,
+        turn: u32,
+        job: &Job,
+        ended: &Ended,
+        (traffic, relay): (&[Traffic], Option<Relayed>),
+    ) -> Result<(), RunError> {
         let command = job.typed(&self.place);
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
@@ -268,9 +281,12 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 command: command.clone(),
                 chaos: ended.applied.lines.clone(),
                 traffic: traffic.to_vec(),
+                relay,
                 outcome,
             });
         }
+        self.tally.bound_by_processors +=
+            records.iter().filter(|record| record.processors_bound().is_some()).count();
         self.tally.measured += records.len();
         Ok(self.store.append(records)?)
     }

@@ -227,6 +227,7 @@ mod tests {
             command: vec!["a b".into()],
             chaos: Vec::new(),
             traffic: Vec::new(),
+            relay: None,
         }
     }
 

@@ -5,8 +5,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use super::relay::{self, Ask};
 use super::state::State;
-use super::{INTERFACE, Kernel, NetworkError, Node, Prepared, commands, inside, nodes, shape, uplink_port};
+use super::{
+    INTERFACE, Kernel, NetworkError, Node, Prepared, commands, downlink_port, inside, nodes, shape,
+    uplink_port,
+};
 use crate::topology::{Link, Topology};
 
 /// So many hosts at once try to reach the first.
@@ -22,17 +26,30 @@ pub(super) fn build(state: &mut State, kernel: &Kernel, lock: &File) -> Result<(
     for namespace in [state.name.clone()].into_iter().chain(namespaces) {
         namespace_of_ours(state, namespace, lock)?;
     }
-    commands::batch("ip", &state.name, &switches(&state.topology))?;
+    commands::batch("ip", &state.name, &switches(&state.topology, state.is_relayed))?;
     for node in &nodes {
-        commands::batch("ip", &state.name, &cable(node))?;
+        if state.is_relayed {
+            commands::batch("ip", &node.namespace, &held(INTERFACE))?;
+        }
+        commands::batch("ip", &state.name, &cable(node, state.is_relayed))?;
         commands::batch("ip", &node.namespace, &addresses(node, &state.topology))?;
+    }
+    if state.is_relayed {
+        relay::start(&state.name)?;
     }
     // Before they are slow or lose packets.
     all_reach_the_first(&nodes)?;
-    for node in &nodes {
-        apply(&state.name, node, kernel)?;
+    for (number, node) in nodes.iter().enumerate() {
+        prepare(state, number, node, kernel)?.go()?;
     }
-    commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
+    if state.is_relayed {
+        let uplinks = state.topology.groups.iter().filter_map(|group| group.uplink);
+        for (number, link) in (nodes.len()..).zip(uplinks) {
+            Ask::Change { number, link }.of::<()>(&state.name)?;
+        }
+    } else {
+        commands::batch("tc", &state.name, &uplinks(&state.topology, kernel))?;
+    }
     state.complete = true;
     state.write()
 }
@@ -53,14 +70,18 @@ fn namespace_of_ours(state: &mut State, namespace: String, lock: &File) -> Resul
 }
 
 /// The bridges, and the cables between them.
-fn switches(topology: &Topology) -> Vec<String> {
+fn switches(topology: &Topology, is_relayed: bool) -> Vec<String> {
     let mut lines = bridge("core");
     for (i, _) in topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
         lines.extend(bridge(&format!("switch{i}")));
-        let uplink = uplink_port(i);
-        lines.push(format!("link add name {uplink} type veth peer name downlink{i}"));
+        let (uplink, downlink) = (uplink_port(i), downlink_port(i));
+        if is_relayed {
+            lines.extend(held(&uplink).into_iter().chain(held(&downlink)));
+        } else {
+            lines.push(format!("link add name {uplink} type veth peer name {downlink}"));
+        }
         lines.extend(port(&uplink, &format!("switch{i}")));
-        lines.extend(port(&format!("downlink{i}"), "core"));
+        lines.extend(port(&downlink, "core"));
     }
     lines
 }
@@ -84,9 +105,20 @@ fn quiet(interface: &str) -> Vec<String> {
     has_ipv6.then(|| format!("link set dev {interface} addrgenmode none")).into_iter().collect()
 }
 
-fn cable(node: &Node) -> Vec<String> {
+/// An interface that the relay will hold. Its queue outlasts a while in which the relay has no processor.
+fn held(interface: &str) -> Vec<String> {
+    vec![
+        format!("tuntap add dev {interface} mode tap vnet_hdr"),
+        format!("link set dev {interface} txqueuelen 10000"),
+    ]
+}
+
+fn cable(node: &Node, is_relayed: bool) -> Vec<String> {
     let Node { port: name, namespace, switch, .. } = node;
-    let mut lines = vec![format!("link add name {name} type veth peer name {INTERFACE} netns {namespace}")];
+    let mut lines = match is_relayed {
+        true => held(name),
+        false => vec![format!("link add name {name} type veth peer name {INTERFACE} netns {namespace}")],
+    };
     lines.extend(port(name, switch));
     lines
 }
@@ -98,19 +130,25 @@ fn addresses(node: &Node, topology: &Topology) -> Vec<String> {
     lines
 }
 
-/// Shapes a host's link in both directions.
-fn apply(switches: &str, node: &Node, kernel: &Kernel) -> Result<(), NetworkError> {
-    prepare(switches, node, kernel)?.go()
-}
-
-/// Starts what shapes a host's link in both directions.
-pub(super) fn prepare(switches: &str, node: &Node, kernel: &Kernel) -> Result<Prepared, NetworkError> {
+/// Starts what shapes a host's link in both directions; the link has that number among all.
+pub(super) fn prepare(
+    state: &State,
+    number: usize,
+    node: &Node,
+    kernel: &Kernel,
+) -> Result<Prepared, NetworkError> {
+    let switches = state.name.as_str();
+    let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(&node.link.up));
+    if state.is_relayed {
+        let change = Ask::Change { number, link: node.link };
+        let prepared = Prepared::start([("ip", &*node.namespace, vec![at_once])])?;
+        return Ok(prepared.and(change.prepare(switches)?));
+    }
     // Packets are lost one by one: TCP must not hand over many as one.
     let whole = node.link.directions().iter().any(|shape| shape.loss.share() > 0.0);
     let segments = if whole { 1 } else { 65_535 };
     let alone = |interface: &str| format!("link set dev {interface} gso_max_segs {segments}");
     let Link { up, down } = &node.link;
-    let at_once = format!("link set dev {INTERFACE} gso_max_size {}", shape::at_once(up));
     Prepared::start([
         ("ip", &*node.namespace, vec![alone(INTERFACE), at_once]),
         ("ip", switches, vec![alone(&node.port)]),

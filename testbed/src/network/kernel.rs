@@ -13,6 +13,7 @@ try() { name=$1; shift; said=$($* 2>&1) && echo $name yes || echo $name no $said
 try veth ip link add name one type veth peer name two
 try bridge ip link add name core type bridge
 try tbf tc qdisc add dev one root tbf rate 1gbit burst 128k limit 256k
+try tun ip tuntap add dev tap mode tap vnet_hdr
 try netem tc qdisc add dev two root netem delay 1ms 1us loss 0.1% rate 1gbit
 ";
 
@@ -27,6 +28,8 @@ pub struct Kernel {
     pub tbf: Result<(), String>,
     /// Delay, jitter, loss, and rates with them.
     pub netem: Result<(), String>,
+    /// Interfaces that a process holds, which can do the same.
+    pub tun: Result<(), String>,
 }
 
 impl Kernel {
@@ -61,23 +64,37 @@ impl Kernel {
             bridge: answer("bridge"),
             tbf: answer("tbf"),
             netem: answer("netem"),
+            tun: answer("tun"),
         })
+    }
+
+    /// Whether links that delay or lose packets are carried by a process of ours.
+    pub fn relays(&self) -> bool {
+        self.netem.is_err() && self.tun.is_ok()
+    }
+
+    /// Refuses where a process cannot hold interfaces.
+    pub fn holds_interfaces(&self) -> Result<(), NetworkError> {
+        lacks("links that a relay carries", "tun", &self.tun)
     }
 
     /// Refuses a topology that takes what is not here.
     pub fn suffices(&self, topology: &Topology) -> Result<(), NetworkError> {
-        let lacks = |what, module, tried: &Result<(), String>| match tried {
-            Ok(()) => Ok(()),
-            Err(said) => Err(NetworkError::Kernel { what, module, said: said.clone() }),
-        };
         lacks("pairs of interfaces", "veth", &self.veth)?;
         lacks("bridges", "bridge", &self.bridge)?;
-        if topology.delays_or_loses() {
+        if topology.delays_or_loses() && !self.relays() {
             lacks("delay, jitter and loss", "sch_netem", &self.netem)?;
         }
         if topology.limits_rate() && self.netem.is_err() {
             lacks("rates", "sch_tbf", &self.tbf)?;
         }
         Ok(())
+    }
+}
+
+fn lacks(what: &'static str, module: &'static str, tried: &Result<(), String>) -> Result<(), NetworkError> {
+    match tried {
+        Ok(()) => Ok(()),
+        Err(said) => Err(NetworkError::Kernel { what, module, said: said.clone() }),
     }
 }

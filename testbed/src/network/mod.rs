@@ -6,22 +6,26 @@
 
 mod build;
 mod commands;
+mod congestion;
+mod error;
 mod inside;
 mod kernel;
+mod relay;
 mod remove;
 mod shape;
 mod state;
 
 use std::fs::File;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::process::Command;
 
+pub use error::NetworkError;
 pub use inside::Counters;
 pub(crate) use inside::within;
 pub use kernel::Kernel;
+pub use relay::{Crossed, run as relay};
 
-use crate::topology::{self, Group, Link, Topology, TopologyError};
+use crate::topology::{self, Group, Link, Topology};
 use commands::Batch;
 use state::State;
 
@@ -30,155 +34,6 @@ pub const INTERFACE: &str = "eth0";
 
 /// What a network is called by default.
 pub const NAME: &str = "gleaner";
-
-/// What went wrong with an emulated network.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// Not root.
-    #[error(
-        "network namespaces need root; run it with sudo, or as root in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN"
-    )]
-    Root,
-    /// A program is not installed.
-    #[error("the command {program} is not here; install it, on Debian with apt-get install {package}")]
-    Missing {
-        /// Its name.
-        program: &'static str,
-        /// Where it is.
-        package: &'static str,
-    },
-    /// No namespaces.
-    #[error(
-        "this machine makes no network namespaces: {said}; expected CAP_SYS_ADMIN and a kernel with them"
-    )]
-    Namespaces {
-        /// What was said.
-        said: String,
-    },
-    /// The kernel lacks something.
-    #[error(
-        "{what} cannot be emulated here: the kernel has no {module} (\"{said}\"); ask for less, or try modprobe {module}, or run it in a machine that has all: gleaner testbed vm -- gleaner testbed up …"
-    )]
-    Kernel {
-        /// What cannot be emulated.
-        what: &'static str,
-        /// What it takes.
-        module: &'static str,
-        /// What the kernel said.
-        said: String,
-    },
-    /// The topology cannot be.
-    #[error("{0}")]
-    Topology(#[from] TopologyError),
-    /// There is such a network already.
-    #[error(
-        "the network {name} is there already{}; remove it with gleaner testbed down --name {name}, or say --replace",
-        if *complete { "" } else { ", half-made" }
-    )]
-    There {
-        /// Its name.
-        name: String,
-        /// Whether all of it was made.
-        complete: bool,
-    },
-    /// Somebody else has namespaces of these names.
-    #[error(
-        "there are network namespaces called {}, which no gleaner testbed made; expected these names to be free: choose another --name, or remove them yourself with ip netns delete",
-        .namespaces.join(", ")
-    )]
-    Others {
-        /// Which.
-        namespaces: Vec<String>,
-    },
-    /// No such network.
-    #[error("there is no network {name}{}; make one with gleaner testbed up", one_of(there))]
-    None {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        there: Vec<String>,
-    },
-    /// A network that was not finished.
-    #[error(
-        "the network {name} is half-made; remove it with gleaner testbed down --name {name}, or make it anew with up --replace"
-    )]
-    Half {
-        /// Its name.
-        name: String,
-    },
-    /// A state file that this program did not write.
-    #[error("{path} is not understood: {error}; expected what gleaner testbed up writes: look at it and at ip netns, and remove both by hand", path = path.display())]
-    Foreign {
-        /// Where it is.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: String,
-    },
-    /// The state cannot be kept.
-    #[error("{path} cannot be used: {error}; it has to say what was made, so nothing is made without it", path = path.display())]
-    State {
-        /// Where it is.
-        path: PathBuf,
-        /// Why not.
-        error: String,
-    },
-    /// Another process is at work.
-    #[error("another gleaner testbed has been at work for a minute (it holds the lock on {path}); wait for it, or end it", path = path.display())]
-    Locked {
-        /// What it has locked.
-        path: PathBuf,
-    },
-    /// `ip` or `tc` failed.
-    #[error("`{command}` failed: {said}")]
-    Command {
-        /// What was run.
-        command: String,
-        /// What it said.
-        said: String,
-    },
-    /// A namespace cannot be looked into.
-    #[error(
-        "the namespace {namespace} cannot be looked into: {error}; gleaner testbed up --replace makes the network anew"
-    )]
-    Enter {
-        /// Which.
-        namespace: String,
-        /// Why not.
-        error: String,
-    },
-    /// A host does not reach the first one.
-    #[error(
-        "{host} does not reach {first}; look at ip -n {namespace} address, and at what filters packets on bridges here (nft list ruleset)"
-    )]
-    Unreachable {
-        /// Which host.
-        host: String,
-        /// Its namespace.
-        namespace: String,
-        /// The first host.
-        first: String,
-    },
-    /// A process does not end.
-    #[error(
-        "process {process} runs in one of the namespaces and does not end even when killed; look at it, then try again"
-    )]
-    Undead {
-        /// Its id.
-        process: i32,
-    },
-    /// Making it failed, and so did removing what was made by then.
-    #[error("{failure}; and what was made by then is still there: {removal}")]
-    Twice {
-        /// What failed first.
-        failure: Box<NetworkError>,
-        /// What failed then.
-        removal: Box<NetworkError>,
-    },
-}
-
-fn one_of(names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!(" (there is {})", names.join(", ")) }
-}
 
 /// A host of an emulated network.
 #[derive(Clone, Debug, PartialEq)]
@@ -219,10 +74,28 @@ pub struct Network {
 impl Network {
     /// Makes a network, after one of that name was removed if it is to be replaced. If that fails, nothing is left.
     pub fn up(topology: &Topology, name: &str, replace: bool) -> Result<Self, NetworkError> {
+        Self::up_for(
+            topology,
+            name,
+            replace,
+            Changes { may_delay: topology.delays_or_loses(), ..Changes::default() },
+        )
+    }
+
+    /// The same, for a network whose links will change.
+    pub fn up_for(
+        topology: &Topology,
+        name: &str,
+        replace: bool,
+        changes: Changes,
+    ) -> Result<Self, NetworkError> {
         topology::check_name(name)?;
         topology.check()?;
         let kernel = Kernel::offers()?;
         kernel.suffices(topology)?;
+        if changes.by_relay {
+            kernel.holds_interfaces()?;
+        }
         let lock = state::lock()?;
         match State::read(name)? {
             Some(there) if replace => remove::remove(&there)?,
@@ -235,7 +108,8 @@ impl Network {
         if !names.is_empty() {
             return Err(NetworkError::Others { namespaces: names });
         }
-        let mut state = State::new(name, topology)?;
+        let is_relayed = changes.by_relay || changes.may_delay && kernel.relays();
+        let mut state = State::new(name, topology, is_relayed, changes.seed)?;
         let Err(failure) = build::build(&mut state, &kernel, &lock) else { return Ok(Self { state }) };
         match remove::remove(&state) {
             Ok(()) => Err(failure),
@@ -333,7 +207,22 @@ impl Network {
         inside::counters(self.name(), &uplink.port)
     }
 
-    /// Changes the link of a host while packets cross it; those that wait in its queues are lost.
+    /// Whether a process of ours relays packets, because some links delay or lose them and the kernel has no netem.
+    pub fn is_relayed(&self) -> bool {
+        self.state.is_relayed
+    }
+
+    /// What has crossed each direction of every host's link and then of every uplink, up and down, if a process of ours relays
+    /// packets: where the kernel has netem, or no link delays or loses packets, there is none.
+    ///
+    /// # Errors
+    /// A process that is gone.
+    pub fn crossed(&self) -> Result<Option<Vec<[Crossed; 2]>>, NetworkError> {
+        self.state.is_relayed.then(|| relay::Ask::Crossed.of(self.name())).transpose()
+    }
+
+    /// Changes the link of a host while packets cross it; those that wait in its queues are lost, or arrive as before where a
+    /// relay has them.
     pub fn set_link(&mut self, host: &str, link: Link) -> Result<(), NetworkError> {
         let (_lock, change) = self.link_change(host, link)?;
         change.go()
@@ -351,10 +240,18 @@ impl Network {
         state.topology.check()?;
         let kernel = Kernel::offers()?;
         kernel.suffices(&state.topology)?;
+        if link.directions().iter().any(|shape| shape.delays_or_loses())
+            && kernel.netem.is_err()
+            && !state.is_relayed
+        {
+            return Err(NetworkError::NotRelayed { name: state.name });
+        }
         let lock = state::lock()?;
         state.write()?;
         self.state = state;
-        Ok((lock, build::prepare(self.name(), &self.host(&host)?, &kernel)?))
+        let node = self.host(&host)?;
+        let number = self.hosts().iter().position(|there| *there == node).unwrap_or_default();
+        Ok((lock, build::prepare(&self.state, number, &node, &kernel)?))
     }
 
     /// Cuts the link of a host, as if its cable were pulled.
@@ -394,7 +291,7 @@ impl Network {
 
 /// A change that waits for its moment: the programs that make it run already.
 #[derive(Debug)]
-pub struct Prepared(Vec<Batch>);
+pub struct Prepared(Vec<Batch>, Option<relay::Told>);
 
 impl Prepared {
     /// Starts programs in their namespaces, for these commands.
@@ -402,13 +299,20 @@ impl Prepared {
         all: impl IntoIterator<Item = (&'static str, &'a str, Vec<String>)>,
     ) -> Result<Self, NetworkError> {
         let start = |(program, namespace, lines)| Batch::start(program, namespace, lines);
-        all.into_iter().map(start).collect::<Result<_, _>>().map(Self)
+        all.into_iter().map(start).collect::<Result<_, _>>().map(|batches| Self(batches, None))
+    }
+
+    /// With what the relay is told.
+    fn and(self, told: relay::Told) -> Self {
+        Self(self.0, Some(told))
     }
 
     /// Makes the change.
     pub fn go(mut self) -> Result<(), NetworkError> {
+        let told = self.1.map(relay::Told::go);
         self.0.iter_mut().for_each(Batch::tell);
-        self.0.into_iter().try_for_each(Batch::end)
+        self.0.into_iter().try_for_each(Batch::end)?;
+        told.transpose().map(drop)
     }
 }
 
@@ -428,6 +332,22 @@ fn nodes(name: &str, topology: &Topology) -> Vec<Node> {
             switch: group.uplink.map_or("core".into(), |_| format!("switch{group_index}")),
         })
         .collect()
+}
+
+/// How links of a network will change, and what carries them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// Whether any will delay or lose packets. What that takes is made from the beginning.
+    pub may_delay: bool,
+    /// Whether a process of ours carries packets although the kernel has netem: then it is known which are lost.
+    pub by_relay: bool,
+    /// Where random numbers start, where a process of ours draws them.
+    pub seed: u64,
+}
+
+/// The core's end of that link.
+fn downlink_port(group: usize) -> String {
+    format!("downlink{group}")
 }
 
 /// The port of a group's switch that leads to the core.

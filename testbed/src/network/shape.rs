@@ -43,9 +43,14 @@ fn burst(rate: f64) -> f64 {
     (rate * BURST.as_secs_f64()).max(2.0 * FRAME)
 }
 
+/// The most that waits before a full link, in bytes.
+pub(super) fn queue(rate: f64) -> f64 {
+    (rate * QUEUE.as_secs_f64()).max(LEAST_QUEUE)
+}
+
 fn bucket(rate: f64) -> String {
     let burst = burst(rate);
-    let limit = burst + (rate * QUEUE.as_secs_f64()).max(LEAST_QUEUE);
+    let limit = burst + queue(rate);
     format!("tbf rate {:.0}bit burst {burst:.0}b limit {limit:.0}b", 8.0 * rate)
 }
 

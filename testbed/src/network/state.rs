@@ -31,11 +31,22 @@ pub(super) struct State {
     pub(super) namespaces: Vec<String>,
     /// Whether everything was made.
     pub(super) complete: bool,
+    /// Whether a process of ours carries packets over all links, because the kernel cannot delay or lose any.
+    #[serde(default)]
+    pub(super) is_relayed: bool,
+    /// Where the random numbers of that process start.
+    #[serde(default)]
+    pub(super) seed: u64,
 }
 
 impl State {
     /// A state in which nothing is made.
-    pub(super) fn new(name: &str, topology: &Topology) -> Result<Self, NetworkError> {
+    pub(super) fn new(
+        name: &str,
+        topology: &Topology,
+        is_relayed: bool,
+        seed: u64,
+    ) -> Result<Self, NetworkError> {
         let token = Path::new("/proc/sys/kernel/random/uuid");
         let token = fs::read_to_string(token).map_err(|error| trouble(token, &error))?;
         Ok(Self {
@@ -44,6 +55,8 @@ impl State {
             topology: topology.clone(),
             namespaces: Vec::new(),
             complete: false,
+            is_relayed,
+            seed,
         })
     }
 
@@ -74,6 +87,8 @@ impl State {
 
     /// Removes the file, if it could be written at all.
     pub(super) fn forget(&self) -> Result<(), NetworkError> {
+        // Nobody listens there any more.
+        let _ = fs::remove_file(socket(&self.name));
         let path = path(&self.name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(trouble(&path, &error)),
@@ -117,6 +132,11 @@ pub(super) fn lock() -> Result<File, NetworkError> {
 
 fn path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.json"))
+}
+
+/// Where the process that relays packets is told what links are like.
+pub(super) fn socket(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.relay"))
 }
 
 fn trouble(path: &Path, error: &io::Error) -> NetworkError {

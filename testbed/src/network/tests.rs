@@ -168,7 +168,7 @@ fn a_command_sees_only_its_host() {
     );
 }
 
-const ALL: Kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Ok(()) };
+const ALL: Kernel = Kernel { veth: Ok(()), bridge: Ok(()), tbf: Ok(()), netem: Ok(()), tun: Ok(()) };
 
 fn words(shape: Shape) -> String {
     shape::discipline(&shape, &ALL).unwrap()

@@ -185,6 +185,7 @@ mod tests {
             command: Vec::new(),
             chaos: Vec::new(),
             traffic: traffic.to_vec(),
+            relay: None,
             outcome,
         }
     }

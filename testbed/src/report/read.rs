@@ -67,7 +67,8 @@ pub struct Run {
 /// Reads the measurements in these directories.
 ///
 /// A line that is none is left out and noted: the last one is torn where a run was interrupted while writing it, and
-/// stays in the middle where the run was resumed.
+/// stays in the middle where the run was resumed. So is one in which the processors, which carry emulated packets as well, were what
+/// was measured.
 ///
 /// # Errors
 /// A directory that is missing, is given twice, or holds no measurement, and measurements of a newer format.
@@ -101,7 +102,12 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
     for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let line_number = i + 1;
         match parse(line) {
-            Ok(record) => records.push(record),
+            Ok(record) => match record.processors_bound() {
+                None => records.push(record),
+                Some(reason) => notes.push(format!(
+                    "line {line_number} measures the processors and not the links, and was left out: {reason}"
+                )),
+            },
             Err(Unread::Newer(found)) => return Err(ReadError::Newer { path, line: line_number, found }),
             Err(Unread::Torn(_)) if Some(i) == last && !bytes.ends_with(b"\n") => {
                 notes.push(format!(

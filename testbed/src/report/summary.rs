@@ -147,7 +147,7 @@ pub fn command(record: &Record) -> String {
         return line;
     }
     let hosts = Case(record.case.clone()).hosts().to_string();
-    let links = ["rate", "delay", "jitter", "loss"].map(|key| (key, of_case(key)));
+    let links = ["rate", "delay", "jitter", "loss", "congestion"].map(|key| (key, of_case(key)));
     let links = links.into_iter().filter_map(|(key, value)| Some([format!("--{key}"), value?])).flatten();
     let up = ["gleaner", "testbed", "up", "--hosts"].map(String::from).into_iter();
     let up: Vec<String> = up.chain([hosts]).chain(links).collect();

@@ -195,6 +195,11 @@ impl Examples {
         }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The examples with these numbers; text is cut where this epoch cuts it.
     pub fn batch(&self, numbers: &[u32], epoch: u64) -> candle_core::Result<Batch> {
         match self {

@@ -36,7 +36,7 @@ fn dataset(path: &Path, text: &str) -> Result<Dataset, TrainerError> {
     let (train, held_out) = characters.split_at(characters.len() - characters.len() / 10);
     let train = Examples::Windows { characters: train.to_vec(), length: WINDOW, shifting: true };
     let held_out = Examples::Windows { characters: held_out.to_vec(), length: WINDOW, shifting: false };
-    if held_out.len() == 0 {
+    if held_out.is_empty() {
         return Err(TrainerError::Data {
             path: path.into(),
             expected: format!(

@@ -1,6 +1,7 @@
 //! Laws of links as they come and go.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use bytes::Bytes;
 use tokio::sync::Barrier;
 use tokio::time::{sleep, timeout};
 
-use super::{QUIET, at_once, event, exchange, message, pair, receive, send, up};
-use crate::{LinkError, LinkEvent, MAX_CARD, Message, Network, OpenError, Peer};
+use super::{QUIET, at_once, event, exchange, message, pair, receive, send, sent, up};
+use crate::{LinkError, LinkEvent, MAX_CARD, MAX_PAYLOAD, Message, Network, OpenError, Peer};
 
 /// All open links to all others, twice: one comes about for each pair, and leads to whom it says.
 pub(super) async fn every_pair<N: Network + 'static>(networks: Vec<N>) {
@@ -143,6 +144,62 @@ pub(super) async fn left_while_asked<N: Network + 'static>(mut networks: Vec<N>)
     drop(networks.pop());
     assert_eq!(failed(&mut networks[1]).await.0, Peer(2));
     drop(second);
+}
+
+/// A worker goes in the middle of what it says: the other hears the first of it, in whole messages, and that the link is closed.
+pub(super) async fn gone<N: Network + 'static>(mut networks: Vec<N>) {
+    const COUNT: usize = 300;
+    let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
+    let said = message(3, 0, MAX_PAYLOAD);
+    (0..COUNT).for_each(|_| first.submit(said.clone()));
+    while let Ok(more) = timeout(QUIET, sent(&mut *first)).await {
+        more.expect("an open link");
+    }
+    let leaves = networks.remove(0);
+    let goes = async move { drop((leaves, first)) };
+    let hears = async move {
+        let mut heard = 0;
+        let error = loop {
+            match receive(&mut *second).await {
+                Ok(message) => assert!(message == said, "expected whole messages and found another"),
+                Err(error) => break error,
+            }
+            heard += 1;
+        };
+        assert!(heard < COUNT, "expected the first of what was said and found all of it");
+        assert!(matches!(error, LinkError::Closed { peer: Peer(0) }), "{error:?}");
+    };
+    let ends: [Pin<Box<dyn Future<Output = ()> + Send>>; 2] = [Box::pin(goes), Box::pin(hears)];
+    at_once(ends).await;
+}
+
+/// A worker stops in the middle of what it says, and goes on later: meanwhile the other hears whole messages, and of no end.
+pub(super) async fn stopped<N: Network + 'static>(mut networks: Vec<N>) {
+    const COUNT: usize = 100;
+    let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
+    let of = |number| message(3, number, MAX_PAYLOAD / 3);
+    (0..COUNT).for_each(|number| first.submit(of(number)));
+    let (mut owed, mut heard) = (COUNT - sent(&mut *first).await.expect("an open link"), 0);
+    while heard < COUNT
+        && let Ok(message) = timeout(QUIET, receive(&mut *second)).await
+    {
+        assert!(message.expect("an open link") == of(heard), "expected whole messages and found another");
+        heard += 1;
+    }
+    let missing = COUNT - heard;
+    let hear = |message: Message| {
+        assert!(message == of(heard), "expected the next message and found another");
+        heard += 1;
+    };
+    let goes_on = async {
+        while owed > 0 {
+            owed -= sent(&mut *first).await?;
+        }
+        Ok(())
+    };
+    let (sent, heard): (Result<(), LinkError>, _) =
+        tokio::join!(goes_on, exchange(&mut *second, [], missing, hear));
+    sent.and(heard).expect("an open link");
 }
 
 /// Whom the next link that does not come about was for, and why not.

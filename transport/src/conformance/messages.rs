@@ -1,7 +1,9 @@
 //! Laws of what goes over a link.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Barrier;
 use tokio::time::timeout;
@@ -118,6 +120,59 @@ pub(super) async fn full_load<N: Network + 'static>(mut networks: Vec<N>) {
             drive(&mut *link, COUNT - done, COUNT, hear).await.expect("an open link");
             link
         }
+    });
+    at_once(sides).await;
+}
+
+/// More lanes than a network may have streams for, each with two messages, to a peer that reads once no more is taken.
+pub(super) async fn many_lanes<N: Network + 'static>(mut networks: Vec<N>) {
+    const LANES: usize = 1000;
+    let [mut first, mut second] = pair(&mut networks, [0, 1]).await;
+    let said: Vec<_> =
+        (0..2 * LANES).map(|number| message(1 + (number % LANES) as u64, number, 8000)).collect();
+    said.iter().for_each(|message| first.submit(message.clone()));
+    let (mut owed, mut expected) = (said.len(), Expected::of(&said));
+    while owed > 0
+        && let Ok(more) = timeout(QUIET, sent(&mut *first)).await
+    {
+        owed -= more.expect("an open link");
+    }
+    let sends = drive(&mut *first, owed, 0, |_| {});
+    let hears = exchange(&mut *second, [], said.len(), |heard| expected.hear(&heard));
+    let (sent, heard) = tokio::join!(sends, hears);
+    sent.and(heard).expect("an open link");
+}
+
+/// Whoever waits for a link lets go of it wherever it waits, and another goes on: nothing is lost, and nothing comes twice.
+pub(super) async fn cancelled<N: Network + 'static>(mut networks: Vec<N>) {
+    const COUNT: usize = 600;
+    let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
+        let of = |us: u64| (0..COUNT).map(move |number| message(us, number, number * 977 % 40_000));
+        let mut expected = Expected::of(&of(1 - us).collect::<Vec<_>>());
+        of(us).for_each(|message| link.submit(message));
+        let (mut owed, mut missing) = (COUNT, COUNT);
+        let mut step = |context: &mut Context<'_>| {
+            let mut is_pending = true;
+            if owed > 0
+                && let Poll::Ready(more) = link.poll_sent(context)
+            {
+                owed -= more.expect("an open link");
+                is_pending = false;
+            }
+            if missing > 0
+                && let Poll::Ready(heard) = link.poll_received(context)
+            {
+                expected.hear(&heard.expect("an open link"));
+                missing -= 1;
+                is_pending = false;
+            }
+            if is_pending && owed + missing > 0 { Poll::Pending } else { Poll::Ready(owed + missing == 0) }
+        };
+        // Who looks and is gone, and whom nobody can wake any more; and then who stays until it goes on.
+        while !(step(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true)
+            || poll_fn(&mut step).await)
+        {}
+        link
     });
     at_once(sides).await;
 }

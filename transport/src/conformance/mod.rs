@@ -24,6 +24,7 @@ use crate::{Link, LinkError, LinkEvent, Message, Network, Peer, Tag};
 
 mod links;
 mod messages;
+mod scale;
 
 /// The longest that one law may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,14 +45,40 @@ pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
     law("every length up to the longest arrives", messages::lengths(make(2).await)).await;
     law("each message is completed once", messages::completions(make(2).await)).await;
     law("both may send before either receives", messages::full_load(make(2).await)).await;
+    law("messages of more lanes than are read all arrive", messages::many_lanes(make(2).await)).await;
+    law("who waits for a link may let go of it anywhere", messages::cancelled(make(2).await)).await;
     law("a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
     law("what is leased is the sender's alone until it is sent", messages::leased(make(2).await)).await;
     law("too long a message ends the sending alone", messages::too_long(make(2).await)).await;
     law("the counters are right", messages::counters(make(2).await)).await;
     law("two that open at once have one link", links::opened_by_both(make(3).await)).await;
     law("a dropped link is closed, and can be opened again", links::dropped(make(3).await)).await;
+    law("who goes in the middle of a message leaves whole ones", links::gone(make(2).await)).await;
+    law("who stops in the middle of a message is waited for", links::stopped(make(2).await)).await;
     law("links outlive their network", links::left(make(3).await)).await;
     law("who asks for a link is told when its peer leaves", links::left_while_asked(make(3).await)).await;
+}
+
+/// How large a network is tried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// How many workers.
+    pub workers: u32,
+    /// How many bytes go from one to another in one lane, in messages as long as may be.
+    pub bytes: u64,
+}
+
+/// Tests beyond the [laws](check) what takes a host of some size: that many workers among which each has links to those whose distance is a power
+/// of two, and from one byte to that many in one lane.
+///
+/// # Panics
+/// As [`check`].
+pub async fn check_at_scale<N: Network + 'static>(
+    Scale { workers, bytes }: Scale,
+    make: impl AsyncFn(u32) -> Vec<N>,
+) {
+    law("as many workers as there are have links", scale::workers(make(workers).await)).await;
+    law("as many bytes as there are arrive", scale::bytes(make(2).await, bytes)).await;
 }
 
 /// Runs one in a task of its own, so that what fails it is told with its name.

@@ -35,7 +35,7 @@ pub(super) fn is_scarce(error: &io::Error) -> bool {
 }
 
 /// What the panic said that ended a task, if one did.
-pub(super) fn panicked<T>(ended: Result<T, JoinError>) -> Option<String> {
+pub(crate) fn panicked<T>(ended: Result<T, JoinError>) -> Option<String> {
     let panic = ended.err()?.try_into_panic().ok()?;
     let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
     Some(said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into()))

@@ -13,7 +13,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::cause::{Cause, panicked};
-use super::handshake::{HandshakeError, Heard, Identity, Visitor, challenge, listen};
+use super::handshake::{HandshakeError, Identity, Visitor, challenge, listen};
+use super::heard::Heard;
 use super::stream::prepare;
 use super::wire::JOIN;
 
@@ -44,6 +45,8 @@ pub(super) enum Caller {
 pub(super) struct Door {
     /// Where it listens.
     pub(super) port: u16,
+    /// The address of which it is a port: that of one interface, or of all.
+    pub(super) ip: IpAddr,
     /// Who came.
     callers: mpsc::Receiver<Caller>,
     known: Arc<Known>,
@@ -72,7 +75,7 @@ impl Known {
 
 impl Door {
     pub(super) fn open(listener: TcpListener, us: Identity) -> io::Result<Self> {
-        let port = listener.local_addr()?.port();
+        let at = listener.local_addr()?;
         let (sender, callers) = mpsc::channel(WAITING);
         let mut keeper = JoinSet::new();
         let known = Arc::new(Known::default());
@@ -83,7 +86,7 @@ impl Door {
             async move { prove(stream, address, &us, &heard, (&is_heard, &known)).await }
         };
         keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
-        Ok(Door { port, callers, known, keeper })
+        Ok(Door { port: at.port(), ip: at.ip(), callers, known, keeper })
     }
 
     /// Who comes next.
@@ -228,7 +231,7 @@ mod tests {
         let (mut keeper, known) = (JoinSet::new(), Arc::new(Known::default()));
         let proves = |_, address: SocketAddr, _| async move { panic!("no proof from {}", address.ip()) };
         keeper.spawn(keep(listener, proves, Arc::clone(&known), sender));
-        let mut door = Door { port: address.port(), callers, known, keeper };
+        let mut door = Door { port: address.port(), ip: address.ip(), callers, known, keeper };
         let _caller = TcpStream::connect(address).await.unwrap();
         let said = timeout(Duration::from_secs(10), door.next()).await.unwrap().unwrap_err();
         assert_eq!(said, "no proof from 127.0.0.1");

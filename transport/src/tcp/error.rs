@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::{MAX_CARD, Peer, Transport, VerbsDevice};
+use crate::{Congestion, MAX_CARD, OpenError, Peer, Sockets, Transport, VerbsDevice};
 
 /// A worker could not join.
 #[derive(thiserror::Error)]
@@ -40,6 +40,52 @@ pub enum JoinError {
     NotBuilt {
         /// What was asked for.
         transport: Transport,
+    },
+    /// A congestion controller for a transport that has none of its own.
+    #[error(
+        "the congestion controller {congestion} was asked for, and the transport is {transport}: leave it out (--congestion, \
+         GLEANER_CONGESTION), or choose quic (--transport, GLEANER_TRANSPORT)"
+    )]
+    Congestion {
+        /// What was asked for.
+        congestion: Congestion,
+        /// What carries links.
+        transport: Transport,
+    },
+    /// A transport that encrypts whatever it is told.
+    #[error(
+        "the transport {transport} encrypts all that it carries, and links that are not encrypted were asked for: leave out --plain \
+         (GLEANER_PLAIN), or choose another transport (--transport, GLEANER_TRANSPORT)"
+    )]
+    Sealed {
+        /// What was asked for.
+        transport: Transport,
+    },
+    /// This host did not give what a transport takes.
+    #[error("{peer} could not {what} for the transport {transport}: {reason}")]
+    Setup {
+        /// Who we are.
+        peer: Peer,
+        /// What carries links.
+        transport: Transport,
+        /// What it could not do.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// All workers came, and a link between two of them did not.
+    #[error(
+        "{peer} and {other} have found each other, and no link of the transport {transport} between them came about: {error}"
+    )]
+    Unlinked {
+        /// Who we are.
+        peer: Peer,
+        /// To whom there is no link.
+        other: Peer,
+        /// What carries links.
+        transport: Transport,
+        /// Why there is none.
+        error: OpenError,
     },
     /// Another program, or another job, listens there.
     #[error(
@@ -202,6 +248,17 @@ pub enum JoinError {
     Device {
         /// What was asked for.
         device: VerbsDevice,
+        /// What carries links.
+        transport: Transport,
+    },
+    /// Several sockets for a transport that has none of its own.
+    #[error(
+        "{sockets} sockets for each link were asked for, and the transport is {transport}: leave them out (--sockets, \
+         GLEANER_SOCKETS), or choose tcp (--transport, GLEANER_TRANSPORT)"
+    )]
+    Sockets {
+        /// What was asked for.
+        sockets: Sockets,
         /// What carries links.
         transport: Transport,
     },

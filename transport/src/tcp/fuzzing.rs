@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-use super::handshake::{self, Greeted, HandshakeError, Heard, Identity, Visitor};
+use super::handshake::{self, Greeted, HandshakeError, Identity, Visitor};
+use super::heard::Heard;
 use super::wire::{self, Asked, Card, Cards, Challenge, HEADER, HELLO, Header, Hello, Outcome, Verdict};
 use crate::seal::{HEAD, KEY, Opener};
 use crate::{MAX_PAYLOAD, Message, Peer, Secret, Tag, Transport};
@@ -114,25 +115,17 @@ pub fn claims_of_a_member() -> [u8; HELLO] {
 fn claims() -> Hello {
     let (version, purpose, timeout) = (wire::VERSION, wire::JOIN, 1000);
     let (from, to) = (Peer(1), Peer(0));
-    Hello {
-        version,
-        purpose,
-        from,
-        to,
-        workers: 4,
-        port: 9,
-        epoch: 0,
-        is_plain: false,
-        transport: 0,
-        timeout,
-    }
+    let (port, epoch, is_plain, transport, sockets, socket) = (9, 0, false, 0, 1, 0);
+    let workers = 4;
+    Hello { version, purpose, from, to, workers, port, epoch, is_plain, transport, sockets, socket, timeout }
 }
 
 fn identity(peer: u32) -> Identity {
     let secret = Secret::from_hex(&"2a".repeat(32)).expect("a secret");
     let (workers, timeout) = (4, Duration::from_secs(1));
     let (peer, key, card) = (Peer(peer), secret.key_of("17"), Bytes::new());
-    Identity { peer, workers, epoch: 0, card, key, is_plain: false, transport: Transport::Tcp, timeout }
+    let (epoch, is_plain, transport, sockets) = (0, false, Transport::Tcp, 1);
+    Identity { peer, workers, epoch, card, key, is_plain, transport, sockets, timeout }
 }
 
 /// Two ends of a connection without a network.

@@ -1,10 +1,8 @@
 //! Who is there? Four messages by which both ends of a connection learn that the other holds the job's key, in this
 //! connection and now, and agree on keys for it. Their bytes are told in the module's documentation, `tcp`.
 
-use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,19 +11,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::heard::Heard;
 use super::rendezvous::read_frame;
-use super::stream::Stream;
+use super::stream::{LinkId, Stream};
 use super::wire::{
-    CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict, frame,
+    ADD, CHALLENGE, Challenge, HELLO, Hello, JOIN, MAGIC, NOISE, TAKEN, VERDICT, VERSION, Verdict, frame,
 };
 use crate::secret::JobKey;
 use crate::{MAX_CARD, Peer, Transport};
 
 /// The handshake of two that share a key and have none of their own (noiseprotocol.org, revision 34, §9).
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-
-/// Hellos that are remembered, 32 bytes each.
-const REMEMBERED: usize = 1 << 16;
 
 /// What the dialler seals first, so that the acceptor knows that it is there now.
 const PROOF: &[u8] = b"gleaner proof";
@@ -43,6 +39,8 @@ pub(super) struct Identity {
     pub(super) is_plain: bool,
     /// What carries links.
     pub(super) transport: Transport,
+    /// How many sockets a link has.
+    pub(super) sockets: u8,
     /// How long to wait for workers and links to come about, and for a handshake of two round trips.
     pub(super) timeout: Duration,
 }
@@ -51,6 +49,25 @@ impl Identity {
     /// The time-out, as hellos tell it.
     fn millis(&self) -> u32 {
         u32::try_from(self.timeout.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    fn hello(&self, to: Peer, purpose: u32, port: u16) -> Hello {
+        let Self { peer: from, workers, epoch, is_plain, sockets, .. } = *self;
+        let (version, transport, socket, timeout) = (VERSION, self.transport.number(), 0, self.millis());
+        Hello {
+            version,
+            purpose,
+            from,
+            to,
+            workers,
+            port,
+            epoch,
+            is_plain,
+            transport,
+            sockets,
+            socket,
+            timeout,
+        }
     }
 }
 
@@ -128,8 +145,15 @@ fn noise(key: &JobKey) -> Builder<'_> {
 
 /// What follows is sealed with the keys of a handshake that is done; `as_dialler` or as acceptor.
 fn sealed(socket: TcpStream, mut noise: HandshakeState, as_dialler: bool) -> Stream {
+    let id = noise.get_handshake_hash().first_chunk().copied().unwrap_or_default();
     let (out, back) = noise.dangerously_get_raw_split();
-    if as_dialler { Stream::new(socket, &out, &back) } else { Stream::new(socket, &back, &out) }
+    let (send, receive) = if as_dialler { (&out, &back) } else { (&back, &out) };
+    Stream::new(socket, send, receive).named(id)
+}
+
+/// Whether a hello of this purpose is followed by a card: what the caller brings, or the link to which it adds a socket.
+fn brings(purpose: u32) -> bool {
+    purpose == JOIN || purpose == ADD
 }
 
 /// The dialler's side, on a fresh connection. It takes at most the time-out. Only who joins and has proved itself waits longer,
@@ -141,16 +165,33 @@ pub(super) async fn greet(
     purpose: u32,
     port: u16,
 ) -> Result<(Verdict, Stream), HandshakeError> {
-    let Identity { peer: from, workers, epoch, is_plain, .. } = *us;
-    let (version, transport, timeout) = (VERSION, us.transport.number(), us.millis());
-    let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, transport, timeout };
+    introduce(socket, us, &us.hello(to, purpose, port), &us.card).await
+}
+
+/// The same for one more socket of a link that is being opened: which link, and which of its sockets.
+pub(super) async fn add(
+    socket: TcpStream,
+    us: &Identity,
+    to: Peer,
+    link: LinkId,
+    number: u8,
+) -> Result<(Verdict, Stream), HandshakeError> {
+    introduce(socket, us, &Hello { socket: number, ..us.hello(to, ADD, 0) }, &link).await
+}
+
+async fn introduce(
+    socket: TcpStream,
+    us: &Identity,
+    hello: &Hello,
+    card: &[u8],
+) -> Result<(Verdict, Stream), HandshakeError> {
     let slow = |_| HandshakeError::Slow(us.timeout);
     let (begun, mut deadline) = (Instant::now(), Instant::now() + us.timeout);
-    let proven = timeout_at(deadline, prove(socket, &us.key, &hello, &us.card)).await.map_err(slow)??;
-    if purpose == JOIN {
+    let proven = timeout_at(deadline, prove(socket, &us.key, hello, card)).await.map_err(slow)??;
+    if hello.purpose == JOIN {
         deadline = deadline.max(Instant::now() + us.timeout / 2 + 2 * begun.elapsed());
     }
-    timeout_at(deadline, judged(proven, &hello)).await.map_err(slow)?
+    timeout_at(deadline, judged(proven, hello)).await.map_err(slow)?
 }
 
 /// The bytes of a hello.
@@ -176,7 +217,7 @@ pub(super) async fn speak(
     judged(prove(socket, key, claims, card).await?, claims).await
 }
 
-/// Up to the proof, and the card of who wants to join. Says who answers.
+/// Up to the proof, and the card where there is one. Says who answers.
 async fn prove(
     mut socket: TcpStream,
     key: &JobKey,
@@ -194,7 +235,7 @@ async fn prove(
     let from = Challenge::decode(&answered)?.from;
     let mut stream = sealed(socket, noise, true);
     stream.write_all(PROOF).await.map_err(ended(HandshakeError::Cut))?;
-    if claims.purpose == JOIN {
+    if brings(claims.purpose) {
         stream.write_all(&frame(card)).await.map_err(ended(HandshakeError::Cut))?;
     }
     stream.flush().await.map_err(ended(HandshakeError::Cut))?;
@@ -218,40 +259,13 @@ async fn judged(
     Ok((verdict, stream))
 }
 
-/// The public keys of the last hellos that were made with the job's key, so that none is answered twice. Others add none.
-#[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<Keys>);
-
-#[derive(Debug, Default)]
-struct Keys {
-    known: HashSet<[u8; 32]>,
-    order: VecDeque<[u8; 32]>,
-}
-
-impl Heard {
-    /// Whether it is heard for the first time, as far as that is remembered.
-    fn is_new(&self, key: [u8; 32]) -> bool {
-        let Keys { known, order } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.insert(key) {
-            return false;
-        }
-        order.push_back(key);
-        if order.len() > REMEMBERED
-            && let Some(oldest) = order.pop_front()
-        {
-            known.remove(&oldest);
-        }
-        true
-    }
-}
-
 /// A caller that has proved that it holds the job's key, and waits for the verdict.
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) stream: Stream,
     pub(super) address: SocketAddr,
     pub(super) hello: Hello,
-    /// What it brought, if it wants to join.
+    /// What it brought, if it wants to join; or the link to which it adds a socket.
     pub(super) card: Bytes,
     /// From the challenge to the proof.
     pub(super) round_trip: Duration,
@@ -325,7 +339,7 @@ pub(super) async fn challenge(
     }
     let round_trip = asked.elapsed();
     // Other versions may bring none, and are told that they are others.
-    let card = if hello.purpose == JOIN && hello.version == VERSION {
+    let card = if brings(hello.purpose) && hello.version == VERSION {
         read_frame(&mut stream, MAX_CARD).await.map_err(ended(HandshakeError::Cut))?.into()
     } else {
         Bytes::new()
@@ -390,6 +404,13 @@ impl Visitor {
                 Transport::name_of(self.hello.transport),
                 us.transport
             ))
+        } else if self.hello.sockets != us.sockets {
+            Some(format!(
+                "{from} at {address} was started with {} and {us_peer} with {}: give every worker the same number (--sockets, \
+                 GLEANER_SOCKETS)",
+                sockets(self.hello.sockets),
+                sockets(us.sockets)
+            ))
         } else if self.hello.timeout != us.millis() {
             let [theirs, ours] = [self.hello.timeout, us.millis()].map(|millis| f64::from(millis) / 1e3);
             Some(format!(
@@ -407,23 +428,6 @@ impl Visitor {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whoever has the key may say as many hellos as it likes.
-    #[test]
-    fn hellos_that_are_remembered_are_bounded() {
-        let heard = Heard::default();
-        let key = |number: u64| {
-            let mut key = [0; 32];
-            key[..8].copy_from_slice(&number.to_le_bytes());
-            key
-        };
-        let count = REMEMBERED as u64 + 100;
-        assert!((0..count).all(|number| heard.is_new(key(number))));
-        assert!((100..count).all(|number| !heard.is_new(key(number))), "one of the last was forgotten");
-        let keys = heard.0.lock().unwrap();
-        assert_eq!((keys.known.len(), keys.order.len()), (REMEMBERED, REMEMBERED));
-    }
+fn sockets(number: u8) -> String {
+    format!("{number} socket{} for each link", if number == 1 { "" } else { "s" })
 }

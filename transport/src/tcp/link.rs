@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
 
 use super::links::Hold;
 use super::stream::Stream;
@@ -32,8 +34,8 @@ pub(super) struct TcpLink {
     incoming: Incoming,
     counters: Arc<Counters>,
     stream: Stream,
-    // Dropped last: the next link may come once this one's socket is closed.
-    _hold: Hold,
+    // Dropped last: the next link may come once this one's socket is closed. None where a link of several sockets has it.
+    _hold: Option<Hold>,
 }
 
 /// What was submitted and is not written yet.
@@ -144,10 +146,18 @@ impl Incoming {
 
 impl TcpLink {
     /// A link of a connection whose handshake is done.
-    pub(super) fn new(peer: Peer, stream: Stream, counters: &Arc<Counters>, hold: Hold) -> Self {
-        counters.linked();
+    pub(super) fn new(peer: Peer, stream: Stream, counters: &Arc<Counters>, hold: Option<Hold>) -> Self {
         let (outgoing, incoming) = (Outgoing::default(), Incoming::new(stream.is_sealed()));
         Self { peer, outgoing, incoming, counters: Arc::clone(counters), stream, _hold: hold }
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        self.stream.socket()
+    }
+
+    /// Whether the kernel takes more now.
+    pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_room(context)
     }
 
     /// How many reads have brought something.
@@ -177,6 +187,10 @@ impl TcpLink {
 impl Link for TcpLink {
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.stream.socket().peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     fn is_sealed(&self) -> bool {

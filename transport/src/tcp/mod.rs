@@ -21,10 +21,10 @@
 //!
 //! | | message | bytes |
 //! |---|---|---|
-//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u8 ‖ transport u8 ‖ 0 u16 ‖ time-out in ms u32` |
+//! | D → A | hello | `"gleaner\0" ‖` the first message of Noise with the payload `version u32 ‖ purpose u32 ‖ D's number u32 ‖ A's number u32 ‖ workers u32 ‖ D's port u16 ‖ membership epoch u16 ‖ plain u8 ‖ transport u8 ‖ sockets u8 ‖ socket u8 ‖ time-out in ms u32` |
 //! | A → D | challenge | the second message of Noise with the payload `version u32 ‖ A's number u32` |
 //! | D → A | proof | a record of `"gleaner proof"` |
-//! | D → A | card | only to join: a record of a header and the bytes of D's card |
+//! | D → A | card | only to join, or to add a socket to a link: a record of a header and the bytes of D's card, or the link's 8 |
 //! | A → D | verdict | records of `kind u32 ‖ length u32 ‖ sentence` |
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
@@ -46,6 +46,15 @@
 //! taken for a failure. With [`is_plain`](JoinConfig::is_plain) they travel as they are: payloads are written from where they
 //! lie and read to where they stay, **what is sent can be read and forged between two hosts**, and the checksums find damage
 //! that nobody means: bytes that are changed, and messages that are repeated, dropped or swapped.
+//!
+//! # Several sockets
+//!
+//! A link of [several sockets](crate::Sockets) begins as one of a single socket. The first 8 bytes of the hash with which its Noise
+//! ends are the link's name. Before the dialler takes the link it makes the other connections, each with a handshake to add a
+//! socket, in which it says the link's name and which socket it is; so does a guest once the rendezvous is complete. Messages
+//! are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
+//! stands a message without payload, whose tag is the number of the run's first, shifted left by 8 bits, and how many there
+//! are, at most 64. The receiver hands messages out in the order of their numbers.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,14 +65,16 @@ use bytes::Bytes;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
+mod bundle;
 mod cards;
-mod cause;
+pub(crate) mod cause;
 mod door;
 mod error;
 pub(crate) mod events;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+mod heard;
 mod link;
 mod links;
 mod network;
@@ -74,7 +85,7 @@ pub mod wire;
 pub use error::JoinError;
 pub use network::TcpNetwork;
 
-use crate::{MAX_CARD, Peer, Secret, TransportChoice};
+use crate::{MAX_CARD, Peer, Secret, Transport, TransportChoice};
 use cause::is_scarce;
 use door::Door;
 use events::Events;
@@ -118,8 +129,17 @@ pub struct JoinConfig {
     pub listener: Option<std::net::TcpListener>,
 }
 
-/// Takes part in a job: returns when all workers have come, or says why they did not.
-pub async fn join(mut config: JoinConfig) -> Result<TcpNetwork, JoinError> {
+/// Takes part in a job over TCP, whatever the [choice](JoinConfig::choice) says: returns when all workers have come, or says why they
+/// did not.
+///
+/// # Errors
+/// Workers that do not come, or differ; an address that nobody can listen at or reach.
+pub async fn join(config: JoinConfig) -> Result<TcpNetwork, JoinError> {
+    meet(config, Transport::Tcp).await
+}
+
+/// The same for a job whose links that transport carries.
+pub(crate) async fn meet(mut config: JoinConfig, transport: Transport) -> Result<TcpNetwork, JoinError> {
     let (peer, workers) = (config.peer, config.workers);
     if peer.0 >= workers {
         return Err(JoinError::Impossible { peer, workers });
@@ -138,7 +158,8 @@ pub async fn join(mut config: JoinConfig) -> Result<TcpNetwork, JoinError> {
         card: std::mem::take(&mut config.card),
         key,
         is_plain: config.is_plain,
-        transport: config.choice.transport,
+        transport,
+        sockets: config.choice.sockets.number(),
         timeout: config.timeout,
     };
     let events = Events::default();

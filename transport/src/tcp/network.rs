@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::HOST;
+use super::bundle::Bundle;
 use super::cards;
 use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
@@ -23,12 +25,14 @@ use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
 use super::stream::{Stream, prepare};
-use super::wire::{ASK, LINK, TAKEN, Verdict};
-use crate::{Counters, LinkEvent, Network, OpenError, Peer};
+use super::wire::{ADD, ASK, LINK, TAKEN, Verdict};
+use crate::{Counters, Link, LinkEvent, Network, OpenError, Peer};
 
 mod asking;
+mod sockets;
 
 use asking::{Places, Want};
+use sockets::Coming;
 
 /// Times that a dialler which was closed without an answer tries again before it says so.
 const ATTEMPTS: u32 = 3;
@@ -50,7 +54,11 @@ struct Inner {
     /// At rank 0 the cards of all, by number.
     cards: Vec<Vec<u8>>,
     links: Arc<Links>,
+    coming: Coming,
     counters: Arc<Counters>,
+    /// The address at which it listens: that of one interface, or of all.
+    #[cfg_attr(not(feature = "quic"), expect(dead_code, reason = "QUIC asks for it"))]
+    ip: IpAddr,
     runtime: Handle,
     /// The tasks, which end with the network. None once it is closed.
     open: Mutex<Option<JoinSet<()>>>,
@@ -67,19 +75,26 @@ impl TcpNetwork {
             timeout,
             places: Places::new(known),
             cards,
+            coming: Coming::default(),
             counters: Arc::default(),
+            ip: door.ip,
             runtime: Handle::current(),
             open: Mutex::new(Some(JoinSet::new())),
             events,
         });
         for (peer, stream) in streams {
             if let Some(hold) = inner.links.offer(peer) {
-                inner.links.confirm(peer);
-                inner.up(peer, stream, hold);
+                inner.begin(peer, stream, hold);
             }
         }
         inner.spawn(answer(Arc::clone(&inner), door));
         TcpNetwork { inner }
+    }
+
+    /// The address at which this worker listens: that of one interface, or of all.
+    #[cfg(feature = "quic")]
+    pub(crate) fn listens_at(&self) -> IpAddr {
+        self.inner.ip
     }
 
     /// Has something done as if it belonged to the network.
@@ -162,8 +177,42 @@ impl Inner {
         }
     }
 
-    fn up(&self, peer: Peer, stream: Stream, hold: Hold) {
-        self.tell(LinkEvent::Up(Box::new(TcpLink::new(peer, stream, &self.counters, hold))));
+    fn up(&self, peer: Peer, mut streams: Vec<Stream>, hold: Hold) {
+        self.counters.linked();
+        let link: Box<dyn Link> = match (streams.pop(), streams.is_empty()) {
+            (Some(only), true) => Box::new(TcpLink::new(peer, only, &self.counters, Some(hold))),
+            (last, _) => {
+                streams.extend(last);
+                Box::new(Bundle::new(peer, streams, &self.counters, hold))
+            }
+        };
+        self.tell(LinkEvent::Up(link));
+    }
+
+    /// Goes on with a connection that the rendezvous left.
+    fn begin(self: &Arc<Self>, peer: Peer, stream: Stream, hold: Hold) {
+        let called = self.places().known[peer.0 as usize].at.filter(|_| self.us.peer != HOST);
+        match called {
+            _ if self.us.sockets == 1 => self.confirm(peer, vec![stream], hold),
+            Some(at) => self.spawn(sockets::widen(Arc::clone(self), peer, at, stream, hold)),
+            None => {
+                let others = self.coming.expect(peer, &stream);
+                self.spawn(sockets::await_all(Arc::clone(self), peer, stream, hold, others));
+            }
+        }
+    }
+
+    /// What was offered is the link.
+    fn confirm(&self, peer: Peer, streams: Vec<Stream>, hold: Hold) {
+        self.links.confirm(peer);
+        self.up(peer, streams, hold);
+    }
+
+    /// It is none.
+    fn withdraw(self: &Arc<Self>, peer: Peer, hold: Hold) {
+        if self.links.withdraw(hold) {
+            self.open(peer);
+        }
     }
 
     fn refuse(&self, address: SocketAddr, reason: String) {
@@ -186,6 +235,9 @@ impl Inner {
         if misfit.is_none() && visitor.hello.purpose == ASK {
             return self.spawn(show(Arc::clone(self), visitor));
         }
+        if misfit.is_none() && visitor.hello.purpose == ADD {
+            return self.spawn(sockets::admit(Arc::clone(self), visitor));
+        }
         if misfit.is_none() && visitor.hello.purpose != LINK {
             misfit = Some(format!(
                 "{peer} at {} asks to join, but the job has all its workers, {peer} among them: was it started \
@@ -206,7 +258,7 @@ impl Inner {
     }
 
     /// Dials until there is a link, whichever side made it, or none can come.
-    async fn reach(&self, peer: Peer, dialling: u64, at: SocketAddr) -> Result<(), OpenError> {
+    async fn reach(self: &Arc<Self>, peer: Peer, dialling: u64, at: SocketAddr) -> Result<(), OpenError> {
         let address = at.to_string();
         let (deadline, scarce) = deadlines(self.timeout);
         let mut last = "it holds an older link, or is opening one".to_owned();
@@ -239,7 +291,13 @@ impl Inner {
         })
     }
 
-    async fn attempt(&self, peer: Peer, dialling: u64, at: SocketAddr, deadline: Instant) -> Attempt {
+    async fn attempt(
+        self: &Arc<Self>,
+        peer: Peer,
+        dialling: u64,
+        at: SocketAddr,
+        deadline: Instant,
+    ) -> Attempt {
         let address = at.to_string();
         match self.links.turn(peer, dialling, Dial::Knocking) {
             Turn::Go => {}
@@ -263,16 +321,16 @@ impl Inner {
             Turn::Done => return Attempt::Done,
         }
         match greet(socket, &self.us, peer, LINK, 0).await {
-            Ok((Verdict::Welcome, mut stream)) => {
-                if let Some(hold) = self.links.welcomed(peer, dialling) {
-                    // One that broke since is told by the link.
-                    if stream.write_all(&TAKEN).await.is_ok() {
-                        let _ = stream.flush().await;
-                    }
-                    self.up(peer, stream, hold);
+            Ok((Verdict::Welcome, stream)) => match self.complete(peer, at, stream).await {
+                Ok(streams) => {
+                    self.take(peer, dialling, streams).await;
+                    Attempt::Done
                 }
-                Attempt::Done
-            }
+                Err(attempt) => {
+                    self.links.knock(peer, dialling);
+                    attempt
+                }
+            },
             Ok((Verdict::Busy, _)) => {
                 self.links.knock(peer, dialling);
                 Attempt::Again
@@ -290,6 +348,20 @@ impl Inner {
                 }
             }
         }
+    }
+}
+
+impl Inner {
+    /// Takes a link that was welcomed, unless another one has come meanwhile.
+    async fn take(&self, peer: Peer, dialling: u64, mut streams: Vec<Stream>) {
+        let Some(hold) = self.links.welcomed(peer, dialling) else { return };
+        // One that broke since is told by the link.
+        if let Some(first) = streams.first_mut()
+            && first.write_all(&TAKEN).await.is_ok()
+        {
+            let _ = first.flush().await;
+        }
+        self.up(peer, streams, hold);
     }
 }
 
@@ -325,17 +397,19 @@ async fn dial(inner: Arc<Inner>, peer: Peer, dialling: u64, at: SocketAddr) {
 
 /// The task that offers one caller a link.
 async fn welcome(inner: Arc<Inner>, mut visitor: Visitor, hold: Hold) {
-    let peer = visitor.hello.from;
+    let (peer, address) = (visitor.hello.from, visitor.address);
+    let others = inner.coming.expect(peer, &visitor.stream);
     let taken = visitor.welcome(&inner.us).await;
-    if let Ok(true) = taken {
-        inner.links.confirm(peer);
-        return inner.up(peer, visitor.stream, hold);
+    let whole = match taken {
+        Ok(true) => inner.gather(peer, visitor.stream, others).await,
+        _ => None,
+    };
+    if let Some(streams) = whole {
+        return inner.confirm(peer, streams, hold);
     }
-    if inner.links.withdraw(hold) {
-        inner.open(peer);
-    }
+    inner.withdraw(peer, hold);
     if let Err(error) = taken {
-        inner.refuse(visitor.address, format!("{peer} left while its link was being opened: {error}"));
+        inner.refuse(address, format!("{peer} left while its link was being opened: {error}"));
     }
 }
 

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::Moved;
@@ -18,11 +19,16 @@ const BEHIND: usize = 8 << 10;
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 128 << 10;
 
+/// What both ends, and nobody else, know a connection by: it follows from its handshake. A link is known by that of its first
+/// socket.
+pub(super) type LinkId = [u8; 8];
+
 /// A connection. What is written to a sealed one is on its way once it is flushed.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
     seal: Option<Box<Seal>>,
+    id: LinkId,
 }
 
 /// A socket that counts the bytes it takes and brings.
@@ -96,7 +102,16 @@ impl Stream {
             reads_ahead: false,
         };
         let socket = Socket { inner: socket, moved: Moved::default() };
-        Self { socket, seal: Some(Box::new(seal)) }
+        Self { socket, seal: Some(Box::new(seal)), id: LinkId::default() }
+    }
+
+    /// The same, known by what its handshake has made.
+    pub(super) fn named(self, id: LinkId) -> Self {
+        Self { id, ..self }
+    }
+
+    pub(super) fn id(&self) -> LinkId {
+        self.id
     }
 
     /// The handshake is over: both sides have agreed whether what follows is sealed.
@@ -119,6 +134,28 @@ impl Stream {
         self.socket.moved
     }
 
+    /// Whether the kernel takes more now, or a write would fail. It is asked itself: what tokio knows may be of before the last
+    /// write.
+    pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        let socket = &self.socket.inner;
+        let ask = || {
+            let mut asked = [PollFd::new(socket, PollFlags::OUT)];
+            match rustix::event::poll(&mut asked, Some(&Timespec::default())) {
+                Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+                _ => Ok(()),
+            }
+        };
+        loop {
+            if ready!(socket.poll_write_ready(context)).is_err() {
+                return Poll::Ready(());
+            }
+            match socket.try_io(Interest::WRITABLE, ask) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+
     /// Reads what comes, sealed or not, and throws it away, until the connection ends: says how.
     pub(super) fn poll_discard(&mut self, room: &mut [u8], context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
@@ -135,7 +172,7 @@ impl Stream {
 
     /// Writes what is sealed.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, seal: Some(seal) } = self else { return Poll::Ready(Ok(())) };
+        let Self { socket, seal: Some(seal), .. } = self else { return Poll::Ready(Ok(())) };
         while seal.written < seal.out.len() {
             let wrote = ready!(socket.poll_write(context, &[IoSlice::new(&seal.out[seal.written..])]))?;
             if wrote == 0 {
@@ -183,7 +220,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, seal } = self.get_mut();
+        let Self { socket, seal, .. } = self.get_mut();
         let Some(seal) = seal else { return socket.poll_read(context, buffer) };
         while seal.open.is_empty() {
             let Some(needed) = seal.next().map_err(broken)? else { continue };

@@ -12,7 +12,7 @@ use crate::{MAX_CARD, MAX_PAYLOAD, Message, Peer, Tag};
 pub const MAGIC: [u8; 8] = *b"gleaner\0";
 /// The version of everything that follows the handshake. The shape of the handshake itself stays the same in
 /// all versions, so that two of them can tell each other apart and say so.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Bytes that a message of the Noise handshake has besides its payload: a public key and a tag.
 pub const NOISE: usize = 32 + 16;
 /// Bytes of what a hello claims.
@@ -35,6 +35,8 @@ pub const JOIN: u32 = 1;
 pub const LINK: u32 = 2;
 /// Purpose of a hello: to ask for cards.
 pub const ASK: u32 = 3;
+/// Purpose of a hello: to add a socket to a link that is being opened.
+pub const ADD: u32 = 4;
 /// What a dialler says that was welcomed and takes the link.
 pub const TAKEN: [u8; 8] = *b"taken\0\0\0";
 /// The most cards that are asked for at once: they fit in one payload.
@@ -94,7 +96,7 @@ fn expect(bytes: &[u8], expected: usize) -> Result<(), WireError> {
 pub struct Hello {
     /// The version it speaks.
     pub version: u32,
-    /// What it wants: [`JOIN`], [`LINK`] or [`ASK`].
+    /// What it wants: [`JOIN`], [`LINK`], [`ASK`] or [`ADD`].
     pub purpose: u32,
     /// Who it says it is.
     pub from: Peer,
@@ -110,6 +112,10 @@ pub struct Hello {
     pub is_plain: bool,
     /// The number of the transport that carries its links.
     pub transport: u8,
+    /// How many sockets its links have.
+    pub sockets: u8,
+    /// Which of them this is, counted from 0.
+    pub socket: u8,
     /// After how many milliseconds without a sign of life it counts a peer as dead.
     pub timeout: u32,
 }
@@ -128,7 +134,8 @@ impl Hello {
         rest.put_u16_le(self.epoch);
         rest.put_u8(u8::from(self.is_plain));
         rest.put_u8(self.transport);
-        rest.put_u16_le(0);
+        rest.put_u8(self.sockets);
+        rest.put_u8(self.socket);
         rest.put_u32_le(self.timeout);
         bytes
     }
@@ -147,10 +154,9 @@ impl Hello {
             epoch: rest.get_u16_le(),
             is_plain: rest.get_u8() != 0,
             transport: rest.get_u8(),
-            timeout: {
-                rest.advance(2);
-                rest.get_u32_le()
-            },
+            sockets: rest.get_u8(),
+            socket: rest.get_u8(),
+            timeout: rest.get_u32_le(),
         })
     }
 }

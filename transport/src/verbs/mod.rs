@@ -27,6 +27,8 @@
 //!
 //! Nothing is encrypted, so a job over verbs must be [plain](JoinConfig::is_plain).
 
+use std::sync::Arc;
+
 mod credit;
 mod device;
 mod end;
@@ -42,8 +44,8 @@ mod sys;
 pub use error::VerbsError;
 pub use network::VerbsNetwork;
 
-use crate::MAX_PAYLOAD;
 use crate::tcp::{self, JoinConfig, JoinError};
+use crate::{MAX_PAYLOAD, Transport, VerbsDevice};
 use device::Device;
 use end::End;
 
@@ -71,18 +73,32 @@ const SPINS: u32 = 64;
 /// Bytes of registered memory that each link needs, without leases.
 const LINK_MEMORY: usize = RING + (RECEIVES + SENDS) * SLOT + STAGED * MAX_PAYLOAD;
 
+/// By which adapter verbs can be used here.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn adapter(device: Option<&VerbsDevice>, is_plain: bool) -> Result<String, VerbsError> {
+    open(device, is_plain).map(|device| device.place())
+}
+
+/// The device, of which it is known that a link can be made.
+fn open(device: Option<&VerbsDevice>, is_plain: bool) -> Result<Arc<Device>, VerbsError> {
+    if !is_plain {
+        return Err(VerbsError::Sealed);
+    }
+    let device = Device::open(device)?;
+    drop(End::new(&device)?);
+    Ok(device)
+}
+
 /// Takes part in a job: returns when all workers have come, or says why they did not. A device that cannot be used, or memory for not
 /// even one link, is told before this worker shows itself to others.
 ///
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.
 pub async fn join(config: JoinConfig) -> Result<VerbsNetwork, JoinError> {
-    if !config.is_plain {
-        return Err(VerbsError::Sealed.into());
-    }
-    let device = Device::open(config.choice.device.as_ref())?;
-    drop(End::new(&device)?);
+    let device = open(config.choice.device.as_ref(), config.is_plain)?;
     let timeout = config.timeout;
-    let inner = tcp::join(config).await?;
+    let inner = tcp::meet(config, Transport::Verbs).await?;
     Ok(VerbsNetwork::start(inner, device, timeout))
 }

@@ -46,6 +46,19 @@ pub async fn over_plain_tcp(workers: u32) -> Vec<TcpNetwork> {
     over(configs(workers, Duration::from_secs(60), true), tcp::join).await
 }
 
+/// Over QUIC.
+#[cfg(feature = "quic")]
+pub async fn over_quic(workers: u32) -> Vec<gleaner_transport::quic::QuicNetwork> {
+    over(configs(workers, Duration::from_secs(60), false), gleaner_transport::quic::join).await
+}
+
+/// With links of so many sockets.
+pub async fn over_sockets(workers: u32, sockets: &str, is_plain: bool) -> Vec<TcpNetwork> {
+    let choice = TransportChoice { sockets: sockets.parse().unwrap(), ..TransportChoice::default() };
+    let configs = configs(workers, Duration::from_secs(60), is_plain).into_iter();
+    over(configs.map(|config| JoinConfig { choice: choice.clone(), ..config }).collect(), tcp::join).await
+}
+
 /// Over queue pairs, where there is an RDMA device.
 #[cfg(all(feature = "verbs", target_os = "linux"))]
 pub async fn over_verbs(workers: u32) -> Vec<gleaner_transport::verbs::VerbsNetwork> {

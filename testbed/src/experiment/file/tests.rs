@@ -121,6 +121,13 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
         ("steps = 5", "steps = [5]", 10, "expected a text, a number"),
         ("steps = 5", "steps = nan", 10, "expected a text, a number"),
         ("workers = [4, 2]", "workers = [4, 0]", 15, "expected a whole number from 1 to 1024"),
+        (
+            "workers = [4, 2]",
+            "workers = [4, 2]\nsockets = [1, 65]",
+            16,
+            "'sockets' is 65; expected a number from 1 to 64",
+        ),
+        ("steps = 5", "transport = 'udp'", 10, "'transport' is \"udp\"; expected tcp, quic, verbs or auto"),
         ("workers = [4, 2]", "workers = 4", 15, "expected a list"),
         ("workers = [4, 2]", "workers = [4, 4]", 15, "a list of different values"),
         ("workers = [4, 2]", "workers = []", 15, "a list of different values"),

@@ -129,7 +129,7 @@ async fn every_worker_sees_the_cards_of_all() {
     assert!(matches!(refused, Err(JoinError::Card { length: found }) if found == length), "{refused:?}");
 }
 
-fn alone() -> JoinConfig {
+pub(super) fn alone() -> JoinConfig {
     JoinConfig {
         peer: Peer(0),
         workers: 2,

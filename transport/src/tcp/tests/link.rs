@@ -247,7 +247,7 @@ async fn connected() -> (TcpLink, TcpStream) {
     let hold = Links::new(Peer(0), 2).offer(Peer(1)).unwrap();
     let mut stream = Stream::new(listener.accept().await.unwrap().0, &[0; 32], &[0; 32]);
     stream.finish_handshake(false);
-    (TcpLink::new(Peer(1), stream, &Arc::default(), hold), dialled)
+    (TcpLink::new(Peer(1), stream, &Arc::default(), Some(hold)), dialled)
 }
 
 /// While the peer is ahead, a read brings the rest of one payload and the header of the next, or several short messages.

@@ -4,6 +4,7 @@
 mod cards;
 mod link;
 mod rendezvous;
+mod sockets;
 mod transport;
 mod unauthenticated;
 mod wire;
@@ -103,16 +104,19 @@ impl Job {
         let (from, to, workers, epoch, is_plain) =
             (Peer(from), Peer(0), self.workers, self.epoch, self.is_plain);
         let timeout = self.timeout.as_millis() as u32;
+        let (version, purpose, port, transport, sockets, socket) = (VERSION, JOIN, 9, 0, 1, 0);
         Hello {
-            version: VERSION,
-            purpose: JOIN,
+            version,
+            purpose,
             from,
             to,
             workers,
-            port: 9,
+            port,
             epoch,
             is_plain,
-            transport: 0,
+            transport,
+            sockets,
+            socket,
             timeout,
         }
     }

@@ -5,7 +5,8 @@ use tokio::net::TcpListener;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep};
 
-use super::super::handshake::{Heard, Identity, challenge, listen};
+use super::super::handshake::{Identity, challenge, listen};
+use super::super::heard::Heard;
 use super::super::rendezvous::read_outcome;
 use super::super::wire::{LINK, Outcome};
 use super::*;
@@ -37,9 +38,9 @@ pub(super) async fn misfit(change: impl FnOnce(&mut Hello), expected: &str) {
 
 #[tokio::test]
 async fn another_version_is_told_to_both_sides() {
-    let expected = "rank 2 at 127.0.0.1 speaks protocol version 8 and rank 0 speaks version 7: install the same \
+    let expected = "rank 2 at 127.0.0.1 speaks protocol version 9 and rank 0 speaks version 8: install the same \
                     version of gleaner on every host";
-    misfit(|hello| hello.version = 8, expected).await;
+    misfit(|hello| hello.version = 9, expected).await;
 }
 
 #[tokio::test]
@@ -279,8 +280,9 @@ async fn losing_peer_zero_is_told_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let secret = Secret::random().unwrap();
     let (peer, key) = (Peer(0), secret.key_of(ID));
-    let (is_plain, transport, timeout) = (false, Transport::Tcp, LONG);
-    let zero = Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain, transport, timeout };
+    let (is_plain, transport, sockets, timeout) = (false, Transport::Tcp, 1, LONG);
+    let zero =
+        Identity { peer, workers: 3, epoch: 0, card: card(0), key, is_plain, transport, sockets, timeout };
     let config = JoinConfig {
         peer: Peer(1),
         workers: 3,

@@ -222,12 +222,16 @@ async fn a_worker_that_does_not_fit_is_refused_and_the_job_goes_on() {
     for (hello, expected) in [
         (Hello { purpose: LINK, workers: 3, ..job.hello(1) }, "was started for 3 workers and rank 0 for 2"),
         (
-            Hello { purpose: LINK, version: 8, ..job.hello(1) },
-            "speaks protocol version 8 and rank 0 speaks version 7",
+            Hello { purpose: LINK, version: 9, ..job.hello(1) },
+            "speaks protocol version 9 and rank 0 speaks version 8",
         ),
         (
             Hello { purpose: LINK, timeout: 3000, ..job.hello(1) },
             "was started with a time-out of 3 s and rank 0 with 60 s: give every worker the same one",
+        ),
+        (
+            Hello { purpose: LINK, sockets: 4, ..job.hello(1) },
+            "was started with 4 sockets for each link and rank 0 with 1 socket for each link: give every worker the same number",
         ),
         (
             Hello { purpose: LINK, epoch: 299, ..job.hello(1) },

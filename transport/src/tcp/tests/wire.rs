@@ -55,12 +55,12 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(
-        numbers in proptest::array::uniform6(any::<u32>()), (port, epoch) in any::<(u16, u16)>(), (is_plain, transport) in any::<(bool, u8)>(), bytes in any::<[u8; 32]>(),
+        numbers in proptest::array::uniform6(any::<u32>()), (port, epoch) in any::<(u16, u16)>(), is_plain in any::<bool>(), bytes in any::<[u8; 32]>(), [transport, sockets, socket] in any::<[u8; 3]>(),
         length in 0..=MAX_PAYLOAD as u32, tag in any::<u64>(), sentence in ".{0,200}",
     ) {
         let [version, purpose, from, to, workers, timeout] = numbers;
         let (from, to) = (Peer(from), Peer(to));
-        let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, transport, timeout };
+        let hello = Hello { version, purpose, from, to, workers, port, epoch, is_plain, transport, sockets, socket, timeout };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let challenge = Challenge { version, from };
         prop_assert_eq!(Challenge::decode(&challenge.encode()), Ok(challenge));

@@ -1,0 +1,206 @@
+//! Delay and loss without netem: a process that carries the packets of all links of a network.
+//!
+//! Each end of a link is an interface that this process holds (a tap). What the kernel sends over one end is read, waits as the
+//! link has it, and is received at the other. TCP hands over many segments at once, and they stay together, but each has the
+//! room of a frame at the link's rate and is lost by itself.
+//!
+//! The process lives in the namespace of the switches, so that whatever removes the network ends it. It listens at a
+//! socket for questions, one a connection: a line of JSON each way.
+
+mod course;
+mod line;
+mod packet;
+mod tap;
+
+use std::env::current_exe;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::setpriority_process;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_current_timer_slack};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::state::{self, State};
+use super::{INTERFACE, NetworkError, downlink_port, inside, nodes, uplink_port};
+use crate::random::Random;
+use crate::topology::Link;
+pub use line::Crossed;
+use line::{Line, carry};
+use tap::Tap;
+
+/// What the process says once it carries packets.
+const READY: &str = "ready";
+
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A question to the process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// The link of that number is another from now on.
+    Change {
+        /// Hosts come first, then the groups that have uplinks.
+        number: usize,
+        /// What it is like.
+        link: Link,
+    },
+    /// What has crossed all links, up and down?
+    Crossed,
+}
+
+/// A question that is about to be asked.
+#[derive(Debug)]
+pub(super) struct Told {
+    name: String,
+    ask: Ask,
+    stream: UnixStream,
+}
+
+impl Ask {
+    /// Connects to the process of that network, so that asking takes next to no time at its moment.
+    pub(super) fn prepare(self, name: &str) -> Result<Told, NetworkError> {
+        let connect = || -> io::Result<UnixStream> {
+            let stream = UnixStream::connect(state::socket(name))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        };
+        let stream = connect().map_err(dead(name))?;
+        Ok(Told { name: name.to_owned(), ask: self, stream })
+    }
+
+    /// Asks the process of that network.
+    pub(super) fn of<T: DeserializeOwned>(self, name: &str) -> Result<T, NetworkError> {
+        self.prepare(name)?.ask()
+    }
+}
+
+impl Told {
+    /// Asks it for a change.
+    pub(super) fn go(self) -> Result<(), NetworkError> {
+        self.ask()
+    }
+
+    fn ask<T: DeserializeOwned>(self) -> Result<T, NetworkError> {
+        let ask = || -> io::Result<T> {
+            let question = serde_json::to_string(&self.ask)?;
+            (&self.stream).write_all(format!("{question}\n").as_bytes())?;
+            let mut answer = String::new();
+            BufReader::new(&self.stream).read_line(&mut answer)?;
+            Ok(serde_json::from_str(&answer)?)
+        };
+        ask().map_err(dead(&self.name))
+    }
+}
+
+fn dead(name: &str) -> impl FnOnce(io::Error) -> NetworkError {
+    let name = name.to_owned();
+    |error| NetworkError::DeadRelay { name, error: error.to_string() }
+}
+
+/// Starts the process, which is this program, for a network whose namespaces and interfaces are there; waits until it carries packets.
+pub(super) fn start(name: &str) -> Result<(), NetworkError> {
+    let failed = |said: String| NetworkError::NoRelay { name: name.to_owned(), said };
+    let started = || -> io::Result<Child> {
+        let mut command = Command::new(current_exe()?);
+        // In a group of its own, so that a Ctrl-C does not end it.
+        command.args(["testbed", "relay", name]).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    };
+    let mut child = started().map_err(|error| failed(error.to_string()))?;
+    let mut said = String::new();
+    if let Some(output) = child.stdout.take() {
+        // It ends with the process at the latest.
+        let _ = BufReader::new(output).read_line(&mut said);
+    }
+    if said.trim_end() == READY {
+        return Ok(());
+    }
+    let _ = child.kill();
+    let mut complaint = String::new();
+    let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut complaint));
+    let _ = child.wait();
+    let complaint = if complaint.trim().is_empty() { said } else { complaint };
+    Err(failed(complaint.trim().replace('\n', "; ")))
+}
+
+/// The process: carries the packets of a network until it is ended.
+///
+/// # Errors
+/// A network that is not there or is not relayed, or an interface that cannot be held.
+pub fn run(name: &str) -> Result<(), NetworkError> {
+    let failed = |error: io::Error| NetworkError::NoRelay { name: name.to_owned(), said: error.to_string() };
+    let state = State::read(name)?.filter(|state| state.is_relayed);
+    let state = state.ok_or_else(|| NetworkError::NotRelayed { name: name.to_owned() })?;
+    let ends = ends(&state)?;
+    // Where it is found by who removes the network.
+    let home = std::fs::File::open(inside::path(name)).map_err(failed)?;
+    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| failed(error.into()))?;
+    let listener = UnixListener::bind(state::socket(name)).map_err(failed)?;
+    // Before what runs on the hosts, so that packets are late only where the processors cannot keep up at all.
+    let _ = setpriority_process(None, -20);
+    // A microsecond instead of fifty. Without it delays are a little longer; threads inherit it.
+    let _ = set_current_timer_slack(NonZeroU64::new(1000));
+    let (ended, ends_with) = mpsc::channel();
+    let lines: Vec<[Arc<Line>; 2]> =
+        ends.into_iter().zip(0..).map(|(ends, number)| carried(ends, number, state.seed, &ended)).collect();
+    thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(answer(stream, &lines))));
+    // Who started it waits for this line; without it, it ends it.
+    let _ = writeln!(io::stdout(), "{READY}");
+    // One direction that carries nothing is enough for a network that is not what was asked for.
+    Err(failed(ends_with.recv().unwrap_or_else(|_| io::Error::other("nothing is carried"))))
+}
+
+/// Both ends of every link: the host's and the switch's, or the group's and the core's.
+fn ends(state: &State) -> Result<Vec<[Tap; 2]>, NetworkError> {
+    let held = |namespace: &str, interface: &str| inside::within(namespace, || Tap::hold(interface));
+    let mut ends = Vec::new();
+    for node in nodes(&state.name, &state.topology) {
+        ends.push([held(&node.namespace, INTERFACE)?, held(&state.name, &node.port)?]);
+    }
+    for (i, _) in state.topology.groups.iter().enumerate().filter(|(_, group)| group.uplink.is_some()) {
+        ends.push([held(&state.name, &uplink_port(i))?, held(&state.name, &downlink_port(i))?]);
+    }
+    Ok(ends)
+}
+
+/// Has both directions of a link carried by threads.
+fn carried(ends: [Tap; 2], number: u64, seed: u64, ended: &Sender<io::Error>) -> [Arc<Line>; 2] {
+    let ends = Arc::new(ends);
+    [0usize, 1].map(|direction| {
+        let line = Arc::<Line>::default();
+        let (ends, ended, carried) = (Arc::clone(&ends), ended.clone(), Arc::clone(&line));
+        let random = Random::of(seed, 2 * number + direction as u64);
+        thread::spawn(move || ended.send(carry(&ends[direction], &ends[1 - direction], &carried, random)));
+        line
+    })
+}
+
+fn answer(stream: UnixStream, lines: &[[Arc<Line>; 2]]) -> io::Result<()> {
+    let mut question = String::new();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    BufReader::new(&stream).read_line(&mut question)?;
+    let answer = match serde_json::from_str(&question)? {
+        Ask::Change { number, link: Link { up, down } } => {
+            if let Some(line) = lines.get(number) {
+                line[0].change(up);
+                line[1].change(down);
+            }
+            "null".to_owned()
+        }
+        Ask::Crossed => {
+            let crossed = |line: &[Arc<Line>; 2]| [line[0].crossed(), line[1].crossed()];
+            serde_json::to_string(&lines.iter().map(crossed).collect::<Vec<_>>())?
+        }
+    };
+    writeln!(&stream, "{answer}")
+}

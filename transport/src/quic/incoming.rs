@@ -1,0 +1,228 @@
+//! What a link receives: streams in the order in which they were opened, each of one lane.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, BytesMut};
+use quinn::{Connection, ConnectionError, RecvStream};
+use tokio::io::AsyncReadExt;
+
+use super::bells::{Bell, Bells};
+use super::{lane_of, link_error};
+use crate::tcp::wire::{HEADER, Header, WireError};
+use crate::{Counters, LinkError, Message, Peer};
+
+/// Bytes that are read at once of what is thrown away.
+const SCRATCH: usize = 16 << 10;
+
+/// See the module.
+pub(super) struct Incoming {
+    peer: Peer,
+    connection: Connection,
+    counters: Arc<Counters>,
+    /// The next stream. None once the connection has ended.
+    accepting: Option<Accepting>,
+    ended: Option<ConnectionError>,
+    /// By the order in which they were opened.
+    streams: HashMap<u64, Stream>,
+    count: u64,
+    /// The streams of each lane that are known to be its, in order: the first is read.
+    lanes: HashMap<u64, VecDeque<u64>>,
+    bells: Arc<Bells>,
+    /// Whether something came that is no message of ours: what follows is thrown away.
+    is_damaged: bool,
+    /// Bytes that came.
+    pub(super) moved: u64,
+}
+
+type Accepting = Pin<Box<dyn Future<Output = Result<RecvStream, ConnectionError>> + Send>>;
+
+struct Stream {
+    inner: RecvStream,
+    bell: Arc<Bell>,
+    /// None until its first message has begun.
+    lane: Option<u64>,
+    head: [u8; HEADER],
+    /// Bytes of the next header that have come.
+    filled: usize,
+    begun: Option<(Header, BytesMut)>,
+}
+
+/// How far one stream came.
+enum Progress {
+    Message(Message),
+    /// More may come later.
+    Waits,
+    /// Nothing will.
+    Ended,
+}
+
+impl Incoming {
+    pub(super) fn new(peer: Peer, connection: Connection, counters: Arc<Counters>) -> Self {
+        Self {
+            peer,
+            accepting: Some(accept(&connection)),
+            connection,
+            counters,
+            ended: None,
+            streams: HashMap::new(),
+            count: 0,
+            lanes: HashMap::new(),
+            bells: Arc::default(),
+            is_damaged: false,
+            moved: 0,
+        }
+    }
+
+    pub(super) fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
+        self.bells.attend(context);
+        loop {
+            self.accept(context);
+            let Some(number) = self.bells.next() else { break };
+            match self.advance(number) {
+                Ok(Progress::Message(message)) => {
+                    if let Some(stream) = self.streams.get(&number) {
+                        stream.bell.ring();
+                    }
+                    return Poll::Ready(Ok(message));
+                }
+                Ok(Progress::Waits) => {}
+                Ok(Progress::Ended) => self.end(number),
+                Err(error) => {
+                    self.is_damaged = true;
+                    self.streams.values().for_each(|stream| stream.bell.ring());
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        match &self.ended {
+            Some(error) if self.streams.is_empty() => Poll::Ready(Err(link_error(self.peer, error.clone()))),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Takes in the streams that the peer has opened.
+    fn accept(&mut self, context: &mut Context<'_>) {
+        while let Some(accepting) = &mut self.accepting
+            && let Poll::Ready(accepted) = accepting.as_mut().poll(context)
+        {
+            self.accepting = None;
+            match accepted {
+                Ok(inner) => {
+                    self.accepting = Some(accept(&self.connection));
+                    let bell = Bell::new(self.count, &self.bells);
+                    bell.ring();
+                    let (lane, head, filled, begun) = (None, [0; HEADER], 0, None);
+                    self.streams.insert(self.count, Stream { inner, bell, lane, head, filled, begun });
+                    self.count += 1;
+                }
+                Err(error) => self.ended = Some(error),
+            }
+        }
+    }
+
+    /// Reads one stream to the end of its next message.
+    fn advance(&mut self, number: u64) -> Result<Progress, LinkError> {
+        let Some(stream) = self.streams.get_mut(&number) else { return Ok(Progress::Waits) };
+        let waker = stream.bell.answer();
+        let context = &mut Context::from_waker(&waker);
+        if self.is_damaged {
+            return Ok(stream.discard(context));
+        }
+        loop {
+            if let Some(lane) = stream.lane
+                && self.lanes.get(&lane).and_then(VecDeque::front) != Some(&number)
+            {
+                return Ok(Progress::Waits);
+            }
+            if let Some((header, payload)) = &mut stream.begun {
+                let room = header.length as usize - payload.len();
+                if room == 0 {
+                    let message = stream
+                        .begun
+                        .take()
+                        .map(|(header, payload)| Message { tag: header.tag, payload: payload.freeze() });
+                    self.counters.received(0, 1);
+                    return Ok(message.map_or(Progress::Waits, Progress::Message));
+                }
+                match pin!(stream.inner.read_buf(&mut payload.limit(room))).poll(context) {
+                    Poll::Pending => return Ok(Progress::Waits),
+                    Poll::Ready(Ok(read @ 1..)) => {
+                        self.moved += read as u64;
+                        self.counters.received(read, 0);
+                    }
+                    // A message that its sender did not end is none, and why the connection ended is told by it.
+                    Poll::Ready(_) => return Ok(Progress::Ended),
+                }
+                continue;
+            }
+            match pin!(stream.inner.read(&mut stream.head[stream.filled..])).poll(context) {
+                Poll::Pending => return Ok(Progress::Waits),
+                Poll::Ready(Ok(Some(read @ 1..))) => {
+                    stream.filled += read;
+                    self.moved += read as u64;
+                    self.counters.received(read, 0);
+                }
+                Poll::Ready(_) => return Ok(Progress::Ended),
+            }
+            if stream.filled == HEADER {
+                stream.filled = 0;
+                let header = Header::decode(&stream.head).map_err(|error| damage(self.peer, &error))?;
+                let lane = lane_of(header.tag);
+                match stream.lane {
+                    None => {
+                        stream.lane = Some(lane);
+                        self.lanes.entry(lane).or_default().push_back(number);
+                    }
+                    Some(known) if known == lane => {}
+                    Some(_) => {
+                        let what = "a message of another lane came on the stream of one".to_owned();
+                        return Err(LinkError::Damaged { peer: self.peer, what });
+                    }
+                }
+                // A fresh allocation: aligned for any number that is to be seen in place.
+                stream.begun = Some((header, BytesMut::with_capacity(header.length as usize)));
+            }
+        }
+    }
+
+    /// A stream has ended: the next of its lane goes on.
+    fn end(&mut self, number: u64) {
+        let Some(lane) = self.streams.remove(&number).and_then(|stream| stream.lane) else { return };
+        let Some(queue) = self.lanes.get_mut(&lane) else { return };
+        queue.retain(|other| *other != number);
+        match queue.front().map(|next| self.streams.get(next)) {
+            Some(next) => next.into_iter().for_each(|stream| stream.bell.ring()),
+            None => drop(self.lanes.remove(&lane)),
+        }
+    }
+}
+
+impl Stream {
+    /// Reads what comes, and throws it away.
+    fn discard(&mut self, context: &mut Context<'_>) -> Progress {
+        let mut scratch = [0; SCRATCH];
+        loop {
+            match pin!(self.inner.read(&mut scratch)).poll(context) {
+                Poll::Pending => return Progress::Waits,
+                Poll::Ready(Ok(Some(_))) => {}
+                Poll::Ready(_) => return Progress::Ended,
+            }
+        }
+    }
+}
+
+fn accept(connection: &Connection) -> Accepting {
+    let connection = connection.clone();
+    Box::pin(async move { connection.accept_uni().await })
+}
+
+fn damage(peer: Peer, error: &WireError) -> LinkError {
+    match error {
+        WireError::TooLong(length) => LinkError::TooLong { peer, length: u64::from(*length) },
+        _ => LinkError::Damaged { peer, what: error.to_string() },
+    }
+}

@@ -1,0 +1,400 @@
+//! A worker's place in a job over QUIC: links of TCP, over each of which both ends agree on a connection.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::{pending, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{ClientConfig, Connecting, Connection, ConnectionError, ConnectionId, Endpoint, ServerConfig};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::closing::Closing;
+use super::driver::Driver;
+use super::keys::{Keys, Public};
+use super::link::QuicLink;
+use super::word::{NUMBER, Word};
+use super::{WHAT, random};
+use crate::tcp::TcpNetwork;
+use crate::tcp::cause::panicked;
+use crate::tcp::events::Events;
+use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag, conformance};
+
+/// One worker's place in a job over QUIC, made by [`join`](super::join).
+#[derive(Debug)]
+pub struct QuicNetwork {
+    shared: Arc<Shared>,
+    /// The tasks that make links, which end with the network.
+    tasks: JoinSet<()>,
+    /// Dropped last: it may wait until what was sent has arrived.
+    _driver: Arc<Driver>,
+}
+
+/// What the tasks of a network need to make links.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) peer: Peer,
+    pub(super) workers: u32,
+    pub(super) epoch: u16,
+    /// How long a link may take to come about.
+    pub(super) timeout: Duration,
+    /// None once the network is dropped.
+    pub(super) inner: Mutex<Option<TcpNetwork>>,
+    /// To whom a link was asked for that is not up yet.
+    pub(super) wanted: Mutex<BTreeSet<Peer>>,
+    pub(super) events: Arc<Events>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) endpoint: Endpoint,
+    /// Where this worker receives datagrams.
+    pub(super) port: u16,
+    pub(super) keys: Keys,
+    pub(super) transport: Arc<quinn::TransportConfig>,
+    pub(super) expected: Expected,
+    pub(super) closing: Arc<Closing>,
+}
+
+/// Connections that an agreed dialler may make, by the number to which its first datagram goes.
+#[derive(Debug, Default)]
+pub(super) struct Expected(Mutex<HashMap<[u8; NUMBER], Expectation>>);
+
+#[derive(Debug)]
+struct Expectation {
+    config: Arc<ServerConfig>,
+    come: oneshot::Sender<Result<Connecting, ConnectionError>>,
+}
+
+impl Expected {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; NUMBER], Expectation>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes back that a connection is expected.
+struct Withdraws<'a>(&'a Expected, [u8; NUMBER]);
+
+impl Drop for Withdraws<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Option<TcpNetwork>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, BTreeSet<Peer>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next event of the network of TCP beneath.
+    async fn event(&self) -> LinkEvent {
+        let next = poll_fn(|context| match &mut *self.inner() {
+            Some(inner) => inner.poll_event(context),
+            None => Poll::Ready(None),
+        });
+        match next.await {
+            Some(event) => event,
+            None => pending().await,
+        }
+    }
+}
+
+impl QuicNetwork {
+    /// Begins to make links.
+    pub(super) fn start(shared: Arc<Shared>, driver: Arc<Driver>, reopened: UnboundedReceiver<Peer>) -> Self {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(connect(Arc::clone(&shared), Arc::downgrade(&driver), reopened), driver.handle());
+        tasks.spawn_on(answer(Arc::clone(&shared)), driver.handle());
+        Self { shared, tasks, _driver: driver }
+    }
+
+    /// Where this worker receives datagrams, until its endpoint moves.
+    #[cfg(test)]
+    pub(super) fn port(&self) -> u16 {
+        self.shared.port
+    }
+
+    #[cfg(test)]
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.shared.endpoint
+    }
+
+    /// Waits for the links that the rendezvous left.
+    ///
+    /// # Errors
+    /// The first that did not come about, and why not.
+    pub(super) async fn linked(&mut self, mut others: BTreeSet<Peer>) -> Result<(), (Peer, OpenError)> {
+        let mut heard = Vec::new();
+        while let Some(next) = others.first().copied() {
+            let late = "it did not join".to_owned();
+            match timeout(self.shared.timeout, poll_fn(|context| self.poll_event(context))).await {
+                Ok(Some(LinkEvent::Failed { peer, error })) => return Err((peer, error)),
+                Ok(Some(event)) => {
+                    if let LinkEvent::Up(link) = &event {
+                        others.remove(&link.peer());
+                    }
+                    heard.push(event);
+                }
+                Ok(None) | Err(_) => {
+                    let (address, after) = (next.to_string(), self.shared.timeout);
+                    return Err((next, OpenError::TimedOut { peer: next, address, after, last: late }));
+                }
+            }
+        }
+        heard.into_iter().for_each(|event| self.shared.events.tell(event));
+        Ok(())
+    }
+}
+
+impl Network for QuicNetwork {
+    fn peer(&self) -> Peer {
+        self.shared.peer
+    }
+
+    fn workers(&self) -> u32 {
+        self.shared.workers
+    }
+
+    fn epoch(&self) -> u16 {
+        self.shared.epoch
+    }
+
+    fn open(&mut self, peer: Peer) {
+        if let Some(inner) = &mut *self.shared.inner() {
+            self.shared.wanted().insert(peer);
+            if !self.shared.closing.asks(peer) {
+                inner.open(peer);
+            }
+        }
+    }
+
+    fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
+        match &mut *self.shared.inner() {
+            Some(inner) => inner.poll_card(peer, context),
+            None => Poll::Ready(Err(OpenError::Gone { peer })),
+        }
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if let Poll::Ready(event) = self.shared.events.poll(context) {
+            return Poll::Ready(Some(event));
+        }
+        while let Poll::Ready(Some(ended)) = self.tasks.poll_join_next(context) {
+            if let Some(reason) = panicked(ended) {
+                return Poll::Ready(Some(LinkEvent::Panicked { reason }));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+}
+
+impl Drop for QuicNetwork {
+    fn drop(&mut self) {
+        // At once, and not when the tasks end, which may be in the middle of something.
+        let inner = self.shared.inner().take();
+        drop(inner);
+    }
+}
+
+/// The task that takes in connections. One that nobody expects gets no answer.
+async fn answer(shared: Arc<Shared>) {
+    while let Some(incoming) = shared.endpoint.accept().await {
+        let number = <[u8; NUMBER]>::try_from(&incoming.orig_dst_cid()[..]).ok();
+        match number.and_then(|number| shared.expected.lock().remove(&number)) {
+            // Whoever expects it no more drops it.
+            Some(Expectation { config, come }) => drop(come.send(incoming.accept_with(config))),
+            None => incoming.ignore(),
+        }
+    }
+}
+
+/// The task that takes the links of TCP and makes those of QUIC, several at once.
+async fn connect(shared: Arc<Shared>, driver: Weak<Driver>, mut reopened: UnboundedReceiver<Peer>) {
+    let mut openings = JoinSet::new();
+    loop {
+        tokio::select! {
+            event = shared.event() => match event {
+                LinkEvent::Up(control) => {
+                    openings.spawn(open(Arc::clone(&shared), Weak::clone(&driver), control));
+                }
+                other => {
+                    if let LinkEvent::Failed { peer, .. } = &other {
+                        shared.wanted().remove(peer);
+                    }
+                    shared.events.tell(other);
+                }
+            },
+            Some(peer) = reopened.recv() => {
+                if let Some(inner) = &mut *shared.inner() {
+                    inner.open(peer);
+                }
+            }
+            Some(ended) = openings.join_next(), if !openings.is_empty() => {
+                if let Some(reason) = panicked(ended) {
+                    shared.events.tell(LinkEvent::Panicked { reason });
+                }
+            }
+        }
+    }
+}
+
+/// The task that makes one link.
+async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Link>) {
+    let peer = control.peer();
+    let agreed = agree(&shared, &mut *control).await;
+    // Who has dropped the network needs no link.
+    let Some(driver) = driver.upgrade() else { return };
+    let agreed = match agreed {
+        Ok(connection) => Ok(QuicLink::new(connection, control, driver, &shared.counters, &shared.closing)),
+        Err(error) => {
+            // The peer says the same, where it does not know it yet.
+            let word = Word::Refused(error.to_string());
+            let _ = timeout(driver.linger, say(&mut *control, &word)).await;
+            Err(error)
+        }
+    };
+    let was_wanted = shared.wanted().remove(&peer);
+    shared.events.tell(match agreed {
+        Ok(link) => LinkEvent::Up(Box::new(link)),
+        Err(error) if was_wanted => LinkEvent::Failed { peer, error },
+        Err(error) => LinkEvent::Refused { address: peer.to_string(), reason: error.to_string() },
+    });
+}
+
+/// Both ends tell each other of their sockets and keys, the higher-numbered dials, and both say that the connection is there: who has
+/// heard that knows that the other takes it.
+async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Connection, OpenError> {
+    let (peer, limit) = (control.peer(), shared.timeout / 2);
+    let address = control.address().map_or_else(|| peer.to_string(), |address| address.to_string());
+    let slow = |last: &str| OpenError::TimedOut {
+        peer,
+        address: address.clone(),
+        after: limit,
+        last: last.to_owned(),
+    };
+    let connecting = async {
+        if shared.peer > peer { dial(shared, control).await } else { be_dialled(shared, control).await }
+    };
+    let (connection, is_ready) = timeout(limit, connecting).await.map_err(|_| {
+        slow("TCP reaches it, and no datagram of UDP was answered, which QUIC takes: let UDP pass between the two hosts, or choose \
+              another transport (--transport tcp)")
+    })??;
+    let agreeing = async {
+        say(control, &Word::Ready).await?;
+        if is_ready {
+            return Ok(connection);
+        }
+        match hear(control).await? {
+            Word::Ready => Ok(connection),
+            _ => Err(out_of_turn(peer)),
+        }
+    };
+    timeout(limit, agreeing).await.map_err(|_| slow("it did not say that it takes the connection"))?
+}
+
+async fn dial(shared: &Shared, control: &mut dyn Link) -> Result<(Connection, bool), OpenError> {
+    let peer = control.peer();
+    say(control, &shared.offer([0; NUMBER])).await?;
+    let Word::Offer { port, key, number } = hear(control).await? else { return Err(out_of_turn(peer)) };
+    let host = control.address().ok_or_else(|| failed(peer, "its address is not known"))?;
+    let mut config = ClientConfig::new(shared.keys.dialler(&key).map_err(|error| failed(peer, error))?);
+    config.transport_config(Arc::clone(&shared.transport));
+    config.initial_dst_cid_provider(Arc::new(move || ConnectionId::new(&number)));
+    let connecting = shared.endpoint.connect_with(config, SocketAddr::new(host, port), WHAT);
+    let connecting = connecting.map_err(|error| failed(peer, error))?;
+    unless_refused(connecting, control).await
+}
+
+async fn be_dialled(shared: &Shared, control: &mut dyn Link) -> Result<(Connection, bool), OpenError> {
+    let peer = control.peer();
+    let Word::Offer { key, .. } = hear(control).await? else { return Err(out_of_turn(peer)) };
+    let config = shared.acceptor(&key).map_err(|error| failed(peer, error))?;
+    let (number, (come, comes)) = (random(), oneshot::channel());
+    shared.expected.lock().insert(number, Expectation { config: Arc::new(config), come });
+    let _withdraws = Withdraws(&shared.expected, number);
+    say(control, &shared.offer(number)).await?;
+    let connecting = async {
+        match comes.await {
+            Ok(come) => come?.await,
+            Err(_) => pending().await,
+        }
+    };
+    unless_refused(connecting, control).await
+}
+
+/// Waits for a connection, for as long as the peer does. Says whether the peer has said meanwhile that it is ready.
+async fn unless_refused(
+    connecting: impl Future<Output = Result<Connection, ConnectionError>>,
+    control: &mut dyn Link,
+) -> Result<(Connection, bool), OpenError> {
+    let (peer, mut is_ready) = (control.peer(), false);
+    let mut connecting = pin!(connecting);
+    loop {
+        tokio::select! {
+            connected = &mut connecting => {
+                return connected.map(|connection| (connection, is_ready)).map_err(|error| failed(peer, error));
+            }
+            word = hear(control), if !is_ready => match word? {
+                Word::Ready => is_ready = true,
+                _ => return Err(out_of_turn(peer)),
+            },
+        }
+    }
+}
+
+impl Shared {
+    fn offer(&self, number: [u8; NUMBER]) -> Word {
+        Word::Offer { port: self.port, key: self.keys.public, number }
+    }
+
+    /// For who is dialled by the holder of that key.
+    pub(super) fn acceptor(&self, key: &Public) -> Result<ServerConfig, quinn::rustls::Error> {
+        let mut config = ServerConfig::with_crypto(self.keys.acceptor(key)?);
+        config.transport_config(Arc::clone(&self.transport));
+        Ok(config)
+    }
+}
+
+fn failed(peer: Peer, reason: impl ToString) -> OpenError {
+    OpenError::Handshake { peer, address: "its UDP port".to_owned(), reason: reason.to_string() }
+}
+
+fn out_of_turn(peer: Peer) -> OpenError {
+    failed(peer, "it spoke out of turn: install the same version of gleaner on every host")
+}
+
+fn gone(peer: Peer, error: &LinkError) -> OpenError {
+    match error {
+        LinkError::Closed { .. } => OpenError::Gone { peer },
+        _ => failed(peer, error),
+    }
+}
+
+async fn say(control: &mut dyn Link, word: &Word) -> Result<(), OpenError> {
+    let (peer, payload) = (control.peer(), word.encode());
+    let message = Message { tag: Tag(Tag::CONTROL), payload };
+    conformance::send(control, [message]).await.map_err(|error| gone(peer, &error))
+}
+
+async fn hear(control: &mut dyn Link) -> Result<Word, OpenError> {
+    let peer = control.peer();
+    let heard = conformance::receive(control).await.map_err(|error| gone(peer, &error))?;
+    match Word::decode(&heard.payload) {
+        Some(Word::Refused(reason)) => {
+            Err(OpenError::Refused { peer, address: "its UDP port".to_owned(), reason })
+        }
+        Some(word) => Ok(word),
+        None => Err(out_of_turn(peer)),
+    }
+}
