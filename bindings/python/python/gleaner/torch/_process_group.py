@@ -192,6 +192,9 @@ class ProcessGroup(dist.ProcessGroup):
             self._allgather_base(output, tensor, opts)
         return _done(outputs)
 
+    # What newer versions of PyTorch call it by.
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> dist.Work:
         """What newer versions of PyTorch call all_gather_into_tensor by."""
         return self._allgather_base(output, tensor)
@@ -223,13 +226,17 @@ class ProcessGroup(dist.ProcessGroup):
 _MISSING = {
     "reduce": "reduce",
     "gather": "gather",
+    "gather_single": "gather_into_tensor",
+    "gather_into_tensor": "gather_into_tensor",
     "scatter": "scatter",
     "reduce_scatter": "reduce_scatter",
     "_reduce_scatter_base": "reduce_scatter_tensor",
     "reduce_scatter_single": "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor",
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
     "allgather_coalesced": "all_gather_coalesced",
     "send": "send",
     "recv": "recv",
