@@ -30,7 +30,7 @@ class Ended(NamedTuple):
         return json.loads(self.out.strip().splitlines()[-1])
 
 
-def _two_ports() -> int:
+def two_ports() -> int:
     """A free port whose successor is free, too: torchrun's and Gleaner's."""
     while True:
         with socket.socket() as first, socket.socket() as second:
@@ -62,7 +62,7 @@ class Job:
         return job
 
     def _start(self, program: List[str], workers: int, env: Optional[Dict[str, str]], folder: Optional[str] = None) -> None:
-        port = str(_two_ports())
+        port = str(two_ports())
         self.processes: List["subprocess.Popen[str]"] = []
         for rank in range(workers):
             started = {

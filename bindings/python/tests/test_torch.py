@@ -3,6 +3,9 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import jobs
@@ -182,6 +185,74 @@ def _hook_goes_on():
     straight, _ = steps(range(8))
     assert first == straight[:5]
     return again == straight[5:]
+
+
+def _hook_is_checkpointed(folder):
+    """By torch.distributed.checkpoint: what it loads goes on as what was saved."""
+    import torch.distributed.checkpoint as checkpoint
+
+    rank = _start()
+    model = _wrapped(_linear(SIZES))
+    hook = gleaner.torch.register(model, density=0.02, merge="single")
+
+    def step(number):
+        model.zero_grad()
+        model(_inputs(rank, number, 100)).backward()
+        return _lists({name: parameter.grad for name, parameter in model.module.named_parameters()})
+
+    for number in range(4):
+        step(number)
+    checkpoint.save({"gleaner": hook.state_dict()}, checkpoint_id=folder)
+    straight = step(4)
+    state = {"gleaner": hook.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder)
+    hook.load_state_dict(state["gleaner"])
+    assert hook.step == 4
+    return step(4) == straight
+
+
+def _hook_is_compiled():
+    """A model that is compiled, beside one that is not."""
+    rank = _start()
+
+    def trained(compiles):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(20, 200), torch.nn.ReLU(), torch.nn.Linear(200, 3))
+        model = _wrapped(net)
+        run = torch.compile(model, backend="eager") if compiles else model
+        gleaner.torch.register(run, method="ring")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            run(torch.randn(5, 20, generator=torch.Generator().manual_seed(100 * rank + step))).square().mean().backward()
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return float((trained(True) - trained(False)).abs().max())
+
+
+def _spawns(folder, port):
+    """As PyTorch's tutorial starts workers."""
+    import torch.multiprocessing
+
+    torch.multiprocessing.spawn(_spawned, args=(2, folder, port), nprocs=2, join=True)
+
+
+def _spawned(rank, workers, folder, port):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=workers)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(10, 5))
+    gleaner.torch.register(model, method="spardl", density=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(20, 10)).square().mean().backward()
+        optimizer.step()
+    with open(os.path.join(folder, str(rank)), "w", encoding="ascii") as file:
+        file.write(repr([parameter.tolist() for parameter in model.parameters()]))
+    dist.destroy_process_group()
 
 
 def _hook_joins():
@@ -391,6 +462,23 @@ class Hooks(Numbers):
 
     def test_a_state_goes_on_bit_by_bit(self):
         self.assertEqual(jobs.run("test_torch:_hook_goes_on"), [True, True])
+
+    def test_a_state_goes_through_distributed_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(jobs.run("test_torch:_hook_is_checkpointed", 2, folder), [True, True])
+
+    def test_a_model_that_is_compiled(self):
+        for difference in jobs.run("test_torch:_hook_is_compiled"):
+            self.assertLess(difference, 1e-6)
+
+    def test_workers_that_are_spawned(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A process of its own, which no torchrun has started.
+            program = f"import sys; sys.path.insert(0, {jobs.HERE!r}); import test_torch; test_torch._spawns({folder!r}, {jobs.two_ports()})"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=jobs.TIMEOUT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(os.path.join(folder, "0"), encoding="ascii") as first, open(os.path.join(folder, "1"), encoding="ascii") as second:
+                self.assertEqual(first.read(), second.read())
 
     def test_uneven_inputs(self):
         long, short = jobs.run("test_torch:_hook_joins")
