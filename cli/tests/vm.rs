@@ -213,13 +213,17 @@ fn a_round_trip_takes_as_long_as_asked_and_soft_roce_works() {
 /// without loss.
 const BOTH: &str = "
 set -e
+# Not in the shared folder, where iperf3 cannot use a file that it has removed.
+export TMPDIR=/run
 carries() {
-    ip netns exec both.host1 iperf3 -s -1 >server & server=$!
+    ip netns exec both.host1 iperf3 -s >server & server=$!
     for try in 1 2 3 4 5 6 7 8 9 10; do
         sleep 0.5
-        if ip netns exec both.host0 iperf3 -c 10.77.0.2 -t $1 -O 1 -J >$2; then break; fi
+        ip netns exec both.host0 iperf3 -c 10.77.0.2 -t $1 -O 1 -J >$2 || true
+        if grep -q sum_received $2; then break; fi
     done
-    wait $server
+    kill $server
+    wait $server || true
 }
 for by in netem relay; do
     if [ $by = relay ]; then option=--relay; else option=; fi
@@ -228,7 +232,7 @@ for by in netem relay; do
     carries 4 $by.rate
     gleaner testbed down --name both
     gleaner testbed up --name both --hosts 2 --rate 20mbit --delay 5ms --loss 1% $option >hosts
-    ip netns exec both.host0 ping -q -c 3000 -i 0.003 10.77.0.2 >$by.loss
+    ip netns exec both.host0 ping -q -c 2000 -i 0.003 10.77.0.2 >$by.loss
     carries 8 $by.lossy
     gleaner testbed status --name both --json >$by.status
     gleaner testbed down --name both
@@ -258,7 +262,7 @@ fn a_relay_delays_and_loses_as_netem_does() {
         let lost = lost(&text(&format!("{by}.loss")));
         let (rate, lossy) = (rate(&format!("{by}.rate")), rate(&format!("{by}.lossy")));
         println!(
-            "{by}: round trips of {:.1} ms at least and {:.1} in the median, {lost} of 3000 lost, TCP {rate:.1} Mbit/s, \
+            "{by}: round trips of {:.1} ms at least and {:.1} in the median, {lost} of 2000 lost, TCP {rate:.1} Mbit/s, \
              with loss {lossy:.1}",
             trips[0], trips[25]
         );
@@ -266,10 +270,10 @@ fn a_relay_delays_and_loses_as_netem_does() {
     });
     let relay = &json("relay.status")["networks"][0]["relay"];
     println!("relay: {relay}");
-    assert!(json("netem.status")["networks"][0]["relay"].is_null() && relay["lost"].as_u64() > Some(100));
+    assert!(json("netem.status")["networks"][0]["relay"].is_null() && relay["lost"].as_u64() > Some(50));
     // Four delays; a machine without processors of its own serves each a little late. Four chances to be lost, and five
     // standard deviations.
-    let expected = 3000.0 * (1.0 - f64::powi(0.99, 4));
+    let expected = 2000.0 * (1.0 - f64::powi(0.99, 4));
     for [trip, lost, rate, _] in measured {
         assert!((20.0..28.0).contains(&trip), "{trip} ms");
         assert!((lost - expected).abs() < 5.0 * f64::sqrt(expected), "{lost} lost, {expected:.0} expected");

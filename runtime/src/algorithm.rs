@@ -23,6 +23,7 @@ use gleaner_transport::{Message as Packet, Peer};
 use crate::failure::Failure;
 use crate::io::Io;
 use crate::link::cost;
+use crate::mailbox::Command;
 use crate::steps::{Cause, Stand};
 use crate::tag::{StepId, Topic};
 use crate::timeline::What;
@@ -76,6 +77,17 @@ enum State<T: Element> {
 enum End<T: Element> {
     Exchanged(Box<Execution<T>>),
     Cancelled { by: u32, cause: Cause },
+}
+
+impl<T: Element> Run<T> {
+    /// How many entries are looked at when it is committed or given up.
+    fn commits(&self) -> usize {
+        let group = look(&self.shared);
+        match &self.state {
+            State::Ended(End::Exchanged(execution)) => group.commits(execution),
+            _ => group.entries(),
+        }
+    }
 }
 
 impl<T: Element> Algorithm<T> {
@@ -188,12 +200,7 @@ impl<T: Element> Algorithm<T> {
         let Some(run) = &mut self.runs[group] else { return Ok(None) };
         let mut outbox = io.outbox();
         let clock = Instant::now();
-        let progress = loop {
-            match execution.advance(&mut outbox)? {
-                Progress::Work(work) if work.entries() <= INLINE => execution.complete(work.run()?),
-                other => break other,
-            }
-        };
+        let progress = advance(execution, &mut outbox)?;
         run.noted.note(What::Select, clock);
         send(&mut run.noted, &mut outbox, io);
         io.keep(outbox);
@@ -280,18 +287,17 @@ impl<T: Element> Algorithm<T> {
         }
         let Some(reply) = self.reply.take() else { return };
         let runs: Vec<Run<T>> = self.runs.iter_mut().filter_map(Option::take).collect();
-        let entries: usize = runs.iter().map(|run| look(&run.shared).entries()).sum();
+        let entries: usize = runs.iter().map(Run::commits).sum();
+        if entries <= INLINE {
+            // Not by the mailbox: where it is full, this thread alone empties it.
+            let concluded = conclude::conclude(runs, |windows| io.widen_all(windows));
+            return reply.give(concluded, || ());
+        }
         let (first, mailbox) = (self.first, io.mailbox.clone());
-        let conclude = move || {
-            let concluded = conclude::conclude(runs, &mailbox);
-            let Reply { outcome, resting, open } = reply;
-            // A trainer that has the outcome can begin the next step at once.
-            drop((resting, open));
-            tell(&mailbox, first, Message::<T>::Over);
-            // Nobody waits if the handle was dropped.
-            let _ = outcome.send(concluded);
-        };
-        if entries <= INLINE { conclude() } else { io.compute(Box::new(conclude)) }
+        io.compute(Box::new(move || {
+            let concluded = conclude::conclude(runs, |windows| mailbox.send(Command::Widen(windows)));
+            reply.give(concluded, || tell(&mailbox, first, Message::<T>::Over));
+        }));
     }
 }
 
@@ -381,6 +387,23 @@ impl<T: Element> Actor for Algorithm<T> {
 
     fn is_idle(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Brings an execution to the next message, or to work that is too large to be done here.
+fn advance<T: Element>(
+    execution: &mut Execution<T>,
+    outbox: &mut Vec<Outgoing>,
+) -> Result<Progress<Work<T>>, ExecutionError> {
+    let mut room = INLINE;
+    loop {
+        let work = match execution.advance(outbox)? {
+            Progress::Work(work) => work,
+            other => return Ok(other),
+        };
+        let Some(few) = work.looks_at(room) else { return Ok(Progress::Work(work)) };
+        room -= few;
+        execution.complete(work.run()?);
     }
 }
 

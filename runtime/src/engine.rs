@@ -193,9 +193,7 @@ impl Engine {
                 actors.insert(first, actor);
             }
             Command::Retire(first) => self.retiring.push(first),
-            Command::Widen(windows) => {
-                windows.into_iter().for_each(|(peer, gradient, bytes)| io.widen(peer, gradient, bytes));
-            }
+            Command::Widen(windows) => io.widen_all(windows),
             Command::To(first, message) => {
                 if let Some(actor) = actors.get_mut(&first) {
                     actor.handle(message, io);

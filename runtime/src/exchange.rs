@@ -111,15 +111,15 @@ impl<T: Element> Exchange<T> {
     /// # Errors
     /// A reduction that its schedule cannot do.
     pub(crate) fn begin(&mut self, group: usize, keeps: bool) -> Result<Begun<T>, Error> {
-        let (execution, entries, accumulated) = {
+        let (execution, accumulated) = {
             let mut group = self.group(group);
-            (Box::new(group.begin()?), group.entries(), group.accumulated().filter(|_| keeps))
+            (Box::new(group.begin()?), group.accumulated().filter(|_| keeps))
         };
         let mut begin = self.beginning(group);
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
         let worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
-        if entries <= INLINE {
+        if worked.execution.chooses_from() <= INLINE {
             begin.worked = Some(worked);
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });

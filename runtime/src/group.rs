@@ -92,6 +92,13 @@ impl<T: Element> Group<T> {
         self.layers.entries()
     }
 
+    /// How many entries are looked at when a run that has ended is committed.
+    pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
+        // Who has it besides this group and the run makes the residual copy it.
+        let is_shared = |accumulator: &Arc<Vec<T>>| Arc::strong_count(accumulator) > 2;
+        if self.accumulator.as_ref().is_some_and(is_shared) { self.entries() } else { execution.commits() }
+    }
+
     /// Begins a step with what was accumulated.
     pub(crate) fn begin(&mut self) -> Result<Execution<T>, ExecutionError> {
         let Lent { version, accumulator, candidates } = self.residual.begin();

@@ -12,7 +12,7 @@ use crate::compute::{Compute, Task};
 use crate::failure::Failure;
 use crate::inbox::Inbox;
 use crate::link::{Link, cost};
-use crate::mailbox::{Bell, Mailbox};
+use crate::mailbox::{Bell, Mailbox, Window};
 use crate::positions::Positions;
 use crate::roles::RoleMap;
 use crate::seat::Seat;
@@ -102,6 +102,11 @@ impl Io {
         self.touch(peer);
     }
 
+    /// Whether all links are up that were asked for, but for those to peers that left.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.links.iter().all(|(peer, link)| link.is_up() || self.worker.has_left(*peer))
+    }
+
     /// A link has ended: in peace, or for this reason.
     pub(crate) fn ended(&mut self, peer: Peer, reason: Option<String>) {
         self.link(peer).disconnect();
@@ -130,6 +135,11 @@ impl Io {
         }
         self.link(peer).widen(gradient, window);
         self.touch(peer);
+    }
+
+    /// Lets peers have so much waiting here.
+    pub(crate) fn widen_all(&mut self, windows: Vec<Window>) {
+        windows.into_iter().for_each(|(peer, gradient, bytes)| self.widen(peer, gradient, bytes));
     }
 
     /// Bytes of a gradient were taken in or thrown away.

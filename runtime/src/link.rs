@@ -107,6 +107,8 @@ enum Reads {
     Messages,
     /// The peer sent what nobody can read: what follows is thrown away.
     Nonsense,
+    /// The peer does not answer. The connection stays: its end would say that this worker is gone.
+    Unanswered,
     Nothing,
 }
 
@@ -232,6 +234,12 @@ impl Link {
         self.reads = Reads::Nothing;
     }
 
+    /// Carries nothing more, and stays.
+    pub(crate) fn hold(&mut self) {
+        self.reads = Reads::Unanswered;
+        self.is_written = true;
+    }
+
     /// Reads what comes until the peer closes, and throws it away: what is said to a peer may be lost where a connection ends
     /// with bytes that nobody has read.
     pub(crate) fn distrust(&mut self) {
@@ -355,7 +363,7 @@ impl Link {
                     return Poll::Ready(Err(error));
                 }
             },
-            Reads::Nothing => Poll::Pending,
+            Reads::Unanswered | Reads::Nothing => Poll::Pending,
         }
     }
 

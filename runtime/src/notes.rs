@@ -50,6 +50,11 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// Whether steps follow, over links that were asked for by now.
+    fn begins_steps(self) -> bool {
+        matches!(self, Purpose::Gradients | Purpose::Reducer)
+    }
+
     fn named(byte: u8) -> &'static str {
         match byte {
             1 => "all_gather()",
@@ -201,6 +206,11 @@ impl Notes {
         self.go_on(io);
     }
 
+    /// A link came up.
+    pub(crate) fn linked(&mut self, io: &mut Io) {
+        self.go_on(io);
+    }
+
     /// A neighbour in the tree sent a piece.
     pub(crate) fn heard(&mut self, from: Peer, call: u32, piece: &[u8], io: &mut Io) -> Result<(), Broken> {
         if call != self.over || self.rank >= self.role_map.workers {
@@ -260,10 +270,11 @@ impl Notes {
     fn go_on(&mut self, io: &mut Io) {
         loop {
             let Some(Call { purpose, says, .. }) = self.calls.front() else { return };
-            let purpose = *purpose as u8;
-            if self.is_told {
+            // What a link lacks is told before the first step.
+            if self.is_told || purpose.begins_steps() && !io.is_linked() {
                 return;
             }
+            let purpose = *purpose as u8;
             let gone = |peer: &Peer| io.worker.has_left(*peer) && !self.texts.contains_key(peer);
             if let Some(peer) = self.children().chain(self.parent()).find(gone) {
                 return io.fail(left(peer.0));

@@ -1,16 +1,20 @@
 //! Who is to blame when a link falls silent.
 //!
 //! A rank that was stopped, a rank that is cut off, and a cable that is cut between two ranks look the same at the end of one
-//! link: nothing comes. Both ends may live, and each would name the other. So one rank judges by what it hears itself:
+//! link: nothing comes, or nothing that is sent is answered. Both ends may live, and each would name the other. So one rank judges, by
+//! what it hears itself and by the silent links that it was told of:
 //!
 //! - a rank that hears none of its peers, of two or more, is cut off itself; and so was one that heard none for half the time-out
 //!   and one of them not since, because connections that were cut go on one by one;
-//! - of the two ends of a silent link, the one that the judge does not hear has failed;
-//! - if it hears both, the link between them is cut. Somebody must be named, the same by all: the higher rank.
+//! - of the two ends of a silent link, the one that the judge does not hear any more has failed;
+//! - if it hears both, the rank that most of the silent links have in common is cut off: where packets pass in one direction alone, it
+//!   can still be heard;
+//! - if no rank is at more of them than any other, the link between two is cut. Somebody must be named, the same by all: the higher rank.
 //!
 //! The coordinator judges. Who does not hear it tells others, who tell it. Where no verdict comes, the end that noticed judges
 //! for itself.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What a rank hears of another.
@@ -22,10 +26,17 @@ pub(crate) enum Hearing {
     SinceDeaf,
     /// Nothing.
     Silent,
+    /// The network says that it does not answer.
+    Unanswered,
+    /// There was no link to it.
+    Unknown,
 }
 
-/// A link on which nothing has come for the whole time-out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many silent links of one rank are told.
+const TOLD: usize = 2;
+
+/// A link on which nothing has come for the whole time-out, or nothing is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Silence {
     /// The end that noticed.
     pub(crate) at: u32,
@@ -59,45 +70,111 @@ impl Silence {
         (at < workers && from < workers && at != from).then_some(Self { at, from })
     }
 
-    /// Who has failed, and how, in the eyes of rank `this` with these peers.
-    pub(crate) fn judge(
-        self,
-        this: u32,
-        peers: &[u32],
-        hearing: impl Fn(u32) -> Hearing,
-        timeout: Duration,
-    ) -> (u32, String) {
-        let Self { at, from } = self;
-        let seconds = timeout.as_secs_f64();
-        let hears = |rank: u32| hearing(rank) == Hearing::Heard;
-        if hears(at) && hears(from) {
-            let (low, high) = (at.min(from), at.max(from));
-            let reason = format!(
-                "no sign of life passed between it and rank {low} for {seconds:.1} s, though both are alive: the network between \
-                 them is cut"
-            );
-            return (high, reason);
-        }
-        let failed = if hears(from) { at } else { from };
-        let (others, hears_any) = (peers.len(), peers.iter().any(|&peer| hears(peer)));
-        if others > 1 && !hears_any {
-            let reason = format!(
-                "no sign of life reached it from any of {others} ranks for {seconds:.1} s: it was cut off"
-            );
-            return (this, reason);
-        }
-        if others > 1 && hearing(failed) == Hearing::SinceDeaf {
+    /// Whether it is a link of this rank.
+    pub(crate) fn has(self, rank: u32) -> bool {
+        [self.at, self.from].contains(&rank)
+    }
+
+    fn ends(self) -> (u32, u32) {
+        (self.at.min(self.from), self.at.max(self.from))
+    }
+}
+
+/// Whether a silence says more than these: two of a rank show what they have in common, and what it says beyond is not kept.
+pub(crate) fn is_news<'a>(silence: Silence, known: impl Iterator<Item = &'a Silence>) -> bool {
+    let (mut of_this, mut is_known) = (0, false);
+    for other in known {
+        of_this += usize::from(other.at == silence.at);
+        is_known |= *other == silence;
+    }
+    !is_known && of_this < TOLD
+}
+
+/// Who has failed, and how, in the eyes of rank `this` with these peers, which was told of these silences, of one at least.
+pub(crate) fn judge(
+    silences: &[Silence],
+    this: u32,
+    peers: &[u32],
+    hearing: impl Fn(u32) -> Hearing,
+    timeout: Duration,
+) -> (u32, String) {
+    let seconds = timeout.as_secs_f64();
+    let hears = |rank: u32| hearing(rank) == Hearing::Heard;
+    let others = peers.len();
+    let is_lost = |rank: u32| !hears(rank) && hearing(rank) != Hearing::Unknown;
+    let Some(failed) = missed(silences, hears, is_lost) else {
+        return cut(silences, seconds);
+    };
+    if others > 1 && !peers.iter().any(|&peer| hears(peer)) {
+        let reason = format!(
+            "no sign of life reached it from any of {others} ranks for {seconds:.1} s: it was cut off"
+        );
+        return (this, reason);
+    }
+    let reason = match hearing(failed) {
+        Hearing::SinceDeaf if others > 1 => {
             let reason = format!(
                 "no sign of life reached it from any of {others} ranks for a while, and from rank {failed} not for {seconds:.1} s: \
                  it was cut off"
             );
             return (this, reason);
         }
+        Hearing::Unanswered => {
+            "what is sent to it is not answered: it hangs, or its network is cut".to_owned()
+        }
+        _ => {
+            format!(
+                "no sign of life from it for {seconds:.1} s: it hangs, was stopped, or its network is cut"
+            )
+        }
+    };
+    (failed, reason)
+}
+
+/// The end of a silent link that the judge does not hear: one that it has heard before, or else one with which it has no link, unless
+/// the links show another.
+fn missed(silences: &[Silence], hears: impl Fn(u32) -> bool, is_lost: impl Fn(u32) -> bool) -> Option<u32> {
+    let ends = |silence: &Silence| [silence.from, silence.at];
+    let lost = silences.iter().flat_map(ends).find(|&rank| is_lost(rank));
+    lost.or_else(|| match in_common(silences) {
+        Some(_) => None,
+        None => silences.iter().flat_map(ends).find(|&rank| !hears(rank)),
+    })
+}
+
+/// The rank that is at an end of more of these links than any other.
+fn in_common(silences: &[Silence]) -> Option<u32> {
+    let links: BTreeSet<_> = silences.iter().map(|silence| silence.ends()).collect();
+    let count = |rank: u32| links.iter().filter(|(low, high)| [*low, *high].contains(&rank)).count();
+    let ranks: BTreeSet<u32> = links.iter().flat_map(|&(low, high)| [low, high]).collect();
+    let most = ranks.iter().map(|&rank| count(rank)).max()?;
+    let mut first = ranks.into_iter().filter(|&rank| count(rank) == most);
+    first.next().filter(|_| first.next().is_none())
+}
+
+/// Whose network is cut, where all are heard.
+fn cut(silences: &[Silence], seconds: f64) -> (u32, String) {
+    if let Some(rank) = in_common(silences) {
+        let mut others: Vec<u32> = silences
+            .iter()
+            .filter(|silence| silence.has(rank))
+            .map(|silence| silence.at ^ silence.from ^ rank)
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        let others: Vec<String> = others.into_iter().map(|other| other.to_string()).collect();
         let reason = format!(
-            "no sign of life from it for {seconds:.1} s: it hangs, was stopped, or its network is cut"
+            "no sign of life passes between it and ranks {}, though all are alive: its network is cut",
+            others.join(", ")
         );
-        (failed, reason)
+        return (rank, reason);
     }
+    let (low, high) = silences.first().map(|silence| silence.ends()).unwrap_or_default();
+    let reason = format!(
+        "no sign of life passed between it and rank {low} for {seconds:.1} s, though both are alive: the network between them \
+         is cut"
+    );
+    (high, reason)
 }
 
 #[cfg(test)]
@@ -123,7 +200,8 @@ mod tests {
                 let peers: Vec<u32> = (0..WORKERS).filter(|&peer| peer != judge).collect();
                 let hears = |rank| rank == judge || passes(judge, rank);
                 let hearing = |rank| if hears(rank) { Hearing::Heard } else { Hearing::Silent };
-                verdicts.push((at, silence.judge(judge, &peers, hearing, Duration::from_secs(1)).0));
+                verdicts
+                    .push((at, super::judge(&[silence], judge, &peers, hearing, Duration::from_secs(1)).0));
             }
         }
         verdicts
@@ -148,6 +226,27 @@ mod tests {
                 assert_eq!(named, [(a, named_by_all), (b, named_by_all)]);
             }
         }
+    }
+
+    /// Rank 4 of a ring under rank 0, which has no link to its neighbours: what the two ends tell leads to one verdict.
+    #[test]
+    fn of_links_that_have_a_rank_in_common_that_one_is_named_by_a_judge_who_hears_it() {
+        let hearing = |rank| match rank {
+            3 => Hearing::Unknown,
+            _ => Hearing::Heard,
+        };
+        let silence = |at, from| Silence { at, from };
+        let named = |silences: &[Silence]| judge(silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
+        let (rank, reason) = named(&[silence(4, 3), silence(4, 5)]);
+        assert!(rank == 4 && reason.contains("ranks 3, 5, though all are alive"), "{reason}");
+        assert_eq!(named(&[silence(5, 4), silence(4, 3)]).0, 4);
+        assert_eq!(named(&[silence(5, 4), silence(4, 5)]).0, 5, "one link, told by both ends");
+        assert_eq!(named(&[silence(4, 3), silence(3, 4)]).0, 3, "the one that is not heard");
+        // One that was heard and is no more counts before what others tell.
+        let hearing = |rank| if rank == 5 { Hearing::Unanswered } else { Hearing::Heard };
+        let silences = [silence(4, 3), silence(4, 5)];
+        let (rank, reason) = judge(&silences, 0, &[1, 4, 5], hearing, Duration::from_secs(1));
+        assert!(rank == 5 && reason.contains("is not answered"), "{reason}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use gleaner_transport::Peer;
 
 use crate::failure::Failure;
 use crate::roles::{OnFailure, RoleMap};
-use crate::silence::{Hearing, Silence};
+use crate::silence::Silence;
 use crate::tag::Topic;
 
 /// What happened.
@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Up(Peer),
     /// No link came about, or it broke.
     Broken(Peer, String),
+    /// The network says that this peer does not answer. The link carries nothing more, and stays.
+    Unanswered(Peer),
     /// All is written that will be.
     Written(Peer),
     /// Both directions of a link have ended in peace.
@@ -82,10 +84,10 @@ pub(crate) struct Worker {
     /// Whose end was seen but not explained, and until when somebody may know better. It may be the cause, or follow from a
     /// failure that others know of.
     suspected: Option<(Failure, Instant)>,
-    /// The first link that fell silent, as far as this worker knows, and when to say who is to blame.
-    silence: Option<(Silence, Instant)>,
-    /// Ranks whose silent link was told to others. The judge needs to hear of one, and who says it again says nothing new.
-    told_of: BTreeSet<u32>,
+    /// Links that fell silent, as far as this worker knows, the first of them first, and when to say who is to blame.
+    silence: Option<(Vec<Silence>, Instant)>,
+    /// Silent links that were told to others: who says it again says nothing new.
+    told_of: BTreeSet<Silence>,
     /// When it last heard any peer.
     heard: Option<Instant>,
     /// Since when it then heard none, of two or more, for half the time-out: one that it has not heard again since may be well.
@@ -120,12 +122,21 @@ struct Tie {
     heard: Option<Instant>,
     is_up: bool,
     is_silent: bool,
+    /// Since when it does not answer.
+    unanswered: Option<Instant>,
     is_written: bool,
     has_left: bool,
     /// Whether all that was sent has reached it.
     has_all: bool,
     /// Whether it knows that the job has failed.
     knows: bool,
+}
+
+impl Tie {
+    /// Whether what is said to it may reach it.
+    fn is_open(&self) -> bool {
+        self.is_up && !self.is_silent && self.unanswered.is_none()
+    }
 }
 
 impl Worker {
@@ -183,7 +194,9 @@ impl Worker {
 
     /// The links that have been silent for too long, if nothing has come on them that was not read yet.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<Peer> {
-        let late = |tie: &Tie| tie.heard.is_some_and(|heard| now.duration_since(heard) >= self.timeout);
+        let is_past = |since: Option<Instant>, limit| since.is_some_and(|at| now.duration_since(at) >= limit);
+        // By then all other links whose peers give signs of life have shown whether they are answered.
+        let late = |tie: &Tie| is_past(tie.heard, self.timeout) || is_past(tie.unanswered, self.timeout / 4);
         // Of one that has left nothing more is expected.
         let may_be = |tie: &Tie| tie.is_up && !tie.is_silent && (!tie.has_left || self.is_ending());
         let ties = self.ties.iter().filter(|(_, tie)| may_be(tie) && late(tie));
@@ -193,7 +206,7 @@ impl Worker {
     /// When to look at the clock next, but for silent links.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let suspected = self.suspected.as_ref().map(|(_, until)| *until);
-        let silence = self.silence.map(|(_, until)| until);
+        let silence = self.silence.as_ref().map(|(_, until)| *until);
         // What is past has had its effect.
         let failing = self.failing.as_ref();
         let excused = failing.filter(|failing| !failing.is_excused).map(|failing| failing.excused);
@@ -221,6 +234,11 @@ impl Worker {
                     _ => drop(self.ties.remove(&peer)),
                 }
                 self.suspect(peer, reason, now);
+            }
+            Event::Unanswered(peer) => {
+                if let Some(tie) = self.ties.get_mut(&peer) {
+                    tie.unanswered = Some(now);
+                }
             }
             Event::Written(peer) => {
                 if let Some(tie) = self.ties.get_mut(&peer) {
@@ -269,20 +287,18 @@ impl Worker {
             if let Some(tie) = self.ties.get_mut(&peer) {
                 // Nobody waits until it has read what is written to it. Last words may still reach it.
                 tie.is_silent = true;
+                if tie.unanswered.is_none() {
+                    self.actions.push(Action::Ignore(peer));
+                }
             }
-            self.actions.push(Action::Ignore(peer));
             self.fall_silent(peer, now);
         }
         if let Some((failure, _)) = self.suspected.take_if(|(_, until)| *until <= now) {
             self.fail(failure, now);
         }
-        if let Some((silence, _)) = self.silence.take_if(|(_, until)| *until <= now) {
-            // Who left in peace says nothing any more, and that means nothing.
-            let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
-            let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
-            let hearing = |rank| self.hearing_of(rank, now);
-            let (rank, reason) = silence.judge(self.rank, &peers, hearing, self.timeout);
-            self.fail(Failure { rank, step: self.step, reason }, now);
+        if let Some((silences, _)) = self.silence.take_if(|(_, until)| *until <= now) {
+            let failure = self.judged(&silences, now);
+            self.fail(failure, now);
         }
         self.end(now);
     }
@@ -299,18 +315,6 @@ impl Worker {
 
     fn peers(&self) -> Vec<Peer> {
         self.ties.keys().copied().collect()
-    }
-
-    /// Whether a rank gave a sign of life lately: in half the time-out, a peer that lives gives three.
-    fn hearing_of(&self, rank: u32, now: Instant) -> Hearing {
-        let heard = self.ties.get(&Peer(rank)).and_then(|tie| tie.heard);
-        if rank == self.rank || heard.is_some_and(|heard| now.duration_since(heard) < self.timeout / 2) {
-            Hearing::Heard
-        } else if self.deaf_since.is_some_and(|deaf| heard <= Some(deaf)) {
-            Hearing::SinceDeaf
-        } else {
-            Hearing::Silent
-        }
     }
 
     fn has_failed(&self) -> bool {
@@ -371,7 +375,7 @@ impl Worker {
 
     /// Whether this worker ends and the peer does not have all of it yet.
     fn waits_for(&self, peer: Peer) -> bool {
-        let tie = self.ties.get(&peer).filter(|tie| tie.is_up && !tie.is_silent);
+        let tie = self.ties.get(&peer).filter(|tie| tie.is_open());
         tie.is_some_and(|tie| match &self.failing {
             Some(Failing { failure, is_excused, .. }) => {
                 // One that has said goodbye waits for nobody, and may not read any more.

@@ -1,4 +1,5 @@
-//! An I/O thread is woken at most once for each message that it receives, and once for each task that a compute thread hands back.
+//! An I/O thread is woken at most once for each message that it receives, for each step that the program begins, and for each task
+//! that a compute thread hands back; and steps of few candidates have no such tasks.
 //! This test is alone in its process, so that all threads belong to it.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -11,6 +12,7 @@ use gleaner_runtime::{Config, Layout, Session};
 use gleaner_transport::Secret;
 
 const STEPS: u64 = 200;
+const WORKERS: u32 = 4;
 
 /// Voluntary context switches so far of all threads whose names begin so.
 fn wakeups(name: &str) -> u64 {
@@ -28,7 +30,6 @@ fn wakeups(name: &str) -> u64 {
 
 /// What the four ranks of a job receive in its steps, and how often their I/O threads and their compute threads are woken.
 fn received(method: &str, density: f64, n: usize) -> [u64; 3] {
-    const WORKERS: u32 = 4;
     let (secret, listener) = (Secret::random().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let rendezvous = listener.local_addr().unwrap().to_string();
     let mut listener = Some(std::sync::Arc::new(listener));
@@ -75,11 +76,15 @@ fn an_io_thread_is_woken_at_most_once_for_each_message() {
         let [messages, woken, tasks] = received(method, density, n);
         println!("{method}, {n} entries: {woken} wake-ups for {messages} messages and {tasks} tasks");
         assert!(messages >= 4 * STEPS, "{messages}");
-        // Dense steps are received where they arrive. A compute thread sleeps at most once for each task, so this counts no more.
-        let most = if method == "ring" { messages } else { messages + tasks };
-        assert!(
-            woken <= most,
-            "{method}, {n} entries: {woken} wake-ups for {messages} messages and {tasks} tasks"
-        );
+        let said =
+            format!("{method}, {n} entries: {woken} wake-ups for {messages} messages and {tasks} tasks");
+        // Dense steps are received where they arrive.
+        let begun = u64::from(WORKERS) * STEPS;
+        let most = if method == "ring" { messages } else { messages + begun + tasks };
+        assert!(woken <= most, "{said}");
+        if method == "spardl" {
+            // Now and then there are fewer candidates than are chosen, and the block is read again.
+            assert!(tasks <= begun, "{said}");
+        }
     }
 }

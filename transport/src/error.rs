@@ -35,6 +35,14 @@ pub enum LinkError {
         /// What was expected, and what was found.
         what: String,
     },
+    /// What is sent is not answered: the peer hangs or is gone, or the network between the two is cut. Either end may be the cause.
+    #[error("{peer} does not answer: {what}; check the network between the two hosts")]
+    Unanswered {
+        /// Who was at the other end.
+        peer: Peer,
+        /// What the network said.
+        what: String,
+    },
     /// The network failed in another way.
     #[error("the link to {peer} failed: {source}; check the network between the two hosts")]
     Io {
@@ -51,13 +59,17 @@ impl LinkError {
     /// Tells the end of a link, which every worker meets, from the failures that need a reader.
     pub(crate) fn from_io(peer: Peer, source: io::Error) -> Self {
         use io::ErrorKind::{
-            BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof, WriteZero,
+            BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, InvalidData, NetworkUnreachable,
+            TimedOut, UnexpectedEof, WriteZero,
         };
         match source.kind() {
             BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof | WriteZero => {
                 LinkError::Closed { peer }
             }
             InvalidData => LinkError::Damaged { peer, what: source.to_string() },
+            HostUnreachable | NetworkUnreachable | TimedOut => {
+                LinkError::Unanswered { peer, what: source.to_string() }
+            }
             _ => LinkError::Io { peer, source },
         }
     }
@@ -125,6 +137,14 @@ pub enum OpenError {
         address: String,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// This worker's own host lacks what the link needs.
+    #[error("its host lacks what a link to {peer} needs: {reason}")]
+    Lacks {
+        /// The peer that was asked for, or that asked.
+        peer: Peer,
+        /// What is missing, and what to do.
+        reason: String,
     },
     /// No link came about in time.
     #[error(

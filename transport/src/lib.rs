@@ -146,7 +146,8 @@ pub trait Link: Send {
     /// it is dropped; a network whose memory runs short copies, so a payload that is kept blocks nothing.
     ///
     /// # Errors
-    /// A link that brings no more. After [`LinkError::Damaged`] and [`LinkError::TooLong`] it is polled on: it takes in what
+    /// A link that brings no more. After [`LinkError::Unanswered`] the peer may be alive, and hears nothing of it until this end
+    /// is dropped. After [`LinkError::Damaged`] and [`LinkError::TooLong`] it is polled on: it takes in what
     /// comes and throws it away until the peer closes, because what this side still says is lost where a connection ends with
     /// bytes that nobody has read.
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>>;

@@ -86,9 +86,9 @@ impl<N: Network + ?Sized> Network for Box<N> {
 pub enum LinkEvent {
     /// A link came about, opened by either side.
     Up(Box<dyn Link>),
-    /// A link that [`Network::open`] asked for did not come about.
+    /// A link that [`Network::open`] asked for did not come about; or one that the peer asked for did not, and both know who the other is.
     Failed {
-        /// Who was asked for.
+        /// Who is at the other end.
         peer: Peer,
         /// Why not.
         error: OpenError,

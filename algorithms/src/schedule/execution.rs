@@ -204,6 +204,12 @@ impl<T: Element> Execution<T> {
         self.values.tally
     }
 
+    /// At how many entries its selections of the own gradient will look, before it has begun: at candidates where they were
+    /// collected, and otherwise at all entries of a block.
+    pub fn chooses_from(&self) -> usize {
+        self.values.chooses_from()
+    }
+
     /// Goes on until a message is needed, work is to be done, or all is done; appends what is to be sent.
     ///
     /// # Errors
@@ -283,6 +289,12 @@ impl<T: Element> Execution<T> {
     /// What committing this run will handle, once `advance` has said that it is finished.
     pub fn commitment(&self) -> Tally {
         self.values.commitment(&self.machine.held)
+    }
+
+    /// At how many entries committing this run looks, once `advance` has said that it is finished: at all of the blocks whose sum is
+    /// dense, or of which everything was sent.
+    pub fn commits(&self) -> usize {
+        self.values.commits(&self.machine.held)
     }
 
     /// Ends a run whose `advance` said that it is finished.

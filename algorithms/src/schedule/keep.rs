@@ -12,6 +12,21 @@ pub struct Candidates<T: Element = f32> {
     pub entries: Entries<T>,
 }
 
+impl<T: Element> Candidates<T> {
+    /// Whether the k largest of the block are among these, with the sums laid over them.
+    pub(super) fn suffice(&self, overlay: &Entries<T>, k: usize) -> bool {
+        let Some(threshold) = self.threshold else { return false };
+        let reached =
+            |entries: &Entries<T>| entries.values.iter().filter(|v| reaches(**v, threshold)).count();
+        let (own, sums, mut hidden, mut i, mut j) = (&self.entries, overlay, 0, 0, 0);
+        while let (Some(here), Some(there)) = (own.indices.get(i), sums.indices.get(j)) {
+            hidden += usize::from(here == there && reaches(own.values[i], threshold));
+            (i, j) = (i + usize::from(here <= there), j + usize::from(there <= here));
+        }
+        threshold <= T::ZERO || reached(own) + reached(sums) - hidden >= k
+    }
+}
+
 /// What a selection from a worker's own block leaves.
 #[derive(Debug)]
 pub(super) struct OwnTop<T: Element> {
@@ -316,6 +331,9 @@ mod tests {
             if let Some(threshold) = predicted {
                 candidates.entries = own.iter().enumerate().filter(|(_, v)| v.abs() >= threshold && **v != 0.0).map(|(i, &v)| (i as u32, v)).collect();
             }
+            let threshold = candidates.threshold.unwrap_or_default();
+            let read_off = enough(candidates.entries.clone(), &overlay, threshold, k as usize).is_some();
+            prop_assert_eq!(candidates.suffice(&overlay, k as usize), predicted.is_some() && read_off);
             let top = own_top(&own, &overlay, candidates, k);
             prop_assert_eq!(&top.kept, &oracle(&whole, &overlay.indices, k as usize));
             let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();

@@ -198,11 +198,11 @@ impl Schedule {
         self.steps.iter().filter_map(Step::exchange)
     }
 
-    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of a step: the next exchange
-    /// sends this block alone.
-    pub fn passes_on(&self, step: usize) -> Option<Rank> {
+    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of a step, and whether it is retained
+    /// then: the next exchange sends this block alone.
+    pub fn passes_on(&self, step: usize) -> Option<(Rank, After)> {
         match (self.exchange(step)?.1.last(), self.exchange(step + 1)?.0) {
-            (Some(receive), [send]) if receive.slots == send.slots => Some(send.to),
+            (Some(receive), [send]) if receive.slots == send.slots => Some((send.to, send.after)),
             _ => None,
         }
     }

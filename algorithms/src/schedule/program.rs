@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Goal, Receive, Schedule};
+use super::{After, Goal, Receive, Schedule};
 use crate::bag::wire::Expected;
 use crate::{Block, Element, Rank};
 
@@ -41,9 +41,9 @@ pub struct Facts {
     pub sends_again: bool,
     /// Whether a later exchange sends anything.
     pub sends_later: bool,
-    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step: the next exchange sends
-    /// this block alone.
-    pub passes_on: Option<Rank>,
+    /// To whom a dense block goes on piece by piece while it comes in, by the last receive of this step, and whether it is retained
+    /// then: the next exchange sends this block alone.
+    pub passes_on: Option<(Rank, After)>,
 }
 
 impl Facts {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
 use super::keep::Candidates;
-use super::{Memory, Place, Program, Store, Tally};
+use super::{After, Memory, Place, Program, Store, Tally};
 use crate::bag::wire::{Decoder, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
 use crate::{Block, Element, Rank, Reduction};
@@ -133,10 +133,11 @@ pub(super) struct Values<T: Element> {
     /// Of them, those that came in each latency round.
     pub(super) words_by_round: Vec<(u64, u64)>,
     pub(super) tally: Tally,
-    /// The dense block that is being received, if one is.
+    /// What stays of the dense block that is being received, if one is, and how many of its values have come.
     arriving: Dense<T>,
-    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange.
-    passing_on: Option<Rank>,
+    came: usize,
+    /// To whom the arriving block is passed on piece by piece, ahead of the next exchange, and whether it is retained then.
+    passing_on: Option<(Rank, After)>,
     /// What is to be sent.
     pub(super) outbox: Vec<Outgoing>,
 }
@@ -203,10 +204,20 @@ impl<T: Element> Values<T> {
             words_by_round: Vec::new(),
             tally: Tally::default(),
             arriving: Dense::default(),
+            came: 0,
             passing_on: None,
             outbox: Vec::new(),
         };
         (values, held)
+    }
+
+    /// At how many entries its selections will look.
+    pub(super) fn chooses_from(&self) -> usize {
+        let of = |(block, candidates): (u32, &Candidates<T>)| match candidates.threshold {
+            Some(_) => candidates.entries.len(),
+            None => self.run.block_len(Block(block)),
+        };
+        (0..).zip(&self.candidates).map(of).sum()
     }
 
     /// What committing this run will handle, once `advance` has said that it is finished.
@@ -231,6 +242,25 @@ impl<T: Element> Values<T> {
             tally.committed += self.drops[b].len() as f64;
         }
         tally
+    }
+
+    /// At how many entries committing this run looks.
+    pub(super) fn commits(&self, store: &Store<Held<T>>) -> usize {
+        let of = |block: Block| {
+            let (b, len) = (block.index(), self.run.block_len(block));
+            let delivered = match store.get(Place { block, lane: 0 }) {
+                Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => entries.len(),
+                Some(Held::Aligned(aligned)) => aligned.values.len(),
+                Some(Held::Bag(_) | Held::Own(_)) => len,
+                Some(Held::Proposal(..)) | None => 0,
+            };
+            let own = match &self.fates[b] {
+                Fate::Selected { indices, settled, .. } => indices.len() + settled.len(),
+                Fate::Whole => len,
+            };
+            delivered + own + self.drops[b].len()
+        };
+        (0..self.run.blocks() as u32).map(Block).map(of).sum()
     }
 
     pub(super) fn finish(self, mut store: Store<Held<T>>) -> Finished<T> {

@@ -1,7 +1,12 @@
 //! Dense methods deliver the sum; a sparse method at density 1 does too.
 
-use gleaner_algorithms::Method;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use gleaner_algorithms::bag::Coding;
+use gleaner_algorithms::collectives::Ensemble;
+use gleaner_algorithms::schedule::{Candidates, Execution};
+use gleaner_algorithms::{Method, Rank};
 use proptest::prelude::*;
 
 use super::harness::{Outcome, Team, cases, dense_methods, open, variants};
@@ -69,5 +74,45 @@ fn dense_methods_deliver_the_sum_of_many_workers() {
             let gradients = super::inputs::Pattern::Full.gradients(workers, 130, &mut Random(9));
             assert_sum(&Team::of(method, workers, 130).step(&gradients));
         }
+    }
+}
+
+/// Of a block that goes on piece by piece and is not retained nothing is kept: its memory is free once it is sent. What a worker
+/// retains shares its memory with what goes on.
+#[test]
+fn what_goes_on_in_a_reduce_scatter_keeps_no_memory() {
+    const WORKERS: usize = 4;
+    let ensemble =
+        Ensemble::<f32>::new(Method::named("ring").unwrap(), WORKERS as u32, WORKERS * 8192).unwrap();
+    let program = |worker: usize| ensemble.prepared().nth(worker).unwrap().program.clone();
+    let begin = |worker| {
+        Execution::new(
+            program(worker),
+            Arc::new(vec![1.0f32; WORKERS * 8192]),
+            vec![Candidates::default(); WORKERS],
+        )
+    };
+    let mut executions: Vec<_> = (0..WORKERS).map(begin).collect();
+    let mut queues = vec![VecDeque::new(); WORKERS];
+    let (mut free, mut shared, mut outbox) = (0, 0, Vec::new());
+    let mut done = [false; WORKERS];
+    while done != [true; WORKERS] {
+        for worker in 0..WORKERS {
+            done[worker] = executions[worker].go_on(&mut outbox).unwrap().is_none();
+            queues[(worker + 1) % WORKERS].extend(outbox.drain(..).map(|sent| sent.payload));
+            let Some(payload) = queues[worker].pop_front() else { continue };
+            let from = Rank(((worker + WORKERS - 1) % WORKERS) as u32);
+            executions[worker].receive(from, payload, &mut outbox).unwrap();
+            for sent in outbox.iter().filter(|sent| sent.payload.len() > 64) {
+                *(if sent.payload.is_unique() { &mut free } else { &mut shared }) += 1;
+            }
+            queues[(worker + 1) % WORKERS].extend(outbox.drain(..).map(|sent| sent.payload));
+        }
+    }
+    // Blocks of 32 KiB in two pieces: two rounds of the reduce-scatter, the sum at its end, and two rounds of the all-gather.
+    assert_eq!((free, shared), (2 * 2 * WORKERS, 3 * 2 * WORKERS));
+    for execution in executions {
+        let update = execution.finish().update;
+        assert!(update.iter().all(|bag| bag.iter().all(|(_, sum)| sum == WORKERS as f32)));
     }
 }

@@ -7,7 +7,7 @@ use gleaner_transport::conformance::{self, event, exchange};
 use gleaner_transport::verbs::{self, VerbsNetwork};
 use gleaner_transport::{JoinConfig, Link, LinkEvent, MAX_PAYLOAD, Message, Network, Peer, Tag, adverse};
 
-use crate::support::{self, over_plain_tcp, over_verbs};
+use crate::support::{self, over_verbs};
 
 /// Of workers whose links are plain, as verbs want them.
 fn configs(workers: u32) -> Vec<JoinConfig> {
@@ -117,6 +117,7 @@ async fn what_is_wrong_is_told_in_a_sentence() {
     holds(refusal("mlx5_7").await, &["mlx5_7", "found rxe0"]);
     holds(refusal("rxe0:9").await, &["rxe0", "no port 9"]);
     holds(refusal("rxe0:1:200").await, &["port 1", "GID 200"]);
+    holds(refusal("rxe0,pkey=500").await, &["port 1", "no partition key 500", "pkeys"]);
     shell("ip link set v1 down");
     holds(refusal("rxe0").await, &["port 1 of the verbs device rxe0 is", "ip link"]);
     shell("ip link set v1 up");
@@ -149,61 +150,4 @@ async fn what_is_wrong_is_told_in_a_sentence() {
 #[ignore = "run by another test, as another user"]
 async fn this_user_is_told() {
     println!("{}", verbs::join(configs(1).remove(0)).await.unwrap_err());
-}
-
-/// The median of half a round trip of 64 bytes in µs, and MiB/s of messages of 1 MiB in one direction.
-async fn speed<N: Network + 'static>(networks: Vec<N>) -> (f64, f64) {
-    const TRIPS: usize = 3000;
-    const MESSAGES: usize = 200;
-    let tasks = networks.into_iter().zip(0..).map(|(mut network, us)| async move {
-        let other = Peer(1 - us);
-        network.open(other);
-        let mut link = conformance::up(&mut network, other).await;
-        let short = || Message { tag: Tag(1), payload: vec![7; 64].into() };
-        let mut trips = Vec::new();
-        for _ in 0..TRIPS {
-            let since = Instant::now();
-            if us == 0 {
-                conformance::send(&mut *link, [short()]).await.unwrap();
-            }
-            conformance::receive(&mut *link).await.unwrap();
-            if us == 1 {
-                conformance::send(&mut *link, [short()]).await.unwrap();
-            }
-            trips.push(since.elapsed().as_secs_f64() * 1e6 / 2.0);
-        }
-        trips.sort_by(f64::total_cmp);
-        let mut lease = link.lease(MAX_PAYLOAD);
-        lease.fill(3);
-        let long = Message { tag: Tag(2), payload: lease.freeze() };
-        let since = Instant::now();
-        match us {
-            0 => exchange(&mut *link, vec![long; MESSAGES], 1, |_| {}).await.unwrap(),
-            _ => {
-                exchange(&mut *link, [], MESSAGES, |_| {}).await.unwrap();
-                conformance::send(&mut *link, [short()]).await.unwrap();
-            }
-        }
-        let rate = MESSAGES as f64 / since.elapsed().as_secs_f64();
-        // The first to end would cut the last message of the other.
-        (trips[TRIPS / 2], rate, network, link)
-    });
-    let tasks: Vec<_> = tasks.map(tokio::spawn).collect();
-    let mut measured = Vec::new();
-    for task in tasks {
-        measured.push(task.await.unwrap());
-    }
-    (measured[0].0, measured[0].1)
-}
-
-/// Run by another test, beside perftest.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "runs inside a machine that has a device"]
-async fn speeds_of_verbs_and_tcp() {
-    for _ in 0..3 {
-        let (latency, rate) = speed(over_verbs(2).await).await;
-        println!("verbs: {latency:.1} us, {rate:.1} MiB/s");
-        let (latency, rate) = speed(over_plain_tcp(2).await).await;
-        println!("tcp: {latency:.1} us, {rate:.1} MiB/s");
-    }
 }

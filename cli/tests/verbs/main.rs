@@ -5,6 +5,7 @@
 
 mod inside;
 mod machines;
+mod speeds;
 /// The networks that the transport is tested on.
 #[path = "../../../transport/tests/support/mod.rs"]
 mod support;
@@ -52,34 +53,6 @@ fn what_is_wrong_is_told_in_a_sentence() {
     inside("what_is_wrong_is_told_in_a_sentence");
 }
 
-/// What perftest measures in the same machine, in the words of its tables.
-const PERFTEST: &str = "
-for turn in 1 2 3; do
-    for program in 'ib_write_bw -s 1048576 -n 200' 'ib_send_lat -s 64 -n 1000'; do
-        $program -d rxe0 -x 1 -F >/dev/null 2>&1 & server=$!
-        sleep 2
-        echo \"$program\"
-        $program -d rxe0 -x 1 -F 10.78.0.1 | tail -n 2
-        wait $server
-    done
-done
-";
-
-/// Figures to look at, and no test: an emulated processor measures little else than itself.
-#[test]
-#[ignore = "takes a minute, and needs perftest"]
-fn speeds_beside_perftest() {
-    let _alone = alone();
-    let this = std::env::current_exe().unwrap();
-    let this = this.display();
-    let script = format!(
-        "{DEVICE}\n{PERFTEST}\nexec '{this}' --ignored --exact --nocapture inside::speeds_of_verbs_and_tcp"
-    );
-    if let Some(outputs) = Machines::new(1, &script).run(&[]) {
-        println!("{}\n{}", String::from_utf8_lossy(&outputs[0].stdout), said(&outputs[0]));
-    }
-}
-
 /// What each machine does: a device over its wire, jobs by TCP and by verbs with the same data, and then what ends a job.
 const JOBS: &str = include_str!("jobs.sh");
 
@@ -97,21 +70,46 @@ fn two_machines_train_to_the_bits_of_tcp() {
 fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
-    let Some(outputs) = machines.run(&["same", "killed", "queue", "port"]) else { return };
+    let words = ["same", "class", "memory", "blocked", "narrow", "killed", "queue", "port"];
+    let Some(outputs) = machines.run(&words) else { return };
     all_well(&outputs);
     same_bits(&machines);
-    for end in ["killed", "queue", "port"] {
-        for rank in [0, 2] {
-            let folder = machines.share(rank);
-            let read = |name: &str| fs::read_to_string(folder.join(format!("{end}.{name}"))).unwrap();
-            let error = read("err");
-            assert_ne!(read("code").trim(), "0", "{end}: rank {rank} ended as if all were well: {error}");
-            // Where no packet comes in at rank 1, those that send to it are as silent: it is one of the two that are named.
-            let named = if end == "queue" { "rank 1" } else { "rank 1 failed" };
-            assert!(error.contains(named), "{end}: rank {rank} should name rank 1: {error}");
-            println!("{end}, rank {rank}: {}", error.trim());
+    for rank in 0..3 {
+        let (code, error) = ended(&machines, "class", rank);
+        assert_eq!(code, "0", "both ends use the smaller MTU, and the class that they are told: {error}");
+    }
+    // Before any step, each says what is the matter.
+    for (end, why) in [
+        ("memory", "could not be registered"),
+        ("blocked", "let UDP port 4791 pass"),
+        ("narrow", "no packet of 1024 bytes passed"),
+    ] {
+        for rank in 0..3 {
+            let (code, error) = ended(&machines, end, rank);
+            println!("{end}, rank {rank}: {error}");
+            assert_ne!(code, "0", "{end}: rank {rank} ended as if all were well: {error}");
+            assert!(error.contains(why) && !error.contains("at step"), "{end}: rank {rank}: {error}");
+            let names = end != "memory" && rank == 1 || error.contains("rank 1 failed: ");
+            assert!(names, "{end}: rank {rank} should name rank 1: {error}");
         }
     }
+    for end in ["killed", "queue", "port"] {
+        for rank in [0, 2] {
+            let (code, error) = ended(&machines, end, rank);
+            println!("{end}, rank {rank}: {error}");
+            assert_ne!(code, "0", "{end}: rank {rank} ended as if all were well: {error}");
+            assert!(error.contains("rank 1 failed"), "{end}: rank {rank} should name rank 1: {error}");
+        }
+    }
+}
+
+/// How a job ended at a rank: its exit code, and what it said.
+fn ended(machines: &Machines, job: &str, rank: usize) -> (String, String) {
+    let read = |name: &str| {
+        let path = machines.share(rank).join(format!("{job}.{name}"));
+        fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    (read("code"), read("err"))
 }
 
 /// All machines ended well. What all of them said is shown otherwise: why one fails often stands at another.

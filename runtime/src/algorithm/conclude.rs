@@ -6,12 +6,15 @@ use gleaner_algorithms::Element;
 
 use super::{End, Outcome, Run, State, look};
 use crate::failure::Error;
-use crate::mailbox::{Command, Mailbox};
+use crate::mailbox::Window;
 use crate::steps::Cause;
 use crate::timeline::What;
 
-/// Commits all groups of a step or none.
-pub(super) fn conclude<T: Element>(runs: Vec<Run<T>>, mailbox: &Mailbox) -> Result<Outcome<T>, Error> {
+/// Commits all groups of a step or none. Where the next step has another schedule, peers get the credit that it needs.
+pub(super) fn conclude<T: Element>(
+    runs: Vec<Run<T>>,
+    mut widen: impl FnMut(Vec<Window>),
+) -> Result<Outcome<T>, Error> {
     let ended = |run: &Run<T>| match run.state {
         State::Ended(End::Cancelled { by, cause }) => Some((by, cause)),
         _ => None,
@@ -39,7 +42,7 @@ pub(super) fn conclude<T: Element>(runs: Vec<Run<T>>, mailbox: &Mailbox) -> Resu
                 let mut group = look(&shared);
                 let delivered = group.commit(execution.finish())?;
                 if delivered.changed {
-                    mailbox.send(Command::Widen(group.windows()));
+                    widen(group.windows());
                 }
                 sums.push(delivered.sums);
                 lost += delivered.lost;

@@ -43,6 +43,18 @@ pub(crate) struct Reply<T: Element> {
     pub(crate) open: Open,
 }
 
+impl<T: Element> Reply<T> {
+    /// Says what has come of the step, once its groups are at rest and `over` was called.
+    pub(crate) fn give(self, concluded: Result<Outcome<T>, Error>, over: impl FnOnce()) {
+        let Self { outcome, resting, open } = self;
+        // A trainer that has the outcome can begin the next step at once.
+        drop((resting, open));
+        over();
+        // Nobody waits if the handle was dropped.
+        let _ = outcome.send(concluded);
+    }
+}
+
 /// Counts a step as under way while it lives.
 pub(crate) struct Open(Arc<AtomicUsize>);
 

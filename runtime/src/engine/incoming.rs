@@ -23,11 +23,12 @@ impl Engine {
                 let peer = transport.peer();
                 io.connect(peer, transport);
                 self.read(peer);
+                self.notes.linked(&mut self.io);
             }
             LinkEvent::Failed { peer, error } => {
                 let culprit = match error {
                     OpenError::NoCard { host, .. } => host,
-                    OpenError::Local { .. } => Peer(io.rank.0),
+                    OpenError::Local { .. } | OpenError::Lacks { .. } => Peer(io.rank.0),
                     _ => peer,
                 };
                 io.worker.handle(Event::Broken(culprit, error.to_string()), io.now);
@@ -69,6 +70,7 @@ impl Engine {
                 Err(error @ (LinkError::Damaged { .. } | LinkError::TooLong { .. })) => {
                     return self.distrust(peer, error.to_string());
                 }
+                Err(error @ LinkError::Unanswered { .. }) => return self.unanswered(peer, &error),
                 Err(LinkError::Closed { .. }) => {
                     let reason = "its connection closed without a goodbye: it died, was killed, or the connection was cut";
                     Some(reason.to_owned())
@@ -82,6 +84,14 @@ impl Engine {
             self.carry_out();
         }
         self.ready.push(peer);
+    }
+
+    /// A peer does not answer. Which end of the link is to blame shows later, so the link is not closed: the peer, if it lives, would
+    /// take this worker for gone.
+    fn unanswered(&mut self, peer: Peer, error: &LinkError) {
+        report::say(format_args!("gleaner: {}: {error}", self.io.rank));
+        self.io.link(peer).hold();
+        self.io.worker.handle(Event::Unanswered(peer), self.io.now);
     }
 
     /// What came from a peer ends the job.

@@ -21,7 +21,10 @@ impl Worker {
         }
         self.dropped.insert(peer, failure.clone());
         self.suspected.take_if(|(suspected, _)| suspected.rank == failure.rank);
-        self.silence.take_if(|(silence, _)| [silence.at, silence.from].contains(&failure.rank));
+        if let Some((silences, _)) = &mut self.silence {
+            silences.retain(|silence| !silence.has(failure.rank));
+        }
+        self.silence.take_if(|(silences, _)| silences.is_empty());
         let news = serde_json::to_vec(failure).unwrap_or_default();
         for other in self.present() {
             self.actions.push(Action::Send(other, Topic::Dropped, news.clone()));

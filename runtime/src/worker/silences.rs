@@ -1,25 +1,35 @@
-//! Links without a sign of life, here or elsewhere: which ranks are told, and how long this rank waits for the coordinator's verdict.
+//! Links without a sign of life, here or elsewhere: which ranks are told, how long this rank waits for the coordinator's verdict, and its
+//! own.
 
 use std::time::Instant;
 
 use gleaner_transport::Peer;
 
-use super::{Action, Worker};
-use crate::silence::Silence;
+use super::{Action, Tie, Worker};
+use crate::failure::Failure;
+use crate::silence::{self, Hearing, Silence};
 use crate::tag::Topic;
 
 impl Worker {
     /// A link of this worker has fallen silent. Either end of it may be the cause, and the other end may think that it is
-    /// this one, so one rank judges for all.
+    /// this one, so one rank judges for all. It hears of other links that have been silent for half the time-out, too: what they have in
+    /// common is perhaps this worker.
     pub(super) fn fall_silent(&mut self, peer: Peer, now: Instant) {
         if self.is_ending() || self.silence.is_some() || self.is_dropped(peer) {
             return;
         }
-        let silence = Silence { at: self.rank, from: peer.0 };
-        self.tell_of(silence);
+        let others = self.ties.iter().filter(|(other, tie)| **other != peer && self.is_quiet(tie, now));
+        let others: Vec<Peer> = others.map(|(other, _)| *other).collect();
+        let silences: Vec<Silence> = [peer]
+            .into_iter()
+            .chain(others)
+            .filter(|peer| !self.is_dropped(*peer))
+            .map(|peer| Silence { at: self.rank, from: peer.0 })
+            .collect();
+        silences.iter().for_each(|silence| self.tell_of(*silence));
         // A rank that is not the judge gives the verdict time to come.
         let pause = if self.rank == self.coordinator { self.hearing() } else { 3 * self.hearing() };
-        self.silence = Some((silence, now + pause));
+        self.silence = Some((silences, now + pause));
     }
 
     /// A link of another rank has fallen silent.
@@ -29,20 +39,55 @@ impl Worker {
             return;
         }
         self.tell_of(silence);
-        if self.rank == self.coordinator && self.silence.is_none() {
-            self.silence = Some((silence, now + self.hearing()));
+        if self.rank == self.coordinator {
+            let until = now + self.hearing();
+            let (silences, _) = self.silence.get_or_insert_with(|| (Vec::new(), until));
+            if silence::is_news(silence, silences.iter()) {
+                silences.push(silence);
+            }
         }
     }
 
     fn tell_of(&mut self, silence: Silence) {
-        if !self.told_of.insert(silence.at) {
+        if !silence::is_news(silence, self.told_of.iter()) {
             return;
         }
+        self.told_of.insert(silence);
         for rank in silence.confidants(self.rank, self.role_map.ranks, self.coordinator) {
             if self.is_dropped(Peer(rank)) {
                 continue;
             }
             self.actions.push(Action::Send(Peer(rank), Topic::Silence, silence.encode()));
+        }
+    }
+
+    /// Who is to blame for these silent links, in this worker's eyes.
+    pub(super) fn judged(&self, silences: &[Silence], now: Instant) -> Failure {
+        // Who left in peace says nothing any more, and that means nothing.
+        let stayed = self.ties.iter().filter(|(_, tie)| tie.is_silent || !tie.has_left);
+        let peers: Vec<u32> = stayed.map(|(peer, _)| peer.0).collect();
+        let hearing = |rank| self.hearing_of(rank, now);
+        let (rank, reason) = silence::judge(silences, self.rank, &peers, hearing, self.timeout);
+        Failure { rank, step: self.step, reason }
+    }
+
+    /// Whether nothing came for a while from a peer that did not leave: in half the time-out, one that lives gives three signs of life.
+    fn is_quiet(&self, tie: &Tie, now: Instant) -> bool {
+        let is_late = tie.heard.is_some_and(|heard| now.duration_since(heard) >= self.timeout / 2);
+        tie.is_up && !tie.has_left && (is_late || tie.unanswered.is_some())
+    }
+
+    /// Whether a rank gave a sign of life lately.
+    fn hearing_of(&self, rank: u32, now: Instant) -> Hearing {
+        let Some(tie) = self.ties.get(&Peer(rank)).filter(|_| rank != self.rank) else {
+            return if rank == self.rank { Hearing::Heard } else { Hearing::Unknown };
+        };
+        match tie.heard {
+            None => Hearing::Unknown,
+            _ if tie.unanswered.is_some() => Hearing::Unanswered,
+            Some(heard) if now.duration_since(heard) < self.timeout / 2 => Hearing::Heard,
+            Some(heard) if self.deaf_since.is_some_and(|deaf| heard <= deaf) => Hearing::SinceDeaf,
+            Some(_) => Hearing::Silent,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Random histories of workers that are killed, stopped, cut off, fail or leave, with messages that take any time.
 
+mod cuts;
+
 use std::collections::VecDeque;
 
 use super::*;
@@ -41,6 +43,8 @@ struct World {
     places: Vec<Place>,
     /// By sender and receiver: when each message arrives, in order.
     links: Vec<Vec<VecDeque<(u64, Mail)>>>,
+    /// By sender and receiver: where nothing passes any more.
+    cut: BTreeSet<(usize, usize)>,
     now: u64,
     start: Instant,
     state: u64,
@@ -68,6 +72,7 @@ impl World {
         Self {
             places: (0..workers).map(place).collect(),
             links: (0..workers).map(|_| (0..workers).map(|_| VecDeque::new()).collect()).collect(),
+            cut: BTreeSet::new(),
             now: 0,
             start,
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -86,6 +91,9 @@ impl World {
     }
 
     fn post(&mut self, from: usize, to: usize, mail: Mail) {
+        if self.cut.contains(&(from, to)) {
+            return;
+        }
         let last = self.links[from][to].back().map_or(0, |(at, _)| *at);
         let at = (self.now + self.random(20)).max(last);
         self.links[from][to].push_back((at, mail));

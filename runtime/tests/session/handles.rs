@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
 
 use gleaner_algorithms::Method;
-use gleaner_runtime::{Error, Handle, Layout, LayoutError, Session, Update};
+use gleaner_runtime::{Config, Error, Handle, Layout, LayoutError, Session, Update};
 
 use crate::job::{self, NETWORKS, Over, gradient};
 
@@ -239,4 +240,31 @@ fn reducers_of_nothing_and_of_one_entry_work() {
             .collect::<Vec<_>>()
     });
     results.into_iter().flatten().for_each(|result| assert_eq!(result, (0, vec![1.0])));
+}
+
+/// The I/O thread ends small steps itself, while others fill its mailbox: it must not wait for room there.
+#[test]
+fn steps_that_end_while_the_mailbox_is_full_hold_nobody_up() {
+    const THREADS: usize = 8;
+    let (ended, ends) = std::sync::mpsc::channel();
+    let worker = move || {
+        let session = Session::join_as(Config::alone(job::TIMEOUT)).unwrap();
+        let dense = || Method::named("ring").unwrap();
+        let reducer = |number: usize| session.reducer(&format!("r{number}"), 1, dense()).unwrap();
+        let mut reducers: Vec<_> = (0..THREADS * 400).map(reducer).collect();
+        std::thread::scope(|scope| {
+            for reducers in reducers.chunks_mut(400) {
+                scope.spawn(move || {
+                    for _ in 0..5 {
+                        let handles: Vec<Handle> =
+                            reducers.iter_mut().map(|reducer| reducer.start(&[1.0]).unwrap()).collect();
+                        handles.into_iter().for_each(|handle| drop(handle.wait().unwrap()));
+                    }
+                });
+            }
+        });
+        ended.send(()).unwrap();
+    };
+    std::thread::spawn(worker);
+    ends.recv_timeout(Duration::from_secs(30)).expect("all steps end");
 }

@@ -22,6 +22,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("iperf3", "iperf3"),
     ("ibverbs-utils", "ibv_rc_pingpong"),
     ("ibverbs-providers", "etc/libibverbs.d/rxe.driver"),
+    ("perftest", "ib_write_bw"),
 ];
 /// Where programs are.
 const PROGRAMS: &[&str] = &["usr/bin", "usr/sbin", "bin", "sbin"];

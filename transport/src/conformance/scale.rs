@@ -34,6 +34,8 @@ pub(super) async fn workers<N: Network + 'static>(networks: Vec<N>) {
                     other => panic!("expected a link from rank {us} and found {other:?}"),
                 }
             }
+            // In the order of peers, so that no circle of workers waits for each other.
+            links.sort_by_key(|link| link.peer());
             for link in &mut links {
                 let word = |from: u32, to: u32| message(from.into(), to as usize, 20);
                 let (said, expected) = (word(us, link.peer().0), word(link.peer().0, us));

@@ -21,6 +21,16 @@ pub(super) struct Device {
     pub(super) context: NonNull<Context>,
     pub(super) name: String,
     pub(super) port: Port,
+    pub(super) class: Class,
+}
+
+/// What the fabric asks for: each worker's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Class {
+    pub(super) traffic_class: u8,
+    pub(super) service_level: u8,
+    /// The place of the partition key in the port's list.
+    pub(super) partition: u16,
 }
 
 /// What others need to know of a port.
@@ -90,7 +100,12 @@ impl Device {
             open(forbidden().unwrap_or(source))
         })?;
         let port = Port { number: 0, gid: [0; 16], gid_index: 0, lid: 0, is_ethernet: false, mtu: 0 };
-        let mut device = Self { functions, context, name: name.to_owned(), port };
+        let class = selection.map_or_else(Class::default, |selection| Class {
+            traffic_class: selection.traffic_class,
+            service_level: selection.service_level,
+            partition: selection.partition,
+        });
+        let mut device = Self { functions, context, name: name.to_owned(), port, class };
         let gid = selection.and_then(|selection| selection.gid);
         if let Some(port) = selection.and_then(|selection| selection.port) {
             device.port = device.port(port, gid)?;
@@ -127,6 +142,10 @@ impl Device {
                 _ => "not active",
             };
             return Err(VerbsError::Down { name: name(), port: number, state });
+        }
+        if self.class.partition >= attributes.pkey_tbl_len {
+            let (index, length) = (self.class.partition, attributes.pkey_tbl_len);
+            return Err(VerbsError::NoPartition { name: name(), port: number, index, length });
         }
         let gids: Vec<GidEntry> =
             (0..attributes.gid_tbl_len as u32).filter_map(|index| self.gid(number, index)).collect();

@@ -83,6 +83,21 @@ pub enum VerbsError {
         /// Which was asked for.
         index: Option<u32>,
     },
+    /// A partition key that the port has not.
+    #[error(
+        "port {port} of the verbs device {name} has no partition key {index}; expected a place in its list of {length}, which \
+         /sys/class/infiniband/{name}/ports/{port}/pkeys shows"
+    )]
+    NoPartition {
+        /// The device.
+        name: String,
+        /// The port.
+        port: u8,
+        /// Which was asked for.
+        index: u16,
+        /// How many there are.
+        length: u16,
+    },
     /// None of several can be used.
     #[error("none of the verbs devices here can be used: {reasons}")]
     None {

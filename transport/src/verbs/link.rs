@@ -3,20 +3,19 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
 use super::credit::{Allowance, Credit, Overrun, Slot, Taking};
-use super::end::{End, Payload};
+use super::end::End;
 use super::offer::Offer;
 use super::queue::Queue;
 use super::sys::*;
-use super::{HEADER, SENDS, SHORT, SPINS, STAGED};
+use super::{HEADER, LEAST_SPINS, MOST_SPINS, SHORT, STAGED};
 use crate::{Counters, Lease, Link, LinkError, MAX_PAYLOAD, Message, Peer, Tag};
 
-/// Requests to send that are left to credit.
-const FOR_CREDIT: usize = 2;
+mod sending;
 
 /// See the module.
 pub(super) struct VerbsLink {
@@ -27,11 +26,35 @@ pub(super) struct VerbsLink {
     outgoing: Outgoing,
     incoming: Incoming,
     counters: Arc<Counters>,
+    proof: Proof,
+    /// How often to look for completions before waiting: more often while that finds some.
+    spins: u32,
+    /// Who waits until more is sent, and until more has come. What either finds for the other, it wakes the other for.
+    sender: Option<Waker>,
+    receiver: Option<Waker>,
     /// What ended the link, told in this order: the peer's leaving, then what the adapter says.
     is_closed: bool,
-    failed: Option<String>,
+    failed: Option<Failed>,
     /// Where the two found each other. It carries nothing more, and its end is the peer's.
     control: Box<dyn Link>,
+}
+
+/// Whether packets pass in both directions, as long as the path may carry.
+struct Proof {
+    /// Bytes of the packet.
+    length: usize,
+    is_answered: bool,
+    has_come: bool,
+    /// What the peer said instead.
+    refusal: Option<Bytes>,
+}
+
+/// What the adapter says at the end.
+enum Failed {
+    /// The peer's adapter does not answer.
+    Unanswered(String),
+    /// Anything else.
+    Broken(String),
 }
 
 #[derive(Default)]
@@ -54,6 +77,7 @@ struct Outgoing {
 
 /// A request that is not completed.
 enum UnderWay {
+    Proof,
     Credit,
     Message {
         length: usize,
@@ -91,21 +115,72 @@ fn header(tag: Tag, length: usize, number: u32) -> [u8; HEADER] {
     bytes
 }
 
+/// Why a link is not to be used.
+pub(super) enum Unproven {
+    /// The peer said this.
+    Refused(Bytes),
+    /// A packet of so many bytes was not answered, or none came.
+    Failed { error: LinkError, length: usize },
+}
+
+/// Waits until it is woken by the other direction, or by the adapter.
+fn wait<T>(waker: &mut Option<Waker>, context: &Context<'_>) -> Poll<T> {
+    match waker {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *waker = Some(context.waker().clone()),
+    }
+    Poll::Pending
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
 impl VerbsLink {
     /// A link of two ends that are connected.
     pub(super) fn new(end: End, theirs: Offer, control: Box<dyn Link>, counters: &Arc<Counters>) -> Self {
-        counters.linked();
-        Self {
+        let length = end.queue.mtu(&theirs);
+        let mut link = Self {
             peer: control.peer(),
             end,
             theirs,
             outgoing: Outgoing::default(),
             incoming: Incoming::default(),
             counters: Arc::clone(counters),
+            proof: Proof { length, is_answered: false, has_come: false, refusal: None },
+            spins: LEAST_SPINS,
+            sender: None,
+            receiver: None,
             is_closed: false,
             failed: None,
             control,
+        };
+        link.send_proof();
+        link
+    }
+
+    /// Whether packets pass in both directions; or why not, in the peer's words if it has any.
+    pub(super) fn poll_proven(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Unproven>> {
+        self.drive(context);
+        if let Some(refusal) = self.proof.refusal.take() {
+            return Poll::Ready(Err(Unproven::Refused(refusal)));
         }
+        if let Some(error) = self.incoming.damage.take().or_else(|| self.ended()) {
+            let length = self.proof.length;
+            return Poll::Ready(Err(Unproven::Failed { error, length }));
+        }
+        if !(self.proof.is_answered && self.proof.has_come) {
+            return Poll::Pending;
+        }
+        self.counters.linked();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Where the peer is told why there is no link.
+    pub(super) fn control(&mut self) -> &mut dyn Link {
+        &mut *self.control
     }
 
     /// Takes all completions that there are, and has the context woken when there are more.
@@ -114,33 +189,44 @@ impl VerbsLink {
             match self.control.poll_received(context) {
                 Poll::Pending => {}
                 Poll::Ready(Err(_)) => self.is_closed = true,
+                Poll::Ready(Ok(message)) if !(self.proof.is_answered && self.proof.has_come) => {
+                    self.proof.refusal = Some(message.payload);
+                }
                 Poll::Ready(Ok(_)) => self.damaged("a message where there should be none".to_owned()),
             }
         }
         let (mut completions, mut spins) = (Queue::completions(), 0);
         while self.failed.is_none() {
             let taken = match self.end.queue.take(&mut completions) {
-                Ok(0) if spins < SPINS => {
+                Ok(0) if spins < self.spins => {
                     spins += 1;
                     std::hint::spin_loop();
                     continue;
                 }
                 Ok(0) => match self.end.queue.poll_ready(context) {
-                    Poll::Pending => break,
+                    Poll::Pending => {
+                        self.spins = (self.spins - self.spins / 32).max(LEAST_SPINS);
+                        break;
+                    }
                     Poll::Ready(Ok(())) => continue,
                     Poll::Ready(Err(error)) => return self.fail(&error),
                 },
                 Ok(taken) => taken,
                 Err(error) => return self.fail(&error),
             };
+            if spins > 0 {
+                self.spins = (self.spins * 4).min(MOST_SPINS);
+            }
             spins = 0;
             completions[..taken].iter().for_each(|completion| self.complete(completion));
         }
         self.tell_credit();
+        // Credit may have come.
+        self.post();
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.failed.get_or_insert_with(|| format!("the adapter refuses a request: {error}"));
+        self.failed.get_or_insert_with(|| Failed::Broken(format!("the adapter refuses a request: {error}")));
     }
 
     fn damaged(&mut self, what: String) {
@@ -153,13 +239,13 @@ impl VerbsLink {
     fn complete(&mut self, completion: &Wc) {
         if completion.status != WC_SUCCESS {
             let words = self.end.queue.status(completion.status);
-            let sentence = match completion.status {
-                WC_RETRY_EXC_ERR => format!("the adapter of its host does not answer ({words})"),
-                WC_WR_FLUSH_ERR => format!("its queue pair was put into error ({words})"),
-                _ => format!("the adapter reports an error ({words})"),
+            let failed = match completion.status {
+                WC_RETRY_EXC_ERR => Failed::Unanswered(format!("the adapter says: {words}")),
+                WC_WR_FLUSH_ERR => Failed::Broken(format!("its queue pair was put into error ({words})")),
+                _ => Failed::Broken(format!("the adapter reports an error ({words})")),
             };
             // The first says why; all others follow from it.
-            self.failed.get_or_insert(sentence);
+            self.failed.get_or_insert(failed);
             return;
         }
         if completion.opcode & WC_RECV == 0 {
@@ -168,7 +254,7 @@ impl VerbsLink {
         let (receive, length) = (completion.wr_id as usize, completion.byte_len as usize);
         let is_long = completion.opcode == WC_RECV_RDMA_WITH_IMM;
         if !is_long && completion.wc_flags & WC_WITH_IMM != 0 {
-            return self.take_credit(receive, length);
+            return self.take_note(receive, length);
         }
         match self.incoming.taking.come(is_long.then_some(length)) {
             Ok(slot) => self.incoming.arrived.push_back(Arrival { receive, slot, length }),
@@ -181,95 +267,23 @@ impl VerbsLink {
         }
     }
 
-    /// The first request under way is completed.
-    fn sent(&mut self) {
-        if let Some(UnderWay::Message { length, staged, .. }) = self.outgoing.under_way.pop_front() {
-            self.outgoing.done += 1;
-            self.counters.sent(HEADER + length, 1);
-            if let Some(place) = staged {
-                self.outgoing.staged[place] = false;
+    /// The proof comes first, and then credit.
+    fn take_note(&mut self, receive: usize, length: usize) {
+        if !self.proof.has_come {
+            self.proof.has_come = true;
+            if length != self.proof.length {
+                let expected = self.proof.length;
+                self.damaged(format!("a first packet of {length} bytes instead of {expected}"));
             }
-        }
-    }
-
-    fn take_credit(&mut self, receive: usize, length: usize) {
-        let mut bytes = [0; Credit::LENGTH];
-        self.end.read_slot(receive, 0, &mut bytes);
-        if length != Credit::LENGTH || self.outgoing.allowance.grant(Credit::decode(bytes)).is_err() {
-            self.damaged("credit for what was not sent".to_owned());
+        } else {
+            let mut bytes = [0; Credit::LENGTH];
+            self.end.read_slot(receive, 0, &mut bytes);
+            if length != Credit::LENGTH || self.outgoing.allowance.grant(Credit::decode(bytes)).is_err() {
+                self.damaged("credit for what was not sent".to_owned());
+            }
         }
         if let Err(error) = self.end.post_receive(receive) {
             self.fail(&error);
-        }
-    }
-
-    /// The slot for the next request, if there is one.
-    fn slot(&self, left: usize) -> Option<usize> {
-        let Outgoing { under_way, requests, .. } = &self.outgoing;
-        (under_way.len() + left < SENDS).then_some(requests % SENDS)
-    }
-
-    fn handed(&mut self, posted: io::Result<()>, under_way: UnderWay) {
-        self.outgoing.requests += 1;
-        self.outgoing.under_way.push_back(under_way);
-        if let Err(error) = posted {
-            self.fail(&error);
-        }
-    }
-
-    /// Tells the peer what was freed here, once that is much.
-    fn tell_credit(&mut self) {
-        let Some(credit) = self.incoming.taking.due() else { return };
-        let Some(slot) = self.slot(0).filter(|_| self.failed.is_none()) else { return };
-        let request = SendWr::new(WR_SEND_WITH_IMM);
-        // SAFETY: requests are completed in order, so the slot after the last is free while fewer than there are slots are under
-        // way.
-        let posted = unsafe { self.end.send_short(slot, request, &credit.encode(), &[]) };
-        self.incoming.taking.told(credit);
-        self.handed(posted, UnderWay::Credit);
-    }
-
-    /// Hands over what can be.
-    fn post(&mut self) {
-        while self.failed.is_none()
-            && let Some(message) = self.outgoing.waiting.front()
-            && let Some(slot) = self.slot(FOR_CREDIT)
-        {
-            let (tag, length) = (message.tag, message.payload.len());
-            let payload = match length {
-                ..=SHORT => Payload::Short,
-                _ => match (
-                    self.end.pool.key_of(&message.payload),
-                    self.outgoing.staged.iter().position(|used| !used),
-                ) {
-                    (Some(key), _) => Payload::Lent(key, message.payload.as_ptr().expose_provenance() as u64),
-                    (None, Some(place)) => Payload::Staged(place),
-                    (None, None) => return,
-                },
-            };
-            let long = (length > SHORT).then_some(HEADER + length);
-            let Some(place) = self.outgoing.allowance.take(long) else { return };
-            let Some(message) = self.outgoing.waiting.pop_front() else { return };
-            let head = header(tag, length, self.outgoing.count);
-            self.outgoing.count = self.outgoing.count.wrapping_add(1);
-            let staged = if let Payload::Staged(place) = payload { Some(place) } else { None };
-            // SAFETY: the slot is free, as above. A place of the staging memory is marked as used until its request is completed.
-            // A payload that lies in a lease is kept as long, and nobody writes what is frozen.
-            let posted = unsafe {
-                match place {
-                    None => self.end.send_short(slot, SendWr::new(WR_SEND), &head, &message.payload),
-                    Some(place) => {
-                        if let Some(place) = staged {
-                            self.end.stage(place, &message.payload);
-                            self.outgoing.staged[place] = true;
-                        }
-                        let to = (self.theirs.ring.wrapping_add(place.offset), self.theirs.rkey);
-                        self.end.send_long(slot, head, (payload, length), to)
-                    }
-                }
-            };
-            let kept = matches!(payload, Payload::Lent(..)).then_some(message.payload);
-            self.handed(posted, UnderWay::Message { length, staged, _payload: kept });
         }
     }
 
@@ -278,17 +292,17 @@ impl VerbsLink {
     fn take(&mut self) -> Option<Message> {
         let Arrival { receive, slot, length } = self.incoming.arrived.pop_front()?;
         let mut head = [0; HEADER];
-        let mut payload = vec![0; length.saturating_sub(HEADER)];
-        match slot {
+        let rest = length.saturating_sub(HEADER);
+        let payload = match slot {
             Some(slot) => {
                 self.end.read_ring(slot.offset as usize, &mut head);
-                self.end.read_ring(slot.offset as usize + HEADER, &mut payload);
+                self.end.copy_ring(slot.offset as usize + HEADER, rest)
             }
             None => {
                 self.end.read_slot(receive, 0, &mut head);
-                self.end.read_slot(receive, HEADER, &mut payload);
+                self.end.copy_slot(receive, HEADER, rest)
             }
-        }
+        };
         self.incoming.taking.free(slot);
         if let Err(error) = self.end.post_receive(receive) {
             self.fail(&error);
@@ -315,7 +329,10 @@ impl VerbsLink {
         let peer = self.peer;
         match &self.failed {
             _ if self.is_closed => Some(LinkError::Closed { peer }),
-            Some(sentence) => Some(LinkError::Io { peer, source: io::Error::other(sentence.clone()) }),
+            Some(Failed::Unanswered(what)) => Some(LinkError::Unanswered { peer, what: what.clone() }),
+            Some(Failed::Broken(what)) => {
+                Some(LinkError::Io { peer, source: io::Error::other(what.clone()) })
+            }
             None => None,
         }
     }
@@ -348,9 +365,11 @@ impl Link for VerbsLink {
         // What is handed over before is completed while this waits.
         self.post();
         self.drive(context);
-        self.post();
+        if !self.incoming.arrived.is_empty() || self.incoming.damage.is_some() || self.ended().is_some() {
+            wake(&mut self.receiver);
+        }
         match (std::mem::take(&mut self.outgoing.done), self.ended()) {
-            (0, None) => Poll::Pending,
+            (0, None) => wait(&mut self.sender, context),
             (0, Some(error)) => Poll::Ready(Err(error)),
             (done, _) => Poll::Ready(Ok(done)),
         }
@@ -359,18 +378,24 @@ impl Link for VerbsLink {
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
         if self.incoming.arrived.is_empty() || self.incoming.is_damaged {
             self.drive(context);
+            if self.outgoing.done > 0 || self.ended().is_some() {
+                wake(&mut self.sender);
+            }
         }
         loop {
             if let Some(damage) = self.incoming.damage.take() {
                 return Poll::Ready(Err(damage));
             }
             if self.incoming.is_damaged {
-                return self.poll_discarded();
+                return self.poll_discarded(context);
             }
             match self.take() {
                 Some(message) => return Poll::Ready(Ok(message)),
                 None if self.incoming.is_damaged => {}
-                None => return self.ended().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+                None => match self.ended() {
+                    Some(error) => return Poll::Ready(Err(error)),
+                    None => return wait(&mut self.receiver, context),
+                },
             }
         }
     }
@@ -378,7 +403,7 @@ impl Link for VerbsLink {
 
 impl VerbsLink {
     /// Throws away what has come, until the peer closes.
-    fn poll_discarded(&mut self) -> Poll<Result<Message, LinkError>> {
+    fn poll_discarded(&mut self, context: &Context<'_>) -> Poll<Result<Message, LinkError>> {
         while let Some(Arrival { receive, slot, .. }) = self.incoming.arrived.pop_front() {
             self.incoming.taking.free(slot);
             if let Err(error) = self.end.post_receive(receive) {
@@ -386,7 +411,10 @@ impl VerbsLink {
             }
         }
         self.tell_credit();
-        self.ended().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+        match self.ended() {
+            Some(error) => Poll::Ready(Err(error)),
+            None => wait(&mut self.receiver, context),
+        }
     }
 }
 

@@ -124,6 +124,18 @@ impl Region {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
+    /// The same into new memory, which is not written twice.
+    pub(super) fn copy(&self, at: usize, length: usize) -> Vec<u8> {
+        let (from, mut to) = (self.at(at), Vec::<u8>::with_capacity(length));
+        assert!(at + length <= self.layout.size(), "expected as much as is read");
+        // SAFETY: as above; there is room for so many, and they are all written before they count.
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), length);
+            to.set_len(length);
+        }
+        to
+    }
+
     fn holds(&self, bytes: &[u8]) -> bool {
         let (start, from) = (self.memory.as_ptr().addr(), bytes.as_ptr().addr());
         from >= start && from + bytes.len() <= start + self.layout.size()

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::device::Device;
 use super::end::End;
-use super::link::VerbsLink;
+use super::link::{Unproven, VerbsLink};
 use super::offer::{Offer, Word};
 use crate::tcp::TcpNetwork;
 use crate::tcp::events::Events;
@@ -155,7 +155,10 @@ async fn open(shared: Arc<Shared>, device: Arc<Device>, control: Box<dyn Link>, 
     let was_wanted = shared.wanted().remove(&peer);
     shared.events.tell(match agreed {
         Ok(link) => LinkEvent::Up(Box::new(link)),
-        Err(error) if was_wanted => LinkEvent::Failed { peer, error },
+        // What keeps the two apart concerns both, whichever asked: the other may have no way to say that it gives up.
+        Err(error) if was_wanted || !matches!(error, OpenError::Gone { .. }) => {
+            LinkEvent::Failed { peer, error }
+        }
         Err(error) => LinkEvent::Refused { address: peer.to_string(), reason: error.to_string() },
     });
 }
@@ -173,8 +176,8 @@ async fn agree(
         Ok(end) => end,
         Err(error) => {
             // The peer says the same, with our name.
-            let _ = say(&mut *control, &Word::Refused(error.to_string())).await;
-            return Err(failed(error.to_string()));
+            refuse(&mut *control, &error.to_string(), limit).await;
+            return Err(OpenError::Lacks { peer, reason: error.to_string() });
         }
     };
     let ours = end.offer(device);
@@ -192,21 +195,43 @@ async fn agree(
         )));
     }
     if let Err(error) = end.queue.connect(&ours, &theirs, limit) {
-        let _ = say(&mut *control, &Word::Refused(error.to_string())).await;
+        refuse(&mut *control, &error.to_string(), limit).await;
         return Err(failed(unroutable(&ours, &theirs, &error.to_string())));
     }
     say(&mut *control, &Word::Ready).await.map_err(|error| gone(peer, &error))?;
-    match hear(&mut *control, device).await? {
-        Word::Ready => Ok(VerbsLink::new(end, theirs, control, counters)),
-        _ => Err(failed("it spoke out of turn".to_owned())),
+    let Word::Ready = hear(&mut *control, device).await? else {
+        return Err(failed("it spoke out of turn".to_owned()));
+    };
+    let way = way(&ours, &theirs);
+    let mut link = VerbsLink::new(end, theirs, control, counters);
+    match poll_fn(|context| link.poll_proven(context)).await {
+        Ok(()) => Ok(link),
+        Err(Unproven::Refused(payload)) => Err(refused(&payload, peer, device)),
+        Err(Unproven::Failed { error: LinkError::Closed { .. }, .. }) => Err(OpenError::Gone { peer }),
+        Err(Unproven::Failed { error, length }) => {
+            let reason = impassable(&way, length, &error);
+            refuse(link.control(), &reason, limit).await;
+            Err(failed(reason))
+        }
     }
 }
 
-fn unroutable(ours: &Offer, theirs: &Offer, error: &str) -> String {
+/// From where to where packets go.
+fn way(ours: &Offer, theirs: &Offer) -> String {
     let [ours, theirs] = [ours, theirs].map(|offer| std::net::Ipv6Addr::from(offer.port.gid));
+    format!("from GID {ours} to GID {theirs}")
+}
+
+fn impassable(way: &str, length: usize, error: &LinkError) -> String {
     format!(
-        "{error}; is there a way from GID {ours} to GID {theirs} (`ip route get`)? Choose others with --verbs-device"
+        "TCP passes, and RDMA does not: no packet of {length} bytes passed {way}, or no answer came ({error}); for RoCE v2 let UDP port \
+         4791 pass, and give both interfaces an MTU that all switches on the way carry"
     )
+}
+
+fn unroutable(ours: &Offer, theirs: &Offer, error: &str) -> String {
+    let way = way(ours, theirs);
+    format!("{error}; is there a way {way} (`ip route get`)? Choose others with --verbs-device")
 }
 
 fn gone(peer: Peer, error: &LinkError) -> OpenError {
@@ -223,19 +248,39 @@ async fn say(control: &mut dyn Link, word: &Word) -> Result<(), LinkError> {
     poll_fn(|context| control.poll_sent(context)).await.map(drop)
 }
 
+/// Says why there is no link, and waits until the peer has read it: a connection that ends with bytes that nobody has read takes what was
+/// said with it.
+async fn refuse(control: &mut dyn Link, reason: &str, limit: Duration) {
+    let told = async {
+        let mut read = say(control, &Word::Refused(reason.to_owned())).await;
+        while read.is_ok() {
+            read = poll_fn(|context| control.poll_received(context)).await.map(drop);
+        }
+    };
+    let _ = timeout(limit.min(Duration::from_secs(1)), told).await;
+}
+
 async fn hear(control: &mut dyn Link, device: &Device) -> Result<Word, OpenError> {
     let peer = control.peer();
     let message =
         poll_fn(|context| control.poll_received(context)).await.map_err(|error| gone(peer, &error))?;
     match Word::decode(&message.payload) {
-        Some(Word::Refused(reason)) => Err(OpenError::Refused { peer, address: device.place(), reason }),
-        Some(word) => Ok(word),
-        None => Err(OpenError::Handshake {
+        Some(word) if !matches!(word, Word::Refused(_)) => Ok(word),
+        _ => Err(refused(&message.payload, peer, device)),
+    }
+}
+
+/// What a peer said instead of what was expected.
+fn refused(payload: &[u8], peer: Peer, device: &Device) -> OpenError {
+    let address = device.place();
+    match Word::decode(payload) {
+        Some(Word::Refused(reason)) => OpenError::Refused { peer, address, reason },
+        _ => OpenError::Handshake {
             peer,
-            address: device.place(),
+            address,
             reason: format!(
                 "{peer} does not speak of verbs, or another version: start all workers with the same program and transport"
             ),
-        }),
+        },
     }
 }

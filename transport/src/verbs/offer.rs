@@ -3,7 +3,7 @@
 use super::device::Port;
 
 /// Each message begins with it. The last number is the version: both must have the same constants.
-const MAGIC: [u8; 8] = *b"verbs\0\0\x01";
+const MAGIC: [u8; 8] = *b"verbs\0\0\x02";
 
 /// What one side tells.
 #[derive(Clone, Debug, PartialEq, Eq)]

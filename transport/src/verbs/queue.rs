@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::device::Device;
 use super::error::VerbsError;
 use super::memory::Domain;
 use super::offer::Offer;
@@ -20,8 +21,8 @@ use super::{RECEIVES, SENDS};
 /// Completions that are taken at once.
 const BATCH: usize = 16;
 
-/// Retries before a send fails: the most that the header knows.
-const RETRIES: u8 = 7;
+/// Retries before a send fails. Seven is the most that the header knows, but Soft-RoCE takes that for retries without an end.
+const RETRIES: u8 = 6;
 
 /// For a receive that is not posted yet, which credit rules out: without an end, since a peer that is stopped is judged by
 /// its silence, and 0.64 ms apart.
@@ -123,10 +124,14 @@ impl Queue {
         let readiness = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
         let readiness = readiness.map_err(|error| watched(error.into()))?;
         let queue = Self { readiness, objects, is_armed: false };
-        let port = device.port.number;
-        let access = (ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE) as u32;
         queue.modify(
-            QpAttr { qp_state: QPS_INIT, port_num: port, qp_access_flags: access, ..QpAttr::default() },
+            QpAttr {
+                qp_state: QPS_INIT,
+                port_num: device.port.number,
+                pkey_index: device.class.partition,
+                qp_access_flags: (ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE) as u32,
+                ..QpAttr::default()
+            },
             QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS,
         )?;
         Ok(queue)
@@ -138,18 +143,30 @@ impl Queue {
         unsafe { (*self.objects.qp).qp_num }
     }
 
+    /// The largest packet that both ports carry, as the header numbers it.
+    fn path_mtu(&self, theirs: &Offer) -> u32 {
+        self.objects.domain.device.port.mtu.min(theirs.port.mtu)
+    }
+
+    /// The same in bytes.
+    pub(super) fn mtu(&self, theirs: &Offer) -> usize {
+        128 << self.path_mtu(theirs)
+    }
+
     /// Connects it with the peer's. From then on it receives, and may send.
     pub(super) fn connect(&self, ours: &Offer, theirs: &Offer, timeout: Duration) -> Result<(), VerbsError> {
-        let port = self.objects.domain.device.port;
+        let Device { port, class, .. } = &*self.objects.domain.device;
         let is_routed = ours.port.is_ethernet || ours.port.gid[..8] != theirs.port.gid[..8];
         let ah_attr = AhAttr {
             grh: GlobalRoute {
                 dgid: Gid(theirs.port.gid),
                 sgid_index: port.gid_index as u8,
                 hop_limit: 64,
+                traffic_class: class.traffic_class,
                 ..GlobalRoute::default()
             },
             dlid: theirs.port.lid,
+            sl: class.service_level,
             is_global: is_routed.into(),
             port_num: port.number,
             ..AhAttr::default()
@@ -157,7 +174,7 @@ impl Queue {
         self.modify(
             QpAttr {
                 qp_state: QPS_RTR,
-                path_mtu: ours.port.mtu.min(theirs.port.mtu),
+                path_mtu: self.path_mtu(theirs),
                 dest_qp_num: theirs.number,
                 rq_psn: theirs.psn,
                 min_rnr_timer: NOT_READY_TIMER,

@@ -82,7 +82,7 @@ pub(super) struct PortAttr {
     max_msg_sz: u32,
     bad_pkey_cntr: u32,
     qkey_viol_cntr: u32,
-    pkey_tbl_len: u16,
+    pub(super) pkey_tbl_len: u16,
     pub(super) lid: u16,
     sm_lid: u16,
     lmc: u8,

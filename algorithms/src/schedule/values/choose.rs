@@ -29,7 +29,6 @@ impl<T: Element> Context<T> {
         rule: &Rule,
         tally: &mut Tally,
     ) -> Result<Vec<Sparsified<T>>, Fault> {
-        let turn = self.memory.steps;
         Ok(match rule {
             Rule::By(selection) => self.by(slots, selection),
             Rule::Jointly(k) => self.together(slots, tally, T::from_f64(f64::MAX), |sources| {
@@ -46,15 +45,25 @@ impl<T: Element> Context<T> {
                     (above(sources, threshold, *most).kept, (threshold > T::ZERO).then_some(predicted))
                 })
             }
-            Rule::Top(k) => self.each(slots, tally, |block| Some(k.at(turn, block) as usize)),
-            Rule::TopOf { register, most } => {
-                let learnt = self.memory.read(*register).round().max(0.0) as usize;
-                self.each(slots, tally, |block| Some(learnt.min(most.at(turn, block) as usize)))
+            Rule::Top(_) | Rule::TopOf { .. } | Rule::Every | Rule::Dense => {
+                self.each(slots, tally, |block| self.quota(rule, block))
             }
-            Rule::Every | Rule::Dense => self.each(slots, tally, |_| None),
             // What is drawn is only proposed, and `blindly`.
             Rule::Random(_) => return Err(Fault::Drawn { rank: self.program.schedule.rank }),
         })
+    }
+
+    /// How many of a block by itself a rule keeps, if it counts them.
+    pub(super) fn quota(&self, rule: &Rule, block: Block) -> Option<usize> {
+        let turn = self.memory.steps;
+        match rule {
+            Rule::Top(k) => Some(k.at(turn, block) as usize),
+            Rule::TopOf { register, most } => {
+                let learnt = self.memory.read(*register).round().max(0.0) as usize;
+                Some(learnt.min(most.at(turn, block) as usize))
+            }
+            _ => None,
+        }
     }
 
     /// Keeps so many of the largest of each slot by itself, or all that there are.

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::{Arrival, Fault, How, Place, Slots, Store};
+use super::super::{After, Arrival, Fault, How, Place, Slots, Store};
 use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
 use crate::bag::wire::{self, Part};
@@ -42,14 +42,17 @@ impl<T: Element> Values<T> {
             }
             Part::Sparse { entries, rounded, .. } => self.take_sparse(store, place, entries, rounded, how),
             Part::Dense { first, values, rounded, .. } => {
-                self.take_dense(store, place, first, values, rounded, how).map(|sums| {
-                    if rounded == Rounded::EXACT
-                        && let Some(to) = self.passing_on(at, place, first)
-                    {
+                self.take_dense(store, place, first, values, how).map(|sums| {
+                    let onward =
+                        if rounded == Rounded::EXACT { self.passing_on(at, place, first) } else { None };
+                    if let Some((to, _)) = onward {
                         let round = at.round + 1;
                         let payloads = wire::pieces(&sums);
                         self.outbox.extend(payloads.map(|payload| Outgoing { to, payload, round }));
                     }
+                    // What goes on and is not retained leaves its memory to what comes next, while that is in the processor's caches.
+                    let stays = onward.is_none_or(|(_, after)| after == After::Retain);
+                    self.arrived(store, place, sums, stays, rounding(rounded, how));
                 })
             }
         };
@@ -135,7 +138,8 @@ impl<T: Element> Values<T> {
         self.tally.merged += entries.len() as f64;
         self.tally.dense += values.len() as f64;
         let values = Dense::from(values).into_bytes().freeze();
-        self.take_dense(store, place, 0, values, rounded, how)?;
+        let sums = self.take_dense(store, place, 0, values, how)?;
+        self.arrived(store, place, sums, true, rounding(rounded, how));
         if let Some(Held::Bag(carried)) = store.at(place) {
             carried.switched = true;
         }
@@ -149,7 +153,6 @@ impl<T: Element> Values<T> {
         place: Place,
         first: usize,
         values: Bytes,
-        rounded: Rounded,
         how: How,
     ) -> Result<Bytes, usize> {
         let block = place.block;
@@ -190,13 +193,27 @@ impl<T: Element> Values<T> {
             }
             _ => values,
         };
-        self.arriving.push(sums.clone());
-        if self.arriving.len() == self.run.block_len(block) {
-            let bag = Bag::Dense(std::mem::take(&mut self.arriving));
-            let rounded = if how == How::Place { rounded } else { Rounded::EXACT };
-            *store.at(place) = Some(Held::Bag(Carried { rounded, ..bag.into() }));
-        }
         Ok(sums)
+    }
+
+    /// Keeps values of a dense block that have come, if they are to stay. With the last of them the place holds the block.
+    fn arrived(
+        &mut self,
+        store: &mut Store<Held<T>>,
+        place: Place,
+        values: Bytes,
+        stays: bool,
+        rounded: Rounded,
+    ) {
+        self.came += values.len() / T::WIDTH;
+        if stays {
+            self.arriving.push(values);
+        }
+        if self.came == self.run.block_len(place.block) {
+            self.came = 0;
+            let bag = Bag::Dense(std::mem::take(&mut self.arriving));
+            *store.at(place) = stays.then(|| Held::Bag(Carried { rounded, ..bag.into() }));
+        }
     }
 
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
@@ -222,22 +239,27 @@ impl<T: Element> Values<T> {
         *store.at(place) = held;
     }
 
-    /// To whom a piece of an arriving dense block goes on at once: the next exchange sends this block alone, and
-    /// nothing is left to come in this one. Announces the block with its first piece.
-    fn passing_on(&mut self, at: Arrival<'_>, place: Place, first: usize) -> Option<Rank> {
+    /// To whom a piece of an arriving dense block goes on at once, and whether it is retained: the next exchange sends this block
+    /// alone, and nothing is left to come in this one. Announces the block with its first piece.
+    fn passing_on(&mut self, at: Arrival<'_>, place: Place, first: usize) -> Option<(Rank, After)> {
         let facts = &self.run.program.facts[at.step];
         if first == 0
             && at.index + 1 == facts.receipts.len()
             && at.receive.slots == Slots::one(place.block)
             && self.notes.is_empty()
-            && let Some(to) = facts.passes_on
+            && let Some((to, after)) = facts.passes_on
             && let Some(payload) = wire::announce_dense::<T>(self.run.block_len(place.block))
         {
-            self.passing_on = Some(to);
+            self.passing_on = Some((to, after));
             self.outbox.push(Outgoing { to, payload, round: at.round + 1 });
         }
         self.passing_on
     }
+}
+
+/// What values are rounded to once they are taken in: sums are not.
+fn rounding(rounded: Rounded, how: How) -> Rounded {
+    if how == How::Place { rounded } else { Rounded::EXACT }
 }
 
 /// How many entries a part of a block of this length has, and how many words. More than half of a block counts as all of its

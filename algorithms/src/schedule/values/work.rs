@@ -139,10 +139,18 @@ impl<T: Element> Values<T> {
 }
 
 impl<T: Element> Work<T> {
-    /// How many entries of the worker's own gradient it looks at.
-    pub fn entries(&self) -> usize {
-        let own = |slot: &&Input<T>| matches!(slot.held, Some(Held::Own(_)));
-        self.slots.iter().filter(own).map(|slot| self.run.block_len(slot.place.block)).sum()
+    /// How many entries of the worker's own gradient it looks at, if they are at most so many: the candidates that were collected,
+    /// where they suffice, and otherwise whole blocks.
+    pub fn looks_at(&self, most: usize) -> Option<usize> {
+        let mut all = 0;
+        for Input { place, held, candidates, .. } in &self.slots {
+            let Some(Held::Own(overlay)) = held else { continue };
+            let few = candidates.entries.len() + overlay.len();
+            let quota = self.run.quota(&self.rule, place.block).filter(|_| few <= most);
+            let suffice = quota.is_some_and(|k| candidates.suffice(overlay, k));
+            all += if suffice { few } else { self.run.block_len(place.block) };
+        }
+        Some(all).filter(|all| *all <= most)
     }
 
     /// Does it.

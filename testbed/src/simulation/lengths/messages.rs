@@ -86,7 +86,7 @@ impl Walk<'_> {
     pub(super) fn take_in(&mut self, held: &mut Store<Held>, at: Arrival<'_>, flight: &Flight) {
         let (receive, rank) = (at.receive, self.rank);
         let (from, count) = (self.peer(receive.from), flight.open + flight.lent);
-        let onward = self.schedules[rank].passes_on(at.step).filter(|_| {
+        let onward = self.schedules[rank].passes_on(at.step).map(|(to, _)| to).filter(|_| {
             at.last
                 && flight.lent > 0
                 && matches!(&flight.held[..], [Some(held)] if held.form == Form::Dense { switched: false } && held.note == 0)
