@@ -1,4 +1,4 @@
-//! Who joins a job, over each network between processes: strangers change nothing, and a worker that gives up at any moment is named.
+//! Who joins a job, over each network between processes: unauthenticated peers change nothing, and a worker that gives up at any moment is named.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,12 +29,12 @@ macro_rules! networks {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_wrong_secret_is_told_and_the_job_begins() {
-                strangers(job, |config| config.secret = Secret::random().unwrap()).await;
+                unauthenticated(job, |config| config.secret = Secret::random().unwrap()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_worker_of_another_job_with_the_same_secret_is_told_and_the_job_begins() {
-                strangers(job, |config| config.job = "18".to_owned()).await;
+                unauthenticated(job, |config| config.job = "18".to_owned()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,12 +75,12 @@ async fn talk(zero: Joined, one: Joined) {
 }
 
 /// One that is told something else than the others is told that it does not belong to them, before the right one comes.
-async fn strangers(job: Job, change: fn(&mut JoinConfig)) {
+async fn unauthenticated(job: Job, change: fn(&mut JoinConfig)) {
     let [zero, one]: [_; 2] = job(2, LONG).try_into().unwrap();
-    let mut stranger = again(&one);
-    change(&mut stranger);
+    let mut other = again(&one);
+    change(&mut other);
     let zero = tokio::spawn(join(zero));
-    let error = join(stranger).await.map(|_| ()).unwrap_err().to_string();
+    let error = join(other).await.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the secrets or the jobs' ids probably differ"), "{error}");
     let one = join(one).await;
     talk(zero.await.unwrap(), one).await;

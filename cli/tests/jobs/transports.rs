@@ -59,7 +59,7 @@ fn different_transports_are_told_to_both_with_both_names() {
 
 /// Who took its transport by `auto` says why, where another has another.
 #[test]
-fn what_auto_stands_for_is_told_by_whoever_differs() {
+fn each_worker_that_differs_says_what_auto_means() {
     let job = small(2);
     let mut ranks = [("quic", 0), ("auto", 1)]
         .map(|(transport, rank)| job.rank_with(rank, &[], &[("GLEANER_TRANSPORT", transport)]));

@@ -143,7 +143,7 @@ pub(super) async fn many_lanes<N: Network + 'static>(mut networks: Vec<N>) {
     sent.and(heard).expect("an open link");
 }
 
-/// Whoever waits for a link lets go of it wherever it waits, and another goes on: nothing is lost, and nothing comes twice.
+/// A task that waits for a link lets go of it wherever it waits, and another goes on: nothing is lost, and nothing comes twice.
 pub(super) async fn cancelled<N: Network + 'static>(mut networks: Vec<N>) {
     const COUNT: usize = 600;
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {

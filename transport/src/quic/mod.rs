@@ -19,9 +19,9 @@
 //!
 //! The link of TCP then carries nothing. It closes when a side drops the link or its process ends, which datagrams do not tell.
 //!
-//! # Strangers
+//! # Unauthenticated peers
 //!
-//! QUIC answers whoever begins a handshake. So datagrams of handshakes have a tag by a key that is made of the job's, and those that
+//! QUIC answers any peer that begins a handshake. So datagrams of handshakes have a tag by a key that is made of the job's, and those that
 //! lack it are dropped before QUIC sees them: see `socket`.
 //!
 //! # Messages
@@ -36,7 +36,7 @@
 //! # Ends
 //!
 //! All of this runs on a thread of its own. When a link is dropped, its streams end, and the connection is closed when the peer has all
-//! of them, after the eighth part of the time-out, or after two seconds. Whoever drops the last of the network and its links waits
+//! of them, after the eighth part of the time-out, or after two seconds. The thread that drops the last of the network and its links waits
 //! for that.
 
 use std::collections::BTreeSet;

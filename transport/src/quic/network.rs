@@ -212,7 +212,7 @@ async fn answer(shared: Arc<Shared>) {
     while let Some(incoming) = shared.endpoint.accept().await {
         let number = <[u8; NUMBER]>::try_from(&incoming.orig_dst_cid()[..]).ok();
         match number.and_then(|number| shared.expected.lock().remove(&number)) {
-            // Whoever expects it no more drops it.
+            // A receiver that expects it no more drops it.
             Some(Expectation { config, come }) => drop(come.send(incoming.accept_with(config))),
             None => incoming.ignore(),
         }

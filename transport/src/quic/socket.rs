@@ -1,6 +1,6 @@
-//! The socket of a worker. What strangers send is dropped before QUIC sees it, so that nothing ever answers it.
+//! The socket of a worker. What unauthenticated peers send is dropped before QUIC sees it, so that nothing ever answers it.
 //!
-//! QUIC as it stands answers whoever begins a handshake, or speaks another version. Therefore all datagrams of handshakes, which
+//! QUIC as it stands answers any peer that begins a handshake, or speaks another version. Therefore all datagrams of handshakes, which
 //! are those whose first packet has a long header, end with 16 bytes: the first of HMAC-SHA-256 of all bytes before them, by a
 //! key that is made of the job's. All others are authenticated by the keys of their connection, and what belongs to none is
 //! dropped: there are no stateless resets.
@@ -181,7 +181,7 @@ impl AsyncUdpSocket for GuardedSocket {
     }
 }
 
-/// Random numbers of connections. None is known once its connection is forgotten: a stateless reset would answer whoever repeats a
+/// Random numbers of connections. None is known once its connection is forgotten: a stateless reset would answer any peer that repeats a
 /// packet of it.
 #[derive(Debug)]
 pub(super) struct Numbers;

@@ -1,4 +1,4 @@
-//! What strangers, wrong keys and damage meet. That links keep the laws of all networks is tested from outside.
+//! What unauthenticated peers, wrong keys and damage meet. That links keep the laws of all networks is tested from outside.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ async fn is_answered(to: u16, datagrams: Vec<Vec<u8>>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_get_no_byte_and_are_told_of() {
+async fn unauthenticated_peers_get_no_byte_and_are_reported() {
     let [mut zero, mut one] = two().await;
     let keys = Keys::new().unwrap();
     let genuine = first_datagram(&keys).await;

@@ -37,7 +37,7 @@ impl Heard {
 mod tests {
     use super::*;
 
-    /// Whoever has the key may say as many hellos as it likes.
+    /// A peer that has the key may say as many hellos as it likes.
     #[test]
     fn hellos_that_are_remembered_are_bounded() {
         let heard = Heard::default();

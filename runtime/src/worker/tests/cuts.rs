@@ -60,7 +60,7 @@ fn pass(world: &mut World, tellings: &[(u64, usize, usize)]) {
 }
 
 #[test]
-fn whoever_is_cut_off_in_whatever_direction_is_named_by_all_others() {
+fn a_rank_that_is_cut_off_in_any_direction_is_named_by_all_others() {
     let limit = TIMEOUT.as_millis() as u64;
     for (workers, coordinator) in [(3, 0), (3, 2), (4, 0), (5, 3), (6, 0)] {
         for (seed, cut, is_told) in
