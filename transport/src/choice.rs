@@ -178,7 +178,7 @@ impl TransportChoice {
     }
 
     /// Whether nothing is said that another transport would have to be told.
-    fn check(&self, transport: Transport) -> Result<(), JoinError> {
+    pub(crate) fn check(&self, transport: Transport) -> Result<(), JoinError> {
         match self {
             Self { device: Some(device), .. } if transport != Transport::Verbs => {
                 Err(JoinError::Device { device: device.clone(), transport })

@@ -13,8 +13,8 @@ use crate::{Link, OpenError, Peer};
 /// Links are opened lazily, by whichever side needs one first, and come out of [`poll_event`](Self::poll_event): the side
 /// that asked and the side that was called each see one [`LinkEvent::Up`] for the same link. Between two peers there is at
 /// most one link at a time; after a link was dropped on both sides another may be opened. Keeping links alive and noticing
-/// silence is left to their owner. Dropping the network accepts and opens no more links; those that are up belong to
-/// their holders and stay.
+/// silence is left to their owner. Dropping the network accepts and opens no more links, and closes those that
+/// nobody has taken; others belong to their holders and stay.
 pub trait Network: Send {
     /// Who we are.
     fn peer(&self) -> Peer;

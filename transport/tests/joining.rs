@@ -9,7 +9,9 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use gleaner_transport::conformance::{exchange, up};
-use gleaner_transport::{JoinConfig, JoinError, Message, Network, Peer, Secret, Tag, Transport, join};
+use gleaner_transport::{
+    JoinConfig, JoinError, Message, Network, Peer, Secret, Tag, Transport, TransportChoice, join,
+};
 use support::configs;
 use tokio::time::timeout;
 
@@ -53,6 +55,7 @@ macro_rules! networks {
 networks! {
     tcp: Transport::Tcp, false;
     plain_tcp: Transport::Tcp, true;
+    sockets: TransportChoice { sockets: "3".parse().unwrap(), ..TransportChoice::default() }, false;
     quic: Transport::Quic, false;
 }
 

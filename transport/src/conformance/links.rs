@@ -146,6 +146,16 @@ pub(super) async fn left_while_asked<N: Network + 'static>(mut networks: Vec<N>)
     drop(second);
 }
 
+/// One side has its link, and the other drops its network before it has asked what came about.
+pub(super) async fn not_taken<N: Network + 'static>(mut networks: Vec<N>) {
+    networks[1].open(Peer(2));
+    let mut first = up(&mut networks[1], Peer(2)).await;
+    sleep(QUIET).await;
+    drop(networks.pop());
+    let error = receive(&mut *first).await.expect_err("expected that nothing was said");
+    assert!(matches!(error, LinkError::Closed { peer: Peer(2) }), "{error:?}");
+}
+
 /// A worker goes in the middle of what it says: the other hears the first of it, in whole messages, and that the link is closed.
 pub(super) async fn gone<N: Network + 'static>(mut networks: Vec<N>) {
     const COUNT: usize = 300;

@@ -57,6 +57,7 @@ pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
     law("who stops in the middle of a message is waited for", links::stopped(make(2).await)).await;
     law("links outlive their network", links::left(make(3).await)).await;
     law("who asks for a link is told when its peer leaves", links::left_while_asked(make(3).await)).await;
+    law("a link that nobody took closes with its network", links::not_taken(make(3).await)).await;
 }
 
 /// How large a network is tried out.

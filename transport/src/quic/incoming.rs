@@ -11,12 +11,16 @@ use quinn::{Connection, ConnectionError, RecvStream};
 use tokio::io::AsyncReadExt;
 
 use super::bells::{Bell, Bells};
-use super::{lane_of, link_error};
+use super::{WINDOW, lane_of, link_error};
 use crate::tcp::wire::{HEADER, Header, WireError};
 use crate::{Counters, LinkError, Message, Peer};
 
 /// Bytes that are read at once of what is thrown away.
 const SCRATCH: usize = 16 << 10;
+
+/// Bytes of messages that may have begun and not ended, as long as they are announced. A peer of ours has no more than half of it in messages
+/// of which it has not handed all to QUIC: so some of so many end by what is on its way, whatever else is not read.
+const HELD: usize = WINDOW as usize;
 
 /// See the module.
 pub(super) struct Incoming {
@@ -31,6 +35,9 @@ pub(super) struct Incoming {
     count: u64,
     /// The streams of each lane that are known to be its, in order: the first is read.
     lanes: HashMap<u64, VecDeque<u64>>,
+    /// Bytes for which there is memory in messages that have begun, and the streams whose next message waits until there is less.
+    pub(super) held: usize,
+    waiting: VecDeque<u64>,
     bells: Arc<Bells>,
     /// Whether something came that is no message of ours: what follows is thrown away.
     is_damaged: bool,
@@ -48,7 +55,8 @@ struct Stream {
     head: [u8; HEADER],
     /// Bytes of the next header that have come.
     filled: usize,
-    begun: Option<(Header, BytesMut)>,
+    /// What is announced, and what has come of it once there is memory for it.
+    begun: Option<(Header, Option<BytesMut>)>,
 }
 
 /// How far one stream came.
@@ -71,6 +79,8 @@ impl Incoming {
             streams: HashMap::new(),
             count: 0,
             lanes: HashMap::new(),
+            held: 0,
+            waiting: VecDeque::new(),
             bells: Arc::default(),
             is_damaged: false,
             moved: 0,
@@ -139,14 +149,26 @@ impl Incoming {
                 return Ok(Progress::Waits);
             }
             if let Some((header, payload)) = &mut stream.begun {
-                let room = header.length as usize - payload.len();
+                let length = header.length as usize;
+                let payload = match payload {
+                    Some(payload) => payload,
+                    None if self.held > 0 && self.held + length > HELD => {
+                        self.waiting.push_back(number);
+                        return Ok(Progress::Waits);
+                    }
+                    None => {
+                        self.held += length;
+                        // A fresh allocation: aligned for any number that is to be seen in place.
+                        payload.insert(BytesMut::with_capacity(length))
+                    }
+                };
+                let room = length - payload.len();
                 if room == 0 {
-                    let message = stream
-                        .begun
-                        .take()
-                        .map(|(header, payload)| Message { tag: header.tag, payload: payload.freeze() });
+                    let message = Message { tag: header.tag, payload: std::mem::take(payload).freeze() };
+                    stream.begun = None;
+                    self.release(length);
                     self.counters.received(0, 1);
-                    return Ok(message.map_or(Progress::Waits, Progress::Message));
+                    return Ok(Progress::Message(message));
                 }
                 match pin!(stream.inner.read_buf(&mut payload.limit(room))).poll(context) {
                     Poll::Pending => return Ok(Progress::Waits),
@@ -183,15 +205,28 @@ impl Incoming {
                         return Err(LinkError::Damaged { peer: self.peer, what });
                     }
                 }
-                // A fresh allocation: aligned for any number that is to be seen in place.
-                stream.begun = Some((header, BytesMut::with_capacity(header.length as usize)));
+                stream.begun = Some((header, None));
+            }
+        }
+    }
+
+    /// A message of that length needs no memory here any more: those that wait for some look again.
+    fn release(&mut self, length: usize) {
+        self.held -= length;
+        for number in self.waiting.drain(..) {
+            if let Some(stream) = self.streams.get(&number) {
+                stream.bell.ring();
             }
         }
     }
 
     /// A stream has ended: the next of its lane goes on.
     fn end(&mut self, number: u64) {
-        let Some(lane) = self.streams.remove(&number).and_then(|stream| stream.lane) else { return };
+        let Some(stream) = self.streams.remove(&number) else { return };
+        if let Some((header, Some(_))) = &stream.begun {
+            self.release(header.length as usize);
+        }
+        let Some(lane) = stream.lane else { return };
         let Some(queue) = self.lanes.get_mut(&lane) else { return };
         queue.retain(|other| *other != number);
         match queue.front().map(|next| self.streams.get(next)) {

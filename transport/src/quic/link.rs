@@ -38,6 +38,7 @@ impl QuicLink {
     ) -> Self {
         counters.linked();
         let (peer, counters) = (control.peer(), Arc::clone(counters));
+        closing.up(peer);
         let (keeper, dropped) = oneshot::channel();
         let keeping = keep(control, connection.clone(), dropped, driver.linger);
         let closed = Arc::clone(closing);
@@ -53,6 +54,12 @@ impl QuicLink {
             closing: Arc::clone(closing),
             _driver: driver,
         }
+    }
+
+    /// Bytes for which there is memory in messages that have begun.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.incoming.held
     }
 }
 

@@ -11,6 +11,7 @@
 //! | acceptor → dialler | offer | the same, with a random number instead of zeros |
 //! | both, once the connection is there | ready | `1 u8` |
 //! | either | refused | `2 u8 ‖ sentence` |
+//! | rank 0 → each, once it has a connection with all | complete | `3 u8` |
 //!
 //! The higher-numbered dials. Its first datagram goes to the connection number that the acceptor drew, and nobody else's is looked at.
 //! Each end takes exactly the key that the other has offered (Ed25519, in TLS 1.3, without a certificate), so who is
@@ -39,7 +40,6 @@
 //! of them, after the eighth part of the time-out, or after two seconds. The thread that drops the last of the network and its links waits
 //! for that.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Weak};
@@ -56,6 +56,7 @@ use tokio::task::JoinSet;
 mod bells;
 mod closing;
 mod driver;
+mod gathering;
 mod incoming;
 mod keys;
 mod link;
@@ -85,6 +86,8 @@ const STREAMS: u32 = 2 * LANES as u32;
 /// Bytes that may be under way to a worker that does not read, and that one keeps to send them again: twice what 1 Gbit/s carries in a
 /// round trip of 80 ms, since what follows a lost packet waits for another one.
 const WINDOW: u32 = 24 << 20;
+/// What is taken for a round trip before it is known (RFC 9002, section 6.2.2).
+const ROUND_TRIP: Duration = Duration::from_millis(333);
 /// What is asked of the system to buffer for the socket, in bytes. It gives what it may.
 const BUFFER: usize = 8 << 20;
 /// The largest datagram that is tried, in bytes: that of Ethernet with jumbo frames.
@@ -94,9 +97,11 @@ const LONGEST: u16 = 9000 - 40 - 8;
 /// are not.
 ///
 /// # Errors
-/// What [`tcp::join`] says; links that were asked to be plain; and no way for datagrams between a worker and rank 0.
+/// What [`tcp::join`] says; links that were asked to be plain, or to have several sockets; and no way for datagrams between a worker and
+/// rank 0, which all are told.
 pub async fn join(config: JoinConfig) -> Result<QuicNetwork, JoinError> {
     let transport = Transport::Quic;
+    config.choice.check(transport)?;
     if config.is_plain {
         return Err(JoinError::Sealed { transport });
     }
@@ -150,17 +155,7 @@ async fn begin(config: JoinConfig, driver: Weak<Driver>) -> Result<QuicNetwork, 
     shared.endpoint.set_server_config(Some(base));
     let driver = driver.upgrade().ok_or(JoinError::DoorClosed)?;
     let _ = driver.endpoint.set(shared.endpoint.clone());
-    let others: BTreeSet<_> = if peer.0 == 0 { (1..workers).map(Peer).collect() } else { [Peer(0)].into() };
-    shared.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(&others);
-    let mut network = QuicNetwork::start(shared, driver, reopened);
-    let linked = network.linked(others).await;
-    linked.map_err(|(other, error)| JoinError::Unlinked {
-        peer,
-        other,
-        transport: Transport::Quic,
-        error,
-    })?;
-    Ok(network)
+    QuicNetwork::start(shared, driver, reopened).await
 }
 
 fn setup<E: ToString>(peer: Peer, what: &'static str) -> impl FnOnce(E) -> JoinError {
@@ -191,7 +186,9 @@ fn transport(congestion: Congestion, timeout: Duration) -> TransportConfig {
     mtu.upper_bound(LONGEST);
     // A silent peer is told by the owner of links, within the time-out. This is for those that nobody owns yet.
     let idle = IdleTimeout::try_from(timeout * 2).unwrap_or_else(|_| VarInt::MAX.into());
+    // What is lost before a round trip is known is sent again after three of these, and later: twice while a connection may come about.
     config
+        .initial_rtt(ROUND_TRIP.min(timeout / 24))
         .max_concurrent_uni_streams(STREAMS.into())
         .max_concurrent_bidi_streams(0_u32.into())
         .max_idle_timeout(Some(idle))

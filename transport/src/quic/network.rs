@@ -15,15 +15,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::closing::Closing;
+use super::closing::{Asked, Closing};
 use super::driver::Driver;
+use super::gathering::gather;
 use super::keys::{Keys, Public};
 use super::link::QuicLink;
 use super::word::{NUMBER, Word};
 use super::{WHAT, random};
-use crate::tcp::TcpNetwork;
 use crate::tcp::cause::panicked;
 use crate::tcp::events::Events;
+use crate::tcp::{JoinError, TcpNetwork};
 use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag, conformance};
 
 /// One worker's place in a job over QUIC, made by [`join`](super::join).
@@ -33,7 +34,7 @@ pub struct QuicNetwork {
     /// The tasks that make links, which end with the network.
     tasks: JoinSet<()>,
     /// Dropped last: it may wait until what was sent has arrived.
-    _driver: Arc<Driver>,
+    pub(super) driver: Arc<Driver>,
 }
 
 /// What the tasks of a network need to make links.
@@ -94,7 +95,7 @@ impl Shared {
     }
 
     /// The next event of the network of TCP beneath.
-    async fn event(&self) -> LinkEvent {
+    pub(super) async fn event(&self) -> LinkEvent {
         let next = poll_fn(|context| match &mut *self.inner() {
             Some(inner) => inner.poll_event(context),
             None => Poll::Ready(None),
@@ -107,12 +108,25 @@ impl Shared {
 }
 
 impl QuicNetwork {
-    /// Begins to make links.
-    pub(super) fn start(shared: Arc<Shared>, driver: Arc<Driver>, reopened: UnboundedReceiver<Peer>) -> Self {
-        let mut tasks = JoinSet::new();
-        tasks.spawn_on(connect(Arc::clone(&shared), Arc::downgrade(&driver), reopened), driver.handle());
-        tasks.spawn_on(answer(Arc::clone(&shared)), driver.handle());
-        Self { shared, tasks, _driver: driver }
+    /// Makes the links that the rendezvous left, and begins to make others.
+    ///
+    /// # Errors
+    /// One of those that did not come about.
+    pub(super) async fn start(
+        shared: Arc<Shared>,
+        driver: Arc<Driver>,
+        reopened: UnboundedReceiver<Peer>,
+    ) -> Result<Self, JoinError> {
+        let mut network = Self { shared, tasks: JoinSet::new(), driver };
+        let Self { shared, tasks, driver } = &mut network;
+        tasks.spawn_on(answer(Arc::clone(shared)), driver.handle());
+        for (connection, control) in gather(shared, driver.linger).await? {
+            let link =
+                QuicLink::new(connection, control, Arc::clone(driver), &shared.counters, &shared.closing);
+            shared.events.tell(LinkEvent::Up(Box::new(link)));
+        }
+        tasks.spawn_on(connect(Arc::clone(shared), Arc::downgrade(driver), reopened), driver.handle());
+        Ok(network)
     }
 
     /// Where this worker receives datagrams, until its endpoint moves.
@@ -126,30 +140,10 @@ impl QuicNetwork {
         &self.shared.endpoint
     }
 
-    /// Waits for the links that the rendezvous left.
-    ///
-    /// # Errors
-    /// The first that did not come about, and why not.
-    pub(super) async fn linked(&mut self, mut others: BTreeSet<Peer>) -> Result<(), (Peer, OpenError)> {
-        let mut heard = Vec::new();
-        while let Some(next) = others.first().copied() {
-            let late = "it did not join".to_owned();
-            match timeout(self.shared.timeout, poll_fn(|context| self.poll_event(context))).await {
-                Ok(Some(LinkEvent::Failed { peer, error })) => return Err((peer, error)),
-                Ok(Some(event)) => {
-                    if let LinkEvent::Up(link) = &event {
-                        others.remove(&link.peer());
-                    }
-                    heard.push(event);
-                }
-                Ok(None) | Err(_) => {
-                    let (address, after) = (next.to_string(), self.shared.timeout);
-                    return Err((next, OpenError::TimedOut { peer: next, address, after, last: late }));
-                }
-            }
-        }
-        heard.into_iter().for_each(|event| self.shared.events.tell(event));
-        Ok(())
+    /// To whom a link was asked for that is not up yet.
+    #[cfg(test)]
+    pub(super) fn wants(&self) -> BTreeSet<Peer> {
+        self.shared.wanted().clone()
     }
 }
 
@@ -169,8 +163,12 @@ impl Network for QuicNetwork {
     fn open(&mut self, peer: Peer) {
         if let Some(inner) = &mut *self.shared.inner() {
             self.shared.wanted().insert(peer);
-            if !self.shared.closing.asks(peer) {
-                inner.open(peer);
+            match self.shared.closing.asks(peer) {
+                Asked::IsUp => {
+                    self.shared.wanted().remove(&peer);
+                }
+                Asked::Now => inner.open(peer),
+                Asked::Later => {}
             }
         }
     }
@@ -201,6 +199,8 @@ impl Network for QuicNetwork {
 
 impl Drop for QuicNetwork {
     fn drop(&mut self) {
+        // Links that nobody took hold the driver, whose socket holds these events.
+        self.shared.events.close();
         // At once, and not when the tasks end, which may be in the middle of something.
         let inner = self.shared.inner().take();
         drop(inner);
@@ -274,7 +274,7 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
 
 /// Both ends tell each other of their sockets and keys, the higher-numbered dials, and both say that the connection is there: who has
 /// heard that knows that the other takes it.
-async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Connection, OpenError> {
+pub(super) async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Connection, OpenError> {
     let (peer, limit) = (control.peer(), shared.timeout / 2);
     let address = control.address().map_or_else(|| peer.to_string(), |address| address.to_string());
     let slow = |last: &str| OpenError::TimedOut {
@@ -370,7 +370,7 @@ fn failed(peer: Peer, reason: impl ToString) -> OpenError {
     OpenError::Handshake { peer, address: "its UDP port".to_owned(), reason: reason.to_string() }
 }
 
-fn out_of_turn(peer: Peer) -> OpenError {
+pub(super) fn out_of_turn(peer: Peer) -> OpenError {
     failed(peer, "it spoke out of turn: install the same version of gleaner on every host")
 }
 
@@ -381,13 +381,13 @@ fn gone(peer: Peer, error: &LinkError) -> OpenError {
     }
 }
 
-async fn say(control: &mut dyn Link, word: &Word) -> Result<(), OpenError> {
+pub(super) async fn say(control: &mut dyn Link, word: &Word) -> Result<(), OpenError> {
     let (peer, payload) = (control.peer(), word.encode());
     let message = Message { tag: Tag(Tag::CONTROL), payload };
     conformance::send(control, [message]).await.map_err(|error| gone(peer, &error))
 }
 
-async fn hear(control: &mut dyn Link) -> Result<Word, OpenError> {
+pub(super) async fn hear(control: &mut dyn Link) -> Result<Word, OpenError> {
     let peer = control.peer();
     let heard = conformance::receive(control).await.map_err(|error| gone(peer, &error))?;
     match Word::decode(&heard.payload) {

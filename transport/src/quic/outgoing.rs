@@ -25,6 +25,9 @@ const SHORT: usize = 1024;
 const AHEAD: u64 = 128 << 10;
 /// After so many bytes it is asked again what the path takes.
 const MEASURE: u64 = 64 << 10;
+/// Bytes of messages that have begun to be handed to QUIC and are not handed over whole: half of what the peer has memory for, which therefore
+/// never waits for the rest of messages that finds no room behind others.
+const BEGUN: usize = super::WINDOW as usize / 2;
 /// The priority of control data; that of all other lanes is 0.
 const FIRST: i32 = 1;
 
@@ -47,6 +50,9 @@ pub(super) struct Outgoing {
     idle: VecDeque<(u64, u64)>,
     /// Streams that are open.
     open: usize,
+    /// Bytes of messages that have begun and are not handed over whole, and the lanes whose next message waits until there are fewer.
+    begun: usize,
+    waiting: VecDeque<u64>,
     /// Of each message that was submitted and not told to be sent, whether it is; and the number of the first.
     done: VecDeque<bool>,
     first: u64,
@@ -76,6 +82,9 @@ enum State {
 /// A message, without what was handed over.
 struct Waiting {
     number: u64,
+    /// Of all of it, in bytes.
+    length: usize,
+    has_begun: bool,
     parts: [Bytes; 2],
 }
 
@@ -83,6 +92,7 @@ impl Waiting {
     fn new(message: Message, number: u64) -> Self {
         let head = Header::of(&message, None).encode();
         let payload = message.payload;
+        let length = HEADER + payload.len();
         let parts = if payload.len() <= SHORT {
             let mut whole = BytesMut::with_capacity(HEADER + payload.len());
             whole.extend_from_slice(&head);
@@ -91,7 +101,7 @@ impl Waiting {
         } else {
             [Bytes::copy_from_slice(&head), payload]
         };
-        Self { number, parts }
+        Self { number, length, has_begun: false, parts }
     }
 }
 
@@ -107,6 +117,8 @@ impl Outgoing {
             opening: None,
             idle: VecDeque::new(),
             open: 0,
+            begun: 0,
+            waiting: VecDeque::new(),
             done: VecDeque::new(),
             first: 0,
             refused: None,
@@ -147,7 +159,12 @@ impl Outgoing {
             self.measure();
             self.open(context)?;
             let Some(key) = self.bells.next() else { break };
+            // It takes what room there is before the others do.
+            if self.lanes.get(&Tag::CONTROL).is_some_and(|lane| !lane.queue.is_empty()) {
+                self.advance(Tag::CONTROL)?;
+            }
             self.advance(key)?;
+            self.resume();
         }
         let sent = self.done.iter().take_while(|is_done| **is_done).count();
         self.done.drain(..sent);
@@ -213,6 +230,16 @@ impl Outgoing {
             }
             State::Open(stream) => {
                 while let Some(message) = lane.queue.front_mut() {
+                    if !message.has_begun {
+                        if key != Tag::CONTROL && self.begun > 0 && self.begun + message.length > BEGUN {
+                            if !self.waiting.contains(&key) {
+                                self.waiting.push_back(key);
+                            }
+                            return Ok(());
+                        }
+                        message.has_begun = true;
+                        self.begun += message.length;
+                    }
                     let written = match pin!(stream.write_chunks(&mut message.parts)).poll(context) {
                         Poll::Pending => return Ok(()),
                         Poll::Ready(Err(WriteError::ConnectionLost(error))) => {
@@ -226,6 +253,7 @@ impl Outgoing {
                     let is_whole = message.parts.iter().all(Bytes::is_empty);
                     self.counters.sent(written, usize::from(is_whole));
                     if is_whole {
+                        self.begun -= message.length;
                         if let Some(done) = self.done.get_mut((message.number - self.first) as usize) {
                             *done = true;
                         }
@@ -237,6 +265,17 @@ impl Outgoing {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The lanes that wait for it may begin their next message, for as long as there is room for the longest.
+    fn resume(&mut self) {
+        while (self.begun == 0 || self.begun + HEADER + MAX_PAYLOAD <= BEGUN)
+            && let Some(key) = self.waiting.pop_front()
+        {
+            if let Some(lane) = self.lanes.get(&key) {
+                lane.bell.ring();
+            }
+        }
     }
 
     /// A lane has sent all.

@@ -15,8 +15,9 @@ use super::socket::{DatagramKey, TAG};
 use super::word::{NUMBER, Word};
 use super::*;
 use crate::conformance::{event, exchange, receive, send, up};
-use crate::{Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, Secret, memory};
+use crate::{Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, OpenError, Secret, memory};
 
+mod first;
 mod lanes;
 mod moves;
 
@@ -82,15 +83,15 @@ async fn first_datagram(keys: &Keys) -> Vec<u8> {
     reads.await.unwrap()
 }
 
-/// Whether that is answered by as much as a byte.
-async fn is_answered(to: u16, datagrams: Vec<Vec<u8>>) -> bool {
+/// Whether that is answered by as much as a byte, within so long.
+async fn is_answered(to: u16, datagrams: Vec<Vec<u8>>, within: Duration) -> bool {
     let asks = move || {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.connect((Ipv4Addr::LOCALHOST, to)).unwrap();
         for datagram in datagrams {
             socket.send(&datagram).unwrap();
         }
-        socket.set_read_timeout(Some(QUIET)).unwrap();
+        socket.set_read_timeout(Some(within)).unwrap();
         socket.recv(&mut [0; 2000]).is_ok()
     };
     tokio::task::spawn_blocking(asks).await.unwrap()
@@ -105,7 +106,7 @@ async fn unauthenticated_peers_get_no_byte_and_are_reported() {
     let open = plain_endpoint(Some(ServerConfig::with_crypto(keys.acceptor(&keys.public).unwrap())));
     let accepts = open.clone();
     let accepting = tokio::spawn(async move { accepts.accept().await.unwrap().accept().unwrap().await });
-    assert!(is_answered(open.local_addr().unwrap().port(), vec![genuine.clone()]).await);
+    assert!(is_answered(open.local_addr().unwrap().port(), vec![genuine.clone()], LONG).await);
     accepting.abort();
 
     let other = DatagramKey::new(&Secret::random().unwrap().key_of("17"));
@@ -116,7 +117,7 @@ async fn unauthenticated_peers_get_no_byte_and_are_reported() {
     let number = vec![0xff; 1300];
     let said = vec![genuine.clone(), other.tagged(&genuine), version.clone(), short, number, vec![0], vec![]];
     for port in [zero.port(), one.port()] {
-        assert!(!is_answered(port, said.clone()).await);
+        assert!(!is_answered(port, said.clone(), QUIET).await);
     }
     for network in [&mut zero, &mut one] {
         let refused = loop {
@@ -138,8 +139,8 @@ async fn a_datagram_of_the_job_that_nobody_expects_is_not_answered() {
     let genuine = first_datagram(&Keys::new().unwrap()).await;
     let mut version = genuine.clone();
     version[1..5].copy_from_slice(&[9, 8, 7, 6]);
-    assert!(is_answered(networks[0].port(), vec![key.tagged(&version)]).await, "the tag is right");
-    assert!(!is_answered(networks[0].port(), vec![key.tagged(&genuine)]).await);
+    assert!(is_answered(networks[0].port(), vec![key.tagged(&version)], LONG).await, "the tag is right");
+    assert!(!is_answered(networks[0].port(), vec![key.tagged(&genuine)], QUIET).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -299,6 +300,17 @@ async fn links_that_are_to_be_plain_are_refused() {
     assert!(error.starts_with("the transport quic encrypts all that it carries"), "{error}");
 }
 
+#[tokio::test]
+async fn links_that_are_to_have_several_sockets_are_refused() {
+    let mut config = configs(2, LONG).remove(1);
+    config.choice.sockets = "3".parse().unwrap();
+    let error = join(config).await.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("3 sockets for each link were asked for, and the transport is quic"),
+        "{error}"
+    );
+}
+
 proptest! {
     #[test]
     fn no_word_and_no_datagram_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
@@ -318,7 +330,7 @@ proptest! {
     #[test]
     fn words_are_read_as_they_are_written(port in any::<u16>(), number in any::<[u8; NUMBER]>(), sentence in ".{0,200}") {
         let key = [9; super::keys::PUBLIC];
-        for word in [Word::Offer { port, key, number }, Word::Ready, Word::Refused(sentence)] {
+        for word in [Word::Offer { port, key, number }, Word::Ready, Word::Refused(sentence), Word::Complete] {
             prop_assert_eq!(Word::decode(&word.encode()), Some(word));
         }
     }

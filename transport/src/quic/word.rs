@@ -19,6 +19,8 @@ pub(super) enum Word {
     Ready,
     /// It will not be, and why not.
     Refused(String),
+    /// From rank 0: all have the first link.
+    Complete,
 }
 
 impl Word {
@@ -37,6 +39,7 @@ impl Word {
                 bytes.put_u8(2);
                 bytes.put_slice(&sentence.as_bytes()[..sentence.len().min(MAX_SENTENCE)]);
             }
+            Self::Complete => bytes.put_u8(3),
         }
         bytes.freeze()
     }
@@ -53,6 +56,7 @@ impl Word {
             2 if bytes.len() <= MAX_SENTENCE => {
                 Some(Self::Refused(String::from_utf8_lossy(bytes).into_owned()))
             }
+            3 if bytes.is_empty() => Some(Self::Complete),
             _ => None,
         }
     }

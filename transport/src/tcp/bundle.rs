@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ const RUN: usize = 64 << 10;
 const MESSAGES: u64 = 64;
 
 /// Bytes that may wait here for what is to be handed out before them: what 1 Gbit/s brings in an eighth of a second, while one
-/// socket sends again what was lost on it. Beyond that, a socket is read only for what is missing.
+/// socket sends again what was lost on it. Beyond that, a socket is read only for what is missing: one message of each may
+/// wait besides.
 const HELD: usize = 16 << 20;
 
 /// How long, once a socket has ended, the others may take to bring what the peer had sent before it closed the link.
@@ -292,6 +293,10 @@ impl Bundle {
 impl Link for Bundle {
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.sockets.first()?.link.address()
     }
 
     fn is_sealed(&self) -> bool {

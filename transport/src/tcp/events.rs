@@ -21,6 +21,7 @@ struct Queue {
     refused: usize,
     more: u64,
     owner: Option<Waker>,
+    is_closed: bool,
 }
 
 impl Events {
@@ -32,6 +33,9 @@ impl Events {
     pub(crate) fn tell(&self, event: LinkEvent) {
         let owner = {
             let mut queue = self.queue();
+            if queue.is_closed {
+                return;
+            }
             if matches!(event, LinkEvent::Refused { .. }) {
                 if queue.refused == REFUSED {
                     queue.more += 1;
@@ -43,6 +47,16 @@ impl Events {
             queue.owner.take()
         };
         owner.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nobody asks any more: what waits is dropped, and so is what comes later. A link that nobody took is closed by that.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut queue = self.queue();
+            queue.is_closed = true;
+            std::mem::take(&mut queue.waiting)
+        };
+        drop(waiting);
     }
 
     /// The next one.
@@ -95,5 +109,14 @@ mod tests {
         assert!(matches!(heard.last(), Some(LinkEvent::Failed { peer: Peer(3), .. })), "never left out");
         events.tell(refused(1));
         assert!(matches!(events.poll(&mut context), Poll::Ready(LinkEvent::Refused { .. })));
+    }
+
+    #[test]
+    fn what_waits_when_nobody_asks_any_more_is_dropped_and_so_is_what_comes_later() {
+        let (events, mut context) = (Events::default(), Context::from_waker(Waker::noop()));
+        events.tell(refused(1));
+        events.close();
+        events.tell(refused(2));
+        assert!(events.poll(&mut context).is_pending());
     }
 }

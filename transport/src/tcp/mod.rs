@@ -93,7 +93,7 @@ use handshake::Identity;
 use rendezvous::Met;
 
 /// The worker at the rendezvous address, which keeps all cards.
-const HOST: Peer = Peer(0);
+pub(crate) const HOST: Peer = Peer(0);
 
 /// Connections that may wait for this process to look at them, as far as the system lets so many.
 const BACKLOG: i32 = 1024;

@@ -157,6 +157,7 @@ impl Drop for TcpNetwork {
         // The tasks hold what they run on, so they must end for it to be freed.
         let open = self.inner.lock().take();
         drop(open);
+        self.inner.events.close();
     }
 }
 

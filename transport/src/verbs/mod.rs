@@ -98,6 +98,7 @@ fn open(device: Option<&VerbsDevice>, is_plain: bool) -> Result<Arc<Device>, Ver
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.
 pub async fn join(config: JoinConfig) -> Result<VerbsNetwork, JoinError> {
+    config.choice.check(Transport::Verbs)?;
     let device = open(config.choice.device.as_ref(), config.is_plain)?;
     let timeout = config.timeout;
     let inner = tcp::meet(config, Transport::Verbs).await?;

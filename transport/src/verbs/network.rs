@@ -116,6 +116,7 @@ impl Network for VerbsNetwork {
 impl Drop for VerbsNetwork {
     fn drop(&mut self) {
         // At once, and not when the task ends.
+        self.shared.events.close();
         let inner = self.shared.inner().take();
         drop(inner);
     }

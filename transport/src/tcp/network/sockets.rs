@@ -2,21 +2,31 @@
 //! for them.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{ATTEMPTS, Attempt, Inner, PAUSE};
+use super::{Attempt, Inner, PAUSE, deadlines};
 use crate::tcp::cause::{Cause, panicked};
 use crate::tcp::handshake::{Visitor, add};
 use crate::tcp::links::Hold;
 use crate::tcp::stream::{LinkId, Stream, prepare};
 use crate::tcp::wire::Verdict;
-use crate::{OpenError, Peer};
+use crate::{LinkEvent, OpenError, Peer};
+
+/// Sockets of a link that are made at the same time: where 64 workers make those of their links to rank 0 at once, no more wait there for
+/// their handshake than may.
+const AT_ONCE: usize = 4;
+
+/// How long, once the first socket of a link has ended, others may take to come that were made before.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Links whose other sockets are to come, by peer.
 #[derive(Debug, Default)]
@@ -60,20 +70,33 @@ impl Coming {
 }
 
 impl Inner {
-    /// Waits until all sockets of a link have come: gives them in their order. None if they do not come within the time-out.
+    /// Waits until all sockets of a link have come: gives them in their order. None if they do not come within the time-out, or the first
+    /// ends, by which the dialler says that it gives the link up.
     pub(super) async fn gather(&self, peer: Peer, first: Stream, mut others: Others) -> Option<Vec<Stream>> {
         let deadline = Instant::now() + self.timeout;
-        let mut streams = BTreeMap::from([(0, first)]);
-        while streams.len() < usize::from(self.us.sockets) {
-            let Ok(Some((number, stream))) = timeout_at(deadline, others.come.recv()).await else { break };
-            streams.entry(number).or_insert(stream);
+        let all = usize::from(self.us.sockets);
+        let mut streams = BTreeMap::new();
+        {
+            let mut come = pin!(async {
+                while streams.len() + 1 < all
+                    && let Some((number, stream)) = others.come.recv().await
+                {
+                    // Where there is one already, the dialler has lost it.
+                    streams.insert(number, stream);
+                }
+            });
+            tokio::select! {
+                _ = timeout_at(deadline, &mut come) => {}
+                () = ended(&first) => {
+                    let _ = timeout(ENDING, come).await;
+                }
+            }
         }
         self.coming.forget(peer, others.first);
-        let is_whole = streams.len() == usize::from(self.us.sockets);
-        is_whole.then(|| streams.into_values().collect())
+        (streams.len() + 1 == all).then(|| std::iter::once(first).chain(streams.into_values()).collect())
     }
 
-    /// Makes the others of a link with this first socket, all at once: gives them all in their order.
+    /// Makes the others of a link with this first socket, several at once: gives them all in their order.
     pub(super) async fn complete(
         self: &Arc<Self>,
         peer: Peer,
@@ -81,13 +104,15 @@ impl Inner {
         first: Stream,
     ) -> Result<Vec<Stream>, Attempt> {
         let (link, mut making) = (first.id(), JoinSet::new());
-        for number in 1..self.us.sockets {
-            let inner = Arc::clone(self);
-            making
-                .spawn(async move { inner.another(peer, at, link, number).await.map(|made| (number, made)) });
-        }
-        let mut streams = BTreeMap::from([(0, first)]);
-        while let Some(made) = making.join_next().await {
+        let (mut numbers, mut streams) = (1..self.us.sockets, BTreeMap::from([(0, first)]));
+        loop {
+            for number in numbers.by_ref().take(AT_ONCE - making.len()) {
+                let inner = Arc::clone(self);
+                making.spawn(async move {
+                    inner.another(peer, at, link, number).await.map(|made| (number, made))
+                });
+            }
+            let Some(made) = making.join_next().await else { break };
             match made {
                 Ok(made) => {
                     let (number, stream) = made?;
@@ -103,37 +128,51 @@ impl Inner {
         Ok(streams.into_values().collect())
     }
 
-    /// Makes one of them. Its peer may be overrun at the moment, so it is tried a few times.
+    /// Makes one of them. Its peer, or the way to it, may be overrun at the moment, so it is tried for as long as a link is.
     async fn another(&self, peer: Peer, at: SocketAddr, link: LinkId, number: u8) -> Result<Stream, Attempt> {
         let address = || at.to_string();
-        let deadline = Instant::now() + self.timeout;
-        let mut attempts = 0;
+        let ((deadline, scarce), mut pause) = (deadlines(self.timeout), PAUSE.0);
         loop {
-            attempts += 1;
-            let socket = match timeout_at(deadline, TcpStream::connect(at)).await {
-                Ok(Ok(socket)) => socket,
+            let failed = match timeout_at(deadline, TcpStream::connect(at)).await {
+                Ok(Ok(socket)) => {
+                    prepare(&socket);
+                    match add(socket, &self.us, peer, link, number).await {
+                        Ok((Verdict::Welcome, stream)) => return Ok(stream),
+                        // The link is not opened any more.
+                        Ok((Verdict::Busy, _)) => return Err(Attempt::Again),
+                        Ok((Verdict::Refused(reason), _)) => {
+                            let address = address();
+                            return Err(Attempt::Failed(OpenError::Refused { peer, address, reason }));
+                        }
+                        Err(error) if error.passes() => Attempt::Silent(error.to_string()),
+                        Err(error) => {
+                            let (address, reason) = (address(), error.to_string());
+                            return Err(Attempt::Failed(OpenError::Handshake { peer, address, reason }));
+                        }
+                    }
+                }
                 Ok(Err(source)) if Cause::of(&source) == Cause::Gone => {
-                    return Err(Attempt::Failed(OpenError::Unreachable { peer, address: address(), source }));
+                    let address = address();
+                    return Err(Attempt::Failed(OpenError::Unreachable { peer, address, source }));
                 }
-                Ok(Err(source)) => return Err(Attempt::Unreached(source)),
-                Err(_) => return Err(Attempt::Unreached(std::io::ErrorKind::TimedOut.into())),
+                Ok(Err(source)) if Cause::of(&source) == Cause::Here && Instant::now() >= scarce => {
+                    return Err(Attempt::Failed(OpenError::Local { peer, address: address(), source }));
+                }
+                Ok(Err(source)) => Attempt::Unreached(source),
+                Err(_) => Attempt::Unreached(std::io::ErrorKind::TimedOut.into()),
             };
-            prepare(&socket);
-            match add(socket, &self.us, peer, link, number).await {
-                Ok((Verdict::Welcome, stream)) => return Ok(stream),
-                // The link is not opened any more.
-                Ok((Verdict::Busy, _)) => return Err(Attempt::Again),
-                Ok((Verdict::Refused(reason), _)) => {
-                    return Err(Attempt::Failed(OpenError::Refused { peer, address: address(), reason }));
-                }
-                Err(error) if error.passes() && attempts < ATTEMPTS => sleep(PAUSE.1).await,
-                Err(error) if error.passes() => return Err(Attempt::Silent(error.to_string())),
-                Err(error) => {
-                    let reason = error.to_string();
-                    return Err(Attempt::Failed(OpenError::Handshake { peer, address: address(), reason }));
-                }
+            if timeout_at(deadline, sleep(pause)).await.is_err() {
+                return Err(failed);
             }
+            pause = (pause * 2).min(PAUSE.1);
         }
+    }
+}
+
+/// Returns when that connection has ended, and never where its dialler has said something: then it has made all sockets.
+async fn ended(first: &Stream) {
+    if matches!(first.socket().peek(&mut [0]).await, Ok(1..)) {
+        pending().await
     }
 }
 
@@ -154,7 +193,14 @@ pub(super) async fn admit(inner: Arc<Inner>, mut visitor: Visitor) {
 pub(super) async fn widen(inner: Arc<Inner>, peer: Peer, at: SocketAddr, stream: Stream, hold: Hold) {
     match inner.complete(peer, at, stream).await {
         Ok(streams) => inner.confirm(peer, streams, hold),
-        Err(_) => inner.withdraw(peer, hold),
+        Err(attempt) => {
+            inner.links.withdraw(hold);
+            match attempt {
+                Attempt::Failed(error) => inner.tell(LinkEvent::Failed { peer, error }),
+                // It is tried as other links are.
+                _ => inner.open(peer),
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::conformance::{exchange, receive, send};
-use crate::{LinkError, Message, Tag};
+use crate::{LinkError, Message, Network, Tag};
 
 /// Sockets of each link here.
 const SOCKETS: u8 = 3;
@@ -23,6 +23,8 @@ struct Fault {
     /// From the beginning, and ended by `now`.
     holds: AtomicBool,
     now: Notify,
+    /// So many connections after the first are closed at once.
+    cuts: usize,
 }
 
 /// A relay before an address: tells where it listens. The connection of that number is struck.
@@ -34,6 +36,9 @@ async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr,
         let mut passing = JoinSet::new();
         for number in 0.. {
             let (near, _) = listener.accept().await.unwrap();
+            if (1..=fault.cuts).contains(&number) {
+                continue;
+            }
             let far = TcpStream::connect(to).await.unwrap();
             let fault = (number == struck).then(|| Arc::clone(&fault));
             passing.spawn(pass(near, far, fault));
@@ -72,6 +77,20 @@ async fn forward(from: &mut tcp::OwnedReadHalf, to: &mut tcp::OwnedWriteHalf, fa
     let _ = to.shutdown().await;
 }
 
+/// Two workers of a job with such links, the second of which reaches the first through a relay.
+async fn joined(struck: usize, fault: &Arc<Fault>) -> ([TcpNetwork; 2], JoinSet<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (relayed, relay) = relay(listener.local_addr().unwrap(), struck, Arc::clone(fault)).await;
+    let secret = Secret::random().unwrap();
+    let config = |peer: u32, listener| JoinConfig {
+        choice: choice(SOCKETS),
+        listener,
+        ..config(peer, relayed.to_string(), secret.clone())
+    };
+    let (zero, one) = tokio::join!(join(config(0, Some(listener))), join(config(1, None)));
+    ([zero.unwrap(), one.unwrap()], relay)
+}
+
 /// Two workers with such links, the second of which reaches the first through a relay, and the link between them.
 struct Pair {
     _networks: [TcpNetwork; 2],
@@ -81,17 +100,7 @@ struct Pair {
 
 impl Pair {
     async fn with(struck: usize, fault: &Arc<Fault>) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (relayed, relay) = relay(listener.local_addr().unwrap(), struck, Arc::clone(fault)).await;
-        let secret = Secret::random().unwrap();
-        let config = |peer: u32, listener| JoinConfig {
-            choice: choice(SOCKETS),
-            listener,
-            ..config(peer, relayed.to_string(), secret.clone())
-        };
-        let joins = (join(config(0, Some(listener))), join(config(1, None)));
-        let (zero, one) = tokio::join!(joins.0, joins.1);
-        let (mut zero, mut one) = (zero.unwrap(), one.unwrap());
+        let ([mut zero, mut one], relay) = joined(struck, fault).await;
         let links = [up(&mut zero, 1).await, up(&mut one, 0).await];
         Self { _networks: [zero, one], links, _relay: relay }
     }
@@ -180,6 +189,33 @@ async fn what_was_sent_before_it_was_closed_arrives() {
         }
         let end = timeout(LONG, receive(&mut *zero)).await.unwrap();
         assert!(matches!(end, Err(LinkError::Closed { peer: Peer(1) })), "{end:?}");
+    }
+}
+
+/// As by a port that is overrun: the others are made again, for as long as a link is tried.
+#[tokio::test]
+async fn sockets_that_are_closed_while_a_link_opens_are_made_again() {
+    let fault = Arc::new(Fault { cuts: 12, ..Fault::default() });
+    let opened = timeout(LONG / 2, Pair::with(usize::MAX, &fault)).await;
+    let Pair { _networks, links: [mut zero, mut one], _relay } = opened.expect("a link");
+    assert_eq!(zero.address(), Some(std::net::Ipv4Addr::LOCALHOST.into()));
+    let talk = tokio::join!(
+        exchange(&mut *zero, messages(5, 100_000), 5, drop),
+        exchange(&mut *one, messages(5, 100_000), 5, drop)
+    );
+    assert!(talk.0.is_ok() && talk.1.is_ok());
+}
+
+/// Its other sockets, which never come, are not waited for.
+#[tokio::test]
+async fn who_goes_while_the_sockets_of_its_link_are_made_is_noticed() {
+    let fault = Arc::new(Fault { cuts: usize::MAX, ..Fault::default() });
+    let ([mut zero, one], _relay) = joined(usize::MAX, &fault).await;
+    drop(one);
+    zero.open(Peer(1));
+    match timeout(LONG / 4, conformance::event(&mut zero)).await.expect("an end of the waiting") {
+        Some(LinkEvent::Failed { peer: Peer(1), .. }) => {}
+        other => panic!("expected that no link comes about and found {other:?}"),
     }
 }
 

@@ -1,0 +1,166 @@
+//! The first links, those to rank 0: all of them come up or none does, and rank 0 tells everybody which. So a way between rank 0 and one
+//! worker that takes no datagrams is told by all, and nobody takes the end of its own link for what went wrong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::Connection;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::network::{Shared, agree, hear, out_of_turn, say};
+use super::word::Word;
+use crate::tcp::cause::panicked;
+use crate::tcp::{HOST, JoinError};
+use crate::{Link, LinkEvent, OpenError, Peer, Transport, conformance};
+
+/// A connection that both ends have agreed on, and the link of TCP over which they have.
+pub(super) type Agreed = (Connection, Box<dyn Link>);
+
+/// Makes the first links. At the end of them all workers know that all are there.
+///
+/// # Errors
+/// At rank 0 the first that did not come about; at the others what rank 0 says, or that it says nothing.
+pub(super) async fn gather(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, JoinError> {
+    if shared.peer == HOST { host(shared, linger).await } else { guest(shared).await.map(|only| vec![only]) }
+}
+
+fn unlinked(shared: &Shared, other: Peer, error: OpenError) -> JoinError {
+    JoinError::Unlinked { peer: shared.peer, other, transport: Transport::Quic, error }
+}
+
+/// Rank 0's part.
+async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, JoinError> {
+    let until = Instant::now() + shared.timeout;
+    let (stop, stopped) = watch::channel(false);
+    let (mut agreeing, mut agreed, mut controls) = (JoinSet::new(), Vec::new(), Vec::new());
+    let mut missing: BTreeSet<_> = (1..shared.workers).map(Peer).collect();
+    let mut failed = None;
+    while let Some(next) = missing.first().copied()
+        && failed.is_none()
+    {
+        let step = async {
+            tokio::select! {
+                event = shared.event() => Step::Event(event),
+                Some(ended) = agreeing.join_next(), if !agreeing.is_empty() => Step::Ended(ended),
+            }
+        };
+        match timeout_at(until, step).await {
+            Ok(Step::Event(LinkEvent::Up(control))) => {
+                agreeing.spawn(agree_until(Arc::clone(shared), control, stopped.clone()));
+            }
+            Ok(Step::Event(LinkEvent::Failed { peer, error })) => failed = Some((peer, error)),
+            Ok(Step::Event(other)) => shared.events.tell(other),
+            Ok(Step::Ended(Ok((control, Ok(connection))))) => {
+                missing.remove(&control.peer());
+                agreed.push((connection, control));
+            }
+            Ok(Step::Ended(Ok((control, Err(error))))) => {
+                failed = Some((control.peer(), error));
+                controls.push(control);
+            }
+            Ok(Step::Ended(ended)) => {
+                let reason = panicked(ended).unwrap_or_else(|| "it was given up".into());
+                return Err(JoinError::Panicked { reason });
+            }
+            Err(_) => {
+                let (address, after, last) = (next.to_string(), shared.timeout, "it did not join".to_owned());
+                failed = Some((next, OpenError::TimedOut { peer: next, address, after, last }));
+            }
+        }
+    }
+    let Some((other, error)) = failed else {
+        let told = async {
+            for (_, control) in &mut agreed {
+                // One that broke since is told by its link.
+                let _ = say(&mut **control, &Word::Complete).await;
+            }
+        };
+        let _ = timeout(linger, told).await;
+        return Ok(agreed);
+    };
+    // Those in the middle of it are told, too.
+    let _ = stop.send(true);
+    while let Some(ended) = agreeing.join_next().await {
+        controls.extend(ended.map(|(control, _)| control));
+    }
+    controls.extend(agreed.into_iter().map(|(_, control)| control));
+    let error = unlinked(shared, other, error);
+    let _ = timeout(linger, dismiss(controls, &Word::Refused(error.to_string()))).await;
+    Err(error)
+}
+
+/// What happens at rank 0.
+enum Step<T> {
+    Event(LinkEvent),
+    Ended(T),
+}
+
+/// Agrees with one worker, unless it is stopped.
+async fn agree_until(
+    shared: Arc<Shared>,
+    mut control: Box<dyn Link>,
+    mut stopped: watch::Receiver<bool>,
+) -> (Box<dyn Link>, Result<Connection, OpenError>) {
+    let peer = control.peer();
+    let agreed = tokio::select! {
+        agreed = agree(&shared, &mut *control) => agreed,
+        _ = stopped.wait_for(|is_stopped| *is_stopped) => Err(OpenError::Gone { peer }),
+    };
+    (control, agreed)
+}
+
+/// Tells all of these that nothing comes of it, and waits until they have left: a connection that ends with bytes that nobody has read takes
+/// what was said with it.
+async fn dismiss(mut controls: Vec<Box<dyn Link>>, word: &Word) {
+    for control in &mut controls {
+        let _ = say(&mut **control, word).await;
+    }
+    for control in &mut controls {
+        while conformance::receive(&mut **control).await.is_ok() {}
+    }
+}
+
+/// The part of all others.
+async fn guest(shared: &Shared) -> Result<Agreed, JoinError> {
+    let after = shared.timeout * 3 / 2;
+    let until = Instant::now() + after;
+    let mut control = loop {
+        match shared.event().await {
+            // The first is the one that the rendezvous left.
+            LinkEvent::Up(control) => break control,
+            other => shared.events.tell(other),
+        }
+    };
+    let agreed = match agree(shared, &mut *control).await {
+        Err(OpenError::Refused { reason: sentence, .. }) => return Err(JoinError::Failed { sentence }),
+        agreed => agreed,
+    };
+    let told = timeout_at(until, verdict(&mut *control, agreed.as_ref().err())).await;
+    match (told, agreed) {
+        (Ok(Err(OpenError::Refused { reason: sentence, .. })), _) => Err(JoinError::Failed { sentence }),
+        (_, Err(error)) | (Ok(Err(error)), _) => Err(unlinked(shared, HOST, error)),
+        (Ok(Ok(())), Ok(connection)) => Ok((connection, control)),
+        (Err(_), Ok(_)) => {
+            let address = control.address().map_or_else(|| HOST.to_string(), |address| address.to_string());
+            Err(JoinError::NoOutcome { address, after })
+        }
+    }
+}
+
+/// What rank 0 tells everybody. Who has no link to it says so first.
+async fn verdict(control: &mut dyn Link, failed: Option<&OpenError>) -> Result<(), OpenError> {
+    if let Some(error) = failed {
+        say(control, &Word::Refused(error.to_string())).await?;
+    }
+    loop {
+        match hear(control).await? {
+            Word::Complete => return Ok(()),
+            // It said so before it knew.
+            _ if failed.is_some() => {}
+            _ => return Err(out_of_turn(control.peer())),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The first links, and those that nobody takes or asks for.
+
+use super::*;
+
+/// A worker that rank 0 reaches by TCP and by no datagram is named by all in the same sentence, whoever is linked to rank 0 already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
+    let [zero, one, two]: [_; 3] = configs(3, Duration::from_secs(4)).try_into().unwrap();
+    let (zero, two) = (tokio::spawn(join(zero)), tokio::spawn(join(two)));
+    let mut one = tcp::meet(one, Transport::Quic).await.unwrap();
+    let mut control = up(&mut one, Peer(0)).await;
+    let offer = Word::Offer { port: 9, key: Keys::new().unwrap().public, number: [0; NUMBER] };
+    send(&mut *control, [Message { tag: Tag(Tag::CONTROL), payload: offer.encode() }]).await.unwrap();
+    let expected = zero.await.unwrap().map(drop).unwrap_err().to_string();
+    assert!(expected.starts_with("rank 0 and rank 1 have found each other, and no link of"), "{expected}");
+    match two.await.unwrap() {
+        Err(JoinError::Failed { sentence }) => assert_eq!(sentence, expected),
+        other => panic!("expected what rank 0 says and found {other:?}"),
+    }
+    let told = loop {
+        match Word::decode(&receive(&mut *control).await.unwrap().payload) {
+            Some(Word::Refused(sentence)) => break sentence,
+            Some(Word::Offer { .. }) => {}
+            other => panic!("expected a refusal and found {other:?}"),
+        }
+    };
+    assert_eq!(told, expected);
+}
+
+/// Whoever leaves before all are linked is told, by those who are linked, as rank 0 tells it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_before_all_are_linked_is_named_by_all() {
+    let [zero, one, two]: [_; 3] = configs(3, LONG).try_into().unwrap();
+    let (zero, two) = (tokio::spawn(join(zero)), tokio::spawn(join(two)));
+    let mut one = tcp::meet(one, Transport::Quic).await.unwrap();
+    drop(up(&mut one, Peer(0)).await);
+    match (zero.await.unwrap(), two.await.unwrap()) {
+        (
+            Err(
+                error @ JoinError::Unlinked {
+                    other: Peer(1), error: OpenError::Gone { peer: Peer(1) }, ..
+                },
+            ),
+            Err(JoinError::Failed { sentence }),
+        ) => assert_eq!(sentence, error.to_string()),
+        other => panic!("expected that rank 1 is gone and found {other:?}"),
+    }
+}
+
+/// Also where links came about that nobody has asked for: they hold the thread of QUIC, whose socket would hold them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_network_that_is_dropped_nothing_is_left() {
+    let [zero, one] = two().await;
+    let drivers = [&zero, &one].map(|network| Arc::downgrade(&network.driver));
+    drop((zero, one));
+    assert!(drivers.iter().all(|driver| driver.upgrade().is_none()), "a thread is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_up_is_wanted_no_more() {
+    let [mut zero, mut one] = two().await;
+    let _links = [up(&mut zero, Peer(1)).await, up(&mut one, Peer(0)).await];
+    zero.open(Peer(1));
+    assert!(zero.wants().is_empty(), "{:?}", zero.wants());
+}
