@@ -5,7 +5,7 @@ use std::fmt;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::residual::VersionError;
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
-use gleaner_transport::JoinError;
+use gleaner_transport::{JoinError, OpenError};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::CheckpointError;
@@ -138,11 +138,43 @@ pub(crate) fn culprit(error: &JoinError, this: u32) -> Option<u32> {
         JoinError::Missing { is_alone: true, .. } => Some(0),
         JoinError::Missing { missing, .. } => missing.first().map(|peer| peer.0),
         JoinError::Left { peer, .. } | JoinError::Slow { peer, .. } => Some(peer.0),
-        // Both name the one that came to rank 0.
+        JoinError::Unlinked { error: OpenError::Gone { peer }, .. } => Some(peer.0),
+        // The one that came to rank 0.
         JoinError::Unlinked { peer, other, .. } => Some(peer.0.max(other.0)),
         JoinError::Unreachable { .. } | JoinError::Lost { .. } | JoinError::NoOutcome { .. } => Some(0),
         // Rank 0 knows who.
         JoinError::Failed { .. } => None,
         _ => Some(this),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gleaner_transport::{Peer, Transport};
+
+    use super::*;
+
+    /// Two that have no link both name the one that came to rank 0, unless one of them knows that the other is gone.
+    #[test]
+    fn of_two_without_a_link_who_is_gone_is_to_blame() {
+        let unlinked = |peer, other, error| JoinError::Unlinked {
+            peer: Peer(peer),
+            other: Peer(other),
+            transport: Transport::Quic,
+            error,
+        };
+        let failed = |peer| OpenError::Handshake {
+            peer: Peer(peer),
+            address: "its port".to_owned(),
+            reason: "no answer".to_owned(),
+        };
+        for (error, blamed) in [
+            (unlinked(0, 2, failed(2)), 2),
+            (unlinked(2, 0, failed(0)), 2),
+            (unlinked(0, 2, OpenError::Gone { peer: Peer(2) }), 2),
+            (unlinked(2, 0, OpenError::Gone { peer: Peer(0) }), 0),
+        ] {
+            assert_eq!(culprit(&error, 9), Some(blamed), "{error}");
+        }
     }
 }
