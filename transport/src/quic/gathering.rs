@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::negotiation::Negotiation;
 use super::network::{Shared, agree, hear, out_of_turn, say};
-use super::word::Word;
 use crate::tcp::cause::panicked;
 use crate::tcp::{HOST, JoinError};
 use crate::{Link, LinkEvent, OpenError, Peer, Transport, conformance};
@@ -75,7 +75,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
         let told = async {
             for (_, control) in &mut agreed {
                 // One that broke since is told by its link.
-                let _ = say(&mut **control, &Word::Complete).await;
+                let _ = say(&mut **control, &Negotiation::Complete).await;
             }
         };
         let _ = timeout(linger, told).await;
@@ -88,7 +88,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
     }
     controls.extend(agreed.into_iter().map(|(_, control)| control));
     let error = unlinked(shared, other, error);
-    let _ = timeout(linger, dismiss(controls, &Word::Refused(error.to_string()))).await;
+    let _ = timeout(linger, dismiss(controls, &Negotiation::Refused(error.to_string()))).await;
     Err(error)
 }
 
@@ -114,7 +114,7 @@ async fn agree_until(
 
 /// Tells all of these that nothing comes of it, and waits until they have left: a connection that ends with bytes that nobody has read takes
 /// what was said with it.
-async fn dismiss(mut controls: Vec<Box<dyn Link>>, word: &Word) {
+async fn dismiss(mut controls: Vec<Box<dyn Link>>, word: &Negotiation) {
     for control in &mut controls {
         let _ = say(&mut **control, word).await;
     }
@@ -153,11 +153,11 @@ async fn guest(shared: &Shared) -> Result<Agreed, JoinError> {
 /// What rank 0 tells everybody. Who has no link to it says so first.
 async fn verdict(control: &mut dyn Link, failed: Option<&OpenError>) -> Result<(), OpenError> {
     if let Some(error) = failed {
-        say(control, &Word::Refused(error.to_string())).await?;
+        say(control, &Negotiation::Refused(error.to_string())).await?;
     }
     loop {
         match hear(control).await? {
-            Word::Complete => return Ok(()),
+            Negotiation::Complete => return Ok(()),
             // It said so before it knew.
             _ if failed.is_some() => {}
             _ => return Err(out_of_turn(control.peer())),

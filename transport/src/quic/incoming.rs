@@ -10,7 +10,7 @@ use bytes::{BufMut, BytesMut};
 use quinn::{Connection, ConnectionError, RecvStream};
 use tokio::io::AsyncReadExt;
 
-use super::bells::{Bell, Bells};
+use super::ready::{ReadyQueue, StreamWaker};
 use super::{WINDOW, lane_of, link_error};
 use crate::tcp::wire::{HEADER, Header, WireError};
 use crate::{Counters, LinkError, Message, Peer};
@@ -38,7 +38,7 @@ pub(super) struct Incoming {
     /// Bytes for which there is memory in messages that have begun, and the streams whose next message waits until there is less.
     pub(super) held: usize,
     waiting: VecDeque<u64>,
-    bells: Arc<Bells>,
+    ready: Arc<ReadyQueue>,
     /// Whether something came that is no message of ours: what follows is thrown away.
     is_damaged: bool,
     /// Bytes that came.
@@ -49,7 +49,7 @@ type Accepting = Pin<Box<dyn Future<Output = Result<RecvStream, ConnectionError>
 
 struct Stream {
     inner: RecvStream,
-    bell: Arc<Bell>,
+    waker: Arc<StreamWaker>,
     /// None until its first message has begun.
     lane: Option<u64>,
     head: [u8; HEADER],
@@ -81,21 +81,21 @@ impl Incoming {
             lanes: HashMap::new(),
             held: 0,
             waiting: VecDeque::new(),
-            bells: Arc::default(),
+            ready: Arc::default(),
             is_damaged: false,
             moved: 0,
         }
     }
 
     pub(super) fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
-        self.bells.attend(context);
+        self.ready.register(context);
         loop {
             self.accept(context);
-            let Some(number) = self.bells.next() else { break };
+            let Some(number) = self.ready.next() else { break };
             match self.advance(number) {
                 Ok(Progress::Message(message)) => {
                     if let Some(stream) = self.streams.get(&number) {
-                        stream.bell.ring();
+                        stream.waker.mark_ready();
                     }
                     return Poll::Ready(Ok(message));
                 }
@@ -103,7 +103,7 @@ impl Incoming {
                 Ok(Progress::Ended) => self.end(number),
                 Err(error) => {
                     self.is_damaged = true;
-                    self.streams.values().for_each(|stream| stream.bell.ring());
+                    self.streams.values().for_each(|stream| stream.waker.mark_ready());
                     return Poll::Ready(Err(error));
                 }
             }
@@ -123,10 +123,10 @@ impl Incoming {
             match accepted {
                 Ok(inner) => {
                     self.accepting = Some(accept(&self.connection));
-                    let bell = Bell::new(self.count, &self.bells);
-                    bell.ring();
+                    let waker = StreamWaker::new(self.count, &self.ready);
+                    waker.mark_ready();
                     let (lane, head, filled, begun) = (None, [0; HEADER], 0, None);
-                    self.streams.insert(self.count, Stream { inner, bell, lane, head, filled, begun });
+                    self.streams.insert(self.count, Stream { inner, waker, lane, head, filled, begun });
                     self.count += 1;
                 }
                 Err(error) => self.ended = Some(error),
@@ -137,7 +137,7 @@ impl Incoming {
     /// Reads one stream to the end of its next message.
     fn advance(&mut self, number: u64) -> Result<Progress, LinkError> {
         let Some(stream) = self.streams.get_mut(&number) else { return Ok(Progress::Waits) };
-        let waker = stream.bell.answer();
+        let waker = stream.waker.arm();
         let context = &mut Context::from_waker(&waker);
         if self.is_damaged {
             return Ok(stream.discard(context));
@@ -215,7 +215,7 @@ impl Incoming {
         self.held -= length;
         for number in self.waiting.drain(..) {
             if let Some(stream) = self.streams.get(&number) {
-                stream.bell.ring();
+                stream.waker.mark_ready();
             }
         }
     }
@@ -230,7 +230,7 @@ impl Incoming {
         let Some(queue) = self.lanes.get_mut(&lane) else { return };
         queue.retain(|other| *other != number);
         match queue.front().map(|next| self.streams.get(next)) {
-            Some(next) => next.into_iter().for_each(|stream| stream.bell.ring()),
+            Some(next) => next.into_iter().for_each(|stream| stream.waker.mark_ready()),
             None => drop(self.lanes.remove(&lane)),
         }
     }

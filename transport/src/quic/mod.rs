@@ -53,19 +53,19 @@ use quinn::{
 use socket2::SockRef;
 use tokio::task::JoinSet;
 
-mod bells;
 mod closing;
 mod driver;
 mod gathering;
 mod incoming;
 mod keys;
 mod link;
+mod negotiation;
 mod network;
 mod outgoing;
+mod ready;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod word;
 
 pub use network::QuicNetwork;
 

@@ -20,7 +20,7 @@ use super::driver::Driver;
 use super::gathering::gather;
 use super::keys::{Keys, Public};
 use super::link::QuicLink;
-use super::word::{NUMBER, Word};
+use super::negotiation::{NUMBER, Negotiation};
 use super::{WHAT, random};
 use crate::tcp::cause::panicked;
 use crate::tcp::events::Events;
@@ -259,7 +259,7 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
         Ok(connection) => Ok(QuicLink::new(connection, control, driver, &shared.counters, &shared.closing)),
         Err(error) => {
             // The peer says the same, where it does not know it yet.
-            let word = Word::Refused(error.to_string());
+            let word = Negotiation::Refused(error.to_string());
             let _ = timeout(driver.linger, say(&mut *control, &word)).await;
             Err(error)
         }
@@ -291,12 +291,12 @@ pub(super) async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Con
               another transport (--transport tcp)")
     })??;
     let agreeing = async {
-        say(control, &Word::Ready).await?;
+        say(control, &Negotiation::Ready).await?;
         if is_ready {
             return Ok(connection);
         }
         match hear(control).await? {
-            Word::Ready => Ok(connection),
+            Negotiation::Ready => Ok(connection),
             _ => Err(out_of_turn(peer)),
         }
     };
@@ -306,7 +306,9 @@ pub(super) async fn agree(shared: &Shared, control: &mut dyn Link) -> Result<Con
 async fn dial(shared: &Shared, control: &mut dyn Link) -> Result<(Connection, bool), OpenError> {
     let peer = control.peer();
     say(control, &shared.offer([0; NUMBER])).await?;
-    let Word::Offer { port, key, number } = hear(control).await? else { return Err(out_of_turn(peer)) };
+    let Negotiation::Offer { port, key, number } = hear(control).await? else {
+        return Err(out_of_turn(peer));
+    };
     let host = control.address().ok_or_else(|| failed(peer, "its address is not known"))?;
     let mut config = ClientConfig::new(shared.keys.dialler(&key).map_err(|error| failed(peer, error))?);
     config.transport_config(Arc::clone(&shared.transport));
@@ -318,7 +320,7 @@ async fn dial(shared: &Shared, control: &mut dyn Link) -> Result<(Connection, bo
 
 async fn be_dialled(shared: &Shared, control: &mut dyn Link) -> Result<(Connection, bool), OpenError> {
     let peer = control.peer();
-    let Word::Offer { key, .. } = hear(control).await? else { return Err(out_of_turn(peer)) };
+    let Negotiation::Offer { key, .. } = hear(control).await? else { return Err(out_of_turn(peer)) };
     let config = shared.acceptor(&key).map_err(|error| failed(peer, error))?;
     let (number, (come, comes)) = (random(), oneshot::channel());
     shared.expected.lock().insert(number, Expectation { config: Arc::new(config), come });
@@ -346,7 +348,7 @@ async fn unless_refused(
                 return connected.map(|connection| (connection, is_ready)).map_err(|error| failed(peer, error));
             }
             word = hear(control), if !is_ready => match word? {
-                Word::Ready => is_ready = true,
+                Negotiation::Ready => is_ready = true,
                 _ => return Err(out_of_turn(peer)),
             },
         }
@@ -354,8 +356,8 @@ async fn unless_refused(
 }
 
 impl Shared {
-    fn offer(&self, number: [u8; NUMBER]) -> Word {
-        Word::Offer { port: self.port, key: self.keys.public, number }
+    fn offer(&self, number: [u8; NUMBER]) -> Negotiation {
+        Negotiation::Offer { port: self.port, key: self.keys.public, number }
     }
 
     /// For who is dialled by the holder of that key.
@@ -381,17 +383,17 @@ fn gone(peer: Peer, error: &LinkError) -> OpenError {
     }
 }
 
-pub(super) async fn say(control: &mut dyn Link, word: &Word) -> Result<(), OpenError> {
+pub(super) async fn say(control: &mut dyn Link, word: &Negotiation) -> Result<(), OpenError> {
     let (peer, payload) = (control.peer(), word.encode());
     let message = Message { tag: Tag(Tag::CONTROL), payload };
     conformance::send(control, [message]).await.map_err(|error| gone(peer, &error))
 }
 
-pub(super) async fn hear(control: &mut dyn Link) -> Result<Word, OpenError> {
+pub(super) async fn hear(control: &mut dyn Link) -> Result<Negotiation, OpenError> {
     let peer = control.peer();
     let heard = conformance::receive(control).await.map_err(|error| gone(peer, &error))?;
-    match Word::decode(&heard.payload) {
-        Some(Word::Refused(reason)) => {
+    match Negotiation::decode(&heard.payload) {
+        Some(Negotiation::Refused(reason)) => {
             Err(OpenError::Refused { peer, address: "its UDP port".to_owned(), reason })
         }
         Some(word) => Ok(word),

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use quinn::{Connection, ConnectionError, SendStream, WriteError};
 
-use super::bells::{Bell, Bells};
+use super::ready::{ReadyQueue, StreamWaker};
 use super::{LANES, lane_of, link_error};
 use crate::tcp::wire::{HEADER, Header};
 use crate::{Counters, LinkError, MAX_PAYLOAD, Message, Peer, Tag};
@@ -42,7 +42,7 @@ pub(super) struct Outgoing {
     connection: Connection,
     counters: Arc<Counters>,
     lanes: HashMap<u64, Lane>,
-    bells: Arc<Bells>,
+    ready: Arc<ReadyQueue>,
     /// Lanes that wait for a stream, in order, and the stream that the first of them is to have.
     wanting: VecDeque<u64>,
     opening: Option<Opening>,
@@ -64,7 +64,7 @@ pub(super) struct Outgoing {
 }
 
 struct Lane {
-    bell: Arc<Bell>,
+    waker: Arc<StreamWaker>,
     state: State,
     queue: VecDeque<Waiting>,
     /// When it had last sent all, as a count of such moments.
@@ -112,7 +112,7 @@ impl Outgoing {
             connection,
             counters,
             lanes: HashMap::new(),
-            bells: Arc::default(),
+            ready: Arc::default(),
             wanting: VecDeque::new(),
             opening: None,
             idle: VecDeque::new(),
@@ -137,16 +137,16 @@ impl Outgoing {
             return;
         }
         let key = lane_of(message.tag);
-        let bells = &self.bells;
+        let ready = &self.ready;
         let lane = self.lanes.entry(key).or_insert_with(|| Lane {
-            bell: Bell::new(key, bells),
+            waker: StreamWaker::new(key, ready),
             state: State::Closed,
             queue: VecDeque::new(),
             idle_since: None,
         });
         lane.queue.push_back(Waiting::new(message, self.first + self.done.len() as u64));
         lane.idle_since = None;
-        lane.bell.ring();
+        lane.waker.mark_ready();
         self.done.push_back(false);
     }
 
@@ -154,11 +154,11 @@ impl Outgoing {
         if let Some(length) = self.refused {
             return Poll::Ready(Err(LinkError::TooLong { peer: self.peer, length }));
         }
-        self.bells.attend(context);
+        self.ready.register(context);
         loop {
             self.measure();
             self.open(context)?;
-            let Some(key) = self.bells.next() else { break };
+            let Some(key) = self.ready.next() else { break };
             // It takes what room there is before the others do.
             if self.lanes.get(&Tag::CONTROL).is_some_and(|lane| !lane.queue.is_empty()) {
                 self.advance(Tag::CONTROL)?;
@@ -203,7 +203,7 @@ impl Outgoing {
             self.open += 1;
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.state = State::Open(stream);
-                lane.bell.ring();
+                lane.waker.mark_ready();
             }
         }
         Ok(())
@@ -212,7 +212,7 @@ impl Outgoing {
     /// Goes on with one lane, as far as it goes.
     fn advance(&mut self, key: u64) -> Result<(), LinkError> {
         let Some(lane) = self.lanes.get_mut(&key) else { return Ok(()) };
-        let waker = lane.bell.answer();
+        let waker = lane.waker.arm();
         let context = &mut Context::from_waker(&waker);
         if let State::Ending(last) = &mut lane.state
             && last.as_mut().poll(context).is_ready()
@@ -273,7 +273,7 @@ impl Outgoing {
             && let Some(key) = self.waiting.pop_front()
         {
             if let Some(lane) = self.lanes.get(&key) {
-                lane.bell.ring();
+                lane.waker.mark_ready();
             }
         }
     }
@@ -302,7 +302,7 @@ impl Outgoing {
             {
                 lane.state = State::Ending(end(stream));
                 lane.idle_since = None;
-                lane.bell.ring();
+                lane.waker.mark_ready();
                 self.open -= 1;
                 return true;
             }

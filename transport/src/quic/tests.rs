@@ -11,8 +11,8 @@ use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, To
 use super::driver::Driver;
 use super::keys::Keys;
 use super::link::QuicLink;
+use super::negotiation::{NUMBER, Negotiation};
 use super::socket::{DatagramKey, TAG};
-use super::word::{NUMBER, Word};
 use super::*;
 use crate::conformance::{event, exchange, receive, send, up};
 use crate::{Link, LinkError, LinkEvent, MAX_PAYLOAD, Message, OpenError, Secret, memory};
@@ -276,18 +276,18 @@ async fn a_way_that_takes_no_datagrams_is_told_to_both_sides_with_both_names() {
     let mut control = up(&mut one, Peer(0)).await;
     let (port, key, number) = (9, Keys::new().unwrap().public, [0; NUMBER]);
     let tag = Tag(Tag::CONTROL);
-    let payload = Word::Offer { port, key, number }.encode();
+    let payload = Negotiation::Offer { port, key, number }.encode();
     send(&mut *control, [Message { tag, payload }]).await.unwrap();
     assert!(matches!(
-        Word::decode(&receive(&mut *control).await.unwrap().payload),
-        Some(Word::Offer { number: [_, ..], .. })
+        Negotiation::decode(&receive(&mut *control).await.unwrap().payload),
+        Some(Negotiation::Offer { number: [_, ..], .. })
     ));
     let error = zero.await.unwrap().map(|_| ()).unwrap_err().to_string();
     let begins = "rank 0 and rank 1 have found each other, and no link of the transport quic between them came about: no link to \
                   rank 1 at 127.0.0.1 within 1s: TCP reaches it, and no datagram of UDP was answered";
     assert!(error.starts_with(begins), "{error}");
-    match Word::decode(&receive(&mut *control).await.unwrap().payload) {
-        Some(Word::Refused(sentence)) => assert!(sentence.contains("let UDP pass"), "{sentence}"),
+    match Negotiation::decode(&receive(&mut *control).await.unwrap().payload) {
+        Some(Negotiation::Refused(sentence)) => assert!(sentence.contains("let UDP pass"), "{sentence}"),
         other => panic!("expected a refusal and found {other:?}"),
     }
 }
@@ -314,8 +314,8 @@ async fn links_that_are_to_have_several_sockets_are_refused() {
 proptest! {
     #[test]
     fn no_word_and_no_datagram_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        if let Some(word) = Word::decode(&bytes) {
-            prop_assert!(Word::decode(&word.encode()).is_some());
+        if let Some(word) = Negotiation::decode(&bytes) {
+            prop_assert!(Negotiation::decode(&word.encode()).is_some());
         }
         let key = DatagramKey::new(&Secret::from_hex(&"2a".repeat(32)).unwrap().key_of("17"));
         prop_assert_eq!(key.open(&bytes), None);
@@ -330,8 +330,8 @@ proptest! {
     #[test]
     fn words_are_read_as_they_are_written(port in any::<u16>(), number in any::<[u8; NUMBER]>(), sentence in ".{0,200}") {
         let key = [9; super::keys::PUBLIC];
-        for word in [Word::Offer { port, key, number }, Word::Ready, Word::Refused(sentence), Word::Complete] {
-            prop_assert_eq!(Word::decode(&word.encode()), Some(word));
+        for word in [Negotiation::Offer { port, key, number }, Negotiation::Ready, Negotiation::Refused(sentence), Negotiation::Complete] {
+            prop_assert_eq!(Negotiation::decode(&word.encode()), Some(word));
         }
     }
 }

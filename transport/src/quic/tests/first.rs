@@ -9,7 +9,7 @@ async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
     let (zero, two) = (tokio::spawn(join(zero)), tokio::spawn(join(two)));
     let mut one = tcp::meet(one, Transport::Quic).await.unwrap();
     let mut control = up(&mut one, Peer(0)).await;
-    let offer = Word::Offer { port: 9, key: Keys::new().unwrap().public, number: [0; NUMBER] };
+    let offer = Negotiation::Offer { port: 9, key: Keys::new().unwrap().public, number: [0; NUMBER] };
     send(&mut *control, [Message { tag: Tag(Tag::CONTROL), payload: offer.encode() }]).await.unwrap();
     let expected = zero.await.unwrap().map(drop).unwrap_err().to_string();
     assert!(expected.starts_with("rank 0 and rank 1 have found each other, and no link of"), "{expected}");
@@ -18,9 +18,9 @@ async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
         other => panic!("expected what rank 0 says and found {other:?}"),
     }
     let told = loop {
-        match Word::decode(&receive(&mut *control).await.unwrap().payload) {
-            Some(Word::Refused(sentence)) => break sentence,
-            Some(Word::Offer { .. }) => {}
+        match Negotiation::decode(&receive(&mut *control).await.unwrap().payload) {
+            Some(Negotiation::Refused(sentence)) => break sentence,
+            Some(Negotiation::Offer { .. }) => {}
             other => panic!("expected a refusal and found {other:?}"),
         }
     };

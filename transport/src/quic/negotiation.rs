@@ -12,7 +12,7 @@ const MAX_SENTENCE: usize = 1024;
 
 /// What is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Negotiation {
     /// Where this worker receives datagrams, and its key. From the acceptor also the number to which the dialler sends its first.
     Offer { port: u16, key: Public, number: [u8; NUMBER] },
     /// The connection is there.
@@ -23,7 +23,7 @@ pub(super) enum Word {
     Complete,
 }
 
-impl Word {
+impl Negotiation {
     /// Writes it.
     pub(super) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::new();
