@@ -149,7 +149,7 @@ fn has_saved(folder: &Path, rank: u32, step: u64) -> bool {
 
 #[test]
 fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
-    let common = ["--workers", "2", "--steps", "1500", "--method", "ring"];
+    let common = ["--workers", "2", "--steps", "700", "--method", "ring"];
     let whole = summary(&train(&[&common[..], &["--servers", "1"]].concat()));
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().join("run");
@@ -190,11 +190,11 @@ fn a_killed_server_ends_the_job_by_name_and_nothing_that_was_applied_is_lost() {
     );
     // One server takes the place of two, and is killed in its turn; three end what they began.
     let mut running = Running::start("second", &words(&kept("1", &["--resume", "--checkpoint-every", "20"])));
-    running.until(|| has_saved(&folder, 0, 400) && has_saved(&folder, 1, 400));
+    running.until(|| has_saved(&folder, 0, 200) && has_saved(&folder, 1, 200));
     let output = running.kill(2);
     assert!(said(&output).contains("rank 2 (server 0) failed"), "{}", said(&output));
     let resumed = summary(&train(&words(&kept("3", &["--resume"]))));
-    assert!((400.0..1500.0).contains(&number(&resumed, "first_step")), "{resumed}");
+    assert!((200.0..700.0).contains(&number(&resumed, "first_step")), "{resumed}");
     assert_eq!(resumed["parameters_digest"], whole["parameters_digest"]);
     assert_eq!(resumed["held_out_loss"], whole["held_out_loss"]);
 }
@@ -208,7 +208,7 @@ fn osp_goes_on_after_its_server_was_killed() {
         "--workers",
         "2",
         "--steps",
-        "800",
+        "400",
         "--method",
         "spardl",
         "--density",
@@ -233,7 +233,7 @@ fn a_killed_worker_ends_the_job_unless_the_others_go_on() {
     for (on_failure, synchrony) in [("continue", "bsp"), ("continue", "ssp/2"), ("stop", "ssp/2")] {
         let directory = tempfile::tempdir().unwrap();
         let folder = directory.path().to_str().unwrap();
-        let options = ["--workers", "3", "--servers", "1", "--steps", "800", "--method", "ring"];
+        let options = ["--workers", "3", "--servers", "1", "--steps", "400", "--method", "ring"];
         let checkpoint = ["--checkpoint", folder, "--checkpoint-every", "20"];
         let chosen = ["--synchrony", synchrony, "--on-failure", on_failure];
         let mut running = Running::start(on_failure, &[&options[..], &checkpoint, &chosen].concat());
@@ -250,7 +250,7 @@ fn a_killed_worker_ends_the_job_unless_the_others_go_on() {
         assert!(number(&ended, "held_out_loss") < 0.8 * number(&ended, "held_out_loss_first"), "{ended}");
         // A resumed run does not go back to the step in which the worker died.
         let more = train(&[&options[..], &checkpoint, &chosen, &["--resume"]].concat());
-        assert_eq!(number(&summary(&more), "first_step"), 800.0);
+        assert_eq!(number(&summary(&more), "first_step"), 400.0);
     }
 }
 

@@ -43,7 +43,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
     {
         let step = async {
             tokio::select! {
-                event = shared.event() => Step::Event(event),
+                event = shared.base.event() => Step::Event(event),
                 Some(ended) = agreeing.join_next(), if !agreeing.is_empty() => Step::Ended(ended),
             }
         };
@@ -52,7 +52,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
                 agreeing.spawn(agree_until(Arc::clone(shared), control, stopped.clone()));
             }
             Ok(Step::Event(LinkEvent::Failed { peer, error })) => failed = Some((peer, error)),
-            Ok(Step::Event(other)) => shared.events.tell(other),
+            Ok(Step::Event(other)) => shared.base.events.tell(other),
             Ok(Step::Ended(Ok((control, Ok(connection))))) => {
                 missing.remove(&control.peer());
                 agreed.push((connection, control));
@@ -128,10 +128,10 @@ async fn guest(shared: &Shared) -> Result<Agreed, JoinError> {
     let after = shared.timeout * 3 / 2;
     let until = Instant::now() + after;
     let mut control = loop {
-        match shared.event().await {
+        match shared.base.event().await {
             // The first is the one that the rendezvous left.
             LinkEvent::Up(control) => break control,
-            other => shared.events.tell(other),
+            other => shared.base.events.tell(other),
         }
     };
     let agreed = match agree(shared, &mut *control).await {

@@ -69,6 +69,7 @@ mod tests;
 
 pub use network::QuicNetwork;
 
+use crate::tcp::upgraded::Upgraded;
 use crate::tcp::{self, JoinConfig, JoinError};
 use crate::{Congestion, LinkError, Network, Peer, Tag, Transport};
 use closing::Closing;
@@ -139,10 +140,7 @@ async fn begin(config: JoinConfig, driver: Weak<Driver>) -> Result<QuicNetwork, 
         workers,
         epoch: inner.epoch(),
         timeout,
-        inner: Some(inner).into(),
-        wanted: Default::default(),
-        events,
-        counters: Arc::default(),
+        base: Upgraded::new(inner, events),
         endpoint: endpoint.map_err(setup(peer, "use its UDP port"))?,
         port,
         keys,

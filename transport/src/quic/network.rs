@@ -1,7 +1,7 @@
 //! A worker's place in a job over QUIC: links of TCP, over each of which both ends agree on a connection.
 
-use std::collections::{BTreeSet, HashMap};
-use std::future::{pending, poll_fn};
+use std::collections::HashMap;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,9 +22,9 @@ use super::keys::{Keys, Public};
 use super::link::QuicLink;
 use super::negotiation::{NUMBER, Negotiation};
 use super::{WHAT, random};
+use crate::tcp::JoinError;
 use crate::tcp::cause::panicked;
-use crate::tcp::events::Events;
-use crate::tcp::{JoinError, TcpNetwork};
+use crate::tcp::upgraded::Upgraded;
 use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag, conformance};
 
 /// One worker's place in a job over QUIC, made by [`join`](super::join).
@@ -45,12 +45,7 @@ pub(super) struct Shared {
     pub(super) epoch: u16,
     /// How long a link may take to come about.
     pub(super) timeout: Duration,
-    /// None once the network is dropped.
-    pub(super) inner: Mutex<Option<TcpNetwork>>,
-    /// To whom a link was asked for that is not up yet.
-    pub(super) wanted: Mutex<BTreeSet<Peer>>,
-    pub(super) events: Arc<Events>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) base: Upgraded,
     pub(super) endpoint: Endpoint,
     /// Where this worker receives datagrams.
     pub(super) port: u16,
@@ -85,28 +80,6 @@ impl Drop for Withdraws<'_> {
     }
 }
 
-impl Shared {
-    fn inner(&self) -> MutexGuard<'_, Option<TcpNetwork>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, BTreeSet<Peer>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next event of the network of TCP beneath.
-    pub(super) async fn event(&self) -> LinkEvent {
-        let next = poll_fn(|context| match &mut *self.inner() {
-            Some(inner) => inner.poll_event(context),
-            None => Poll::Ready(None),
-        });
-        match next.await {
-            Some(event) => event,
-            None => pending().await,
-        }
-    }
-}
-
 impl QuicNetwork {
     /// Makes the links that the rendezvous left, and begins to make others.
     ///
@@ -121,9 +94,14 @@ impl QuicNetwork {
         let Self { shared, tasks, driver } = &mut network;
         tasks.spawn_on(answer(Arc::clone(shared)), driver.handle());
         for (connection, control) in gather(shared, driver.linger).await? {
-            let link =
-                QuicLink::new(connection, control, Arc::clone(driver), &shared.counters, &shared.closing);
-            shared.events.tell(LinkEvent::Up(Box::new(link)));
+            let link = QuicLink::new(
+                connection,
+                control,
+                Arc::clone(driver),
+                &shared.base.counters,
+                &shared.closing,
+            );
+            shared.base.events.tell(LinkEvent::Up(Box::new(link)));
         }
         tasks.spawn_on(connect(Arc::clone(shared), Arc::downgrade(driver), reopened), driver.handle());
         Ok(network)
@@ -142,8 +120,8 @@ impl QuicNetwork {
 
     /// To whom a link was asked for that is not up yet.
     #[cfg(test)]
-    pub(super) fn wants(&self) -> BTreeSet<Peer> {
-        self.shared.wanted().clone()
+    pub(super) fn wants(&self) -> std::collections::BTreeSet<Peer> {
+        self.shared.base.wanted().clone()
     }
 }
 
@@ -161,11 +139,11 @@ impl Network for QuicNetwork {
     }
 
     fn open(&mut self, peer: Peer) {
-        if let Some(inner) = &mut *self.shared.inner() {
-            self.shared.wanted().insert(peer);
+        if let Some(inner) = &mut *self.shared.base.inner() {
+            self.shared.base.wanted().insert(peer);
             match self.shared.closing.asks(peer) {
                 Asked::IsUp => {
-                    self.shared.wanted().remove(&peer);
+                    self.shared.base.wanted().remove(&peer);
                 }
                 Asked::Now => inner.open(peer),
                 Asked::Later => {}
@@ -174,14 +152,11 @@ impl Network for QuicNetwork {
     }
 
     fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
-        match &mut *self.shared.inner() {
-            Some(inner) => inner.poll_card(peer, context),
-            None => Poll::Ready(Err(OpenError::Gone { peer })),
-        }
+        self.shared.base.poll_card(peer, context)
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        if let Poll::Ready(event) = self.shared.events.poll(context) {
+        if let Poll::Ready(event) = self.shared.base.events.poll(context) {
             return Poll::Ready(Some(event));
         }
         while let Poll::Ready(Some(ended)) = self.tasks.poll_join_next(context) {
@@ -193,17 +168,14 @@ impl Network for QuicNetwork {
     }
 
     fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.shared.counters)
+        Arc::clone(&self.shared.base.counters)
     }
 }
 
 impl Drop for QuicNetwork {
     fn drop(&mut self) {
         // Links that nobody took hold the driver, whose socket holds these events.
-        self.shared.events.close();
-        // At once, and not when the tasks end, which may be in the middle of something.
-        let inner = self.shared.inner().take();
-        drop(inner);
+        self.shared.base.close();
     }
 }
 
@@ -224,25 +196,20 @@ async fn connect(shared: Arc<Shared>, driver: Weak<Driver>, mut reopened: Unboun
     let mut openings = JoinSet::new();
     loop {
         tokio::select! {
-            event = shared.event() => match event {
+            event = shared.base.event() => match event {
                 LinkEvent::Up(control) => {
                     openings.spawn(open(Arc::clone(&shared), Weak::clone(&driver), control));
                 }
-                other => {
-                    if let LinkEvent::Failed { peer, .. } = &other {
-                        shared.wanted().remove(peer);
-                    }
-                    shared.events.tell(other);
-                }
+                other => shared.base.pass_on(other),
             },
             Some(peer) = reopened.recv() => {
-                if let Some(inner) = &mut *shared.inner() {
+                if let Some(inner) = &mut *shared.base.inner() {
                     inner.open(peer);
                 }
             }
             Some(ended) = openings.join_next(), if !openings.is_empty() => {
                 if let Some(reason) = panicked(ended) {
-                    shared.events.tell(LinkEvent::Panicked { reason });
+                    shared.base.events.tell(LinkEvent::Panicked { reason });
                 }
             }
         }
@@ -256,7 +223,9 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
     // Who has dropped the network needs no link.
     let Some(driver) = driver.upgrade() else { return };
     let agreed = match agreed {
-        Ok(connection) => Ok(QuicLink::new(connection, control, driver, &shared.counters, &shared.closing)),
+        Ok(connection) => {
+            Ok(QuicLink::new(connection, control, driver, &shared.base.counters, &shared.closing))
+        }
         Err(error) => {
             // The peer says the same, where it does not know it yet.
             let word = Negotiation::Refused(error.to_string());
@@ -264,8 +233,8 @@ async fn open(shared: Arc<Shared>, driver: Weak<Driver>, mut control: Box<dyn Li
             Err(error)
         }
     };
-    let was_wanted = shared.wanted().remove(&peer);
-    shared.events.tell(match agreed {
+    let was_wanted = shared.base.wanted().remove(&peer);
+    shared.base.events.tell(match agreed {
         Ok(link) => LinkEvent::Up(Box::new(link)),
         Err(error) if was_wanted => LinkEvent::Failed { peer, error },
         Err(error) => LinkEvent::Refused { address: peer.to_string(), reason: error.to_string() },

@@ -80,6 +80,8 @@ mod links;
 mod network;
 mod rendezvous;
 mod stream;
+#[cfg(any(feature = "quic", all(feature = "verbs", target_os = "linux")))]
+pub(crate) mod upgraded;
 pub mod wire;
 
 pub use error::JoinError;

@@ -1,8 +1,7 @@
 //! A worker's place in a job over verbs: links of TCP, each of which becomes one of a queue pair.
 
-use std::collections::BTreeSet;
-use std::future::{pending, poll_fn};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::end::End;
 use super::link::{Unproven, VerbsLink};
 use super::offer::{Offer, Word};
 use crate::tcp::TcpNetwork;
-use crate::tcp::events::Events;
+use crate::tcp::upgraded::Upgraded;
 use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag};
 
 /// One worker's place in a job over verbs, made by [`join`](super::join).
@@ -24,50 +23,19 @@ pub struct VerbsNetwork {
     peer: Peer,
     workers: u32,
     epoch: u16,
-    shared: Arc<Shared>,
+    base: Arc<Upgraded>,
     /// The task that makes links of queue pairs, which ends with the network.
     tasks: JoinSet<()>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// None once the network is dropped.
-    inner: Mutex<Option<TcpNetwork>>,
-    /// Whom a link was asked to, which is not up yet.
-    wanted: Mutex<BTreeSet<Peer>>,
-    events: Events,
-    counters: Arc<Counters>,
-}
-
-impl Shared {
-    fn inner(&self) -> MutexGuard<'_, Option<TcpNetwork>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, BTreeSet<Peer>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn event(&self) -> LinkEvent {
-        let next = poll_fn(|context| match &mut *self.inner() {
-            Some(inner) => inner.poll_event(context),
-            None => Poll::Ready(None),
-        });
-        match next.await {
-            Some(event) => event,
-            None => pending().await,
-        }
-    }
 }
 
 impl VerbsNetwork {
     /// Begins to make links.
     pub(super) fn start(inner: TcpNetwork, device: Arc<Device>, timeout: Duration) -> Self {
         let (peer, workers, epoch) = (inner.peer(), inner.workers(), inner.epoch());
-        let shared = Arc::new(Shared { inner: Mutex::new(Some(inner)), ..Shared::default() });
+        let base = Arc::new(Upgraded::new(inner, Arc::default()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(connect(Arc::clone(&shared), device, timeout));
-        Self { peer, workers, epoch, shared, tasks }
+        tasks.spawn(connect(Arc::clone(&base), device, timeout));
+        Self { peer, workers, epoch, base, tasks }
     }
 }
 
@@ -85,21 +53,18 @@ impl Network for VerbsNetwork {
     }
 
     fn open(&mut self, peer: Peer) {
-        self.shared.wanted().insert(peer);
-        if let Some(inner) = &mut *self.shared.inner() {
+        self.base.wanted().insert(peer);
+        if let Some(inner) = &mut *self.base.inner() {
             inner.open(peer);
         }
     }
 
     fn poll_card(&mut self, peer: Peer, context: &mut Context<'_>) -> Poll<Result<Bytes, OpenError>> {
-        match &mut *self.shared.inner() {
-            Some(inner) => inner.poll_card(peer, context),
-            None => Poll::Ready(Err(OpenError::Gone { peer })),
-        }
+        self.base.poll_card(peer, context)
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        if let Poll::Ready(event) = self.shared.events.poll(context) {
+        if let Poll::Ready(event) = self.base.events.poll(context) {
             return Poll::Ready(Some(event));
         }
         if let Poll::Ready(Some(Err(error))) = self.tasks.poll_join_next(context) {
@@ -109,52 +74,44 @@ impl Network for VerbsNetwork {
     }
 
     fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.shared.counters)
+        Arc::clone(&self.base.counters)
     }
 }
 
 impl Drop for VerbsNetwork {
     fn drop(&mut self) {
-        // At once, and not when the task ends.
-        self.shared.events.close();
-        let inner = self.shared.inner().take();
-        drop(inner);
+        self.base.close();
     }
 }
 
 /// The task that takes the links of TCP and makes those of queue pairs, several at once.
-async fn connect(shared: Arc<Shared>, device: Arc<Device>, limit: Duration) {
+async fn connect(base: Arc<Upgraded>, device: Arc<Device>, limit: Duration) {
     let mut openings = JoinSet::new();
     loop {
         tokio::select! {
-            event = shared.event() => match event {
+            event = base.event() => match event {
                 LinkEvent::Up(control) => {
-                    openings.spawn(open(Arc::clone(&shared), Arc::clone(&device), control, limit));
+                    openings.spawn(open(Arc::clone(&base), Arc::clone(&device), control, limit));
                 }
-                other => {
-                    if let LinkEvent::Failed { peer, .. } = &other {
-                        shared.wanted().remove(peer);
-                    }
-                    shared.events.tell(other);
-                }
+                other => base.pass_on(other),
             },
             Some(Err(error)) = openings.join_next(), if !openings.is_empty() => {
-                shared.events.tell(LinkEvent::Panicked { reason: error.to_string() });
+                base.events.tell(LinkEvent::Panicked { reason: error.to_string() });
             }
         }
     }
 }
 
 /// The task that makes one link.
-async fn open(shared: Arc<Shared>, device: Arc<Device>, control: Box<dyn Link>, limit: Duration) {
+async fn open(base: Arc<Upgraded>, device: Arc<Device>, control: Box<dyn Link>, limit: Duration) {
     let (peer, address) = (control.peer(), device.place());
-    let agreed = timeout(limit, agree(&device, control, limit, &shared.counters)).await;
+    let agreed = timeout(limit, agree(&device, control, limit, &base.counters)).await;
     let late = "its end of the link was not ready in time".to_owned();
     let agreed = agreed.unwrap_or_else(|_| {
         Err(OpenError::TimedOut { peer, address: address.clone(), after: limit, last: late })
     });
-    let was_wanted = shared.wanted().remove(&peer);
-    shared.events.tell(match agreed {
+    let was_wanted = base.wanted().remove(&peer);
+    base.events.tell(match agreed {
         Ok(link) => LinkEvent::Up(Box::new(link)),
         // What keeps the two apart concerns both, whichever asked: the other may have no way to say that it gives up.
         Err(error) if was_wanted || !matches!(error, OpenError::Gone { .. }) => {
