@@ -44,8 +44,6 @@
 mod page {}
 
 mod error;
-mod layers;
-mod planner;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -56,14 +54,14 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
+use gleaner_runtime::planner::{Measured, Planner, layers, median};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
 pub use error::OverlapError;
 pub use watch::with_values;
 
-pub use planner::Expected;
+pub use gleaner_runtime::planner::Expected;
 
-use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.
