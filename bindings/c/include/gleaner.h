@@ -1,8 +1,9 @@
 // Gleaner: data-parallel training over slow networks.
 //
 // Made of bindings/c/src by cbindgen. Every function but gleaner_error, gleaner_version and those that free returns 0, or what went
-// wrong, of which gleaner_error gives the sentence. Handles may be used by any thread, each by one at a time. Calls block until
-// their result is there. Strings are UTF-8 and end with a zero byte.
+// wrong, of which gleaner_error gives the sentence. Any thread may use any handle; calls with the same gradients wait for each other. A
+// handle that was freed is refused, and so is one of a process from which this one was forked. Calls block until their result is
+// there. Strings are UTF-8 and end with a zero byte.
 
 #ifndef GLEANER_H
 #define GLEANER_H
@@ -135,15 +136,16 @@ gleaner_status gleaner_place(gleaner_session *session, uint32_t *rank, uint32_t 
 gleaner_status gleaner_barrier(gleaner_session *session);
 
 // Replaces values by their mean over all ranks: the same bits everywhere. A sparse method keeps what it did not deliver
-// for the next call with this name. All ranks call it with the same name, method and number of values; the method counts in
-// the first call with a name.
+// for the next call with this name. All ranks call it with the same name, method and number of values, which are those of the
+// first call with that name.
 gleaner_status gleaner_all_reduce(gleaner_session *session,
                                   gleaner_method *method,
                                   const char *name,
                                   float *values,
                                   size_t count);
 
-// Ends the job on all ranks, whose calls fail with this rank and the reason. Leave the session after it.
+// Ends the job on all ranks, whose calls fail with this rank and the reason. Another thread may call it while this one waits.
+// Leave the session after it.
 gleaner_status gleaner_abort(gleaner_session *session,
                              const char *reason);
 

@@ -2,12 +2,14 @@
 
 use std::ffi::c_char;
 use std::path::Path;
+use std::sync::Mutex;
 
 use gleaner::{Gradients, Layout, Update};
 
-use crate::method::gleaner_method;
-use crate::session::gleaner_session;
-use crate::status::{Refused, call, gleaner_status, handle, room, slice, slice_mut, text};
+use crate::handles::{Handles, lock};
+use crate::method::{METHODS, gleaner_method};
+use crate::session::{SESSIONS, gleaner_session};
+use crate::status::{Refused, call, gleaner_status, room, slice, slice_mut, text};
 
 /// A parameter of a model.
 #[repr(C)]
@@ -21,12 +23,17 @@ pub struct gleaner_parameter {
 }
 
 /// The gradients of a model's parameters, and the last step's update.
-pub struct gleaner_gradients {
+pub struct gleaner_gradients(Mutex<Stepping>);
+
+struct Stepping {
     gradients: Gradients,
     update: Option<Update>,
 }
 
-impl gleaner_gradients {
+static GRADIENTS: Handles<gleaner_gradients> =
+    Handles::new("the gradients", "gleaner_gradients_new", "gleaner_gradients_free");
+
+impl Stepping {
     fn last(&self) -> Result<&Update, Refused> {
         let sentence = "there is no update before gleaner_wait has given one";
         self.update.as_ref().ok_or_else(|| Refused::new(gleaner_status::GLEANER_LAYOUT, sentence))
@@ -46,14 +53,10 @@ pub unsafe extern "C" fn gleaner_gradients_new(
     gradients: *mut *mut gleaner_gradients,
 ) -> gleaner_status {
     call(|| {
+        let (joined, method) = (SESSIONS.get(session)?, METHODS.get(method)?);
         // SAFETY: the caller promises it.
-        let (joined, method, parameters, room) = unsafe {
-            (
-                handle(session, "the session")?,
-                handle(method, "the method")?,
-                slice(parameters, count, "the parameters")?,
-                room(gradients, "where the gradients go")?,
-            )
+        let (parameters, room) = unsafe {
+            (slice(parameters, count, "the parameters")?, room(gradients, "where the gradients go")?)
         };
         let mut layout = Layout::new();
         let mut group = parameters.first().map_or(0, |first| first.group);
@@ -63,12 +66,12 @@ pub unsafe extern "C" fn gleaner_gradients_new(
                 group = parameter.group;
             }
             // SAFETY: the caller promises it.
-            layout =
-                layout.parameter(unsafe { text(parameter.name, "a parameter's name")? }, parameter.entries);
+            let name = unsafe { text(parameter.name, "a parameter's name")? };
+            layout = layout.parameter(name, parameter.entries);
         }
-        let made = joined.session.gradients(&layout, method.0.clone())?;
-        let made = Box::new(gleaner_gradients { gradients: made, update: None });
-        room.put(Box::into_raw(made));
+        let method = lock(&method.0).clone();
+        let made = Stepping { gradients: joined.session.gradients(&layout, method)?, update: None };
+        room.put(GRADIENTS.put(gleaner_gradients(Mutex::new(made))));
         Ok(())
     })
 }
@@ -86,15 +89,11 @@ pub unsafe extern "C" fn gleaner_ready(
     count: usize,
 ) -> gleaner_status {
     call(|| {
+        let own = GRADIENTS.get(gradients)?;
         // SAFETY: the caller promises it.
-        let (own, parameter, values) = unsafe {
-            (
-                handle(gradients, "the gradients")?,
-                text(parameter, "the parameter's name")?,
-                slice(values, count, "the values")?,
-            )
-        };
-        Ok(own.gradients.ready(parameter, values)?)
+        let (parameter, values) =
+            unsafe { (text(parameter, "the parameter's name")?, slice(values, count, "the values")?) };
+        Ok(lock(&own.0).gradients.ready(parameter, values)?)
     })
 }
 
@@ -109,8 +108,8 @@ pub unsafe extern "C" fn gleaner_wait(
     skipped: *mut bool,
 ) -> gleaner_status {
     call(|| {
-        // SAFETY: the caller promises it.
-        let own = unsafe { handle(gradients, "the gradients")? };
+        let own = GRADIENTS.get(gradients)?;
+        let mut own = lock(&own.0);
         let update = own.gradients.wait()?;
         let is_skipped = update.skipped().is_some();
         own.update = Some(update);
@@ -134,15 +133,11 @@ pub unsafe extern "C" fn gleaner_read(
     count: usize,
 ) -> gleaner_status {
     call(|| {
+        let own = GRADIENTS.get(gradients)?;
         // SAFETY: the caller promises it.
-        let (own, parameter, values) = unsafe {
-            (
-                handle(gradients, "the gradients")?,
-                text(parameter, "the parameter's name")?,
-                slice_mut(values, count, "the values")?,
-            )
-        };
-        Ok(own.last()?.copy_to(parameter, values).map_err(gleaner::Error::from)?)
+        let (parameter, values) =
+            unsafe { (text(parameter, "the parameter's name")?, slice_mut(values, count, "the values")?) };
+        Ok(lock(&own.0).last()?.copy_to(parameter, values).map_err(gleaner::Error::from)?)
     })
 }
 
@@ -160,15 +155,11 @@ pub unsafe extern "C" fn gleaner_add(
     scale: f32,
 ) -> gleaner_status {
     call(|| {
+        let own = GRADIENTS.get(gradients)?;
         // SAFETY: the caller promises it.
-        let (own, parameter, values) = unsafe {
-            (
-                handle(gradients, "the gradients")?,
-                text(parameter, "the parameter's name")?,
-                slice_mut(values, count, "the values")?,
-            )
-        };
-        Ok(own.last()?.add_to(parameter, values, scale).map_err(gleaner::Error::from)?)
+        let (parameter, values) =
+            unsafe { (text(parameter, "the parameter's name")?, slice_mut(values, count, "the values")?) };
+        Ok(lock(&own.0).last()?.add_to(parameter, values, scale).map_err(gleaner::Error::from)?)
     })
 }
 
@@ -183,9 +174,10 @@ pub unsafe extern "C" fn gleaner_save(
     path: *const c_char,
 ) -> gleaner_status {
     call(|| {
+        let own = GRADIENTS.get(gradients)?;
         // SAFETY: the caller promises it.
-        let (own, path) = unsafe { (handle(gradients, "the gradients")?, text(path, "the path")?) };
-        Ok(own.gradients.save(Path::new(path))?)
+        let path = unsafe { text(path, "the path")? };
+        Ok(lock(&own.0).gradients.save(Path::new(path))?)
     })
 }
 
@@ -200,24 +192,19 @@ pub unsafe extern "C" fn gleaner_load(
     path: *const c_char,
 ) -> gleaner_status {
     call(|| {
+        let own = GRADIENTS.get(gradients)?;
         // SAFETY: the caller promises it.
-        let (own, path) = unsafe { (handle(gradients, "the gradients")?, text(path, "the path")?) };
-        Ok(own.gradients.load(Path::new(path))?)
+        let path = unsafe { text(path, "the path")? };
+        Ok(lock(&own.0).gradients.load(Path::new(path))?)
     })
 }
 
 /// Frees gradients; nothing for null. In the middle of a step this ends the job: the others wait for the rest of it.
-///
-/// # Safety
-/// They are null or were not freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gleaner_gradients_free(gradients: *mut gleaner_gradients) {
-    if !gradients.is_null() {
-        // Whatever went wrong has been told to all ranks.
-        let _ = call(|| {
-            // SAFETY: the caller promises it, and all gradients come out of a box.
-            drop(unsafe { Box::from_raw(gradients) });
-            Ok(())
-        });
-    }
+pub extern "C" fn gleaner_gradients_free(gradients: *mut gleaner_gradients) {
+    // Whatever went wrong has been told to all ranks.
+    let _ = call(|| {
+        GRADIENTS.free(gradients);
+        Ok(())
+    });
 }

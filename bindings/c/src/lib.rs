@@ -1,13 +1,14 @@
 //! Gleaner for C: nineteen functions, opaque handles, and errors as codes with a sentence. `include/gleaner.h` is made of this
 //! crate by cbindgen, so its documentation is that of the functions here.
 //!
-//! Nothing that a caller passes is trusted to be there: null pointers are refused, a panic becomes [`gleaner_status::GLEANER_PANIC`], and a
-//! handle's parts live as long as any handle that needs them.
+//! Null pointers are refused, and so are handles that were freed. A panic becomes [`gleaner_status::GLEANER_PANIC`]. Whatever a handle
+//! needs lives as long as the handle.
 
 // The names are those of C.
 #![allow(non_camel_case_types)]
 
 mod gradients;
+mod handles;
 mod method;
 mod session;
 mod status;

@@ -1,15 +1,21 @@
 //! A method as a caller chooses it.
 
 use std::ffi::c_char;
+use std::sync::Mutex;
 
 use gleaner::{Correction, Method};
 
-use crate::status::{Refused, call, gleaner_status, handle, room, text};
+use crate::handles::{Handles, lock};
+use crate::status::{Refused, call, gleaner_status, room, text};
 
 /// An all-reduce, how many entries it delivers, and what happens to the rest.
-pub struct gleaner_method(pub(crate) Method);
+pub struct gleaner_method(pub(crate) Mutex<Method>);
 
-fn refused(error: impl ToString) -> Refused {
+pub(crate) static METHODS: Handles<gleaner_method> =
+    Handles::new("the method", "gleaner_method_new", "gleaner_method_free");
+
+/// A method, or an option of one, that cannot be.
+pub(crate) fn refused(error: impl ToString) -> Refused {
     Refused::new(gleaner_status::GLEANER_METHOD, error)
 }
 
@@ -35,7 +41,7 @@ pub unsafe extern "C" fn gleaner_method_new(
             return Err(refused(sentence));
         }
         let made = Method::named(name).map_err(refused)?.density(density);
-        method.put(Box::into_raw(Box::new(gleaner_method(made))));
+        method.put(METHODS.put(gleaner_method(Mutex::new(made))));
         Ok(())
     })
 }
@@ -45,7 +51,7 @@ pub unsafe extern "C" fn gleaner_method_new(
 /// "clip", "warm_up", or one of the method's own, such as "teams" of SparDL.
 ///
 /// # Safety
-/// The pointers are null or valid.
+/// The texts are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gleaner_method_set(
     method: *mut gleaner_method,
@@ -53,11 +59,11 @@ pub unsafe extern "C" fn gleaner_method_set(
     value: *const c_char,
 ) -> gleaner_status {
     call(|| {
+        let method = METHODS.get(method)?;
         // SAFETY: the caller promises it.
-        let (method, option, value) = unsafe {
-            (handle(method, "the method")?, text(option, "the option")?, text(value, "its value")?)
-        };
-        method.0 = set(method.0.clone(), option, value)?;
+        let (option, value) = unsafe { (text(option, "the option")?, text(value, "its value")?) };
+        let mut method = lock(&method.0);
+        *method = set(method.clone(), option, value)?;
         Ok(())
     })
 }
@@ -88,13 +94,7 @@ fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, Refused>
 }
 
 /// Frees a method; nothing for null.
-///
-/// # Safety
-/// It is null or a method that was not freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gleaner_method_free(method: *mut gleaner_method) {
-    if !method.is_null() {
-        // SAFETY: the caller promises it, and all methods come out of a box.
-        drop(unsafe { Box::from_raw(method) });
-    }
+pub extern "C" fn gleaner_method_free(method: *mut gleaner_method) {
+    METHODS.free(method);
 }

@@ -1,18 +1,47 @@
 //! A worker's membership in a job.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_char;
+use std::sync::{Arc, Mutex};
 
-use gleaner::{Reducer, Session};
+use gleaner::{Method, Reducer, Session};
 
-use crate::method::gleaner_method;
-use crate::status::{Refused, call, gleaner_status, handle, room, slice_mut, text};
+use crate::handles::{Handles, lock};
+use crate::method::{METHODS, gleaner_method, refused};
+use crate::status::{Refused, call, gleaner_status, room, slice_mut, text};
 
 /// A worker's membership in a job.
 pub struct gleaner_session {
     // Before the session: a reducer that is dropped while it is there says so to its peers.
-    reducers: HashMap<String, Reducer>,
+    reducers: Mutex<HashMap<String, Arc<Named>>>,
     pub(crate) session: Session,
+}
+
+/// What one name of gleaner_all_reduce stands for.
+struct Named {
+    method: String,
+    reducer: Mutex<Reducer>,
+}
+
+pub(crate) static SESSIONS: Handles<gleaner_session> =
+    Handles::new("the session", "gleaner_join", "gleaner_leave");
+
+impl gleaner_session {
+    fn named(&self, name: &str, count: usize, method: &Method) -> Result<Arc<Named>, Refused> {
+        let asked = method.to_string();
+        match lock(&self.reducers).entry(name.to_owned()) {
+            Entry::Occupied(known) if known.get().method != asked => Err(refused(format!(
+                "'{name}' is reduced by {}, and found {asked}; expected the method of the first call, or another name",
+                known.get().method
+            ))),
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(new) => {
+                let reducer = Mutex::new(self.session.reducer(name, count, method.clone())?);
+                Ok(new.insert(Arc::new(Named { method: asked, reducer })).clone())
+            }
+        }
+    }
 }
 
 /// Joins the job that the environment describes: as started by `gleaner launch`, torchrun, Slurm or Open MPI. Without any
@@ -25,8 +54,8 @@ pub unsafe extern "C" fn gleaner_join(session: *mut *mut gleaner_session) -> gle
     call(|| {
         // SAFETY: the caller promises it.
         let room = unsafe { room(session, "where the session goes")? };
-        let joined = gleaner_session { reducers: HashMap::new(), session: Session::join()? };
-        room.put(Box::into_raw(Box::new(joined)));
+        let joined = gleaner_session { reducers: Mutex::default(), session: Session::join()? };
+        room.put(SESSIONS.put(joined));
         Ok(())
     })
 }
@@ -34,7 +63,7 @@ pub unsafe extern "C" fn gleaner_join(session: *mut *mut gleaner_session) -> gle
 /// This worker's number, from 0 to world size - 1, and the number of workers.
 ///
 /// # Safety
-/// The pointers are null or valid.
+/// The pointers to numbers are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gleaner_place(
     session: *mut gleaner_session,
@@ -42,14 +71,10 @@ pub unsafe extern "C" fn gleaner_place(
     world_size: *mut u32,
 ) -> gleaner_status {
     call(|| {
+        let joined = SESSIONS.get(session)?;
         // SAFETY: the caller promises it.
-        let (joined, rank, world_size) = unsafe {
-            (
-                handle(session, "the session")?,
-                room(rank, "where the rank goes")?,
-                room(world_size, "where the world size goes")?,
-            )
-        };
+        let (rank, world_size) =
+            unsafe { (room(rank, "where the rank goes")?, room(world_size, "where the world size goes")?) };
         rank.put(joined.session.rank() as u32);
         world_size.put(joined.session.world_size() as u32);
         Ok(())
@@ -57,21 +82,14 @@ pub unsafe extern "C" fn gleaner_place(
 }
 
 /// Waits until all ranks are here.
-///
-/// # Safety
-/// The session is null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gleaner_barrier(session: *mut gleaner_session) -> gleaner_status {
-    call(|| {
-        // SAFETY: the caller promises it.
-        let session = unsafe { handle(session, "the session")? };
-        Ok(session.session.barrier()?)
-    })
+pub extern "C" fn gleaner_barrier(session: *mut gleaner_session) -> gleaner_status {
+    call(|| Ok(SESSIONS.get(session)?.session.barrier()?))
 }
 
 /// Replaces values by their mean over all ranks: the same bits everywhere. A sparse method keeps what it did not deliver
-/// for the next call with this name. All ranks call it with the same name, method and number of values; the method counts in
-/// the first call with a name.
+/// for the next call with this name. All ranks call it with the same name, method and number of values, which are those of the
+/// first call with that name.
 ///
 /// # Safety
 /// The pointers are null or valid, and there are `count` values.
@@ -84,56 +102,43 @@ pub unsafe extern "C" fn gleaner_all_reduce(
     count: usize,
 ) -> gleaner_status {
     call(|| {
+        let (joined, method) = (SESSIONS.get(session)?, METHODS.get(method)?);
         // SAFETY: the caller promises it.
-        let (joined, method, name, values) = unsafe {
-            (
-                handle(session, "the session")?,
-                handle(method, "the method")?,
-                text(name, "the name")?,
-                slice_mut(values, count, "the values")?,
-            )
-        };
-        if !joined.reducers.contains_key(name) {
-            let reducer = joined.session.reducer(name, count, method.0.clone())?;
-            joined.reducers.insert(name.to_owned(), reducer);
-        }
-        let Some(reducer) = joined.reducers.get_mut(name) else { return Ok(()) };
-        let update = reducer.start(values)?.wait()?;
+        let (name, values) = unsafe { (text(name, "the name")?, slice_mut(values, count, "the values")?) };
+        let method = lock(&method.0).clone();
+        let named = joined.named(name, count, &method)?;
+        let update = lock(&named.reducer).start(values)?.wait()?;
         Ok(update.copy_to(name, values).map_err(gleaner::Error::from)?)
     })
 }
 
-/// Ends the job on all ranks, whose calls fail with this rank and the reason. Leave the session after it.
+/// Ends the job on all ranks, whose calls fail with this rank and the reason. Another thread may call it while this one waits.
+/// Leave the session after it.
 ///
 /// # Safety
-/// The pointers are null or valid.
+/// The reason is null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gleaner_abort(
     session: *mut gleaner_session,
     reason: *const c_char,
 ) -> gleaner_status {
     call(|| {
+        let joined = SESSIONS.get(session)?;
         // SAFETY: the caller promises it.
-        let (session, reason) = unsafe { (handle(session, "the session")?, text(reason, "the reason")?) };
+        let reason = unsafe { text(reason, "the reason")? };
         // What it returns is what the caller knows.
-        let _ = session.session.give_up(&reason);
-        Ok::<(), Refused>(())
+        let _ = joined.session.give_up(&reason);
+        Ok(())
     })
 }
 
 /// Leaves the job, once the others have what they need of this rank, and frees the session; nothing for null. Gradients of
 /// the session that are not freed yet keep this rank in the job until they are.
-///
-/// # Safety
-/// It is null or a session that was not left.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gleaner_leave(session: *mut gleaner_session) {
-    if !session.is_null() {
-        // Whatever went wrong has been told to all ranks.
-        let _ = call(|| {
-            // SAFETY: the caller promises it, and all sessions come out of a box.
-            drop(unsafe { Box::from_raw(session) });
-            Ok(())
-        });
-    }
+pub extern "C" fn gleaner_leave(session: *mut gleaner_session) {
+    // Whatever went wrong has been told to all ranks.
+    let _ = call(|| {
+        SESSIONS.free(session);
+        Ok(())
+    });
 }

@@ -101,15 +101,6 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Refused>) -> gleaner_status
     }
 }
 
-/// What a handle points to.
-///
-/// # Safety
-/// It is null, or a handle of this library that was not freed and that no other thread uses meanwhile.
-pub(crate) unsafe fn handle<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Refused> {
-    // SAFETY: the caller promises it.
-    NonNull::new(pointer).map(|mut pointer| unsafe { pointer.as_mut() }).ok_or_else(|| null(what))
-}
-
 /// Where a result goes. What was there is not dropped: it may never have been written.
 pub(crate) struct Room<T>(NonNull<T>);
 
@@ -177,6 +168,6 @@ fn check<T>(pointer: *const T, count: usize, what: &str) -> Result<(), Refused> 
     Ok(())
 }
 
-fn null(what: &str) -> Refused {
-    Refused::argument(format!("{what} is null"))
+pub(crate) fn null(what: &str) -> Refused {
+    Refused::argument(format!("{what} is null; expected a valid pointer"))
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void expect(gleaner_status found, gleaner_status expected, const char *words) {
     if (found != expected || strstr(gleaner_error(), words) == NULL) {
@@ -60,10 +62,48 @@ int main(void) {
         return 1;
     }
     expect(gleaner_load(gradients, "/nowhere/at/all"), GLEANER_CHECKPOINT, "/nowhere/at/all");
-    gleaner_gradients_free(gradients);
-    gleaner_gradients_free(NULL);
+
+    expect(gleaner_all_reduce(session, method, "mean", NULL, 4), GLEANER_ARGUMENT, "null");
+    expect(gleaner_all_reduce(session, method, "mean", values, SIZE_MAX), GLEANER_ARGUMENT, "cannot be");
+    if (gleaner_all_reduce(session, method, "mean", values, 4) != GLEANER_OK) {
+        printf("%s\n", gleaner_error());
+        return 1;
+    }
+    expect(gleaner_all_reduce(session, method, "mean", values, 3), GLEANER_LAYOUT, "3");
+    gleaner_method *other = NULL;
+    if (gleaner_method_new("ring", 1, &other) != GLEANER_OK) {
+        return 1;
+    }
+    expect(gleaner_all_reduce(session, other, "mean", values, 4), GLEANER_METHOD, "'mean'");
+
+    // A forked process has the handles, and none of the threads.
+    pid_t child = fork();
+    if (child == 0) {
+        expect(gleaner_barrier(session), GLEANER_ARGUMENT, "forked");
+        expect(gleaner_ready(gradients, "w", values, 4), GLEANER_ARGUMENT, "forked");
+        gleaner_gradients_free(gradients);
+        gleaner_leave(session);
+        _exit(0);
+    }
+    int ended = 1;
+    if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0) {
+        printf("the forked process ended with %d\n", ended);
+        return 1;
+    }
+
+    // A handle that was freed is refused, and freeing it again does nothing.
+    for (int twice = 0; twice < 2; twice++) {
+        gleaner_gradients_free(gradients);
+        gleaner_method_free(other);
+        gleaner_leave(session);
+    }
+    expect(gleaner_ready(gradients, "w", values, 4), GLEANER_ARGUMENT, "gleaner_gradients_free");
+    expect(gleaner_method_set(other, "k", "2"), GLEANER_ARGUMENT, "gleaner_method_free");
+    expect(gleaner_barrier(session), GLEANER_ARGUMENT, "gleaner_leave");
+    expect(gleaner_gradients_new(session, method, parameters, 2, &gradients), GLEANER_ARGUMENT, "gleaner_leave");
     gleaner_method_free(method);
-    gleaner_leave(session);
+    gleaner_gradients_free(NULL);
+    gleaner_method_free(NULL);
     gleaner_leave(NULL);
     return strlen(gleaner_version()) > 0 ? 0 : 1;
 }
