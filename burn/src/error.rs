@@ -18,6 +18,9 @@ pub enum OverlapError {
          expected the merging strategy 'single', or a method without clipping"
     )]
     Clipped(&'static str),
+    /// A module with nothing to train.
+    #[error("the module has no parameter that requires a gradient; make it on Device::flex().autodiff()")]
+    Untrained,
     /// A parameter that the module did not have at first.
     #[error(
         "a layer has a parameter that the module of Overlap::new does not have; watch the layers of that module"

@@ -32,7 +32,11 @@ impl Found {
     pub(crate) fn of(module: &impl Module) -> Result<Self, OverlapError> {
         let mut found = Self::default();
         module.visit(&mut found);
-        found.error.take().map_or(Ok(found), Err)
+        match found.error.take() {
+            Some(error) => Err(error),
+            None if found.parameters.is_empty() => Err(OverlapError::Untrained),
+            None => Ok(found),
+        }
     }
 }
 

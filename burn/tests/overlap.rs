@@ -60,7 +60,7 @@ impl ModuleVisitor for Bits<'_> {
             Some(gradients) => gradients.get::<D>(parameter.id).unwrap(),
             None => parameter.val(),
         };
-        let values: Vec<f32> = tensor.into_data().to_vec().unwrap();
+        let values: Vec<f32> = tensor.into_data().try_to_vec().unwrap();
         self.bits.push(values.into_iter().map(f32::to_bits).collect());
     }
 }
@@ -79,7 +79,7 @@ fn alone() -> Session {
 fn what_is_handed_over_has_the_bits_of_burns_own_gradients() {
     let session = alone();
     let model = perceptron(&[8, 48, 32, 1]);
-    let strategy = merging::named("layerwise").unwrap();
+    let strategy = merging::named("layer-wise").unwrap();
     let mut overlap = Overlap::new(&session, &model, Method::ring(), strategy.into()).unwrap();
     for step in 0..3 {
         let inputs = inputs(16, 8, 0, step);
@@ -133,17 +133,17 @@ fn workers_stay_together_and_learn() {
             Overlap::new(&session, &model, Method::spardl().density(0.2), strategy.into()).unwrap();
         let mut optimizer = SgdConfig::new().init();
         let mut losses = Vec::new();
-        for step in 0..100 {
-            let inputs = inputs(16, 8, session.rank(), step);
+        for step in 0..200 {
+            let inputs = inputs(16, 8, session.rank(), step % 4);
             let loss = loss(&model, &inputs, &mut |layer, _, input| overlap.watch(layer, input).unwrap());
             losses.push(loss.clone().into_scalar::<f32>());
             overlap.backward(&loss, &model).unwrap();
             let update = overlap.wait().unwrap();
             let means = overlap.means(&update, &model).unwrap();
-            model = optimizer.step(0.02, model, means);
+            model = optimizer.step(0.05, model, means);
         }
         assert!(overlap.expected().is_some());
-        assert!(losses[99] < losses[0] / 4.0, "{losses:?}");
+        assert!(losses[196] < losses[0] / 4.0, "{losses:?}");
         bits(&model, None)
     };
     let ranks: Vec<_> = std::thread::scope(|scope| {
@@ -200,14 +200,11 @@ fn refused(
 
 #[test]
 fn what_cannot_be_is_refused() {
+    // A layer of an earlier step that burn has not consumed: of those that it has, it says so itself.
     let stale = refused(|overlap, model, inputs| {
-        let layers: Vec<Linear> =
-            model.layers.iter().map(|layer| overlap.watch_first(layer).unwrap()).collect();
-        for _ in 0..2 {
-            let loss = loss(model, inputs, &mut |_, i, _| layers[i].clone());
-            overlap.arrange(&loss)?;
-        }
-        Ok(())
+        let old: Vec<Linear> = model.layers.iter().map(|layer| overlap.watch_first(layer).unwrap()).collect();
+        overlap.arrange(&loss(model, inputs, &mut |layer, _, _| layer.clone()))?;
+        overlap.backward(&loss(model, inputs, &mut |_, i, _| old[i].clone()), model)
     });
     assert!(matches!(&stale, OverlapError::Stale(name) if name.starts_with("layers.")), "{stale}");
     let two_ways = refused(|overlap, model, inputs| {
@@ -240,7 +237,8 @@ fn parameters_of_another_kind_are_refused() {
     let strategy = || merging::named("single").unwrap().into();
     let plain = Perceptron { layers: vec![LinearConfig::new(2, 2).init(&Device::flex())] };
     // Without autodiff nothing requires a gradient.
-    assert!(Overlap::new(&session, &plain, Method::ring(), strategy()).is_err());
+    let error = Overlap::new(&session, &plain, Method::ring(), strategy()).err().unwrap();
+    assert!(matches!(error, OverlapError::Untrained), "{error}");
     let mut wide = perceptron(&[2, 2]);
     wide.layers[0].weight = wide.layers[0].weight.clone().map(|tensor| tensor.cast(DType::F64));
     let error = Overlap::new(&session, &wide, Method::ring(), strategy()).err().unwrap();
