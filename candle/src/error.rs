@@ -2,6 +2,7 @@
 
 use candle_core::{DType, DeviceLocation};
 use gleaner_algorithms::merging::MergingError;
+use gleaner_runtime::planner::PlanError;
 
 /// Why a step cannot go on. The job has then ended on all ranks, which name this one and the reason.
 #[derive(Debug, thiserror::Error)]
@@ -63,4 +64,14 @@ pub enum OverlapError {
         /// How many came.
         found: usize,
     },
+}
+
+impl From<PlanError> for OverlapError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Runtime(error) => Self::Runtime(error),
+            PlanError::Merging(error) => Self::Merging(error),
+            PlanError::Times { rank, expected, found } => Self::Times { rank, expected, found },
+        }
+    }
 }

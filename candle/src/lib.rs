@@ -1,42 +1,4 @@
-//! Gradients of [candle](candle_core) models, exchanged while the backward pass goes on.
-//!
-//! candle gives all gradients at once, when its backward pass is over. An [`Overlap`] lets the forward pass use each parameter
-//! through an operation that changes nothing, and whose own backward pass runs as soon as the parameter's gradient is complete.
-//! That hands the gradient over to [`Gradients`], and compute threads select from it and exchange it while candle goes on
-//! with the layers before. The bits are those of candle's own gradients.
-//!
-//! Which parameters travel together is decided by a [`Strategy`], such as the optimum
-//! for the times that the first steps take.
-//!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use candle_core::{Device, Tensor, Var};
-//! use gleaner_algorithms::{Method, merging};
-//! use gleaner_candle::Overlap;
-//! use gleaner_runtime::Session;
-//!
-//! let session = Session::join()?;
-//! let weight = Var::zeros((4, 1), candle_core::DType::F32, &Device::Cpu)?;
-//! let parameters = [("weight".to_owned(), weight.clone())];
-//! let mut overlap =
-//!     Overlap::new(&session, parameters, Method::spardl().density(0.5), merging::named("optimal")?.into())?;
-//! let inputs = Tensor::new(&[[1f32, 2., 3., 4.]], &Device::Cpu)?;
-//! for _step in 0..40 {
-//!     // Instead of the parameter itself, in every forward pass:
-//!     let output = inputs.matmul(&overlap.watch("weight")?)?;
-//!     let loss = (output - 1.0)?.sqr()?.sum_all()?;
-//!     overlap.backward(&loss)?;
-//!     let update = overlap.wait()?;
-//!     // The mean over the workers: what any optimiser for candle takes.
-//!     let gradients = overlap.means(&update)?;
-//!     let Some(gradient) = gradients.get(&weight) else { continue };
-//!     weight.set(&(weight.as_tensor() - (gradient * 0.01)?)?)?;
-//! }
-//! let output = inputs.matmul(&weight)?.sum_all()?.to_scalar::<f32>()?;
-//! assert!((output - 1.0).abs() < 0.01, "{output}");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 
 /// The examples of the book's page, compiled and run as a test.
 #[cfg(doctest)]
@@ -44,8 +6,6 @@
 mod page {}
 
 mod error;
-mod layers;
-mod planner;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -56,14 +16,14 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
+use gleaner_runtime::planner::{Measured, Planner, layers, median};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
 pub use error::OverlapError;
 pub use watch::with_values;
 
-pub use planner::Expected;
+pub use gleaner_runtime::planner::Expected;
 
-use planner::{Measured, Planner, median};
 use watch::{Pass, Shared, Watch};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.

@@ -15,6 +15,9 @@ const BESIDE: [(&str, &str); 1] = [("exdyna-printed", "exdyna")];
 /// Where every method's page is linked to.
 const LISTS: [&str; 3] = ["README.md", "docs/src/introduction.md", "docs/src/concepts/cost.md"];
 
+/// Crates for models on other frameworks, which have a README and a page of their own.
+const FRAMEWORKS: [&str; 2] = ["burn", "candle"];
+
 /// Lines of a file, at most.
 const LINES: usize = 450;
 
@@ -31,6 +34,10 @@ fn pages() -> BTreeMap<PathBuf, String> {
         if path.extension().is_some_and(|extension| extension == "md") {
             pages.insert(path.clone(), fs::read_to_string(root().join(path)).unwrap());
         }
+    }
+    for room in FRAMEWORKS {
+        let path = Path::new(room).join("README.md");
+        pages.insert(path.clone(), fs::read_to_string(root().join(path)).unwrap());
     }
     pages
 }
@@ -260,19 +267,27 @@ fn every_code_block_says_its_language() {
     }
 }
 
-/// The examples of a page are tests because the library includes the page, or the crate for candle does.
+/// The examples of a page are tests because the library includes the page, or a crate for another framework does.
 #[test]
 fn every_page_with_examples_is_tested() {
-    let [library, candle] =
-        ["src/lib.rs", "candle/src/lib.rs"].map(|file| fs::read_to_string(root().join(file)).unwrap());
+    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let crates = FRAMEWORKS.map(|room| {
+        let text = fs::read_to_string(root().join(room).join("src/lib.rs")).unwrap();
+        (Path::new(room).join("README.md"), text)
+    });
     for (page, text) in pages() {
+        let from_crate = format!("include_str!(\"../../{}\")", page.display());
         let listed = library.contains(&format!("\"{}\";", page.display()))
-            || candle.contains(&format!("include_str!(\"../../{}\")", page.display()));
+            || crates.iter().any(|(readme, text)| {
+                text.contains(&from_crate)
+                    || *readme == page && text.contains("include_str!(\"../README.md\")")
+            });
         let examples = text.lines().any(|line| line.trim_start().starts_with("```rust"));
         assert!(
             listed || !examples,
-            "{} is not in the list of pages in src/lib.rs, nor in candle/src/lib.rs",
-            page.display()
+            "{} is not in the list of pages in src/lib.rs, nor in the src/lib.rs of {}",
+            page.display(),
+            FRAMEWORKS.join(" or ")
         );
     }
 }

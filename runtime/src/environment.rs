@@ -154,7 +154,16 @@ impl Config {
         Self::from_lookup(&|name| std::env::var(name))
     }
 
-    fn from_lookup(get: Lookup<'_>) -> Result<Self, ConfigError> {
+    /// What the environment says whoever starts the job: the time-out, what carries links and whether they are encrypted, and which
+    /// ranks are servers; for the rest a job of one worker. For a program that learns its place in a job by other means.
+    ///
+    /// # Errors
+    /// Variables that make no sense.
+    pub fn settings() -> Result<Self, ConfigError> {
+        Self::settings_of(&|name| std::env::var(name))
+    }
+
+    fn settings_of(get: Lookup<'_>) -> Result<Self, ConfigError> {
         let timeout = match get("GLEANER_TIMEOUT") {
             Ok(text) => duration(&text).ok_or(ConfigError::Value {
                 name: "GLEANER_TIMEOUT",
@@ -166,7 +175,12 @@ impl Config {
         let is_plain = flag(get, "GLEANER_PLAIN")?;
         let transport = TransportChoice::read(|name| get(name).ok())?;
         let roles = roles(get)?;
-        let alone = Self { roles, ..Self::alone(timeout) };
+        Ok(Self { roles, is_plain, transport, ..Self::alone(timeout) })
+    }
+
+    fn from_lookup(get: Lookup<'_>) -> Result<Self, ConfigError> {
+        let settings = Self::settings_of(get)?;
+        let alone = Self { roles: settings.roles, ..Self::alone(settings.timeout) };
         let Some(starter) = STARTERS.iter().find(|s| s.marks.iter().all(|mark| get(mark).is_ok())) else {
             return Ok(alone);
         };
@@ -216,7 +230,7 @@ impl Config {
             _ => None,
         };
         let (rendezvous, secret) = (Some(rendezvous), Some(secret));
-        Ok(Self { rank, world_size, roles, rendezvous, secret, job, is_plain, transport, timeout, listener })
+        Ok(Self { rank, world_size, rendezvous, secret, job, listener, ..settings })
     }
 
     /// A job of one worker.

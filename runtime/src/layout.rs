@@ -22,6 +22,16 @@ pub(crate) struct Parameter {
     pub(crate) offset: usize,
 }
 
+impl Parameter {
+    /// Refuses another number of entries.
+    pub(crate) fn expect(&self, found: usize) -> Result<(), LayoutError> {
+        if found == self.len {
+            return Ok(());
+        }
+        Err(LayoutError::Length { name: self.name.clone(), expected: self.len, found })
+    }
+}
+
 /// A trainer's call that does not fit its layout.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {

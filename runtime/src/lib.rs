@@ -27,6 +27,7 @@ mod link;
 mod mailbox;
 mod memory;
 mod notes;
+pub mod planner;
 mod positions;
 mod probe;
 mod reducer;

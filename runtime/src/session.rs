@@ -191,6 +191,11 @@ impl Session {
     ///
     /// Returns why the job failed: if it had failed before, that counts.
     pub fn abort(self, reason: &dyn std::fmt::Display) -> Error {
+        self.give_up(reason)
+    }
+
+    /// [`abort`](Self::abort) for a program that holds the session in several places, and leaves it when the last one is dropped.
+    pub fn give_up(&self, reason: &dyn std::fmt::Display) -> Error {
         self.inner.fail(Failure {
             rank: self.inner.rank.0,
             step: None,

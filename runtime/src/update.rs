@@ -51,14 +51,29 @@ impl<T: Element> Update<T> {
     /// # Errors
     /// An unknown name.
     pub fn values(&self, parameter: &str) -> Result<Vec<T>, LayoutError> {
-        let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
-        let p = &self.layout.parameters[*position];
+        let p = self.parameter(parameter)?;
+        let mut values = vec![T::ZERO; p.len];
+        self.put(p, &mut values);
+        Ok(values)
+    }
+
+    /// [`values`](Self::values) into memory of the caller's.
+    ///
+    /// # Errors
+    /// An unknown name, or a slice of another length than the parameter.
+    pub fn copy_to(&self, parameter: &str, into: &mut [T]) -> Result<(), LayoutError> {
+        let p = self.parameter(parameter)?;
+        p.expect(into.len())?;
+        self.put(p, into);
+        Ok(())
+    }
+
+    fn put(&self, p: &Parameter, into: &mut [T]) {
         let is_sum = self.reduction.has_residual();
-        let mut values = vec![if is_sum { T::ZERO } else { self.reduction.neutral() }; p.len];
+        into.fill(if is_sum { T::ZERO } else { self.reduction.neutral() });
         // Adding zero leaves one zero, also of the −0 that stands in a dense bag where there is no entry.
         let mean = |sum: T| if is_sum { sum.divide(self.workers) + T::ZERO } else { sum };
-        self.visit(p, |i, value| values[i] = mean(value));
-        Ok(values)
+        self.visit(p, |i, value| into[i] = mean(value));
     }
 
     /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.
@@ -66,14 +81,16 @@ impl<T: Element> Update<T> {
     /// # Errors
     /// An unknown name, or a slice of another length than the parameter.
     pub fn add_to(&self, parameter: &str, into: &mut [T], scale: T) -> Result<(), LayoutError> {
-        let position = self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
-        let p = &self.layout.parameters[*position];
-        if into.len() != p.len {
-            return Err(LayoutError::Length { name: p.name.clone(), expected: p.len, found: into.len() });
-        }
+        let p = self.parameter(parameter)?;
+        p.expect(into.len())?;
         let scale = if self.reduction.has_residual() { scale.divide(self.workers) } else { scale };
         self.visit(p, |i, value| into[i] += scale * value);
         Ok(())
+    }
+
+    fn parameter(&self, name: &str) -> Result<&Parameter, LayoutError> {
+        let position = self.by_name.get(name).ok_or_else(|| LayoutError::Unknown(name.into()))?;
+        Ok(&self.layout.parameters[*position])
     }
 
     /// Calls `visit` with the position in a parameter and the value of each of its entries that are here.

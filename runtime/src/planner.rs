@@ -7,6 +7,8 @@
 
 mod assumed;
 mod cores;
+mod error;
+pub mod layers;
 mod outlook;
 
 use std::sync::Arc;
@@ -14,43 +16,44 @@ use std::sync::Arc;
 use gleaner_algorithms::forecast::Model;
 use gleaner_algorithms::merging::{Affine, Grouping, Layer, Pass, Placement, Problem, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
-use gleaner_runtime::Session;
-use gleaner_runtime::report::say;
 
-use crate::OverlapError;
+use crate::failure::Error;
+use crate::report::say;
+use crate::session::Session;
 use assumed::Assumed;
 use cores::{Cores, Work};
 use outlook::Outlook;
 
 pub use assumed::Expected;
+pub use error::PlanError;
 
 /// Steps that are measured before the first plan.
-pub(crate) const FIRST: usize = 5;
+const FIRST: usize = 5;
 
 /// Steps of new groups before they are checked.
-pub(crate) const SETTLED: usize = 10;
+const SETTLED: usize = 10;
 
 /// Steps between two checks after that.
-pub(crate) const WINDOW: usize = 20;
+const WINDOW: usize = 20;
 
 /// The most bytes in which a rank tells what its steps took.
 const NOTE: usize = 1 << 17;
 
 /// What a step took on one worker, in seconds; or the medians of several.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Measured {
-    /// From the first watched tensor to the backward pass.
-    pub(crate) forward: f64,
+pub struct Measured {
+    /// From when the pass began to the backward pass.
+    pub forward: f64,
     /// The backward pass of each layer.
-    pub(crate) layers: Vec<f64>,
+    pub layers: Vec<f64>,
     /// For how long groups were under way.
-    pub(crate) under_way: f64,
-    /// From the first watched tensor until the update was there.
-    pub(crate) iteration: f64,
+    pub under_way: f64,
+    /// From when the pass began until the update was there.
+    pub iteration: f64,
 }
 
-/// See the module.
-pub(crate) struct Planner {
+/// Decides which layers travel together, on every rank alike.
+pub struct Planner {
     strategy: Arc<dyn Strategy>,
     workers: u32,
     /// The entries of each layer.
@@ -71,11 +74,7 @@ impl Planner {
     ///
     /// # Errors
     /// No layers, or layers without entries.
-    pub(crate) fn new(
-        strategy: Arc<dyn Strategy>,
-        workers: u32,
-        entries: Vec<usize>,
-    ) -> Result<Self, OverlapError> {
+    pub fn new(strategy: Arc<dyn Strategy>, workers: u32, entries: Vec<usize>) -> Result<Self, PlanError> {
         let layers = entries.len();
         let mut planner = Self {
             strategy,
@@ -104,12 +103,12 @@ impl Planner {
     ///
     /// # Errors
     /// The job has failed.
-    pub(crate) fn measure(&mut self, session: &Session, method: &Method) -> Result<(), OverlapError> {
+    pub fn measure(&mut self, session: &Session, method: &Method) -> Result<(), PlanError> {
         if self.plans() {
             let n = self.entries.iter().sum();
             let probed = session.probe(n)?;
             let model = Model::new(probed.network, probed.speed, method, n);
-            self.model = Some(model.map_err(gleaner_runtime::Error::from)?);
+            self.model = Some(model.map_err(Error::from)?);
             self.work = Work { message: probed.speed.message * 1e-9, byte: probed.handling };
             self.cores = Cores::agree(session)?;
         }
@@ -122,7 +121,7 @@ impl Planner {
     }
 
     /// The present groups.
-    pub(crate) fn grouping(&self) -> &Grouping {
+    pub fn grouping(&self) -> &Grouping {
         &self.grouping
     }
 
@@ -130,12 +129,12 @@ impl Planner {
     ///
     /// # Errors
     /// A job that has failed, or a rank with other layers.
-    pub(crate) fn conclude(
+    pub fn conclude(
         &mut self,
         session: &Session,
         method: &Method,
         step: Measured,
-    ) -> Result<bool, OverlapError> {
+    ) -> Result<bool, PlanError> {
         if !self.plans() {
             return Ok(false);
         }
@@ -160,7 +159,7 @@ impl Planner {
     /// The medians over the steps of what counts for all ranks: a layer is finished when the last of them has it, and the rank for which
     /// groups are under way for the shortest time waits for no other. All ranks end a step together, so one whose step is
     /// shorter began it later, by that much. The same on every rank.
-    fn agree(&mut self, session: &Session) -> Result<Measured, OverlapError> {
+    fn agree(&mut self, session: &Session) -> Result<Measured, PlanError> {
         let steps = std::mem::take(&mut self.steps);
         // The forward pass, the layers, how long groups were under way, and the whole step.
         let width = self.entries.len() + 3;
@@ -180,7 +179,7 @@ impl Planner {
         for (rank, found) in session.all_gather(&note)?.iter().enumerate() {
             let (words, rest) = found.as_chunks::<4>();
             if words.len() != own.len() || !rest.is_empty() {
-                return Err(OverlapError::Times { rank, expected: note.len(), found: found.len() });
+                return Err(PlanError::Times { rank, expected: note.len(), found: found.len() });
             }
             ranks.push(words.iter().map(|&word| f64::from(f32::from_le_bytes(word))).collect());
         }
@@ -212,7 +211,7 @@ impl Planner {
 
     /// Takes other groups where these times ask for it: the first time, and when they have drifted; otherwise what is expected of the present
     /// ones is renewed. Gives the groups before; nothing where all stays as it was planned.
-    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Grouping>, OverlapError> {
+    fn revise(&mut self, method: &Method, measured: Measured) -> Result<Option<Grouping>, PlanError> {
         let Some(model) = self.model else { return Ok(None) };
         let method = &spread(method, self.entries.iter().sum());
         let (workers, cores, work) = (self.workers, self.cores, self.work);
@@ -243,12 +242,12 @@ impl Planner {
     }
 
     /// What a step takes by the present plan, once there is one: renewed with every check.
-    pub(crate) fn expected(&self) -> Option<Expected> {
+    pub fn expected(&self) -> Option<Expected> {
         self.assumed.as_ref().map(|assumed| assumed.expected)
     }
 
     /// What it was expected to take when the present groups were taken.
-    pub(crate) fn planned(&self) -> Option<Expected> {
+    pub fn planned(&self) -> Option<Expected> {
         self.assumed.as_ref().map(|assumed| assumed.planned)
     }
 
@@ -279,7 +278,7 @@ fn spread(method: &Method, n: usize) -> Method {
 }
 
 /// The median, of two in the middle the lower one; 0 of none.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }

@@ -13,7 +13,7 @@ const GAIN: f64 = 0.02;
 /// What a step takes by the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// From the first parameter that is watched until the update is there, in seconds.
+    /// From the beginning of the forward pass until the update is there, in seconds.
     pub iteration: f64,
     /// The share of the time in which groups are under way that lies within the passes.
     pub hidden_share: f64,

@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use gleaner_algorithms::forecast::{Network, OVERLAP, Speed};
 use gleaner_algorithms::merging::{self, Costs, Predicted};
-use gleaner_runtime::Session;
 use gleaner_transport::memory;
 
 use super::cores::Shared;

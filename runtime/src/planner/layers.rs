@@ -11,7 +11,7 @@ const FEWEST: f64 = 16.0;
 /// The parameters as layers, in the order in which they are finished. With a sparse method a parameter that has fewer than
 /// [`FEWEST`] entries to be selected is one layer with those after it: a bias by itself would have a few entries chosen in each
 /// step, which slows training down.
-pub(crate) fn of(order: &[usize], entries: impl Fn(usize) -> usize, method: &Method) -> Vec<Vec<usize>> {
+pub fn of(order: &[usize], entries: impl Fn(usize) -> usize, method: &Method) -> Vec<Vec<usize>> {
     let n: usize = order.iter().map(|&position| entries(position)).sum();
     let density = match method.sparsity() {
         _ if !method.collective().is_sparse() => {
@@ -37,7 +37,7 @@ pub(crate) fn of(order: &[usize], entries: impl Fn(usize) -> usize, method: &Met
 }
 
 /// What the backward pass of each layer took, in seconds: from when what comes before was finished.
-pub(crate) fn between(layers: &[Vec<usize>], finished: &[(usize, Duration)]) -> Vec<f64> {
+pub fn between(layers: &[Vec<usize>], finished: &[(usize, Duration)]) -> Vec<f64> {
     let mut took = HashMap::new();
     let mut before = Duration::ZERO;
     for &(position, at) in finished {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::{fs, thread};
 
 use gleaner_algorithms::merging::{Costs, GroupCost, MergingError, Placement, Predicted};
-use gleaner_runtime::Session;
 
-use crate::OverlapError;
+use super::PlanError;
+use crate::session::Session;
 
 /// Who has a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ impl Cores {
     ///
     /// # Errors
     /// The job has failed.
-    pub(super) fn agree(session: &Session) -> Result<Self, OverlapError> {
+    pub(super) fn agree(session: &Session) -> Result<Self, PlanError> {
         // The same for all that run on one kernel, whatever their host is called.
         let machine = fs::read("/proc/sys/kernel/random/boot_id");
         let machine = machine.unwrap_or_else(|_| session.rank().to_le_bytes().into());

@@ -1,0 +1,100 @@
+//! A method as a caller chooses it.
+
+use std::ffi::c_char;
+use std::sync::Mutex;
+
+use gleaner::{Correction, Method};
+
+use crate::handles::{Handles, lock};
+use crate::status::{Refused, call, gleaner_status, room, text};
+
+/// An all-reduce, how many entries it delivers, and what happens to the rest.
+pub struct gleaner_method(pub(crate) Mutex<Method>);
+
+pub(crate) static METHODS: Handles<gleaner_method> =
+    Handles::new("the method", "gleaner_method_new", "gleaner_method_free");
+
+/// A method, or an option of one, that cannot be.
+pub(crate) fn refused(error: impl ToString) -> Refused {
+    Refused::new(gleaner_status::GLEANER_METHOD, error)
+}
+
+/// Makes the method of a name, such as "spardl", "ring" or "auto", that delivers this share of the entries, above 0 and
+/// at most 1. A method that delivers every entry does not look at it. Free it with gleaner_method_free; whatever was made of
+/// it goes on.
+///
+/// # Safety
+/// The pointers are null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gleaner_method_new(
+    name: *const c_char,
+    density: f64,
+    method: *mut *mut gleaner_method,
+) -> gleaner_status {
+    call(|| {
+        // SAFETY: the caller promises it.
+        let (name, method) =
+            unsafe { (text(name, "the method's name")?, room(method, "where the method goes")?) };
+        if !(density > 0.0 && density <= 1.0) {
+            let sentence =
+                format!("the density is {density}; expected a number above 0 and at most 1, such as 0.01");
+            return Err(refused(sentence));
+        }
+        let made = Method::named(name).map_err(refused)?.density(density);
+        method.put(METHODS.put(gleaner_method(Mutex::new(made))));
+        Ok(())
+    })
+}
+
+/// Sets an option of a method: "k" (how many entries are delivered), "values" ("exact", "bf16", "f16", "qsgd8", "qsgd4" or
+/// "qsgd2"), "selector", "residual", "select_over", "on_nonfinite" ("refuse" or "skip"), "momentum", "mask" ("1" or "0"),
+/// "clip", "warm_up", or one of the method's own, such as "teams" of SparDL.
+///
+/// # Safety
+/// The texts are null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gleaner_method_set(
+    method: *mut gleaner_method,
+    option: *const c_char,
+    value: *const c_char,
+) -> gleaner_status {
+    call(|| {
+        let method = METHODS.get(method)?;
+        // SAFETY: the caller promises it.
+        let (option, value) = unsafe { (text(option, "the option")?, text(value, "its value")?) };
+        let mut method = lock(&method.0);
+        *method = set(method.clone(), option, value)?;
+        Ok(())
+    })
+}
+
+fn set(method: Method, option: &str, value: &str) -> Result<Method, Refused> {
+    let correction = *method.correction();
+    let corrected = |correction: Correction| -> Result<Method, Refused> {
+        correction.check().map_err(refused)?;
+        Ok(method.clone().corrected(correction))
+    };
+    match option {
+        "k" => Ok(method.k(number(option, value)?)),
+        "values" => Ok(method.coding(value.parse().map_err(refused)?)),
+        "selector" => Ok(method.selector(value.parse().map_err(refused)?)),
+        "residual" => Ok(method.residual(value.parse().map_err(refused)?)),
+        "select_over" => Ok(method.select_over(value.parse().map_err(refused)?)),
+        "on_nonfinite" => Ok(method.on_nonfinite(value.parse().map_err(refused)?)),
+        "momentum" => corrected(Correction { momentum: number(option, value)?, ..correction }),
+        "mask" => corrected(Correction { mask: number::<u8>(option, value)? != 0, ..correction }),
+        "clip" => corrected(Correction { clip: Some(number(option, value)?), ..correction }),
+        "warm_up" => corrected(Correction { warm_up: number(option, value)?, ..correction }),
+        option => method.with(option, value).map_err(refused),
+    }
+}
+
+fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, Refused> {
+    value.trim().parse().map_err(|_| refused(format!("the option {option} is '{value}'; expected a number")))
+}
+
+/// Frees a method; nothing for null.
+#[unsafe(no_mangle)]
+pub extern "C" fn gleaner_method_free(method: *mut gleaner_method) {
+    METHODS.free(method);
+}

@@ -1,0 +1,257 @@
+"""Gleaner as the communication hook of DistributedDataParallel.
+
+DistributedDataParallel hands over its buckets in an order that is the same on all ranks, and waits for all of them when the backward
+pass is over. The hook hands the gradients of a bucket over parameter by parameter, where their exchange begins as soon as their group is
+complete; with the last bucket it waits for the update and fills all buckets with means. So residuals belong to parameters, and it does not
+matter that buckets are put together anew after the first step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from gleaner import _native
+from gleaner._membership import Membership
+from gleaner._method import MethodLike, as_method
+from gleaner.errors import JobFailed, LayoutError
+from gleaner.torch import _refusals
+from gleaner.torch._sessions import names_of, session_of
+from gleaner.torch._state import load_state, state_of
+from gleaner.torch._tensors import Staging, memory
+
+# The first step's buckets are put together anew for the second; from then on their order stays.
+_SETTLED_AFTER = 2
+
+
+class _Part(NamedTuple):
+    """A parameter's part of a bucket."""
+
+    name: str
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    offset: int
+
+
+class _Bucket(NamedTuple):
+    """A bucket that waits for the update."""
+
+    future: "torch.futures.Future[torch.Tensor]"
+    buffer: torch.Tensor
+    values: torch.Tensor
+    parts: List[_Part]
+
+
+class Hook:
+    """What `register` gives: the state of the exchange.
+
+    Attributes:
+        session: the session of the group's ranks.
+        skipped: the rank for whose gradients the last step was left out, or None.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.parallel.DistributedDataParallel,
+        method: _native.Method,
+        session: Membership,
+        scaler: Any,
+        merge: str,
+    ) -> None:
+        self.session = session
+        self.skipped: Optional[int] = None
+        self._model = model
+        self._scaler = scaler
+        ignored = getattr(model, "parameters_to_ignore", ())
+        named = {
+            name: parameter
+            for name, parameter in model.module.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        }
+        _refusals.refuse_parameters(named)
+        self._names = names_of(named)
+        self._ignored = len(ignored)
+        layout = [(name, parameter.numel()) for name, parameter in named.items()]
+        # Backpropagation comes to the last parameters first.
+        layout.reverse()
+        self.gradients = session.native.gradients([layout], method, merge, _SETTLED_AFTER)
+        self._staging = Staging()
+        self._open: List[_Bucket] = []
+        self._scale = 1.0
+
+    def exchange(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        """Takes in a bucket; the future has the means."""
+        try:
+            self._take_in(bucket)
+            future = self._open[-1].future
+            if bucket.is_last():
+                self._finish()
+        except JobFailed:
+            self._open.clear()
+            raise
+        except BaseException as error:
+            # The step cannot be completed, and the others wait for it.
+            self._open.clear()
+            self.session.abort(f"{type(error).__name__}: {error}")
+            raise
+        return future
+
+    def _take_in(self, bucket: dist.GradBucket) -> None:
+        buffer = bucket.buffer()
+        gradients, parameters = bucket.gradients(), bucket.parameters()
+        parts = [self._part(buffer, *pair) for pair in zip(parameters, gradients)]
+        if not self._open:
+            self._begin()
+        values = self._staging.values(bucket.index(), buffer)
+        if self._scale != 1.0:
+            # The residual is of unscaled gradients. What is written over is replaced by means.
+            values.mul_(1.0 / self._scale)
+        for part in parts:
+            self.gradients.ready(part.name, *memory(values, part.offset, part.gradient.numel()))
+        devices = [] if buffer.device.type == "cpu" else [buffer.device]
+        future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future(devices=devices)
+        self._open.append(_Bucket(future, buffer, values, parts))
+
+    def _part(self, buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor) -> _Part:
+        name = self._names.get(id(parameter))
+        if name is None:
+            raise LayoutError(
+                f"DistributedDataParallel exchanges a parameter of shape {tuple(parameter.shape)} that the model did not have when the hook "
+                "was registered; register it after the last change of the model"
+            )
+        _refusals.refuse_gradient(name, gradient)
+        offset = gradient.storage_offset() - buffer.storage_offset()
+        return _Part(name, parameter, gradient, offset)
+
+    def _begin(self) -> None:
+        self.skipped = None
+        self._scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        count = sum(1 for parameter in self._model.module.parameters() if parameter.requires_grad)
+        if count > len(self._names) + self._ignored:
+            raise LayoutError(
+                f"the model has {count} parameters that need gradients and had {len(self._names)} when the hook was registered; "
+                "parameters that are added later are not exchanged: wrap the model and register the hook after that"
+            )
+
+    def _finish(self) -> None:
+        update = self.gradients.wait()
+        skipped = update.skipped
+        buckets, self._open = self._open, []
+        if skipped is not None:
+            self.skipped = skipped[0]
+        for bucket in buckets:
+            if skipped is not None:
+                # A GradScaler finds it on every rank alike, leaves the step out and lowers the scale.
+                bucket.values.fill_(math.inf if self._scaler is not None else 0.0)
+            else:
+                for part in bucket.parts:
+                    update.copy_to(part.name, *memory(bucket.values, part.offset, part.gradient.numel()))
+                if self._scale != 1.0:
+                    bucket.values.mul_(self._scale)
+            self._staging.give_back(bucket.values, bucket.buffer)
+        may_leave_out = self._model.find_unused_parameters or getattr(self._model, "static_graph", False)
+        if skipped is None and may_leave_out:
+            self._deliver_unused([part for bucket in buckets for part in bucket.parts])
+        for bucket in buckets:
+            bucket.future.set_result(bucket.buffer)
+
+    def _deliver_unused(self, parts: List[_Part]) -> None:
+        """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves those without gradients, and
+        what the residual has delivered for them would be lost."""
+        if torch._C._current_graph_task_id() == -1:
+            return
+        engine = torch.autograd.Variable._execution_engine
+
+        def deliver() -> None:
+            for part in parts:
+                if part.parameter.grad is None and bool(part.gradient.any()):
+                    part.parameter.grad = part.gradient.detach().clone().view_as(part.parameter)
+
+        # After the callback with which DistributedDataParallel ends the pass, and which it queues after this one.
+        engine.queue_callback(lambda: engine.queue_callback(deliver))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between
+        steps."""
+        return state_of(self.gradients, self.session.rank, self.session.world_size)
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Goes on from a `state_dict`. All ranks call it together.
+
+        Raises:
+            CheckpointError: a state of another model, method, step or run, here or on another rank. Nothing has changed then.
+        """
+        load_state(self.gradients, state, self.session.rank, self.session.world_size)
+
+    @property
+    def step(self) -> int:
+        """The number of the present step, from 0."""
+        return self.gradients.step()
+
+    @property
+    def groups(self) -> Optional[List[List[str]]]:
+        """The names of the parameters that travel together, once they were planned."""
+        return self.gradients.groups()
+
+    @property
+    def expected(self) -> Optional[Tuple[float, float]]:
+        """What a step is expected to take by the plan, in seconds, and the share of its exchange that is hidden."""
+        return self.gradients.expected()
+
+
+def _exchange(hook: Hook, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    return hook.exchange(bucket)
+
+
+# DistributedDataParallel compares annotations with types, and these are texts.
+_exchange.__annotations__ = {}
+
+
+def register(
+    model: torch.nn.parallel.DistributedDataParallel,
+    method: MethodLike = "spardl",
+    *,
+    density: Optional[float] = None,
+    scaler: Any = None,
+    merge: str = "optimal",
+    **options: Any,
+) -> Hook:
+    """Makes Gleaner the communication hook of a model: its gradients become the mean over the ranks of what was selected.
+
+    All ranks call it together, after the model was wrapped and before the first step. The learning rate and the optimiser stay as they
+    are. Without this call the script is what it was.
+
+    Args:
+        model: a DistributedDataParallel, of parameters of float32, bfloat16 or float16, on the CPU or on CUDA devices.
+        method: a `gleaner.Method`, or the name of one; `auto` for the one that is cheapest.
+        density: the share of entries that is delivered in each step, by default 0.01.
+        scaler: the GradScaler that scales the loss, if there is one. Residuals are kept unscaled, and a step that is not finite on one rank
+            is left out on all.
+        merge: how parameters are merged into groups that travel together: a strategy such as `optimal`, `threshold/65536` or `single`.
+        options: those of `gleaner.Method`, such as `momentum=0.9`, `values="bf16"` or `on_nonfinite="skip"`.
+
+    Returns:
+        The hook's state, with `state_dict` and `load_state_dict` for checkpoints.
+
+    Raises:
+        UnsupportedError: a model, a parameter or an option that cannot work, by its name.
+        MethodError: a method, a density or a strategy that cannot be.
+        JobFailed: ranks whose parameters or methods differ: the text names the first difference.
+    """
+    # torch.compile puts a module of its own around it.
+    model = getattr(model, "_orig_mod", model)
+    _refusals.refuse_wrapper(model)
+    _refusals.refuse_options(model)
+    _refusals.refuse_modules(model.module)
+    made = as_method(method, density, **options)
+    if scaler is not None:
+        made = made.skipping()
+    if merge == "optimal" and options.get("clip") is not None:
+        # The norm of the whole gradient decides before any of it is exchanged.
+        merge = "single"
+    hook = Hook(model, made, session_of(model.process_group), scaler, merge)
+    model.register_comm_hook(hook, _exchange)
+    return hook

@@ -1,0 +1,82 @@
+//! Memory that the Python half lends for a call.
+
+use gleaner::algorithms::Element;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Refuses what cannot be memory with that many values.
+fn check<T>(address: usize, count: usize) -> PyResult<()> {
+    let fits = count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
+    if !fits || (count > 0 && (address == 0 || !address.is_multiple_of(align_of::<T>()))) {
+        return Err(PyValueError::new_err(format!(
+            "expected {count} values of {} bytes at an address that is a multiple of {}, found the address {address:#x}",
+            size_of::<T>(),
+            align_of::<T>(),
+        )));
+    }
+    Ok(())
+}
+
+/// So many values at an address.
+///
+/// # Errors
+/// An address that no such value can have.
+///
+/// # Safety
+/// The values are there, and nobody writes to them, for as long as the slice is used.
+pub unsafe fn values<'a, T: Element>(address: usize, count: usize) -> PyResult<&'a [T]> {
+    check::<T>(address, count)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: aligned and not null; the caller promises the rest. Every pattern of bits is a value.
+    Ok(unsafe { std::slice::from_raw_parts(address as *const T, count) })
+}
+
+/// The same, to be written to.
+///
+/// # Errors
+/// An address that no such value can have.
+///
+/// # Safety
+/// The values are there, and nobody else reads them or writes to them, for as long as the slice is used.
+pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResult<&'a mut [T]> {
+    check::<T>(address, count)?;
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: aligned and not null; the caller promises the rest. Every pattern of bits is a value.
+    Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
+}
+
+/// Bytes at an address, copied.
+///
+/// # Errors
+/// No address.
+///
+/// # Safety
+/// The bytes are there, and nobody writes to them during the call.
+pub unsafe fn bytes(address: usize, count: usize) -> PyResult<Vec<u8>> {
+    check::<u8>(address, count)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: not null; the caller promises the rest.
+    Ok(unsafe { std::slice::from_raw_parts(address as *const u8, count) }.to_vec())
+}
+
+/// Copies bytes to an address.
+///
+/// # Errors
+/// No address.
+///
+/// # Safety
+/// There is room for the bytes, which nobody else uses during the call.
+pub unsafe fn put(bytes: &[u8], address: usize) -> PyResult<()> {
+    check::<u8>(address, bytes.len())?;
+    if !bytes.is_empty() {
+        // SAFETY: not null; the caller promises the rest, and what was just received overlaps with nothing of theirs.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+"""Every example in Python of the book's page runs, by itself and among two workers."""
+
+import os
+import re
+import tempfile
+import unittest
+
+import jobs
+
+PAGE = os.path.join(jobs.HERE, "..", "..", "..", "docs", "src", "guide", "python.md")
+
+
+def _has(package):
+    try:
+        __import__(package)
+    except ImportError:
+        return False
+    return True
+
+
+class Pages(unittest.TestCase):
+    def test_examples_run(self):
+        with open(PAGE, encoding="utf-8") as file:
+            blocks = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+        self.assertGreater(len(blocks), 5)
+        for block in blocks:
+            needed = [name for name in ("gleaner.torch", "numpy") if f"import {name}\n" in block]
+            missing = [name for name in needed if not _has(name)]
+            for workers in (1, 2):
+                with self.subTest(block=block.strip().splitlines()[0], workers=workers):
+                    if missing:
+                        self.skipTest(f"SKIPPED: {', '.join(missing)} cannot be imported here")
+                    with tempfile.TemporaryDirectory() as folder:
+                        for ended in jobs.Job.of_program(block, workers, folder).ends():
+                            self.assertEqual(ended.code, 0, f"{block}\n{ended.out}\n{ended.err}")
+
+
+if __name__ == "__main__":
+    unittest.main()

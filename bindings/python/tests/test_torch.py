@@ -1,0 +1,567 @@
+"""The hook of DistributedDataParallel, the Synchronizer and the backend among two and three workers."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import jobs
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import gleaner.torch
+except ImportError as error:
+    torch, WHY = None, f"SKIPPED: {error}"
+else:
+    WHY = ""
+
+import gleaner
+
+
+# Models whose gradients are known: each parameter's is a constant of the rank.
+
+
+def _linear(sizes):
+    """A model of parameters of these sizes, whose loss is their product with what it is given."""
+
+    class Linear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, size in sizes.items():
+                self.register_parameter(name, torch.nn.Parameter(torch.zeros(size)))
+
+        def forward(self, inputs, names=None):
+            return sum((getattr(self, name) * inputs[name]).sum() for name in names or sizes)
+
+    return Linear()
+
+
+SIZES = {"a": (30, 4), "b": (100,), "c": (7, 3), "d": (2000,)}
+
+
+def _inputs(rank, step, until):
+    random = torch.Generator().manual_seed(1000 * rank + step)
+    zero = 0.0 if step >= until else 1.0
+    return {name: zero * torch.randn(size, generator=random) for name, size in SIZES.items()}
+
+
+def _start():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    return dist.get_rank()
+
+
+def _wrapped(model, **options):
+    # Small buckets, so that there are several, which are put together anew after the first step.
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
+    return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
+
+
+# What workers do.
+
+
+def _hook_delivers_all(options, method):
+    """The sum of all means, and of all gradients of this rank, once nothing waits any more."""
+    rank = _start()
+    model = _wrapped(_linear(SIZES), **options)
+    hook = gleaner.torch.register(model, **method)
+    delivered = {name: torch.zeros(size) for name, size in SIZES.items()}
+    given = {name: torch.zeros(size) for name, size in SIZES.items()}
+    for step in range(300):
+        inputs = _inputs(rank, step, 4)
+        model.zero_grad()
+        model(inputs).backward()
+        for name, parameter in model.module.named_parameters():
+            delivered[name] += parameter.grad
+            given[name] += inputs[name]
+    assert hook.step == 300
+    return [_lists(given), _lists(delivered), hook.groups is not None]
+
+
+def _lists(tensors):
+    return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
+
+
+def _hook_is_exact():
+    """The ring's means beside those of DistributedDataParallel itself, for a model with a nonlinearity and accumulation."""
+    rank = _start()
+
+    def trained(registers):
+        torch.manual_seed(7)
+        net = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+        model = _wrapped(net, gradient_as_bucket_view=True)
+        if registers:
+            gleaner.torch.register(model, method="ring")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(8):
+            random = torch.Generator().manual_seed(100 * rank + step)
+            optimizer.zero_grad()
+            with model.no_sync():
+                model(torch.randn(5, 20, generator=random)).square().mean().backward()
+            model(torch.randn(5, 20, generator=random)).square().mean().backward()
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return float((trained(True) - trained(False)).abs().max())
+
+
+def _hook_unused():
+    """Rank 0 uses a and b, rank 1 a and c, and nobody d; then all of them wait for what was left."""
+    rank = _start()
+    model = _wrapped(_linear(SIZES), find_unused_parameters=True)
+    gleaner.torch.register(model, density=0.1)
+    delivered = {name: torch.zeros(size) for name, size in SIZES.items()}
+    given = {name: torch.zeros(size) for name, size in SIZES.items()}
+    for step in range(200):
+        inputs = _inputs(rank, step, 3)
+        # From the fourth step on nobody uses b and c, but what waits of them is delivered nevertheless.
+        names = ["a", "d"] if step >= 3 else ["a", "b"] if rank == 0 else ["a", "c"]
+        model.zero_grad()
+        model(inputs, names).backward()
+        for name, parameter in model.module.named_parameters():
+            if parameter.grad is not None:
+                delivered[name] += parameter.grad
+            if name in names:
+                given[name] += inputs[name]
+    return [_lists(given), _lists(delivered)]
+
+
+def _hook_bf16():
+    rank = _start()
+    model = _linear({"a": (50,)}).to(torch.bfloat16)
+    model = _wrapped(model)
+    gleaner.torch.register(model, method="ring")
+    model({"a": torch.full((50,), 1.0 + 2 * rank, dtype=torch.bfloat16)}).backward()
+    gradient = model.module.a.grad
+    return [str(gradient.dtype), gradient.float().tolist()]
+
+
+def _hook_scales():
+    """A scale that changes, and a step that is not finite on rank 1 alone."""
+    rank = _start()
+    model = _wrapped(_linear({"a": (40,)}))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    hook = gleaner.torch.register(model, density=0.1, scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given, log = torch.zeros(40), []
+    for step in range(80):
+        gradient = torch.randn(40, generator=torch.Generator().manual_seed(100 * rank + step)) * (step < 6)
+        if step == 3 and rank == 1:
+            gradient = gradient + float("inf")
+        optimizer.zero_grad()
+        scaler.scale(model({"a": gradient})).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step != 3:
+            given += gradient
+        log.append([hook.skipped, scaler.get_scale()])
+    return [given.tolist(), model.module.a.tolist(), log]
+
+
+def _hook_goes_on():
+    """The last steps of a run, and of one that goes on from its state."""
+    rank = _start()
+
+    def steps(numbers, state=None):
+        model = _wrapped(_linear(SIZES))
+        hook = gleaner.torch.register(model, density=0.02, merge="single")
+        if state is not None:
+            hook.load_state_dict(state)
+        found = []
+        for number in numbers:
+            model.zero_grad()
+            model(_inputs(rank, number, 100)).backward()
+            found.append(_lists({name: p.grad for name, p in model.module.named_parameters()}))
+        return found, hook.state_dict()
+
+    first, state = steps(range(5))
+    again, _ = steps(range(5, 8), state)
+    straight, _ = steps(range(8))
+    assert first == straight[:5]
+    return again == straight[5:]
+
+
+def _hook_is_checkpointed(folder):
+    """By torch.distributed.checkpoint: what it loads goes on as what was saved."""
+    import torch.distributed.checkpoint as checkpoint
+
+    rank = _start()
+    model = _wrapped(_linear(SIZES))
+    hook = gleaner.torch.register(model, density=0.02, merge="single")
+
+    def step(number):
+        model.zero_grad()
+        model(_inputs(rank, number, 100)).backward()
+        return _lists({name: parameter.grad for name, parameter in model.module.named_parameters()})
+
+    for number in range(4):
+        step(number)
+    checkpoint.save({"gleaner": hook.state_dict()}, checkpoint_id=folder)
+    straight = step(4)
+    state = {"gleaner": hook.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder)
+    hook.load_state_dict(state["gleaner"])
+    assert hook.step == 4
+    return step(4) == straight
+
+
+def _hook_is_compiled():
+    """A model that is compiled, beside one that is not."""
+    rank = _start()
+
+    def trained(compiles):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(20, 200), torch.nn.ReLU(), torch.nn.Linear(200, 3))
+        model = _wrapped(net)
+        run = torch.compile(model, backend="eager") if compiles else model
+        gleaner.torch.register(run, method="ring")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            run(torch.randn(5, 20, generator=torch.Generator().manual_seed(100 * rank + step))).square().mean().backward()
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    return float((trained(True) - trained(False)).abs().max())
+
+
+def _spawns(folder, port):
+    """As PyTorch's tutorial starts workers."""
+    import torch.multiprocessing
+
+    torch.multiprocessing.spawn(_spawned, args=(2, folder, port), nprocs=2, join=True)
+
+
+def _spawned(rank, workers, folder, port):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=workers)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(10, 5))
+    gleaner.torch.register(model, method="spardl", density=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(20, 10)).square().mean().backward()
+        optimizer.step()
+    with open(os.path.join(folder, str(rank)), "w", encoding="ascii") as file:
+        file.write(repr([parameter.tolist() for parameter in model.parameters()]))
+    dist.destroy_process_group()
+
+
+def _hook_joins():
+    """Rank 0 has three batches more."""
+    rank = _start()
+    model = _wrapped(_linear({"a": (50,)}))
+    gleaner.torch.register(model, method="ring")
+    found = []
+    with model.join():
+        for step in range(3 if rank == 1 else 6):
+            model.zero_grad()
+            model({"a": torch.ones(50)}).backward()
+            found.append(float(model.module.a.grad[0]))
+    return found
+
+
+def _hook_differs():
+    rank = _start()
+    model = _wrapped(_linear({"a": (50,)}))
+    try:
+        gleaner.torch.register(model, density=0.1 if rank == 0 else 0.2)
+    except gleaner.JobFailed as error:
+        return [str(error), error.rank]
+    return None
+
+
+def _hook_dies():
+    rank = _start()
+    model = _wrapped(_linear(SIZES))
+    gleaner.torch.register(model)
+    print("registered", flush=True)
+    for step in range(100_000):
+        model.zero_grad()
+        model(_inputs(rank, step, 100)).backward()
+
+
+def _refuses():
+    _start()
+    found = {}
+
+    def refuses(what, make):
+        try:
+            make()
+        except gleaner.UnsupportedError as error:
+            found[what] = str(error)
+
+    net = torch.nn.Linear(3, 3)
+    refuses("a module", lambda: gleaner.torch.register(net))
+    refuses("DataParallel", lambda: gleaner.torch.register(torch.nn.DataParallel(net)))
+    sharded = type("FullyShardedDataParallel", (torch.nn.Module,), {})
+    refuses("FSDP", lambda: gleaner.torch.register(sharded()))
+    refuses("float64", lambda: gleaner.torch.register(_wrapped(torch.nn.Linear(3, 3).double())))
+    sparse = torch.nn.Embedding(10, 3, sparse=True)
+    refuses("sparse", lambda: gleaner.torch.register(_wrapped(sparse)))
+    model = _wrapped(torch.nn.Linear(3, 3))
+    gleaner.torch.register(model)
+    refuses("twice", lambda: gleaner.torch.register(model))
+    return found
+
+
+def _synchronizes(launch_group):
+    if launch_group:
+        _start()
+    else:
+        torch.manual_seed(0)
+    rank = int(os.environ["RANK"])
+    model = _linear(SIZES)
+    with torch.no_grad():
+        model.a.fill_(float(rank))
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.05)
+    started = float(model.a[0, 0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given = {name: torch.zeros(size) for name, size in SIZES.items()}
+    for step in range(300):
+        optimizer.zero_grad()
+        names = ["a", "b", "d"] if rank == 1 else None
+        for paused in (True, False):
+            inputs = _inputs(rank, 2 * step + paused, 8)
+            with sync.no_sync() if paused else contextlib.nullcontext():
+                model(inputs, names).backward()
+            for name in names or SIZES:
+                given[name] += inputs[name]
+        assert sync.step(optimizer)
+    return [_lists(given), _lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
+
+
+def _backend():
+    dist.init_process_group("gleaner")
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    found = {}
+    tensor = torch.arange(5.0) + rank
+    dist.all_reduce(tensor)
+    found["sum"] = tensor.tolist()
+    tensor = torch.tensor([rank, 5, -rank])
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    found["max"] = tensor.tolist()
+    tensor = torch.zeros(3, 100_000)
+    tensor[rank] = float(rank + 1)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    found["mean"] = tensor[:, 0].tolist()
+    sparse = torch.sparse_coo_tensor([[rank, 5]], [1.0, 2.0], (8,))
+    dist.all_reduce(sparse)
+    found["sparse"] = [sparse.is_sparse, sparse.to_dense().tolist()]
+    for size in (3, 40_000):
+        tensor = torch.arange(size, dtype=torch.int64) * (rank + 1) - 7
+        dist.broadcast(tensor, src=1)
+        assert tensor.equal(torch.arange(size, dtype=torch.int64) * 2 - 7), tensor
+        parts = [torch.empty(size, dtype=torch.uint8) for _ in range(workers)]
+        dist.all_gather(parts, torch.full((size,), 200 + rank, dtype=torch.uint8))
+        assert all(part.eq(200 + number).all() for number, part in enumerate(parts)), parts
+    told = [{"rank": rank}]
+    dist.broadcast_object_list(told, src=0)
+    found["object"] = told
+    objects = [None] * workers
+    dist.all_gather_object(objects, rank)
+    found["objects"] = objects
+    dist.barrier()
+    group = dist.new_group([0, 1], backend="gleaner")
+    if rank < 2:
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor, group=group)
+        found["group"] = tensor.tolist()
+    for name, call in [
+        ("send", lambda: dist.send(torch.ones(1), dst=(rank + 1) % workers)),
+        ("reduce_scatter", lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)] * workers)),
+    ]:
+        try:
+            call()
+        except gleaner.UnsupportedError as error:
+            found[name] = str(error)
+    dist.destroy_process_group()
+    return found
+
+
+def _backend_trains(with_hook):
+    """The toy model of PyTorch's own tutorial."""
+    dist.init_process_group("gleaner")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 5))
+    model = DistributedDataParallel(net)
+    if with_hook:
+        gleaner.torch.register(model, density=0.2)
+    loss_fn = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(5)
+    inputs, labels = torch.randn(20, 10), torch.randn(20, 5)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
+    dist.destroy_process_group()
+    return [losses, values]
+
+
+class Numbers(unittest.TestCase):
+    """Comparisons of what ranks return."""
+
+    def assert_delivered(self, ranks, at=lambda rank: rank):
+        """What all ranks gave is what was delivered, on each of them."""
+        for name in SIZES:
+            given = sum(torch.tensor(at(rank)[0][name]) for rank in ranks) / len(ranks)
+            for rank in ranks:
+                self.assertEqual(at(rank)[1][name], at(ranks[0])[1][name])
+            torch.testing.assert_close(torch.tensor(at(ranks[0])[1][name]), given, atol=1e-4, rtol=1e-4)
+
+
+@unittest.skipIf(torch is None, WHY)
+class Hooks(Numbers):
+    def test_nothing_is_lost_though_buckets_are_rebuilt(self):
+        for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+            with self.subTest(options):
+                ranks = jobs.run("test_torch:_hook_delivers_all", 2, options, {"method": "spardl", "density": 0.05})
+                self.assert_delivered(ranks)
+                self.assertTrue(ranks[0][2])
+
+    def test_every_merging_strategy_delivers_all(self):
+        for merge in ("single", "layer-wise"):
+            with self.subTest(merge):
+                arguments = {"method": "oktopk", "density": 0.05, "merge": merge}
+                self.assert_delivered(jobs.run("test_torch:_hook_delivers_all", 3, {}, arguments))
+
+    def test_a_dense_method_is_what_ddp_does(self):
+        for difference in jobs.run("test_torch:_hook_is_exact", 3):
+            self.assertLess(difference, 1e-5)
+
+    def test_parameters_that_nobody_uses_get_what_waits_for_them(self):
+        self.assert_delivered(jobs.run("test_torch:_hook_unused"))
+
+    def test_bfloat16(self):
+        for found in jobs.run("test_torch:_hook_bf16"):
+            self.assertEqual(found, ["torch.bfloat16", [2.0] * 50])
+
+    def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
+        ranks = jobs.run("test_torch:_hook_scales")
+        mean = sum(torch.tensor(given) for given, _, _ in ranks) / 2
+        for _, values, log in ranks:
+            torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
+            self.assertEqual([step for step, (skipped, _) in enumerate(log) if skipped is not None], [3])
+            self.assertEqual(log[3][0], 1)
+            self.assertLess(log[3][1], log[2][1])
+            self.assertEqual(log, ranks[0][2])
+
+    def test_a_state_goes_on_bit_by_bit(self):
+        self.assertEqual(jobs.run("test_torch:_hook_goes_on"), [True, True])
+
+    def test_a_state_goes_through_distributed_checkpoints(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(jobs.run("test_torch:_hook_is_checkpointed", 2, folder), [True, True])
+
+    def test_a_model_that_is_compiled(self):
+        for difference in jobs.run("test_torch:_hook_is_compiled"):
+            self.assertLess(difference, 1e-6)
+
+    def test_workers_that_are_spawned(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A process of its own, which no torchrun has started.
+            program = f"import sys; sys.path.insert(0, {jobs.HERE!r}); import test_torch; test_torch._spawns({folder!r}, {jobs.two_ports()})"
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=jobs.TIMEOUT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(os.path.join(folder, "0"), encoding="ascii") as first, open(os.path.join(folder, "1"), encoding="ascii") as second:
+                self.assertEqual(first.read(), second.read())
+
+    def test_uneven_inputs(self):
+        long, short = jobs.run("test_torch:_hook_joins")
+        self.assertEqual((long, short), ([1.0] * 3 + [0.5] * 3, [1.0] * 3))
+
+    def test_what_cannot_work_is_refused_by_name(self):
+        for found in jobs.run("test_torch:_refuses"):
+            self.assertEqual(list(found), ["a module", "DataParallel", "FSDP", "float64", "sparse", "twice"])
+            self.assertIn("FullyShardedDataParallel shards parameters", found["FSDP"])
+            self.assertIn("Linear", found["a module"])
+            self.assertIn("'weight' is float64", found["float64"].replace("module.", ""))
+
+    def test_ranks_that_differ_hear_the_difference(self):
+        for sentence, rank in jobs.run("test_torch:_hook_differs"):
+            self.assertEqual(rank, 1)
+            self.assertIn("method", sentence)
+
+    def test_a_rank_that_is_killed_is_named(self):
+        job = jobs.Job("test_torch:_hook_dies", 3)
+        for rank in range(3):
+            job.wait_for(rank, "registered")
+        job.processes[2].send_signal(signal.SIGKILL)
+        for ended in job.ends()[:2]:
+            self.assertNotEqual(ended.code, 0)
+            self.assertIn("rank 2 failed", ended.err)
+
+
+@unittest.skipIf(torch is None, WHY)
+class Synchronizers(Numbers):
+    def test_nothing_is_lost(self):
+        for with_group in (True, False):
+            with self.subTest(with_group):
+                ranks = jobs.run("test_torch:_synchronizes", 2, with_group)
+                for name in SIZES:
+                    given = sum(torch.tensor(rank[0][name]) for rank in ranks) / 2
+                    for rank in ranks:
+                        self.assertEqual(rank[1][name], ranks[0][1][name])
+                    torch.testing.assert_close(torch.tensor(ranks[0][1][name]), given, atol=1e-4, rtol=1e-4)
+                self.assertEqual([rank[2] for rank in ranks], [0.0, 0.0])
+                self.assertTrue(ranks[0][3])
+
+    def test_what_is_not_exchanged_is_found(self):
+        model, other = _linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
+        sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
+        self.addCleanup(sync.close)
+        model({"a": torch.ones(4)}, ["a"]).backward()
+        with self.assertRaisesRegex(gleaner.LayoutError, "finished twice"):
+            model({"a": torch.ones(4)}, ["a"]).backward()
+        optimizer = torch.optim.SGD([model.a, other], lr=0.1)
+        with self.assertRaisesRegex(gleaner.LayoutError, r"shape \(3,\) that is not exchanged"):
+            sync.step(optimizer)
+
+
+@unittest.skipIf(torch is None, WHY)
+class Backend(unittest.TestCase):
+    def test_collectives(self):
+        for workers in (2, 3):
+            for rank, found in enumerate(jobs.run("test_torch:_backend", workers)):
+                total = sum(range(workers))
+                self.assertEqual(found["sum"], [workers * value + total for value in range(5)])
+                self.assertEqual(found["max"], [workers - 1, 5, 0])
+                means = [(number + 1) / workers if number < workers else 0.0 for number in range(3)]
+                torch.testing.assert_close(found["mean"], means)
+                sparse = [0.0] * 8
+                for number in range(workers):
+                    sparse[number] += 1.0
+                    sparse[5] += 2.0
+                self.assertEqual(found["sparse"], [True, sparse])
+                self.assertEqual(found["object"], [{"rank": 0}])
+                self.assertEqual(found["objects"], list(range(workers)))
+                self.assertIn("no send", found["send"])
+                self.assertIn("no reduce_scatter", found["reduce_scatter"])
+                if rank < 2:
+                    self.assertEqual(found["group"], [2.0, 2.0])
+
+    def test_the_model_of_the_tutorial_trains(self):
+        for with_hook in (False, True):
+            with self.subTest(with_hook):
+                ranks = jobs.run("test_torch:_backend_trains", 2, with_hook)
+                self.assertEqual(ranks[0], ranks[1])
+                losses = ranks[0][0]
+                self.assertLess(losses[-1], 0.97 * losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,30 @@
+//! What keeps a plan from being made.
+
+use gleaner_algorithms::merging::MergingError;
+
+use crate::failure::Error;
+
+/// Why there is no plan.
+#[derive(thiserror::Error)]
+pub enum PlanError {
+    /// The job has failed.
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    /// A strategy that does not come to groups.
+    #[error(transparent)]
+    Merging(#[from] MergingError),
+    /// A rank that measured other layers.
+    #[error(
+        "rank {rank} told {found} bytes of measured times, expected {expected}; start every worker with the same program and model"
+    )]
+    Times {
+        /// The rank.
+        rank: usize,
+        /// How many bytes so many layers take.
+        expected: usize,
+        /// How many came.
+        found: usize,
+    },
+}
+
+gleaner_transport::debug_as_sentence!(PlanError);
