@@ -159,19 +159,25 @@ class Hook:
             bucket.future.set_result(bucket.buffer)
 
     def _deliver_unused(self, parts: List[_Part]) -> None:
-        """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves those without gradients, and
-        what the residual has delivered for them would be lost."""
-        if torch._C._current_graph_task_id() == -1:
-            return
-        engine = torch.autograd.Variable._execution_engine
+        """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves their gradients as they were,
+        and what the residual has delivered for them would be lost."""
+        engine: Any = torch.autograd.Variable._execution_engine
 
         def deliver() -> None:
             for part in parts:
-                if part.parameter.grad is None and bool(part.gradient.any()):
-                    part.parameter.grad = part.gradient.detach().clone().view_as(part.parameter)
+                mean = part.gradient.detach().view_as(part.parameter)
+                if part.parameter.grad is None:
+                    if bool(mean.any()):
+                        part.parameter.grad = mean.clone()
+                elif not torch.equal(part.parameter.grad, mean):
+                    part.parameter.grad.copy_(mean)
 
         # After the callback with which DistributedDataParallel ends the pass, and which it queues after this one.
-        engine.queue_callback(lambda: engine.queue_callback(deliver))
+        try:
+            engine.queue_callback(lambda: engine.queue_callback(deliver))
+        except RuntimeError:
+            # A rank without data, which `join` makes take part outside of a backward pass: it steps no optimiser.
+            pass
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between

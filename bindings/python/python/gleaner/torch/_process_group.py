@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
@@ -42,6 +43,18 @@ _OPERATIONS = {
 def create(store: dist.Store, rank: int, world_size: int, timeout: datetime.timedelta) -> "ProcessGroup":
     """A process group of ranks that share a store. How long a peer may be silent is GLEANER_TIMEOUT, not `timeout`."""
     return ProcessGroup(through_store(store, rank, world_size))
+
+
+def register_backend() -> None:
+    """Makes `init_process_group("gleaner")` known to torch.distributed."""
+    if hasattr(dist.Backend, "GLEANER"):
+        return
+    register: Any = dist.Backend.register_backend
+    if "devices" in inspect.signature(register).parameters:
+        register("gleaner", create, devices=["cpu"])
+    else:
+        # PyTorch 1.13 asks no backend for the devices it serves.
+        register("gleaner", create)
 
 
 def _done(result: Any) -> dist.Work:

@@ -81,10 +81,17 @@ class Synchronizer:
         self._step_scale: Optional[float] = None
         if broadcast:
             self._broadcast()
-        hook = self._finished
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(hook) for parameter in self._parameters.values()
-        ]
+        self._accumulators: List[Any] = []
+        self._hooks = [self._on_finished(parameter) for parameter in self._parameters.values()]
+
+    def _on_finished(self, parameter: torch.Tensor) -> Any:
+        """Has `_finished` called once the backward pass has added up the gradient of a parameter."""
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):
+            return parameter.register_post_accumulate_grad_hook(self._finished)
+        # Before PyTorch 2.1: a hook on the node that adds the gradient up, which lives no longer than somebody holds it.
+        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        self._accumulators.append(node)
+        return node.register_hook(lambda *_: self._finished(parameter))
 
     def _broadcast(self) -> None:
         """Gives all ranks the parameters of rank 0."""
@@ -227,6 +234,7 @@ class Synchronizer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._accumulators.clear()
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between
