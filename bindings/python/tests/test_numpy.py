@@ -201,7 +201,7 @@ def _refuses():
     for expected, words, arguments in [
         ("MethodError", "density is 0", {"method": "spardl", "density": 0}),
         ("MethodError", "density is 1.5", {"method": "spardl", "density": 1.5}),
-        ("MethodError", "density is nan", {"method": "spardl", "density": numpy.nan}),
+        ("MethodError", "density is NaN", {"method": "spardl", "density": numpy.nan}),
         ("MethodError", "neither density nor k", {"method": "ring", "density": 0.1}),
         ("MethodError", "rings", {"method": "rings"}),
         ("MethodError", "teams", {"method": "ring", "teams": 2}),
