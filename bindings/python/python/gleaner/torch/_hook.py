@@ -17,7 +17,7 @@ import torch.distributed as dist
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
-from gleaner.errors import JobFailed, LayoutError
+from gleaner.errors import JobFailed, LayoutError, UnsupportedError
 from gleaner.torch import _refusals
 from gleaner.torch._sessions import names_of, session_of
 from gleaner.torch._state import load_state, state_of
@@ -81,23 +81,44 @@ class Hook:
         self._staging = Staging()
         self._open: List[_Bucket] = []
         self._scale = 1.0
+        #: What the present backward pass raises when it ends.
+        self._error: Optional[BaseException] = None
 
     def exchange(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
         """Takes in a bucket; the future has the means."""
-        try:
-            self._take_in(bucket)
-            future = self._open[-1].future
-            if bucket.is_last():
-                self._finish()
-        except JobFailed:
-            self._open.clear()
-            raise
-        except BaseException as error:
+        if self._error is None:
+            try:
+                self._take_in(bucket)
+                future = self._open[-1].future
+                if bucket.is_last():
+                    self._finish()
+                return future
+            except BaseException as error:
+                self._fail(error)
+        # The backward pass goes to its end, and raises the error there.
+        buffer = bucket.buffer()
+        given_up = _future(buffer)
+        given_up.set_result(buffer)
+        return given_up
+
+    def _fail(self, error: BaseException) -> None:
+        """Has the backward pass raise an error. Raised in the hook, it would come out as a RuntimeError."""
+        self._open.clear()
+        if not isinstance(error, JobFailed):
             # The step cannot be completed, and the others wait for it.
-            self._open.clear()
             self.session.abort(f"{type(error).__name__}: {error}")
-            raise
-        return future
+        self._error = error
+        engine: Any = torch.autograd.Variable._execution_engine
+        try:
+            engine.queue_callback(self._raise)
+        except RuntimeError:
+            # Outside of a backward pass: a rank without data, which `join` makes take part.
+            self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _take_in(self, bucket: dist.GradBucket) -> None:
         buffer = bucket.buffer()
@@ -111,9 +132,7 @@ class Hook:
             values.mul_(1.0 / self._scale)
         for part in parts:
             self.gradients.ready(part.name, *memory(values, part.offset, part.gradient.numel()))
-        devices = [] if buffer.device.type == "cpu" else [buffer.device]
-        future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future(devices=devices)
-        self._open.append(_Bucket(future, buffer, values, parts))
+        self._open.append(_Bucket(_future(buffer), buffer, values, parts))
 
     def _part(self, buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor) -> _Part:
         name = self._names.get(id(parameter))
@@ -208,6 +227,11 @@ class Hook:
         return self.gradients.expected()
 
 
+def _future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
+    """A future of what is on the buffer's device."""
+    return torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
+
+
 def _exchange(hook: Hook, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
     return hook.exchange(bucket)
 
@@ -259,5 +283,11 @@ def register(
         # The norm of the whole gradient decides before any of it is exchanged.
         merge = "single"
     hook = Hook(model, made, session_of(model.process_group), scaler, merge)
-    model.register_comm_hook(hook, _exchange)
+    try:
+        model.register_comm_hook(hook, _exchange)
+    except RuntimeError as error:
+        if "only be called once" in str(error):
+            # PyTorch 1.13 does not tell before.
+            raise UnsupportedError(_refusals.ANOTHER_HOOK) from error
+        raise
     return hook
