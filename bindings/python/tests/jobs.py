@@ -40,6 +40,16 @@ def command(name: str) -> Optional[str]:
     return shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
 
 
+def torchrun_fails() -> str:
+    """Why the torchrun of this Python starts nothing, or nothing."""
+    import torch
+
+    old = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 0)
+    if old and sys.version_info >= (3, 11):
+        return f"the torchrun of PyTorch {torch.__version__} fails under Python 3.11 and later"
+    return ""
+
+
 class Ended(NamedTuple):
     """How a worker ended."""
 

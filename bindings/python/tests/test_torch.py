@@ -351,6 +351,8 @@ def _backend():
             call()
         except gleaner.UnsupportedError as error:
             found[name] = str(error)
+    # Rank 0 has the store, which the others need until here.
+    dist.barrier()
     dist.destroy_process_group()
     return found
 
