@@ -63,12 +63,13 @@ class Gpt(torch.nn.Module):
         self.token, self.place = torch.nn.Embedding(256, width), torch.nn.Embedding(CONTEXT, width)
         self.blocks = torch.nn.ModuleList([Block(width, heads) for _ in range(blocks)])
         self.last, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, 256)
-        self.register_buffer("mask", torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1))
 
     def forward(self, tokens):
+        # What comes later is not to be seen.
+        mask = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
         values = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
         for block in self.blocks:
-            values = block(values, self.mask)
+            values = block(values, mask)
         return self.head(self.last(values))
 
 
