@@ -9,10 +9,9 @@ matter that buckets are put together anew after the first step.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 
 from gleaner import _native
 from gleaner._membership import Membership
@@ -22,6 +21,9 @@ from gleaner.torch import _refusals
 from gleaner.torch._sessions import names_of, session_of
 from gleaner.torch._state import load_state, state_of
 from gleaner.torch._tensors import Staging, memory
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 # The first step's buckets are put together anew for the second; from then on their order stays.
 _SETTLED_AFTER = 2
@@ -84,7 +86,7 @@ class Hook:
         #: What the present backward pass raises when it ends.
         self._error: Optional[BaseException] = None
 
-    def exchange(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    def exchange(self, bucket: "GradBucket") -> "torch.futures.Future[torch.Tensor]":
         """Takes in a bucket; the future has the means."""
         if self._error is None:
             try:
@@ -120,7 +122,7 @@ class Hook:
         if error is not None:
             raise error
 
-    def _take_in(self, bucket: dist.GradBucket) -> None:
+    def _take_in(self, bucket: "GradBucket") -> None:
         buffer = bucket.buffer()
         gradients, parameters = bucket.gradients(), bucket.parameters()
         parts = [self._part(buffer, *pair) for pair in zip(parameters, gradients)]
@@ -142,7 +144,7 @@ class Hook:
                 "was registered; register it after the last change of the model"
             )
         _refusals.refuse_gradient(name, gradient)
-        offset = gradient.storage_offset() - buffer.storage_offset()
+        offset = int(gradient.storage_offset() - buffer.storage_offset())
         return _Part(name, parameter, gradient, offset)
 
     def _begin(self) -> None:
@@ -232,7 +234,7 @@ def _future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
     return torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
 
 
-def _exchange(hook: Hook, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def _exchange(hook: Hook, bucket: "GradBucket") -> "torch.futures.Future[torch.Tensor]":
     return hook.exchange(bucket)
 
 

@@ -96,7 +96,7 @@ def refuse_parameters(parameters: Dict[str, torch.Tensor]) -> None:
                 f"parameter '{name}' is a FlatParameter of FullyShardedDataParallel, of which this rank has a part only; expected whole "
                 "parameters on every rank"
             )
-        if isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(parameter):
             raise UnsupportedError(f"parameter '{name}' has no shape yet; run a forward pass of the lazy module before")
         if parameter.dtype not in EXCHANGED:
             raise UnsupportedError(

@@ -52,7 +52,7 @@ def _tell(group: dist.ProcessGroup, text: Optional[str]) -> str:
     return str(told[0])
 
 
-def through_store(store: dist.Store, rank: int, world_size: int) -> Membership:
+def through_store(store: "torch._C._distributed_c10d.Store", rank: int, world_size: int) -> Membership:
     """A session of ranks that share a store."""
 
     # torchrun's store outlives the workers that it restarts.
@@ -61,7 +61,7 @@ def through_store(store: dist.Store, rank: int, world_size: int) -> Membership:
     def tell(text: Optional[str]) -> str:
         if text is not None:
             store.set(key, text)
-        return store.get(key).decode()
+        return bytes(store.get(key)).decode()
 
     return Membership(_starting.join_through(rank, world_size, tell))
 

@@ -86,10 +86,12 @@ class Synchronizer:
 
     def _on_finished(self, parameter: torch.Tensor) -> Any:
         """Has `_finished` called once the backward pass has added up the gradient of a parameter."""
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            return parameter.register_post_accumulate_grad_hook(self._finished)
+        register: Any = getattr(parameter, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            return register(self._finished)
         # Before PyTorch 2.1: a hook on the node that adds the gradient up, which lives no longer than somebody holds it.
-        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        view: Any = parameter.expand_as(parameter)
+        node = view.grad_fn.next_functions[0][0]
         self._accumulators.append(node)
         return node.register_hook(lambda *_: self._finished(parameter))
 
@@ -98,7 +100,7 @@ class Synchronizer:
         values = [parameter.detach().reshape(-1).to("cpu") for parameter in self._parameters.values()]
         for dtype in sorted({part.dtype for part in values}, key=str):
             same = [(p, v) for p, v in zip(self._parameters.values(), values) if v.dtype == dtype]
-            flat = torch.cat([part for _, part in same])
+            flat: Any = torch.cat([part for _, part in same])
             self.session.native.broadcast(flat.data_ptr(), flat.numel() * flat.element_size(), 0)
             for (parameter, part), new in zip(same, flat.split([part.numel() for _, part in same])):
                 parameter.data.copy_(new.view(parameter.shape))
