@@ -24,7 +24,7 @@ class Pages(unittest.TestCase):
             blocks = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
         self.assertGreater(len(blocks), 5)
         for block in blocks:
-            needed = [name for name in ("gleaner.torch", "numpy") if f"import {name}\n" in block]
+            needed = sorted(set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)))
             missing = [name for name in needed if not _has(name)]
             for workers in (1, 2):
                 with self.subTest(block=block.strip().splitlines()[0], workers=workers):

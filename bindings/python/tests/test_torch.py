@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -293,6 +294,54 @@ def _synchronizes(launch_group):
     return [lists(given), lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
 
 
+def _synchronizer_scales():
+    """A scaler, and a step that is not finite on rank 1 alone; then a state that goes on."""
+    rank = start()
+    model = linear({"a": (40,)})
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.1, scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given, skipped, scales = torch.zeros(40), [], []
+    for step in range(80):
+        gradient = torch.randn(40, generator=torch.Generator().manual_seed(100 * rank + step)) * (step < 6)
+        if step == 3 and rank == 1:
+            gradient = gradient + float("inf")
+        optimizer.zero_grad()
+        scaler.scale(model({"a": gradient})).backward()
+        if not sync.step(optimizer):
+            skipped.append([step, sync.skipped])
+        scaler.update()
+        if step != 3:
+            given += gradient
+        scales.append(scaler.get_scale())
+    return [given.tolist(), model.a.tolist(), skipped, scales]
+
+
+def _synchronizer_goes_on():
+    """A state that another Synchronizer of the same parameters goes on from."""
+    rank = start()
+
+    def steps(numbers, state=None):
+        model = linear(SIZES)
+        sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.02, merge="single")
+        if state is not None:
+            sync.load_state_dict(state)
+        found = []
+        for number in numbers:
+            model.zero_grad()
+            model(inputs_of(rank, number, 100)).backward()
+            sync.wait()
+            found.append(lists({name: p.grad for name, p in model.named_parameters()}))
+        state = sync.state_dict()
+        sync.close()
+        return found, state
+
+    first, state = steps(range(5))
+    again, _ = steps(range(5, 8), state)
+    straight, _ = steps(range(8))
+    return again == straight[5:] and first == straight[:5]
+
+
 def _synchronizer_refuses():
     model, other = linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
     sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
@@ -494,6 +543,19 @@ class Synchronizers(Numbers):
                 self.assertEqual([rank[2] for rank in ranks], [0.0, 0.0])
                 self.assertTrue(ranks[0][3])
 
+    @unittest.skipIf(before(2, 3), before(2, 3))
+    def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
+        ranks = jobs.run("test_torch:_synchronizer_scales")
+        mean = sum(torch.tensor(given) for given, *_ in ranks) / 2
+        for _, values, skipped, scales in ranks:
+            torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
+            self.assertEqual(skipped, [[3, 1]])
+            self.assertLess(scales[3], scales[2])
+            self.assertEqual(scales, ranks[0][3])
+
+    def test_a_state_goes_on_bit_by_bit(self):
+        self.assertEqual(jobs.run("test_torch:_synchronizer_goes_on"), [True, True])
+
     def test_what_is_not_exchanged_is_found(self):
         (found,) = jobs.run("test_torch:_synchronizer_refuses", 1)
         self.assertIn("finished twice", found[0])
@@ -529,6 +591,22 @@ class Backend(unittest.TestCase):
                 self.assertEqual(ranks[0], ranks[1])
                 losses = ranks[0][0]
                 self.assertLess(losses[-1], 0.97 * losses[0])
+
+
+@unittest.skipIf(torch is None, WHY)
+class Tutorial(unittest.TestCase):
+    def test_it_runs_as_it_is_and_with_the_hook(self):
+        for backend, hook in (("gleaner", "plain"), ("gleaner", "hook"), ("gloo", "hook")):
+            with self.subTest(backend=backend, hook=hook), tempfile.TemporaryDirectory() as folder:
+                # Its workers find a model saved in the folder for temporary files.
+                environment = {**jobs.clean(), "TMPDIR": folder}
+                command = [sys.executable, os.path.join(jobs.HERE, "tutorial.py"), backend, str(jobs.two_ports()), hook]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=jobs.TIMEOUT)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for part in ("basic", "checkpoint"):
+                    values = re.findall(rf"rank \d {part} ([-\d.]+)", done.stdout)
+                    self.assertEqual(len(values), 2, done.stdout)
+                    self.assertEqual(values[0], values[1])
 
 
 if __name__ == "__main__":
