@@ -133,6 +133,17 @@ def _ends_without_leaving():
         model(inputs_of(rank, step, 9)).backward()
 
 
+def _on_two_hosts():
+    """Rank 1 runs under another kernel than rank 0, as far as it knows, and there is no secret file."""
+    from gleaner import _starting
+
+    rank = start()
+    if rank == 1:
+        _starting._boot_id = lambda: "another"
+    model = wrapped(linear(SIZES))
+    return _said(lambda: gleaner.torch.register(model))
+
+
 def _raises():
     rank = start()
     model = wrapped(linear(SIZES))
@@ -207,6 +218,12 @@ class BadInput(unittest.TestCase):
             first, second = job.ends()
             self.assertEqual(second.code, 0, second.err)
             self.assertRegex(first.err, "JobFailed: rank 1 failed.*left the job")
+
+    def test_several_hosts_without_a_secret(self):
+        first, second = jobs.run("test_bad_input:_on_two_hosts", 2, env={"GLEANER_TIMEOUT": "2s"})
+        self.assertEqual(second[0], "ConfigError")
+        self.assertIn("set GLEANER_SECRET_FILE", second[1])
+        self.assertEqual(first[0], "JoinError")
 
     def test_an_exception(self):
         first, second = jobs.Job("test_bad_input:_raises").ends()
