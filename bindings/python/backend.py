@@ -13,11 +13,12 @@ from maturin import *  # noqa: F403
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
 _SCRIPTS = os.path.join(_HERE, "gleaner.data", "scripts")
+# maturin asks for it as soon as pip asks for the metadata.
+os.makedirs(_SCRIPTS, exist_ok=True)
 
 
 def _build_command():
     """Puts the command where maturin finds it. Without the rest of the repository there is none."""
-    os.makedirs(_SCRIPTS, exist_ok=True)
     if not os.path.exists(os.path.join(_ROOT, "cli", "Cargo.toml")):
         return
     # The trainer of `gleaner train` is a demonstration on candle, which takes longer to build than all the rest.
