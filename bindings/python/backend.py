@@ -29,7 +29,11 @@ def _build_command():
         subprocess.run(command, cwd=_ROOT, check=True)
         target = os.environ.get("CARGO_TARGET_DIR", os.path.join(_ROOT, "target"))
         built = os.path.join(target, "release", "gleaner")
-    shutil.copy2(built, os.path.join(_SCRIPTS, "gleaner"))
+    packed = os.path.join(_SCRIPTS, "gleaner")
+    shutil.copy2(built, packed)
+    if shutil.which("strip"):
+        # What debuggers want to know is most of it.
+        subprocess.run(["strip", packed], check=True)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
