@@ -36,10 +36,10 @@ fn only_the_trainer_needs_candle() {
     assert!(tree.starts_with("gleaner-cli ") && !names_candle(&tree), "{tree}");
 }
 
-/// Who embeds the library, in Rust or in C, builds what the runtime needs, and neither the command nor the testbed.
+/// Who embeds the library, in Rust, C or Python, builds what the runtime needs, and neither the command nor the testbed.
 #[test]
 fn a_program_that_embeds_the_library_builds_few_crates() {
-    for package in ["gleaner", "gleaner-c"] {
+    for package in ["gleaner", "gleaner-c", "gleaner-python"] {
         let tree = tree(&["--package", package, "--edges", "normal,build"]);
         let crates: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
         println!("{package}: {} crates", crates.len());

@@ -1,5 +1,6 @@
 """Every example in Python of the book's page runs, by itself and among two workers."""
 
+import importlib.util
 import os
 import re
 import tempfile
@@ -10,22 +11,14 @@ import jobs
 PAGE = os.path.join(jobs.HERE, "..", "..", "..", "docs", "src", "guide", "python.md")
 
 
-def _has(package):
-    try:
-        __import__(package)
-    except ImportError:
-        return False
-    return True
-
-
 class Pages(unittest.TestCase):
     def test_examples_run(self):
         with open(PAGE, encoding="utf-8") as file:
             blocks = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
         self.assertGreater(len(blocks), 5)
         for block in blocks:
-            needed = [name for name in ("gleaner.torch", "numpy") if f"import {name}\n" in block]
-            missing = [name for name in needed if not _has(name)]
+            needed = sorted(set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)))
+            missing = [name for name in needed if importlib.util.find_spec(name) is None]
             for workers in (1, 2):
                 with self.subTest(block=block.strip().splitlines()[0], workers=workers):
                     if missing:

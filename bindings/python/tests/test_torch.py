@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,57 +11,15 @@ import unittest
 
 import jobs
 
-try:
-    import torch
+from models import SIZES, WHY, before, inputs_of, linear, lists, start, torch, wrapped
+
+if torch is not None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     import gleaner.torch
-except ImportError as error:
-    torch, WHY = None, f"SKIPPED: {error}"
-else:
-    WHY = ""
 
 import gleaner
-
-
-# Models whose gradients are known: each parameter's is a constant of the rank.
-
-
-def _linear(sizes):
-    """A model of parameters of these sizes, whose loss is their product with what it is given."""
-
-    class Linear(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name, size in sizes.items():
-                self.register_parameter(name, torch.nn.Parameter(torch.zeros(size)))
-
-        def forward(self, inputs, names=None):
-            return sum((getattr(self, name) * inputs[name]).sum() for name in names or sizes)
-
-    return Linear()
-
-
-SIZES = {"a": (30, 4), "b": (100,), "c": (7, 3), "d": (2000,)}
-
-
-def _inputs(rank, step, until):
-    random = torch.Generator().manual_seed(1000 * rank + step)
-    zero = 0.0 if step >= until else 1.0
-    return {name: zero * torch.randn(size, generator=random) for name, size in SIZES.items()}
-
-
-def _start():
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    return dist.get_rank()
-
-
-def _wrapped(model, **options):
-    # Small buckets, so that there are several, which are put together anew after the first step.
-    dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
-    return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
 
 
 # What workers do.
@@ -68,34 +27,30 @@ def _wrapped(model, **options):
 
 def _hook_delivers_all(options, method):
     """The sum of all means, and of all gradients of this rank, once nothing waits any more."""
-    rank = _start()
-    model = _wrapped(_linear(SIZES), **options)
+    rank = start()
+    model = wrapped(linear(SIZES), **options)
     hook = gleaner.torch.register(model, **method)
     delivered = {name: torch.zeros(size) for name, size in SIZES.items()}
     given = {name: torch.zeros(size) for name, size in SIZES.items()}
     for step in range(300):
-        inputs = _inputs(rank, step, 4)
+        inputs = inputs_of(rank, step, 4)
         model.zero_grad()
         model(inputs).backward()
         for name, parameter in model.module.named_parameters():
             delivered[name] += parameter.grad
             given[name] += inputs[name]
     assert hook.step == 300
-    return [_lists(given), _lists(delivered), hook.groups is not None]
-
-
-def _lists(tensors):
-    return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
+    return [lists(given), lists(delivered), hook.groups is not None]
 
 
 def _hook_is_exact():
     """The ring's means beside those of DistributedDataParallel itself, for a model with a nonlinearity and accumulation."""
-    rank = _start()
+    rank = start()
 
     def trained(registers):
         torch.manual_seed(7)
         net = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
-        model = _wrapped(net, gradient_as_bucket_view=True)
+        model = wrapped(net, gradient_as_bucket_view=True)
         if registers:
             gleaner.torch.register(model, method="ring")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -113,13 +68,13 @@ def _hook_is_exact():
 
 def _hook_unused():
     """Rank 0 uses a and b, rank 1 a and c, and nobody d; then all of them wait for what was left."""
-    rank = _start()
-    model = _wrapped(_linear(SIZES), find_unused_parameters=True)
+    rank = start()
+    model = wrapped(linear(SIZES), find_unused_parameters=True)
     gleaner.torch.register(model, density=0.1)
     delivered = {name: torch.zeros(size) for name, size in SIZES.items()}
     given = {name: torch.zeros(size) for name, size in SIZES.items()}
     for step in range(200):
-        inputs = _inputs(rank, step, 3)
+        inputs = inputs_of(rank, step, 3)
         # From the fourth step on nobody uses b and c, but what waits of them is delivered nevertheless.
         names = ["a", "d"] if step >= 3 else ["a", "b"] if rank == 0 else ["a", "c"]
         model.zero_grad()
@@ -129,13 +84,13 @@ def _hook_unused():
                 delivered[name] += parameter.grad
             if name in names:
                 given[name] += inputs[name]
-    return [_lists(given), _lists(delivered)]
+    return [lists(given), lists(delivered)]
 
 
 def _hook_bf16():
-    rank = _start()
-    model = _linear({"a": (50,)}).to(torch.bfloat16)
-    model = _wrapped(model)
+    rank = start()
+    model = linear({"a": (50,)}).to(torch.bfloat16)
+    model = wrapped(model)
     gleaner.torch.register(model, method="ring")
     model({"a": torch.full((50,), 1.0 + 2 * rank, dtype=torch.bfloat16)}).backward()
     gradient = model.module.a.grad
@@ -144,8 +99,8 @@ def _hook_bf16():
 
 def _hook_scales():
     """A scale that changes, and a step that is not finite on rank 1 alone."""
-    rank = _start()
-    model = _wrapped(_linear({"a": (40,)}))
+    rank = start()
+    model = wrapped(linear({"a": (40,)}))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
     hook = gleaner.torch.register(model, density=0.1, scaler=scaler)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -166,18 +121,18 @@ def _hook_scales():
 
 def _hook_goes_on():
     """The last steps of a run, and of one that goes on from its state."""
-    rank = _start()
+    rank = start()
 
     def steps(numbers, state=None):
-        model = _wrapped(_linear(SIZES))
+        model = wrapped(linear(SIZES))
         hook = gleaner.torch.register(model, density=0.02, merge="single")
         if state is not None:
             hook.load_state_dict(state)
         found = []
         for number in numbers:
             model.zero_grad()
-            model(_inputs(rank, number, 100)).backward()
-            found.append(_lists({name: p.grad for name, p in model.module.named_parameters()}))
+            model(inputs_of(rank, number, 100)).backward()
+            found.append(lists({name: p.grad for name, p in model.module.named_parameters()}))
         return found, hook.state_dict()
 
     first, state = steps(range(5))
@@ -191,14 +146,14 @@ def _hook_is_checkpointed(folder):
     """By torch.distributed.checkpoint: what it loads goes on as what was saved."""
     import torch.distributed.checkpoint as checkpoint
 
-    rank = _start()
-    model = _wrapped(_linear(SIZES))
+    rank = start()
+    model = wrapped(linear(SIZES))
     hook = gleaner.torch.register(model, density=0.02, merge="single")
 
     def step(number):
         model.zero_grad()
-        model(_inputs(rank, number, 100)).backward()
-        return _lists({name: parameter.grad for name, parameter in model.module.named_parameters()})
+        model(inputs_of(rank, number, 100)).backward()
+        return lists({name: parameter.grad for name, parameter in model.module.named_parameters()})
 
     for number in range(4):
         step(number)
@@ -213,12 +168,12 @@ def _hook_is_checkpointed(folder):
 
 def _hook_is_compiled():
     """A model that is compiled, beside one that is not."""
-    rank = _start()
+    rank = start()
 
     def trained(compiles):
         torch.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Linear(20, 200), torch.nn.ReLU(), torch.nn.Linear(200, 3))
-        model = _wrapped(net)
+        model = wrapped(net)
         run = torch.compile(model, backend="eager") if compiles else model
         gleaner.torch.register(run, method="ring")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -257,8 +212,8 @@ def _spawned(rank, workers, folder, port):
 
 def _hook_joins():
     """Rank 0 has three batches more."""
-    rank = _start()
-    model = _wrapped(_linear({"a": (50,)}))
+    rank = start()
+    model = wrapped(linear({"a": (50,)}))
     gleaner.torch.register(model, method="ring")
     found = []
     with model.join():
@@ -270,8 +225,8 @@ def _hook_joins():
 
 
 def _hook_differs():
-    rank = _start()
-    model = _wrapped(_linear({"a": (50,)}))
+    rank = start()
+    model = wrapped(linear({"a": (50,)}))
     try:
         gleaner.torch.register(model, density=0.1 if rank == 0 else 0.2)
     except gleaner.JobFailed as error:
@@ -280,17 +235,17 @@ def _hook_differs():
 
 
 def _hook_dies():
-    rank = _start()
-    model = _wrapped(_linear(SIZES))
+    rank = start()
+    model = wrapped(linear(SIZES))
     gleaner.torch.register(model)
     print("registered", flush=True)
     for step in range(100_000):
         model.zero_grad()
-        model(_inputs(rank, step, 100)).backward()
+        model(inputs_of(rank, step, 100)).backward()
 
 
 def _refuses():
-    _start()
+    start()
     found = {}
 
     def refuses(what, make):
@@ -304,10 +259,10 @@ def _refuses():
     refuses("DataParallel", lambda: gleaner.torch.register(torch.nn.DataParallel(net)))
     sharded = type("FullyShardedDataParallel", (torch.nn.Module,), {})
     refuses("FSDP", lambda: gleaner.torch.register(sharded()))
-    refuses("float64", lambda: gleaner.torch.register(_wrapped(torch.nn.Linear(3, 3).double())))
+    refuses("float64", lambda: gleaner.torch.register(wrapped(torch.nn.Linear(3, 3).double())))
     sparse = torch.nn.Embedding(10, 3, sparse=True)
-    refuses("sparse", lambda: gleaner.torch.register(_wrapped(sparse)))
-    model = _wrapped(torch.nn.Linear(3, 3))
+    refuses("sparse", lambda: gleaner.torch.register(wrapped(sparse)))
+    model = wrapped(torch.nn.Linear(3, 3))
     gleaner.torch.register(model)
     refuses("twice", lambda: gleaner.torch.register(model))
     return found
@@ -315,11 +270,11 @@ def _refuses():
 
 def _synchronizes(launch_group):
     if launch_group:
-        _start()
+        start()
     else:
         torch.manual_seed(0)
     rank = int(os.environ["RANK"])
-    model = _linear(SIZES)
+    model = linear(SIZES)
     with torch.no_grad():
         model.a.fill_(float(rank))
     sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.05)
@@ -330,13 +285,75 @@ def _synchronizes(launch_group):
         optimizer.zero_grad()
         names = ["a", "b", "d"] if rank == 1 else None
         for paused in (True, False):
-            inputs = _inputs(rank, 2 * step + paused, 8)
+            inputs = inputs_of(rank, 2 * step + paused, 8)
             with sync.no_sync() if paused else contextlib.nullcontext():
                 model(inputs, names).backward()
             for name in names or SIZES:
                 given[name] += inputs[name]
         assert sync.step(optimizer)
-    return [_lists(given), _lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
+    return [lists(given), lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
+
+
+def _synchronizer_scales():
+    """A scaler, and a step that is not finite on rank 1 alone; then a state that goes on."""
+    rank = start()
+    model = linear({"a": (40,)})
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.1, scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given, skipped, scales = torch.zeros(40), [], []
+    for step in range(80):
+        gradient = torch.randn(40, generator=torch.Generator().manual_seed(100 * rank + step)) * (step < 6)
+        if step == 3 and rank == 1:
+            gradient = gradient + float("inf")
+        optimizer.zero_grad()
+        scaler.scale(model({"a": gradient})).backward()
+        if not sync.step(optimizer):
+            skipped.append([step, sync.skipped])
+        scaler.update()
+        if step != 3:
+            given += gradient
+        scales.append(scaler.get_scale())
+    return [given.tolist(), model.a.tolist(), skipped, scales]
+
+
+def _synchronizer_goes_on():
+    """A state that another Synchronizer of the same parameters goes on from."""
+    rank = start()
+
+    def steps(numbers, state=None):
+        model = linear(SIZES)
+        sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.02, merge="single")
+        if state is not None:
+            sync.load_state_dict(state)
+        found = []
+        for number in numbers:
+            model.zero_grad()
+            model(inputs_of(rank, number, 100)).backward()
+            sync.wait()
+            found.append(lists({name: p.grad for name, p in model.named_parameters()}))
+        state = sync.state_dict()
+        sync.close()
+        return found, state
+
+    first, state = steps(range(5))
+    again, _ = steps(range(5, 8), state)
+    straight, _ = steps(range(8))
+    return again == straight[5:] and first == straight[:5]
+
+
+def _synchronizer_refuses():
+    model, other = linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
+    sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
+    found = []
+    model({"a": torch.ones(4)}, ["a"]).backward()
+    optimizer = torch.optim.SGD([model.a, other], lr=0.1)
+    for call in (lambda: model({"a": torch.ones(4)}, ["a"]).backward(), lambda: sync.step(optimizer)):
+        try:
+            call()
+        except gleaner.LayoutError as error:
+            found.append(str(error))
+    return found
 
 
 def _backend():
@@ -383,6 +400,8 @@ def _backend():
             call()
         except gleaner.UnsupportedError as error:
             found[name] = str(error)
+    # Rank 0 has the store, which the others need until here.
+    dist.barrier()
     dist.destroy_process_group()
     return found
 
@@ -446,10 +465,12 @@ class Hooks(Numbers):
     def test_parameters_that_nobody_uses_get_what_waits_for_them(self):
         self.assert_delivered(jobs.run("test_torch:_hook_unused"))
 
+    @unittest.skipIf(before(2, 1), before(2, 1))
     def test_bfloat16(self):
         for found in jobs.run("test_torch:_hook_bf16"):
             self.assertEqual(found, ["torch.bfloat16", [2.0] * 50])
 
+    @unittest.skipIf(before(2, 3), before(2, 3))
     def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
         ranks = jobs.run("test_torch:_hook_scales")
         mean = sum(torch.tensor(given) for given, _, _ in ranks) / 2
@@ -463,10 +484,12 @@ class Hooks(Numbers):
     def test_a_state_goes_on_bit_by_bit(self):
         self.assertEqual(jobs.run("test_torch:_hook_goes_on"), [True, True])
 
+    @unittest.skipIf(before(2, 2), before(2, 2))
     def test_a_state_goes_through_distributed_checkpoints(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(jobs.run("test_torch:_hook_is_checkpointed", 2, folder), [True, True])
 
+    @unittest.skipIf(before(2, 0), before(2, 0))
     def test_a_model_that_is_compiled(self):
         for difference in jobs.run("test_torch:_hook_is_compiled"):
             self.assertLess(difference, 1e-6)
@@ -480,7 +503,7 @@ class Hooks(Numbers):
             with open(os.path.join(folder, "0"), encoding="ascii") as first, open(os.path.join(folder, "1"), encoding="ascii") as second:
                 self.assertEqual(first.read(), second.read())
 
-    def test_uneven_inputs(self):
+    def test_uneveninputs_of(self):
         long, short = jobs.run("test_torch:_hook_joins")
         self.assertEqual((long, short), ([1.0] * 3 + [0.5] * 3, [1.0] * 3))
 
@@ -500,7 +523,7 @@ class Hooks(Numbers):
         job = jobs.Job("test_torch:_hook_dies", 3)
         for rank in range(3):
             job.wait_for(rank, "registered")
-        job.processes[2].send_signal(signal.SIGKILL)
+        job.send(2, signal.SIGKILL)
         for ended in job.ends()[:2]:
             self.assertNotEqual(ended.code, 0)
             self.assertIn("rank 2 failed", ended.err)
@@ -520,16 +543,23 @@ class Synchronizers(Numbers):
                 self.assertEqual([rank[2] for rank in ranks], [0.0, 0.0])
                 self.assertTrue(ranks[0][3])
 
+    @unittest.skipIf(before(2, 3), before(2, 3))
+    def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
+        ranks = jobs.run("test_torch:_synchronizer_scales")
+        mean = sum(torch.tensor(given) for given, *_ in ranks) / 2
+        for _, values, skipped, scales in ranks:
+            torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
+            self.assertEqual(skipped, [[3, 1]])
+            self.assertLess(scales[3], scales[2])
+            self.assertEqual(scales, ranks[0][3])
+
+    def test_a_state_goes_on_bit_by_bit(self):
+        self.assertEqual(jobs.run("test_torch:_synchronizer_goes_on"), [True, True])
+
     def test_what_is_not_exchanged_is_found(self):
-        model, other = _linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
-        sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
-        self.addCleanup(sync.close)
-        model({"a": torch.ones(4)}, ["a"]).backward()
-        with self.assertRaisesRegex(gleaner.LayoutError, "finished twice"):
-            model({"a": torch.ones(4)}, ["a"]).backward()
-        optimizer = torch.optim.SGD([model.a, other], lr=0.1)
-        with self.assertRaisesRegex(gleaner.LayoutError, r"shape \(3,\) that is not exchanged"):
-            sync.step(optimizer)
+        (found,) = jobs.run("test_torch:_synchronizer_refuses", 1)
+        self.assertIn("finished twice", found[0])
+        self.assertIn("shape (3,) that is not exchanged", found[1])
 
 
 @unittest.skipIf(torch is None, WHY)
@@ -561,6 +591,22 @@ class Backend(unittest.TestCase):
                 self.assertEqual(ranks[0], ranks[1])
                 losses = ranks[0][0]
                 self.assertLess(losses[-1], 0.97 * losses[0])
+
+
+@unittest.skipIf(torch is None, WHY)
+class Tutorial(unittest.TestCase):
+    def test_it_runs_as_it_is_and_with_the_hook(self):
+        for backend, hook in (("gleaner", "plain"), ("gleaner", "hook"), ("gloo", "hook")):
+            with self.subTest(backend=backend, hook=hook), tempfile.TemporaryDirectory() as folder:
+                # Its workers find a model saved in the folder for temporary files.
+                environment = {**jobs.clean(), "TMPDIR": folder}
+                command = [sys.executable, os.path.join(jobs.HERE, "tutorial.py"), backend, str(jobs.two_ports()), hook]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=jobs.TIMEOUT)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for part in ("basic", "checkpoint"):
+                    values = re.findall(rf"rank \d {part} ([-\d.]+)", done.stdout)
+                    self.assertEqual(len(values), 2, done.stdout)
+                    self.assertEqual(values[0], values[1])
 
 
 if __name__ == "__main__":

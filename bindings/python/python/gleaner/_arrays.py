@@ -43,4 +43,5 @@ def writable(array: Any, like: "numpy.ndarray[Any, Any]", what: str) -> "numpy.n
             f"{what} cannot take the result; expected a contiguous array of shape {like.shape} and type {like.dtype.name} that may be "
             "written to"
         )
-    return array
+    result: "numpy.ndarray[Any, Any]" = array
+    return result

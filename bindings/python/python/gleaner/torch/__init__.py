@@ -15,14 +15,15 @@ from __future__ import annotations
 import torch
 import torch.distributed
 
-if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-    raise ImportError(f"gleaner.torch needs PyTorch 2.1 or later, and this is {torch.__version__}")
+if not torch.distributed.is_available():
+    raise ImportError(f"gleaner.torch needs torch.distributed, and this PyTorch {torch.__version__} was built without it")
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (1, 13):
+    raise ImportError(f"gleaner.torch needs PyTorch 1.13 or later, and this is {torch.__version__}")
 
 from gleaner.torch._hook import Hook, register  # noqa: E402
-from gleaner.torch._process_group import ProcessGroup, create  # noqa: E402
+from gleaner.torch._process_group import ProcessGroup, register_backend  # noqa: E402
 from gleaner.torch._synchronizer import Synchronizer  # noqa: E402
 
 __all__ = ["Hook", "ProcessGroup", "Synchronizer", "register"]
 
-if torch.distributed.is_available() and "gleaner" not in torch.distributed.Backend.backend_list:
-    torch.distributed.Backend.register_backend("gleaner", create, devices=["cpu"])
+register_backend()

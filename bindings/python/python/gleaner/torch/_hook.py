@@ -9,19 +9,21 @@ matter that buckets are put together anew after the first step.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 
 from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
-from gleaner.errors import JobFailed, LayoutError
+from gleaner.errors import JobFailed, LayoutError, UnsupportedError
 from gleaner.torch import _refusals
 from gleaner.torch._sessions import names_of, session_of
 from gleaner.torch._state import load_state, state_of
 from gleaner.torch._tensors import Staging, memory
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 # The first step's buckets are put together anew for the second; from then on their order stays.
 _SETTLED_AFTER = 2
@@ -81,25 +83,46 @@ class Hook:
         self._staging = Staging()
         self._open: List[_Bucket] = []
         self._scale = 1.0
+        #: What the present backward pass raises when it ends.
+        self._error: Optional[BaseException] = None
 
-    def exchange(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    def exchange(self, bucket: "GradBucket") -> "torch.futures.Future[torch.Tensor]":
         """Takes in a bucket; the future has the means."""
-        try:
-            self._take_in(bucket)
-            future = self._open[-1].future
-            if bucket.is_last():
-                self._finish()
-        except JobFailed:
-            self._open.clear()
-            raise
-        except BaseException as error:
-            # The step cannot be completed, and the others wait for it.
-            self._open.clear()
-            self.session.abort(f"{type(error).__name__}: {error}")
-            raise
-        return future
+        if self._error is None:
+            try:
+                self._take_in(bucket)
+                future = self._open[-1].future
+                if bucket.is_last():
+                    self._finish()
+                return future
+            except BaseException as error:
+                self._fail(error)
+        # The backward pass goes to its end, and raises the error there.
+        buffer = bucket.buffer()
+        given_up = _future(buffer)
+        given_up.set_result(buffer)
+        return given_up
 
-    def _take_in(self, bucket: dist.GradBucket) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """Has the backward pass raise an error. Raised in the hook, it would come out as a RuntimeError."""
+        self._open.clear()
+        if not isinstance(error, JobFailed):
+            # The step cannot be completed, and the others wait for it.
+            self.session.abort(f"{type(error).__name__}: {error}")
+        self._error = error
+        engine: Any = torch.autograd.Variable._execution_engine
+        try:
+            engine.queue_callback(self._raise)
+        except RuntimeError:
+            # Outside of a backward pass: a rank without data, which `join` makes take part.
+            self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _take_in(self, bucket: "GradBucket") -> None:
         buffer = bucket.buffer()
         gradients, parameters = bucket.gradients(), bucket.parameters()
         parts = [self._part(buffer, *pair) for pair in zip(parameters, gradients)]
@@ -111,9 +134,7 @@ class Hook:
             values.mul_(1.0 / self._scale)
         for part in parts:
             self.gradients.ready(part.name, *memory(values, part.offset, part.gradient.numel()))
-        devices = [] if buffer.device.type == "cpu" else [buffer.device]
-        future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future(devices=devices)
-        self._open.append(_Bucket(future, buffer, values, parts))
+        self._open.append(_Bucket(_future(buffer), buffer, values, parts))
 
     def _part(self, buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor) -> _Part:
         name = self._names.get(id(parameter))
@@ -123,7 +144,7 @@ class Hook:
                 "was registered; register it after the last change of the model"
             )
         _refusals.refuse_gradient(name, gradient)
-        offset = gradient.storage_offset() - buffer.storage_offset()
+        offset = int(gradient.storage_offset() - buffer.storage_offset())
         return _Part(name, parameter, gradient, offset)
 
     def _begin(self) -> None:
@@ -159,19 +180,25 @@ class Hook:
             bucket.future.set_result(bucket.buffer)
 
     def _deliver_unused(self, parts: List[_Part]) -> None:
-        """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves those without gradients, and
-        what the residual has delivered for them would be lost."""
-        if torch._C._current_graph_task_id() == -1:
-            return
-        engine = torch.autograd.Variable._execution_engine
+        """Gives parameters their means that no rank has used in this step: DistributedDataParallel leaves their gradients as they were,
+        and what the residual has delivered for them would be lost."""
+        engine: Any = torch.autograd.Variable._execution_engine
 
         def deliver() -> None:
             for part in parts:
-                if part.parameter.grad is None and bool(part.gradient.any()):
-                    part.parameter.grad = part.gradient.detach().clone().view_as(part.parameter)
+                mean = part.gradient.detach().view_as(part.parameter)
+                if part.parameter.grad is None:
+                    if bool(mean.any()):
+                        part.parameter.grad = mean.clone()
+                elif not torch.equal(part.parameter.grad, mean):
+                    part.parameter.grad.copy_(mean)
 
         # After the callback with which DistributedDataParallel ends the pass, and which it queues after this one.
-        engine.queue_callback(lambda: engine.queue_callback(deliver))
+        try:
+            engine.queue_callback(lambda: engine.queue_callback(deliver))
+        except RuntimeError:
+            # A rank without data, which `join` makes take part outside of a backward pass: it steps no optimiser.
+            pass
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between
@@ -202,7 +229,12 @@ class Hook:
         return self.gradients.expected()
 
 
-def _exchange(hook: Hook, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def _future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
+    """A future of what is on the buffer's device."""
+    return torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
+
+
+def _exchange(hook: Hook, bucket: "GradBucket") -> "torch.futures.Future[torch.Tensor]":
     return hook.exchange(bucket)
 
 
@@ -253,5 +285,11 @@ def register(
         # The norm of the whole gradient decides before any of it is exchanged.
         merge = "single"
     hook = Hook(model, made, session_of(model.process_group), scaler, merge)
-    model.register_comm_hook(hook, _exchange)
+    try:
+        model.register_comm_hook(hook, _exchange)
+    except RuntimeError as error:
+        if "only be called once" in str(error):
+            # PyTorch 1.13 does not tell before.
+            raise UnsupportedError(_refusals.ANOTHER_HOOK) from error
+        raise
     return hook

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
@@ -39,9 +40,21 @@ _OPERATIONS = {
 }
 
 
-def create(store: dist.Store, rank: int, world_size: int, timeout: datetime.timedelta) -> "ProcessGroup":
+def create(store: "torch._C._distributed_c10d.Store", rank: int, world_size: int, timeout: datetime.timedelta) -> "ProcessGroup":
     """A process group of ranks that share a store. How long a peer may be silent is GLEANER_TIMEOUT, not `timeout`."""
     return ProcessGroup(through_store(store, rank, world_size))
+
+
+def register_backend() -> None:
+    """Makes `init_process_group("gleaner")` known to torch.distributed."""
+    if hasattr(dist.Backend, "GLEANER"):
+        return
+    register: Any = dist.Backend.register_backend
+    if "devices" in inspect.signature(register).parameters:
+        register("gleaner", create, devices=["cpu"])
+    else:
+        # PyTorch 1.13 asks no backend for the devices it serves.
+        register("gleaner", create)
 
 
 def _done(result: Any) -> dist.Work:
@@ -80,7 +93,7 @@ class ProcessGroup(dist.ProcessGroup):
         """The name that init_process_group was given."""
         return "gleaner"
 
-    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         """Reduces a tensor over all ranks, in place: dense, or sparse in COO format, of which non-zero entries travel."""
         op = _operation(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         for tensor in tensors:
@@ -150,7 +163,7 @@ class ProcessGroup(dist.ProcessGroup):
         result = self._reduced(values, op, "ssar-recursive-double", 1.0)
         tensor.copy_(result.view(tensor.shape).to_sparse(tensor.sparse_dim()))
 
-    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> dist.Work:
+    def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         """Gives every rank the tensor of one, bit by bit, of any type."""
         root = 0 if opts is None else int(opts.rootRank)
         for tensor in tensors:
@@ -161,7 +174,7 @@ class ProcessGroup(dist.ProcessGroup):
                 tensor.detach().copy_(values)
         return _done(tensors)
 
-    def allgather(
+    def allgather(  # type: ignore[override]
         self, output_tensors: List[List[torch.Tensor]], input_tensors: List[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Gives every rank the tensors of all ranks."""
@@ -193,7 +206,7 @@ class ProcessGroup(dist.ProcessGroup):
         return _done(outputs)
 
     # What newer versions of PyTorch call it by.
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    all_gather_single_coalesced: Any = allgather_into_tensor_coalesced
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> dist.Work:
         """What newer versions of PyTorch call all_gather_into_tensor by."""

@@ -18,6 +18,8 @@ _WRAPPERS = {
     "PipelineParallel": "splits the model between ranks, so their gradients are of different parameters",
 }
 
+ANOTHER_HOOK = "the model has another communication hook; register one hook, before the first step"
+
 
 def refuse_wrapper(model: torch.nn.Module) -> None:
     """Refuses what is no DistributedDataParallel.
@@ -50,7 +52,7 @@ def refuse_options(model: torch.nn.parallel.DistributedDataParallel) -> None:
             "DistributedDataParallel was given delay_all_reduce_named_params, which it reduces without the hook; leave it out"
         )
     if getattr(model, "_comm_hooks", None):
-        raise UnsupportedError("the model has another communication hook; register one hook, before the first step")
+        raise UnsupportedError(ANOTHER_HOOK)
     if _compiled_by_python_reducer():
         raise UnsupportedError(
             "torch._dynamo.config.optimize_ddp is 'python_reducer', which traces the hook into the graph; set it to True, which "
@@ -89,7 +91,12 @@ def refuse_parameters(parameters: Dict[str, torch.Tensor]) -> None:
             raise UnsupportedError(
                 f"parameter '{name}' is a DTensor, of which this rank has a part only; expected whole parameters on every rank"
             )
-        if isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
+        if type(parameter).__name__ == "FlatParameter" or getattr(parameter, "_is_flat_param", False):
+            raise UnsupportedError(
+                f"parameter '{name}' is a FlatParameter of FullyShardedDataParallel, of which this rank has a part only; expected whole "
+                "parameters on every rank"
+            )
+        if torch.nn.parameter.is_lazy(parameter):
             raise UnsupportedError(f"parameter '{name}' has no shape yet; run a forward pass of the lazy module before")
         if parameter.dtype not in EXCHANGED:
             raise UnsupportedError(

@@ -52,13 +52,16 @@ def _tell(group: dist.ProcessGroup, text: Optional[str]) -> str:
     return str(told[0])
 
 
-def through_store(store: dist.Store, rank: int, world_size: int) -> Membership:
+def through_store(store: "torch._C._distributed_c10d.Store", rank: int, world_size: int) -> Membership:
     """A session of ranks that share a store."""
+
+    # torchrun's store outlives the workers that it restarts.
+    key = f"gleaner/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
     def tell(text: Optional[str]) -> str:
         if text is not None:
-            store.set("gleaner", text)
-        return store.get("gleaner").decode()
+            store.set(key, text)
+        return bytes(store.get(key)).decode()
 
     return Membership(_starting.join_through(rank, world_size, tell))
 

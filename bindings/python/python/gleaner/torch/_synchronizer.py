@@ -81,17 +81,26 @@ class Synchronizer:
         self._step_scale: Optional[float] = None
         if broadcast:
             self._broadcast()
-        hook = self._finished
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(hook) for parameter in self._parameters.values()
-        ]
+        self._accumulators: List[Any] = []
+        self._hooks = [self._on_finished(parameter) for parameter in self._parameters.values()]
+
+    def _on_finished(self, parameter: torch.Tensor) -> Any:
+        """Has `_finished` called once the backward pass has added up the gradient of a parameter."""
+        register: Any = getattr(parameter, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            return register(self._finished)
+        # Before PyTorch 2.1: a hook on the node that adds the gradient up, which lives no longer than somebody holds it.
+        view: Any = parameter.expand_as(parameter)
+        node = view.grad_fn.next_functions[0][0]
+        self._accumulators.append(node)
+        return node.register_hook(lambda *_: self._finished(parameter))
 
     def _broadcast(self) -> None:
         """Gives all ranks the parameters of rank 0."""
         values = [parameter.detach().reshape(-1).to("cpu") for parameter in self._parameters.values()]
         for dtype in sorted({part.dtype for part in values}, key=str):
             same = [(p, v) for p, v in zip(self._parameters.values(), values) if v.dtype == dtype]
-            flat = torch.cat([part for _, part in same])
+            flat: Any = torch.cat([part for _, part in same])
             self.session.native.broadcast(flat.data_ptr(), flat.numel() * flat.element_size(), 0)
             for (parameter, part), new in zip(same, flat.split([part.numel() for _, part in same])):
                 parameter.data.copy_(new.view(parameter.shape))
@@ -227,6 +236,7 @@ class Synchronizer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._accumulators.clear()
 
     def state_dict(self) -> Dict[str, Any]:
         """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between

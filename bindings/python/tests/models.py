@@ -1,0 +1,70 @@
+"""What the tests of PyTorch share: whether there is PyTorch, models whose gradients are known, and groups."""
+
+import jobs  # noqa: F401  before PyTorch, for the variables that it reads
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import gleaner.torch  # noqa: F401
+except ImportError as error:
+    torch, WHY = None, f"SKIPPED: {error}"
+else:
+    WHY = ""
+    torch.set_num_threads(1)
+    if hasattr(torch, "compile"):
+        # DistributedDataParallel imports it, which takes seconds: here once, and not in every worker.
+        import torch._dynamo  # noqa: F401
+
+
+def before(*version):
+    """Why a test is skipped on versions of PyTorch before this one, or nothing."""
+    wanted = ".".join(map(str, version))
+    if torch is None:
+        return WHY
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return "" if found >= version else f"SKIPPED: it needs PyTorch {wanted}, and this is {torch.__version__}"
+
+
+# Models whose gradients are known: each parameter's is a constant of the rank.
+
+
+def linear(sizes):
+    """A model of parameters of these sizes, whose loss is their product with what it is given."""
+
+    class Linear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, size in sizes.items():
+                self.register_parameter(name, torch.nn.Parameter(torch.zeros(size)))
+
+        def forward(self, inputs, names=None):
+            return sum((getattr(self, name) * inputs[name]).sum() for name in names or sizes)
+
+    return Linear()
+
+
+SIZES = {"a": (30, 4), "b": (100,), "c": (7, 3), "d": (2000,)}
+
+
+def inputs_of(rank, step, until):
+    random = torch.Generator().manual_seed(1000 * rank + step)
+    zero = 0.0 if step >= until else 1.0
+    return {name: zero * torch.randn(size, generator=random) for name, size in SIZES.items()}
+
+
+def start():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    return dist.get_rank()
+
+
+def wrapped(model, **options):
+    # Small buckets, so that there are several, which are put together anew after the first step.
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1000
+    return DistributedDataParallel(model, bucket_cap_mb=0.002, **options)
+
+
+def lists(tensors):
+    return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
