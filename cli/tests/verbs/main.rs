@@ -1,5 +1,8 @@
 //! Verbs without an adapter: emulated machines, in which Soft-RoCE makes a verbs device of a network interface. The laws of
 //! networks hold in one machine; two and three carry whole jobs, whose workers are killed and cut off.
+//!
+//! Those that are left out as a rule take minutes more: `cargo test --release --workspace --test verbs -- --include-ignored --skip inside
+//! --skip speeds` runs all.
 #![cfg(all(feature = "verbs", feature = "train", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
@@ -39,16 +42,19 @@ fn inside(name: &str) {
 }
 
 #[test]
+#[ignore = "takes minutes of emulated machines"]
 fn verbs_keep_the_laws() {
     inside("verbs_keep_the_laws");
 }
 
 #[test]
+#[ignore = "takes minutes of emulated machines"]
 fn messages_of_every_size_reach_up_to_eight_peers() {
     inside("messages_of_every_size_reach_up_to_eight_peers");
 }
 
 #[test]
+#[ignore = "takes minutes of emulated machines"]
 fn what_is_wrong_is_told_in_a_sentence() {
     inside("what_is_wrong_is_told_in_a_sentence");
 }
@@ -85,6 +91,7 @@ fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
 }
 
 #[test]
+#[ignore = "takes minutes of emulated machines"]
 fn what_links_of_one_rank_lack_is_told_by_all_before_any_step() {
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
