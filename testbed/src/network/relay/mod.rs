@@ -18,6 +18,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -180,7 +181,12 @@ fn carried(ends: [Tap; 2], number: u64, seed: u64, ended: &Sender<io::Error>) ->
         let line = Arc::<Line>::default();
         let (ends, ended, carried) = (Arc::clone(&ends), ended.clone(), Arc::clone(&line));
         let random = Random::of(seed, 2 * number + direction as u64);
-        thread::spawn(move || ended.send(carry(&ends[direction], &ends[1 - direction], &carried, random)));
+        thread::spawn(move || {
+            let carry = || carry(&ends[direction], &ends[1 - direction], &carried, random);
+            // Where one direction has panicked, the others must not go on as if all packets were carried.
+            let error = catch_unwind(AssertUnwindSafe(carry));
+            ended.send(error.unwrap_or_else(|_| io::Error::other("a thread that carries packets panicked")))
+        });
         line
     })
 }
