@@ -1,8 +1,9 @@
 //! A worker's membership in a job.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
 use gleaner::{Method, Reducer, Session};
@@ -14,33 +15,64 @@ use crate::status::{Refused, call, gleaner_status, room, slice_mut, text};
 /// A worker's membership in a job.
 pub struct gleaner_session {
     // Before the session: a reducer that is dropped while it is there says so to its peers.
-    reducers: Mutex<HashMap<String, Arc<Named>>>,
+    reducers: Mutex<HashMap<String, Arc<Mutex<Option<Named>>>>>,
     pub(crate) session: Session,
 }
 
-/// What one name of gleaner_all_reduce stands for.
+/// What one name of gleaner_all_reduce stands for. None until all ranks have agreed on it, or where they have not.
 struct Named {
     method: String,
-    reducer: Mutex<Reducer>,
+    reducer: Reducer,
 }
 
 pub(crate) static SESSIONS: Handles<gleaner_session> =
     Handles::new("the session", "gleaner_join", "gleaner_leave");
 
 impl gleaner_session {
-    fn named(&self, name: &str, count: usize, method: &Method) -> Result<Arc<Named>, Refused> {
+    /// The mean of values under a name. Calls with other names go on meanwhile, also while the ranks agree on a new one.
+    fn reduce(&self, name: &str, values: &mut [f32], method: &Method) -> Result<(), Refused> {
+        let named = lock(&self.reducers).entry(name.to_owned()).or_default().clone();
+        let mut named = lock(&named);
         let asked = method.to_string();
-        match lock(&self.reducers).entry(name.to_owned()) {
-            Entry::Occupied(known) if known.get().method != asked => Err(refused(format!(
-                "'{name}' is reduced by {}, and found {asked}; expected the method of the first call, or another name",
-                known.get().method
-            ))),
-            Entry::Occupied(known) => Ok(known.get().clone()),
-            Entry::Vacant(new) => {
-                let reducer = Mutex::new(self.session.reducer(name, count, method.clone())?);
-                Ok(new.insert(Arc::new(Named { method: asked, reducer })).clone())
+        let Named { method: known, reducer } = match &mut *named {
+            Some(named) => named,
+            new => {
+                let reducer = self.session.reducer(name, values.len(), method.clone())?;
+                new.insert(Named { method: asked.clone(), reducer })
             }
+        };
+        if *known != asked {
+            return Err(refused(format!(
+                "'{name}' is reduced by {known}, and found {asked}; expected the method of the first call, or another name"
+            )));
         }
+        let update = reducer.start(values)?.wait()?;
+        Ok(update.copy_to(name, values).map_err(gleaner::Error::from)?)
+    }
+}
+
+/// While it lives, SIGPIPE is blocked in this thread and in those that are started, for good: a write to a peer that is gone is an error
+/// there. By itself the signal ends a program in C, where Rust's ignore it.
+struct NoPipeSignal(libc::sigset_t);
+
+impl NoPipeSignal {
+    fn new() -> Self {
+        let [mut blocked, mut before] = [MaybeUninit::uninit(); 2];
+        // SAFETY: each set is written before it is read.
+        unsafe {
+            libc::sigemptyset(blocked.as_mut_ptr());
+            libc::sigaddset(blocked.as_mut_ptr(), libc::SIGPIPE);
+            libc::sigemptyset(before.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+}
+
+impl Drop for NoPipeSignal {
+    fn drop(&mut self) {
+        // SAFETY: the set is one that was in force.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, null_mut()) };
     }
 }
 
@@ -54,6 +86,7 @@ pub unsafe extern "C" fn gleaner_join(session: *mut *mut gleaner_session) -> gle
     call(|| {
         // SAFETY: the caller promises it.
         let room = unsafe { room(session, "where the session goes")? };
+        let _blocked = NoPipeSignal::new();
         let joined = gleaner_session { reducers: Mutex::default(), session: Session::join()? };
         room.put(SESSIONS.put(joined));
         Ok(())
@@ -89,7 +122,8 @@ pub extern "C" fn gleaner_barrier(session: *mut gleaner_session) -> gleaner_stat
 
 /// Replaces values by their mean over all ranks: the same bits everywhere. A sparse method keeps what it did not deliver
 /// for the next call with this name. All ranks call it with the same name, method and number of values, which are those of the
-/// first call with that name.
+/// first call with that name; and names that are new come in the same order on all ranks. A name keeps memory until
+/// gleaner_leave, so few should do.
 ///
 /// # Safety
 /// The pointers are null or valid, and there are `count` values.
@@ -106,9 +140,7 @@ pub unsafe extern "C" fn gleaner_all_reduce(
         // SAFETY: the caller promises it.
         let (name, values) = unsafe { (text(name, "the name")?, slice_mut(values, count, "the values")?) };
         let method = lock(&method.0).clone();
-        let named = joined.named(name, count, &method)?;
-        let update = lock(&named.reducer).start(values)?.wait()?;
-        Ok(update.copy_to(name, values).map_err(gleaner::Error::from)?)
+        joined.reduce(name, values, &method)
     })
 }
 

@@ -75,7 +75,8 @@ thread_local! {
 fn remember(sentence: String) {
     // A zero byte would end it.
     let sentence = CString::new(sentence.replace('\0', "?")).unwrap_or_default();
-    SENTENCE.with_borrow_mut(|last| *last = sentence);
+    // A thread that ends has none any more.
+    let _ = SENTENCE.try_with(|last| *last.borrow_mut() = sentence);
 }
 
 /// The sentence of this thread's last error: what was expected, what was found, and what to do. Empty if there was none.
@@ -83,7 +84,7 @@ fn remember(sentence: String) {
 #[unsafe(no_mangle)]
 pub extern "C" fn gleaner_error() -> *const c_char {
     // The string's memory stays where it is until another one takes its place.
-    SENTENCE.with_borrow(|last| last.as_ptr())
+    SENTENCE.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// Does what a call asks, and says how it ended.

@@ -61,17 +61,17 @@ struct Program {
 
 impl Program {
     fn dynamic(source: &str, prefix: &Path, more: &[&str]) -> Self {
-        Self::compile(source, prefix, &flags(prefix, &["--cflags", "--libs"]), more)
+        Self::compile(&here().join(source), prefix, &flags(prefix, &["--cflags", "--libs"]), more)
     }
 
-    fn compile(source: &str, prefix: &Path, flags: &[String], more: &[&str]) -> Self {
+    fn compile(source: &Path, prefix: &Path, flags: &[String], more: &[&str]) -> Self {
         let program = Self { folder: tempfile::tempdir().unwrap(), library: prefix.join("lib") };
         let mut command = Command::new("cc");
         command
             .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1", "-g", "-pthread"])
             .args(WARNINGS)
             .args(more);
-        command.arg(here().join(source)).args(flags).arg("-lm").arg("-o").arg(program.path());
+        command.arg(source).args(flags).arg("-lm").arg("-o").arg(program.path());
         succeed(&mut command);
         program
     }
@@ -87,8 +87,11 @@ impl Program {
         fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let port = free_port();
         let start = |rank: u32| -> Child {
-            let mut command = Command::new(self.path());
+            // One that hangs fails the test, and does not hold it up.
+            let mut command = Command::new("timeout");
             command
+                .args(["--signal=KILL", "60"])
+                .arg(self.path())
                 .args(arguments)
                 .env("LD_LIBRARY_PATH", &self.library)
                 .env("GLEANER_RANK", rank.to_string())
@@ -140,13 +143,31 @@ fn the_example_trains() {
     Program::dynamic("examples/train.c", prefix, &[]).train();
 }
 
+/// What the book has readers save and compile prints what it says.
+#[test]
+fn the_program_of_the_book_finds_its_line() {
+    let Some(prefix) = installed() else { return };
+    let page = fs::read_to_string(here().join("../../docs/src/guide/c.md")).unwrap();
+    let (_, rest) = page.split_once("```c\n").unwrap();
+    let (program, rest) = rest.split_once("```").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("line.c");
+    fs::write(&source, program).unwrap();
+    let program = Program::compile(&source, prefix, &flags(prefix, &["--cflags", "--libs"]), &[]);
+    for workers in [1, 4] {
+        for printed in program.run(workers, &[]) {
+            assert!(rest.contains(&printed), "{printed} is not on the page");
+        }
+    }
+}
+
 #[test]
 fn the_example_trains_when_it_is_linked_statically() {
     let Some(prefix) = installed() else { return };
     let mut flags = flags(prefix, &["--cflags", "--static", "--libs"]);
     let library = flags.iter_mut().find(|flag| *flag == "-lgleaner_c").unwrap();
     *library = "-l:libgleaner_c.a".into();
-    let program = Program::compile("examples/train.c", prefix, &flags, &[]);
+    let program = Program::compile(&here().join("examples/train.c"), prefix, &flags, &[]);
     // It needs no library beside it.
     Program { library: PathBuf::new(), ..program }.train();
 }

@@ -75,8 +75,9 @@ async fn to(network: &mut VerbsNetwork, next: Peer, before: Peer) -> Vec<Box<dyn
             Some(LinkEvent::Up(link)) if [next, before].contains(&link.peer()) => links.push(link),
             Some(LinkEvent::Up(_)) => {}
             // One of those that dropped it before it was up here.
-            Some(LinkEvent::Refused { address, .. })
-                if ![next, before].map(|peer| peer.to_string()).contains(&address) => {}
+            Some(LinkEvent::Refused { address, reason })
+                if ![next, before].map(|peer| peer.to_string()).contains(&address)
+                    && reason.contains("has left the network") => {}
             other => panic!("expected links to {next} and from {before} and found {other:?}"),
         }
     }

@@ -24,7 +24,7 @@ pub(super) type Agreed = (Connection, Box<dyn Link>);
 /// # Errors
 /// At rank 0 the first that did not come about; at the others what rank 0 says, or that it says nothing.
 pub(super) async fn gather(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, JoinError> {
-    if shared.peer == HOST { host(shared, linger).await } else { guest(shared).await.map(|only| vec![only]) }
+    if shared.peer == HOST { host(shared, linger).await } else { other(shared).await.map(|only| vec![only]) }
 }
 
 fn unlinked(shared: &Shared, other: Peer, error: OpenError) -> JoinError {
@@ -88,7 +88,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
     }
     controls.extend(agreed.into_iter().map(|(_, control)| control));
     let error = unlinked(shared, other, error);
-    let _ = timeout(linger, dismiss(controls, &Negotiation::Refused(error.to_string()))).await;
+    let _ = timeout(linger, refuse_all(controls, &Negotiation::Refused(error.to_string()))).await;
     Err(error)
 }
 
@@ -114,7 +114,7 @@ async fn agree_until(
 
 /// Tells all of these that nothing comes of it, and waits until they have left: a connection that ends with bytes that nobody has read takes
 /// what was said with it.
-async fn dismiss(mut controls: Vec<Box<dyn Link>>, word: &Negotiation) {
+async fn refuse_all(mut controls: Vec<Box<dyn Link>>, word: &Negotiation) {
     for control in &mut controls {
         let _ = say(&mut **control, word).await;
     }
@@ -124,14 +124,20 @@ async fn dismiss(mut controls: Vec<Box<dyn Link>>, word: &Negotiation) {
 }
 
 /// The part of all others.
-async fn guest(shared: &Shared) -> Result<Agreed, JoinError> {
+async fn other(shared: &Shared) -> Result<Agreed, JoinError> {
     let after = shared.timeout * 3 / 2;
     let until = Instant::now() + after;
+    let none = || {
+        let (address, last) = (HOST.to_string(), "its link did not come up".to_owned());
+        OpenError::TimedOut { peer: HOST, address, after, last }
+    };
     let mut control = loop {
-        match shared.base.event().await {
+        match timeout_at(until, shared.base.event()).await {
             // The first is the one that the rendezvous left.
-            LinkEvent::Up(control) => break control,
-            other => shared.base.events.tell(other),
+            Ok(LinkEvent::Up(control)) => break control,
+            Ok(LinkEvent::Failed { peer, error }) => return Err(unlinked(shared, peer, error)),
+            Ok(other) => shared.base.events.tell(other),
+            Err(_) => return Err(unlinked(shared, HOST, none())),
         }
     };
     let agreed = match agree(shared, &mut *control).await {

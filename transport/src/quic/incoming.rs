@@ -13,13 +13,14 @@ use tokio::io::AsyncReadExt;
 use super::ready::{ReadyQueue, StreamWaker};
 use super::{WINDOW, lane_of, link_error};
 use crate::tcp::wire::{HEADER, Header, WireError};
-use crate::{Counters, LinkError, Message, Peer};
+use crate::{Counters, LinkError, Message, Peer, Tag};
 
 /// Bytes that are read at once of what is thrown away.
 const SCRATCH: usize = 16 << 10;
 
-/// Bytes of messages that may have begun and not ended, as long as they are announced. A peer of ours has no more than half of it in messages
-/// of which it has not handed all to QUIC: so some of so many end by what is on its way, whatever else is not read.
+/// Bytes of messages that may have begun and not ended, by their announced lengths. A peer of ours has no more than half of it in messages
+/// of which it has not handed all to QUIC, and QUIC takes bytes only where this end has given room for them: so some of so many end by what
+/// is on its way, whatever else is not read.
 const HELD: usize = WINDOW as usize;
 
 /// See the module.
@@ -152,7 +153,11 @@ impl Incoming {
                 let length = header.length as usize;
                 let payload = match payload {
                     Some(payload) => payload,
-                    None if self.held > 0 && self.held + length > HELD => {
+                    // Control data go first; of these only one message at a time has memory.
+                    None if stream.lane != Some(Tag::CONTROL)
+                        && self.held > 0
+                        && self.held + length > HELD =>
+                    {
                         self.waiting.push_back(number);
                         return Ok(Progress::Waits);
                     }

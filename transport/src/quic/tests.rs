@@ -313,7 +313,7 @@ async fn links_that_are_to_have_several_sockets_are_refused() {
 
 proptest! {
     #[test]
-    fn no_word_and_no_datagram_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn no_negotiation_and_no_datagram_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Some(word) = Negotiation::decode(&bytes) {
             prop_assert!(Negotiation::decode(&word.encode()).is_some());
         }

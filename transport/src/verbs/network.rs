@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::device::Device;
 use super::end::End;
 use super::link::{Unproven, VerbsLink};
-use super::offer::{Offer, Word};
+use super::offer::{Negotiation, Offer};
 use crate::tcp::TcpNetwork;
 use crate::tcp::upgraded::Upgraded;
 use crate::{Counters, Link, LinkError, LinkEvent, Message, Network, OpenError, Peer, Tag};
@@ -139,9 +139,9 @@ async fn agree(
         }
     };
     let ours = end.offer(device);
-    say(&mut *control, &Word::Offer(ours.clone())).await.map_err(|error| gone(peer, &error))?;
+    say(&mut *control, &Negotiation::Offer(ours.clone())).await.map_err(|error| gone(peer, &error))?;
     let theirs = match hear(&mut *control, device).await? {
-        Word::Offer(theirs) => theirs,
+        Negotiation::Offer(theirs) => theirs,
         _ => return Err(failed("it spoke out of turn".to_owned())),
     };
     if ours.port.is_ethernet != theirs.port.is_ethernet {
@@ -156,8 +156,8 @@ async fn agree(
         refuse(&mut *control, &error.to_string(), limit).await;
         return Err(failed(unroutable(&ours, &theirs, &error.to_string())));
     }
-    say(&mut *control, &Word::Ready).await.map_err(|error| gone(peer, &error))?;
-    let Word::Ready = hear(&mut *control, device).await? else {
+    say(&mut *control, &Negotiation::Ready).await.map_err(|error| gone(peer, &error))?;
+    let Negotiation::Ready = hear(&mut *control, device).await? else {
         return Err(failed("it spoke out of turn".to_owned()));
     };
     let way = way(&ours, &theirs);
@@ -201,7 +201,7 @@ fn gone(peer: Peer, error: &LinkError) -> OpenError {
     }
 }
 
-async fn say(control: &mut dyn Link, word: &Word) -> Result<(), LinkError> {
+async fn say(control: &mut dyn Link, word: &Negotiation) -> Result<(), LinkError> {
     control.submit(Message { tag: Tag(Tag::CONTROL), payload: word.encode().into() });
     poll_fn(|context| control.poll_sent(context)).await.map(drop)
 }
@@ -210,7 +210,7 @@ async fn say(control: &mut dyn Link, word: &Word) -> Result<(), LinkError> {
 /// said with it.
 async fn refuse(control: &mut dyn Link, reason: &str, limit: Duration) {
     let told = async {
-        let mut read = say(control, &Word::Refused(reason.to_owned())).await;
+        let mut read = say(control, &Negotiation::Refused(reason.to_owned())).await;
         while read.is_ok() {
             read = poll_fn(|context| control.poll_received(context)).await.map(drop);
         }
@@ -218,12 +218,12 @@ async fn refuse(control: &mut dyn Link, reason: &str, limit: Duration) {
     let _ = timeout(limit.min(Duration::from_secs(1)), told).await;
 }
 
-async fn hear(control: &mut dyn Link, device: &Device) -> Result<Word, OpenError> {
+async fn hear(control: &mut dyn Link, device: &Device) -> Result<Negotiation, OpenError> {
     let peer = control.peer();
     let message =
         poll_fn(|context| control.poll_received(context)).await.map_err(|error| gone(peer, &error))?;
-    match Word::decode(&message.payload) {
-        Some(word) if !matches!(word, Word::Refused(_)) => Ok(word),
+    match Negotiation::decode(&message.payload) {
+        Some(word) if !matches!(word, Negotiation::Refused(_)) => Ok(word),
         _ => Err(refused(&message.payload, peer, device)),
     }
 }
@@ -231,8 +231,8 @@ async fn hear(control: &mut dyn Link, device: &Device) -> Result<Word, OpenError
 /// What a peer said instead of what was expected.
 fn refused(payload: &[u8], peer: Peer, device: &Device) -> OpenError {
     let address = device.place();
-    match Word::decode(payload) {
-        Some(Word::Refused(reason)) => OpenError::Refused { peer, address, reason },
+    match Negotiation::decode(payload) {
+        Some(Negotiation::Refused(reason)) => OpenError::Refused { peer, address, reason },
         _ => OpenError::Handshake {
             peer,
             address,

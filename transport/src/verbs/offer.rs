@@ -7,7 +7,7 @@ const MAGIC: [u8; 8] = *b"verbs\0\0\x02";
 
 /// What one side tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Negotiation {
     /// Its end of the link.
     Offer(Offer),
     /// Its queue pair is connected: it receives.
@@ -32,11 +32,11 @@ pub(super) struct Offer {
 /// Bytes of an offer behind the first nine.
 const OFFER: usize = 16 + 2 + 1 + 1 + 4 * 3 + 8;
 
-impl Word {
+impl Negotiation {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
-            Word::Offer(Offer { port, number, psn, ring, rkey }) => {
+            Negotiation::Offer(Offer { port, number, psn, ring, rkey }) => {
                 bytes.push(0);
                 bytes.extend(port.gid);
                 bytes.extend(port.lid.to_le_bytes());
@@ -47,8 +47,8 @@ impl Word {
                 }
                 bytes.extend(ring.to_le_bytes());
             }
-            Word::Ready => bytes.push(1),
-            Word::Refused(reason) => {
+            Negotiation::Ready => bytes.push(1),
+            Negotiation::Refused(reason) => {
                 bytes.push(2);
                 bytes.extend(reason.bytes());
             }
@@ -60,9 +60,9 @@ impl Word {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         match kind {
-            0 => Some(Word::Offer(Offer::decode(rest.try_into().ok()?)?)),
-            1 => rest.is_empty().then_some(Word::Ready),
-            2 => Some(Word::Refused(String::from_utf8_lossy(rest).into_owned())),
+            0 => Some(Negotiation::Offer(Offer::decode(rest.try_into().ok()?)?)),
+            1 => rest.is_empty().then_some(Negotiation::Ready),
+            2 => Some(Negotiation::Refused(String::from_utf8_lossy(rest).into_owned())),
             _ => None,
         }
     }
@@ -101,12 +101,12 @@ mod tests {
 
     use super::*;
 
-    fn offer() -> impl Strategy<Value = Word> {
+    fn offer() -> impl Strategy<Value = Negotiation> {
         let port = (any::<[u8; 16]>(), any::<u16>(), any::<bool>(), 1..=5u32);
         (port, any::<[u32; 3]>(), any::<u64>()).prop_map(
             |((gid, lid, is_ethernet, mtu), [number, psn, rkey], ring)| {
                 let port = Port { number: 0, gid, gid_index: 0, lid, is_ethernet, mtu };
-                Word::Offer(Offer { port, number, psn, ring, rkey })
+                Negotiation::Offer(Offer { port, number, psn, ring, rkey })
             },
         )
     }
@@ -115,16 +115,16 @@ mod tests {
         #[test]
         fn a_word_is_read_as_it_was_written(word in prop_oneof![
             offer(),
-            Just(Word::Ready),
-            ".{0,99}".prop_map(Word::Refused),
+            Just(Negotiation::Ready),
+            ".{0,99}".prop_map(Negotiation::Refused),
         ]) {
-            prop_assert_eq!(Word::decode(&word.encode()), Some(word));
+            prop_assert_eq!(Negotiation::decode(&word.encode()), Some(word));
         }
 
         #[test]
         fn no_bytes_are_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..80), is_ours in any::<bool>()) {
             let bytes = if is_ours { [&MAGIC[..], &bytes].concat() } else { bytes };
-            if let Some(Word::Offer(offer)) = Word::decode(&bytes) {
+            if let Some(Negotiation::Offer(offer)) = Negotiation::decode(&bytes) {
                 prop_assert!((1..=5).contains(&offer.port.mtu));
             }
         }
