@@ -46,7 +46,7 @@ def data(torch):
 
 
 def hook_on(model, name):
-    """Registers a hook with the model."""
+    """Registers a hook with the model, and gives Gleaner's."""
     from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
     if name == "none":
@@ -59,7 +59,8 @@ def hook_on(model, name):
     elif name == "spardl":
         import gleaner.torch
 
-        gleaner.torch.register(model, method="spardl", density=0.01)
+        return gleaner.torch.register(model, method="spardl", density=0.01)
+    return None
 
 
 def received():
@@ -85,7 +86,7 @@ def work(arguments):
     images, labels, test_images, test_labels = data(torch)
     net = network(torch)
     model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False)
-    hook_on(model, arguments.hook)
+    hook = hook_on(model, arguments.hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     random = torch.Generator().manual_seed(1 + rank)
@@ -111,7 +112,11 @@ def work(arguments):
         result = {"seconds": max(f[0] for f in found), "bytes": max(f[1] for f in found), "loss": loss, "parameters": parameters,
                   "pytorch": torch.__version__}  # fmt: skip
         print("RESULT " + json.dumps(result), flush=True)
-    dist.destroy_process_group()
+    if hook is not None:
+        hook.session.leave()
+    dist.barrier()
+    # Not by the interpreter's end: PyTorch 1.13 may wait for itself when it takes a group of Gloo's down.
+    os._exit(0)
 
 
 def turn(arguments, hook, hostfile):

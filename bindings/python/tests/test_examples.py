@@ -42,9 +42,16 @@ class Examples(unittest.TestCase):
         return self.runs(*starter, os.path.join(FOLDER, name), *arguments)
 
     def as_torchrun(self, name, *arguments):
-        """With the variables that torchrun sets, where it cannot start anything itself."""
+        """With the variables that torchrun sets, where it cannot start anything itself.
+
+        Without taking the group down: there that may wait for itself, when a thread of Gloo's lets a tensor go.
+        """
         path = os.path.abspath(os.path.join(FOLDER, name))
-        program = f"import runpy, sys; sys.argv = {[path, *arguments]!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+        program = (
+            "import os, runpy, sys, torch.distributed; torch.distributed.destroy_process_group = lambda: None\n"
+            f"sys.argv = {[path, *arguments]!r}; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+            "torch.distributed.barrier(); sys.stdout.flush(); os._exit(0)"
+        )
         ends = jobs.Job.of_program(program, 2).ends()
         for ended in ends:
             self.assertEqual(ended.code, 0, ended.out + ended.err)

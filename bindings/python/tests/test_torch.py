@@ -207,7 +207,6 @@ def _spawned(rank, workers, folder, port):
         optimizer.step()
     with open(os.path.join(folder, str(rank)), "w", encoding="ascii") as file:
         file.write(repr([parameter.tolist() for parameter in model.parameters()]))
-    dist.destroy_process_group()
 
 
 def _hook_joins():
@@ -597,6 +596,9 @@ class Backend(unittest.TestCase):
 class Tutorial(unittest.TestCase):
     def test_it_runs_as_it_is_and_with_the_hook(self):
         for backend, hook in (("gleaner", "plain"), ("gleaner", "hook"), ("gloo", "hook")):
+            if backend == "gloo" and before(2, 0):
+                # There taking down a group of Gloo's may wait for itself, when a thread of its own lets a tensor go.
+                continue
             with self.subTest(backend=backend, hook=hook), tempfile.TemporaryDirectory() as folder:
                 # Its workers find a model saved in the folder for temporary files.
                 environment = {**jobs.clean(), "TMPDIR": folder}
