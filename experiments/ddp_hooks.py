@@ -120,15 +120,24 @@ def work(arguments):
 
 
 def turn(arguments, hook, hostfile):
-    """What one job measured."""
+    """What one job measured; nothing of one that failed or did not end."""
     launch = ["gleaner", "launch", "--plain", "--hostfile", hostfile, "--agent", "ip netns exec", "--"]
-    script = [sys.executable, os.path.abspath(__file__), "--hook", hook, "--steps", str(arguments.steps), "--batch", str(arguments.batch)]
+    script = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--hook", hook, "--steps", str(arguments.steps)]
     # In a namespace the host's name stands for another address.
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}
-    done = subprocess.run(launch + script, env=env, capture_output=True, text=True)
-    lines = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if "RESULT " in line]
-    if done.returncode != 0 or not lines:
-        raise SystemExit(f"{hook}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0"}
+    process = subprocess.Popen([*launch, *script, "--batch", str(arguments.batch)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=arguments.limit)
+    except subprocess.TimeoutExpired:
+        # The launcher ends its workers.
+        process.terminate()
+        process.communicate()
+        print(f"{hook} did not end within {arguments.limit} s", file=sys.stderr, flush=True)
+        return None
+    lines = [line.partition("RESULT ")[2] for line in said.splitlines() if "RESULT " in line]
+    if process.returncode != 0 or not lines:
+        print(f"{hook} failed: {said[-4000:]}", file=sys.stderr, flush=True)
+        return None
     return json.loads(lines[-1])
 
 
@@ -143,10 +152,15 @@ def drive(arguments):
             try:
                 for number in range(arguments.turns):
                     for hook, results in found.items():
-                        results.append(turn(arguments, hook, hostfile.name))
-                        print(f"{rate}, turn {number + 1}, {hook}: {results[-1]['seconds']:.3f} s", file=sys.stderr, flush=True)
+                        result = turn(arguments, hook, hostfile.name)
+                        if result is not None:
+                            results.append(result)
+                            print(f"{rate}, turn {number + 1}, {hook}: {result['seconds']:.3f} s", file=sys.stderr, flush=True)
             finally:
                 subprocess.run(["gleaner", "testbed", "down", "--name", "hooks"], check=True)
+        found = {hook: results for hook, results in found.items() if results}
+        if not found:
+            raise SystemExit("no hook was measured; standard error says why")
         print(table(arguments, rate, found), flush=True)
 
 
@@ -179,7 +193,8 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60, help="of a turn; the first third is not measured")
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8, help="images for each worker and step")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds that a job may take; one that takes longer is ended")
     parser.add_argument("--hooks", default=",".join(HOOKS))
     parser.add_argument("--hook", choices=HOOKS, help="be a worker with this hook: what the experiment starts")
     arguments = parser.parse_args()

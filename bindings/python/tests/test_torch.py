@@ -502,7 +502,7 @@ class Hooks(Numbers):
             with open(os.path.join(folder, "0"), encoding="ascii") as first, open(os.path.join(folder, "1"), encoding="ascii") as second:
                 self.assertEqual(first.read(), second.read())
 
-    def test_uneveninputs_of(self):
+    def test_uneven_inputs(self):
         long, short = jobs.run("test_torch:_hook_joins")
         self.assertEqual((long, short), ([1.0] * 3 + [0.5] * 3, [1.0] * 3))
 
