@@ -85,7 +85,12 @@ def work(arguments):
     torch.manual_seed(0)
     images, labels, test_images, test_labels = data(torch)
     net = network(torch)
-    model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False)
+    options = {}
+    if arguments.hook == "powersgd":
+        # It reduces a bucket several times, in callbacks, and Gloo needs the order of all reductions to be the same on all ranks.
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
+        options["bucket_cap_mb"] = 1024
+    model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False, **options)
     hook = hook_on(model, arguments.hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()

@@ -18,19 +18,15 @@ os.makedirs(_SCRIPTS, exist_ok=True)
 
 
 def _build_command():
-    """Puts the command where maturin finds it: the one that GLEANER_COMMAND names, or one that is built here. Without the rest of the
-    repository there is none."""
-    built = os.environ.get("GLEANER_COMMAND")
-    if built is None:
-        if not os.path.exists(os.path.join(_ROOT, "cli", "Cargo.toml")):
-            return
-        # The trainer of `gleaner train` is a demonstration on candle, which takes longer to build than all the rest.
-        command = ["cargo", "build", "--release", "--package", "gleaner-cli", "--no-default-features"]
-        subprocess.run(command, cwd=_ROOT, check=True)
-        target = os.environ.get("CARGO_TARGET_DIR", os.path.join(_ROOT, "target"))
-        built = os.path.join(target, "release", "gleaner")
+    """Puts the command where maturin finds it. Without the rest of the repository there is none."""
+    if not os.path.exists(os.path.join(_ROOT, "cli", "Cargo.toml")):
+        return
+    # The trainer of `gleaner train` is a demonstration on candle, which takes longer to build than all the rest.
+    command = ["cargo", "build", "--release", "--package", "gleaner-cli", "--no-default-features"]
+    subprocess.run(command, cwd=_ROOT, check=True)
+    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(_ROOT, "target"))
     packed = os.path.join(_SCRIPTS, "gleaner")
-    shutil.copy2(built, packed)
+    shutil.copy2(os.path.join(target, "release", "gleaner"), packed)
     if shutil.which("strip"):
         # What debuggers want to know is most of it.
         subprocess.run(["strip", packed], check=True)
