@@ -43,25 +43,25 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
     {
         let step = async {
             tokio::select! {
-                event = shared.base.event() => Step::Event(event),
-                Some(ended) = agreeing.join_next(), if !agreeing.is_empty() => Step::Ended(ended),
+                event = shared.base.event() => Progress::Event(event),
+                Some(ended) = agreeing.join_next(), if !agreeing.is_empty() => Progress::Ended(ended),
             }
         };
         match timeout_at(until, step).await {
-            Ok(Step::Event(LinkEvent::Up(control))) => {
+            Ok(Progress::Event(LinkEvent::Up(control))) => {
                 agreeing.spawn(agree_until(Arc::clone(shared), control, stopped.clone()));
             }
-            Ok(Step::Event(LinkEvent::Failed { peer, error })) => failed = Some((peer, error)),
-            Ok(Step::Event(other)) => shared.base.events.tell(other),
-            Ok(Step::Ended(Ok((control, Ok(connection))))) => {
+            Ok(Progress::Event(LinkEvent::Failed { peer, error })) => failed = Some((peer, error)),
+            Ok(Progress::Event(other)) => shared.base.events.tell(other),
+            Ok(Progress::Ended(Ok((control, Ok(connection))))) => {
                 missing.remove(&control.peer());
                 agreed.push((connection, control));
             }
-            Ok(Step::Ended(Ok((control, Err(error))))) => {
+            Ok(Progress::Ended(Ok((control, Err(error))))) => {
                 failed = Some((control.peer(), error));
                 controls.push(control);
             }
-            Ok(Step::Ended(ended)) => {
+            Ok(Progress::Ended(ended)) => {
                 let reason = panicked(ended).unwrap_or_else(|| "it was given up".into());
                 return Err(JoinError::Panicked { reason });
             }
@@ -93,7 +93,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
 }
 
 /// What happens at rank 0.
-enum Step<T> {
+enum Progress<T> {
     Event(LinkEvent),
     Ended(T),
 }
