@@ -51,17 +51,27 @@ keep_out() {
 
 for word in "$@"; do
     case $word in
-    same)
+    # Among all machines, or the first two of them.
+    same | pair)
+        if [ "$word" = pair ]; then
+            export GLEANER_WORLD_SIZE=2
+        else
+            barrier
+        fi
         export GLEANER_TIMEOUT=60s
         for method in spardl ring; do
             for transport in tcp verbs; do
                 next
+                if [ "$RANK" -ge "$GLEANER_WORLD_SIZE" ]; then
+                    continue
+                fi
                 before="$(packets) $(bytes)"
-                GLEANER_TRANSPORT=$transport train 2 $method >$transport.$method.out
+                GLEANER_TRANSPORT=$transport train 2 $method >$word.$transport.$method.out
                 set -- $before
-                echo "$(($(packets) - $1)) $(($(bytes) - $2))" >$transport.$method.sent
+                echo "$(($(packets) - $1)) $(($(bytes) - $2))" >$word.$transport.$method.sent
             done
         done
+        export GLEANER_WORLD_SIZE=$MACHINES
         ;;
     # Jobs that cannot begin, for what rank 1 has; but one can where its packets are shorter, and of the class that passes.
     class | blocked | narrow | memory)

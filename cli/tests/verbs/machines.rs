@@ -39,10 +39,6 @@ impl Machines {
         machines
     }
 
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     fn path(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
     }

@@ -63,23 +63,14 @@ fn what_is_wrong_is_told_in_a_sentence() {
 const JOBS: &str = include_str!("jobs.sh");
 
 #[test]
-fn two_machines_train_to_the_bits_of_tcp() {
-    let _alone = alone();
-    let machines = Machines::new(2, JOBS);
-    if let Some(outputs) = machines.run(&["same"]) {
-        all_well(&outputs);
-        same_bits(&machines);
-    }
-}
-
-#[test]
-fn three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
+fn two_and_three_machines_train_to_the_bits_of_tcp_and_name_the_rank_that_ends_a_job() {
     let _alone = alone();
     let machines = Machines::new(3, JOBS);
     let ends = ["killed", "queue", "port"];
-    let Some(outputs) = machines.run(&[&["same"][..], &ends].concat()) else { return };
+    let Some(outputs) = machines.run(&[&["pair", "same"][..], &ends].concat()) else { return };
     all_well(&outputs);
-    same_bits(&machines);
+    same_bits(&machines, "pair", 2);
+    same_bits(&machines, "same", 3);
     for end in ends {
         for rank in [0, 2] {
             let (code, error) = ended(&machines, end, rank);
@@ -135,20 +126,20 @@ fn all_well(outputs: &[Output]) {
 }
 
 /// The parameters of both transports have one digest, and by verbs the gradients crossed the wire in packets of RDMA.
-fn same_bits(machines: &Machines) {
+fn same_bits(machines: &Machines, word: &str, workers: usize) {
     for method in ["spardl", "ring"] {
         let summary = |transport: &str| -> Value {
-            let path = machines.share(0).join(format!("{transport}.{method}.out"));
+            let path = machines.share(0).join(format!("{word}.{transport}.{method}.out"));
             serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
         };
         let [tcp, verbs] = ["tcp", "verbs"].map(summary);
         let digest = verbs["parameters_digest"].as_str().unwrap();
         assert_eq!(digest.len(), 64);
         assert_eq!(tcp["parameters_digest"], digest, "{method}");
-        for rank in 0..machines.count() {
+        for rank in 0..workers {
             let folder = machines.share(rank);
-            let [packets, bytes] = counted(&folder, "verbs", method);
-            let [no_packets, of_tcp] = counted(&folder, "tcp", method);
+            let [packets, bytes] = counted(&folder, &format!("{word}.verbs.{method}"));
+            let [no_packets, of_tcp] = counted(&folder, &format!("{word}.tcp.{method}"));
             let payload = verbs["bytes_received"].as_u64().unwrap();
             println!(
                 "{method}, rank {rank}: {packets} packets of RDMA, {bytes} bytes; by TCP {of_tcp} bytes"
@@ -161,8 +152,8 @@ fn same_bits(machines: &Machines) {
 }
 
 /// Packets that the adapter sent and bytes that left the interface during one job.
-fn counted(folder: &Path, transport: &str, method: &str) -> [u64; 2] {
-    let text = fs::read_to_string(folder.join(format!("{transport}.{method}.sent"))).unwrap();
+fn counted(folder: &Path, job: &str) -> [u64; 2] {
+    let text = fs::read_to_string(folder.join(format!("{job}.sent"))).unwrap();
     let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
