@@ -6,7 +6,6 @@ a job, or uses several threads, in the process of the tests itself.
 
 import importlib
 import json
-import math
 import multiprocessing
 import os
 import shutil
@@ -99,6 +98,8 @@ def _be_worker(function: Callable[..., Any], arguments: List[Any], env: Dict[str
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(file, number)
         os.close(file)
+    # Tests that were started in the background may have been told to ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1, closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(env)
@@ -145,8 +146,9 @@ class Job:
         """Sends a signal to a worker."""
         os.kill(self._processes[rank].pid, number)
 
-    def wait_for_end(self, rank: int, until: float = math.inf) -> None:
+    def wait_for_end(self, rank: int, until: Optional[float] = None) -> None:
         """Waits until a worker has ended, or it is later than that."""
+        until = time.monotonic() + TIMEOUT if until is None else until
         while _code(self._processes[rank]) is None and time.monotonic() < until:
             time.sleep(0.005)
 
