@@ -8,6 +8,7 @@ mod tests {
 
     use crate::checksum::ChecksumError;
     use crate::launcher::LaunchError;
+    use crate::planner::PlanError;
     use crate::staged::Staged;
     use crate::{Cancelled, CheckpointError, ConfigError, Failure, LayoutError, ReplicaError};
 
@@ -24,6 +25,7 @@ mod tests {
             Box::new(Staged::default().write("/dev/null/file".as_ref(), |_| Ok(())).unwrap_err()),
             Box::new(LaunchError::NoWorkers),
             Box::new(ReplicaError::Missing("w".into())),
+            Box::new(PlanError::Times { rank: 1, expected: 16, found: 8 }),
         ]
     }
 
