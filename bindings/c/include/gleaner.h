@@ -137,7 +137,8 @@ gleaner_status gleaner_barrier(gleaner_session *session);
 
 // Replaces values by their mean over all ranks: the same bits everywhere. A sparse method keeps what it did not deliver
 // for the next call with this name. All ranks call it with the same name, method and number of values, which are those of the
-// first call with that name.
+// first call with that name; and names that are new come in the same order on all ranks. A name keeps memory until
+// gleaner_leave, so few should do.
 gleaner_status gleaner_all_reduce(gleaner_session *session,
                                   gleaner_method *method,
                                   const char *name,
