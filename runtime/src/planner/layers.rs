@@ -9,7 +9,7 @@ use gleaner_algorithms::{Method, Sparsity};
 const FEWEST: f64 = 16.0;
 
 /// The parameters as layers, in the order in which they are finished. With a sparse method a parameter that has fewer than
-/// [`FEWEST`] entries to be selected is one layer with those after it: a bias by itself would have a few entries chosen in each
+/// 16 entries to be selected is one layer with those after it: a bias by itself would have a few entries chosen in each
 /// step, which slows training down.
 pub fn of(order: &[usize], entries: impl Fn(usize) -> usize, method: &Method) -> Vec<Vec<usize>> {
     let n: usize = order.iter().map(|&position| entries(position)).sum();
