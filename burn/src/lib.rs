@@ -27,6 +27,9 @@ pub use error::OverlapError;
 use module::{Found, Means, Parameter, Rest, Watcher};
 use watch::{Pass, Shared, Watched};
 
+/// The positions of the parameters whose gradients are finished, in that order, and when after the beginning of the pass.
+type Finished = Vec<(usize, Duration)>;
+
 /// The parameters of a module whose gradients are exchanged while the backward pass goes on.
 ///
 /// A step is: [`watch`](Self::watch) each layer in the forward pass, [`backward`](Self::backward), [`wait`](Self::wait),
@@ -54,7 +57,7 @@ pub struct Overlap<'s> {
 struct Passes {
     forward: Duration,
     /// The positions of the parameters whose gradients were finished in the backward pass, in that order, and when.
-    finished: Vec<(usize, Duration)>,
+    finished: Finished,
 }
 
 impl<'s> Overlap<'s> {
@@ -212,12 +215,11 @@ impl<'s> Overlap<'s> {
     }
 
     /// A backward pass, what burn kept of it, and what was finished in it.
-    #[allow(clippy::type_complexity)]
     fn run<const D: usize>(
         &self,
         loss: &Tensor<D>,
         hands_over: bool,
-    ) -> Result<(burn::tensor::Gradients, Vec<(usize, Duration)>), OverlapError> {
+    ) -> Result<(burn::tensor::Gradients, Finished), OverlapError> {
         let began = Instant::now();
         self.shared.now().pass = Some(Pass::begin(began, hands_over));
         let store = loss.backward();

@@ -154,7 +154,7 @@ impl Config {
         Self::from_lookup(&|name| std::env::var(name))
     }
 
-    /// What the environment says whoever starts the job: the time-out, what carries links and whether they are encrypted, and which
+    /// What the environment says, however the job is started: the time-out, what carries links and whether they are encrypted, and which
     /// ranks are servers; for the rest a job of one worker. For a program that learns its place in a job by other means.
     ///
     /// # Errors

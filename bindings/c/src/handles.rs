@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::status::{Refused, null};
 
-/// Between two handles. Their numbers never come again, and look like pointers to whoever checks alignment.
+/// Between two handles. Their numbers are never used again, and are aligned as pointers are.
 const STRIDE: usize = 16;
 
 static NEXT: AtomicUsize = AtomicUsize::new(STRIDE);
@@ -41,7 +41,7 @@ impl<T> Handles<T> {
         without_provenance_mut(number)
     }
 
-    /// What a handle stands for. It lives on while a call needs it, whoever frees the handle meanwhile.
+    /// What a handle stands for. It lives on while a call needs it, also where another thread frees the handle meanwhile.
     pub(crate) fn get(&self, handle: *mut T) -> Result<Arc<T>, Refused> {
         let Self { what, made_by, freed_by, live } = self;
         if handle.is_null() {

@@ -108,7 +108,7 @@ pub(crate) struct Room<T>(NonNull<T>);
 impl<T> Room<T> {
     /// Writes the result.
     pub(crate) fn put(self, value: T) {
-        // SAFETY: whoever made it has promised that there is room for a value that nobody else uses meanwhile.
+        // SAFETY: the caller of `room` has promised that there is room for a value that nobody else uses meanwhile.
         unsafe { self.0.write(value) }
     }
 }

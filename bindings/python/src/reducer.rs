@@ -17,7 +17,7 @@ use crate::session::Member;
 use crate::update::Update;
 use crate::waiting::{block_on, call};
 
-/// Looks into what threads share; whoever panicked with it has ended the job.
+/// Locks what threads share; a thread that panicked with it has ended the job.
 pub fn look<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -208,7 +208,7 @@ impl Reducer {
     /// The method that it runs: the one that was chosen, if the method was a choice.
     fn method(&self, py: Python<'_>) -> PyResult<crate::method::Method> {
         let shared = self.0.get(py)?;
-        // Whoever has the lock may wait for the interpreter's.
+        // The thread that has the lock may wait for the interpreter's.
         let method = py.detach(|| {
             let kind = look(shared);
             kind.as_ref().map(|kind| each!(kind, steps => steps.reducer.method()))

@@ -61,5 +61,5 @@ def _end() -> None:
             else:
                 session.abort(reason)
         except Error:
-            # The job has failed before, and whoever waited for it has been told.
+            # The job has failed before, and the callers that waited for it have been told.
             pass

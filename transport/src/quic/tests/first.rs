@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A worker that rank 0 reaches by TCP and by no datagram is named by all in the same sentence, whoever is linked to rank 0 already.
+/// A worker that rank 0 reaches by TCP and by no datagram is named by all in the same sentence, also by those that are linked to rank 0 already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
     let [zero, one, two]: [_; 3] = configs(3, Duration::from_secs(4)).try_into().unwrap();
@@ -27,7 +27,7 @@ async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
     assert_eq!(told, expected);
 }
 
-/// Whoever leaves before all are linked is told, by those who are linked, as rank 0 tells it.
+/// A worker that leaves before all are linked is told by those that are linked, as rank 0 tells it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_before_all_are_linked_is_named_by_all() {
     let [zero, one, two]: [_; 3] = configs(3, LONG).try_into().unwrap();
