@@ -16,6 +16,7 @@
 mod allotment;
 pub mod bag;
 pub mod collectives;
+pub mod device;
 pub mod element;
 pub mod forecast;
 pub mod laws;

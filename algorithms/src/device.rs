@@ -1,0 +1,245 @@
+//! Values in the memory of a device, such as a GPU, on which gradients are computed.
+//!
+//! The traits say what a [`Residual`](crate::residual::Residual) and an execution ask of a device. They name no driver and no
+//! stream of ours: a crate for a kind of device implements them, and whatever a device chooses, it chooses as the host would,
+//! bit by bit.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use crate::Element;
+use crate::bag::Entries;
+use crate::residual::NonFinite;
+
+/// What a device could not do, in a sentence that names the operation.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
+
+crate::sentence::debug_as_sentence!(DeviceError);
+
+/// How values lie in a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Floats of 32 bits.
+    Float32,
+    /// IEEE 754 floats of 16 bits.
+    Float16,
+    /// The upper halves of floats of 32 bits.
+    BFloat16,
+}
+
+impl Format {
+    /// Bytes of one value.
+    pub fn width(self) -> usize {
+        match self {
+            Format::Float32 => 4,
+            Format::Float16 | Format::BFloat16 => 2,
+        }
+    }
+}
+
+/// Consecutive values in a device's memory that belong to the program: a gradient, or parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSlice {
+    /// The address of the first.
+    pub address: u64,
+    /// How many there are.
+    pub len: usize,
+    /// What they are.
+    pub format: Format,
+    /// The stream in whose order they are written and read, as the device's driver names it; 0 is its default stream.
+    pub stream: u64,
+}
+
+/// A part of a gradient.
+#[derive(Clone, Copy, Debug)]
+pub enum Given<'a, T: Element = f32> {
+    /// In main memory.
+    Host(&'a [T]),
+    /// In the device's memory. It is read in the order of its stream, and what the program enqueues there afterwards may overwrite it.
+    Device(DeviceSlice),
+}
+
+impl<T: Element> Given<'_, T> {
+    /// How many values.
+    pub fn len(&self) -> usize {
+        match self {
+            Given::Host(values) => values.len(),
+            Given::Device(slice) => slice.len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The largest entries of a block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Largest<T: Element = f32> {
+    /// They, indexed in the block, indices ascending.
+    pub entries: Entries<T>,
+    /// The smallest magnitude among them, 0 if there are none.
+    pub smallest: T,
+    /// A magnitude that they were searched from, and how many non-zero entries of the block reach it.
+    pub threshold: T,
+    /// See `threshold`.
+    pub reached: usize,
+}
+
+/// What is done with an update where parameters or gradients lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Apply {
+    /// `into = 0`, and at each entry `value / divisor`.
+    Write {
+        /// By what each value is divided.
+        divisor: u32,
+    },
+    /// `into += scale · value`, where there is an entry.
+    Add {
+        /// The factor.
+        scale: f32,
+    },
+}
+
+/// A device whose memory residuals can lie in.
+pub trait Device: Debug + Send + Sync {
+    /// Its name for people, with its number.
+    fn name(&self) -> String;
+
+    /// So many zeros, in one block.
+    ///
+    /// # Errors
+    /// Not enough memory, with how much was missing.
+    fn zeros(&self, len: usize) -> Result<Box<dyn DeviceValues<f32>>, DeviceError>;
+
+    /// Applies sparse entries to the program's values, in the order of their stream: indices count from `into`'s first value and
+    /// ascend. The call may return before it is done.
+    ///
+    /// # Errors
+    /// Memory of another device, an index beyond the slice, or what has failed on the device before.
+    fn apply(&self, into: &DeviceSlice, entries: &Entries<f32>, how: Apply) -> Result<(), DeviceError>;
+
+    /// The same with a value for every entry.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    fn apply_dense(&self, into: &DeviceSlice, values: &[f32], how: Apply) -> Result<(), DeviceError>;
+}
+
+/// An accumulator in a device's memory, cut into blocks, with what was collected on the way of each. All indices below are
+/// relative to the block, but for `offset` and the positions of [`NonFinite`].
+pub trait DeviceValues<T: Element>: Debug + Send + Sync {
+    /// How many values.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same values in memory of their own, with nothing collected.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    fn duplicate(&self) -> Result<Box<dyn DeviceValues<T>>, DeviceError>;
+
+    /// Cuts the values into blocks, and forgets what was collected. `quotas` says how many entries will be asked for of each by
+    /// [`largest`](Self::largest), if that is known.
+    ///
+    /// # Errors
+    /// Not enough memory for as many candidates.
+    fn cut(&mut self, blocks: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError>;
+
+    /// Adds a part of a gradient from position `offset` on, or writes it there if the values are known to be zero (`replaces`),
+    /// and collects in the same pass the non-zero sums that reach their block's threshold, if it has one. Returns before it is
+    /// done.
+    ///
+    /// # Errors
+    /// Memory or a stream of another device, or what has failed on the device before.
+    fn accumulate(
+        &mut self,
+        offset: usize,
+        part: Given<'_, T>,
+        replaces: bool,
+        thresholds: &[Option<T>],
+    ) -> Result<(), DeviceError>;
+
+    /// The gradient is complete: a device may begin to choose what the quotas say. Returns before it is done.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn begin(&mut self) -> Result<(), DeviceError>;
+
+    /// Waits for what was accumulated since the last step began, and says which sums were not finite.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn check(&self) -> Result<Option<NonFinite>, DeviceError>;
+
+    /// The k non-zero entries of largest magnitude of a block, the lower index first among equal magnitudes; fewer if there are
+    /// not so many. The same as on the host, whatever was collected.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn largest(&self, block: usize, k: usize) -> Result<Largest<T>, DeviceError>;
+
+    /// The non-zero entries of a block that reach a threshold, indices ascending; None if they are more than `most`.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn reaching(&self, block: usize, threshold: T, most: usize) -> Result<Option<Entries<T>>, DeviceError>;
+
+    /// The values at some indices of a block, in the order given.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn gather(&self, block: usize, indices: &[u32]) -> Result<Vec<T>, DeviceError>;
+
+    /// Copies values to the host, from position `range.start` of all.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn read(&self, range: Range<usize>) -> Result<Vec<T>, DeviceError>;
+
+    /// Writes values from position `offset` of all.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn write(&mut self, offset: usize, values: &[T]) -> Result<(), DeviceError>;
+
+    /// Makes a block zero.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn clear(&mut self, block: usize) -> Result<(), DeviceError>;
+
+    /// Makes a block zero at some indices, each given once.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn clear_at(&mut self, block: usize, indices: &[u32]) -> Result<(), DeviceError>;
+
+    /// Writes entries of a block, each index once.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn set(&mut self, block: usize, entries: &Entries<T>) -> Result<(), DeviceError>;
+
+    /// Adds entries to a block, each index once.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn add(&mut self, block: usize, entries: &Entries<T>) -> Result<(), DeviceError>;
+
+    /// Adds all values of another accumulator of the same device and length.
+    ///
+    /// # Errors
+    /// What has failed on the device, or values of another device.
+    fn add_all(&mut self, other: &dyn DeviceValues<T>) -> Result<(), DeviceError>;
+
+    /// For [`add_all`](Self::add_all): what it is besides.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
