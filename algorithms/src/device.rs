@@ -105,7 +105,7 @@ pub enum Apply {
 }
 
 /// A device whose memory residuals can lie in.
-pub trait Device: Debug + Send + Sync {
+pub trait Device<T: Element = f32>: Debug + Send + Sync {
     /// Its name for people, with its number.
     fn name(&self) -> String;
 
@@ -113,20 +113,20 @@ pub trait Device: Debug + Send + Sync {
     ///
     /// # Errors
     /// Not enough memory, with how much was missing.
-    fn zeros(&self, len: usize) -> Result<Box<dyn DeviceValues<f32>>, DeviceError>;
+    fn zeros(&self, len: usize) -> Result<Box<dyn DeviceValues<T>>, DeviceError>;
 
     /// Applies sparse entries to the program's values, in the order of their stream: indices count from `into`'s first value and
     /// ascend. The call may return before it is done.
     ///
     /// # Errors
     /// Memory of another device, an index beyond the slice, or what has failed on the device before.
-    fn apply(&self, into: &DeviceSlice, entries: &Entries<f32>, how: Apply) -> Result<(), DeviceError>;
+    fn apply(&self, into: &DeviceSlice, entries: &Entries<T>, how: Apply) -> Result<(), DeviceError>;
 
     /// The same with a value for every entry.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
-    fn apply_dense(&self, into: &DeviceSlice, values: &[f32], how: Apply) -> Result<(), DeviceError>;
+    fn apply_dense(&self, into: &DeviceSlice, values: &[T], how: Apply) -> Result<(), DeviceError>;
 }
 
 /// An accumulator in a device's memory, cut into blocks, with what was collected on the way of each. All indices below are
@@ -140,11 +140,17 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
         self.len() == 0
     }
 
-    /// The same values in memory of their own, with nothing collected.
+    /// The same values in memory of their own, with the same blocks and nothing collected.
     ///
     /// # Errors
     /// Not enough memory.
     fn duplicate(&self) -> Result<Box<dyn DeviceValues<T>>, DeviceError>;
+
+    /// Takes over the values of another accumulator of the same device and length.
+    ///
+    /// # Errors
+    /// What has failed on the device, or values of another device.
+    fn copy_from(&mut self, other: &dyn DeviceValues<T>) -> Result<(), DeviceError>;
 
     /// Cuts the values into blocks, and forgets what was collected. `quotas` says how many entries will be asked for of each by
     /// [`largest`](Self::largest), if that is known.
@@ -240,6 +246,6 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// What has failed on the device, or values of another device.
     fn add_all(&mut self, other: &dyn DeviceValues<T>) -> Result<(), DeviceError>;
 
-    /// For [`add_all`](Self::add_all): what it is besides.
+    /// What it is besides, for those that take another accumulator.
     fn as_any(&self) -> &dyn std::any::Any;
 }
