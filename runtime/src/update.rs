@@ -120,15 +120,16 @@ impl<T: Element> Update<T> {
             let block = partition.range(Block(b as u32));
             matches!(bag, Bag::Dense(_)) && block.start < p.offset + p.len && p.offset < block.end
         };
-        Ok(if bags.iter().enumerate().any(is_dense) {
+        if bags.iter().enumerate().any(is_dense) {
             let mut values = vec![T::ZERO; p.len];
             self.visit(p, |i, value| values[i] = value);
-            device.apply_dense(into, &values, how)?
+            device.apply_dense(into, &values, how)?;
         } else {
             let mut entries = Entries::default();
             self.visit(p, |i, value| entries.push(i as u32, value));
-            device.apply(into, &entries, how)?
-        })
+            device.apply(into, &entries, how)?;
+        }
+        Ok(())
     }
 
     fn parameter(&self, name: &str) -> Result<&Parameter, LayoutError> {
