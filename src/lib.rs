@@ -37,9 +37,12 @@ pub use gleaner_runtime::{
     Awaited, Cancelled, CheckpointError, Config, ConfigError, Congestion, Error, Failure, Gradients, Handle,
     Layout, LayoutError, Options, Pass, Preference, Reducer, Replica, ReplicaError, Session, Skipped,
     Sockets, StepTimes, Stepped, Transport, TransportChoice, Update, VerbsDevice, Waits, keep_freed_memory,
+    local_rank,
 };
 
 pub use gleaner_algorithms as algorithms;
+#[cfg(feature = "cuda")]
+pub use gleaner_cuda as cuda;
 pub use gleaner_runtime as runtime;
 
 /// Every Rust example of the README and the book, compiled and run as a test of its own page.

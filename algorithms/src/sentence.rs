@@ -20,6 +20,7 @@ mod tests {
 
     use crate::bag::{Coding, wire};
     use crate::collectives::{MethodError, RoutineError};
+    use crate::device::DeviceError;
     use crate::laws::LawError;
     use crate::merging::MergingError;
     use crate::residual::{self, CorrectionError, VersionError};
@@ -41,6 +42,8 @@ mod tests {
             Box::new(MethodError::NoWorkers),
             Box::new(CorrectionError::Momentum(2.0)),
             Box::new(residual::NonFinite { entry: 3, count: 1 }),
+            Box::new(residual::AccumulateError::from(residual::NonFinite { entry: 3, count: 2 })),
+            Box::new(DeviceError("the device was taken away".into())),
             Box::new(VersionError::Ended(4)),
             Box::new(MergingError::NoLayers),
             Box::new(select::NonFiniteSum { index: 4 }),

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use gleaner::Error;
+use gleaner::algorithms::device::Device;
 use gleaner::algorithms::merging::{self, Strategy};
+use gleaner::cuda::Cuda;
 use gleaner::runtime::planner::PlanError;
 use pyo3::prelude::*;
 
 use crate::errors::{raise, raise_plan, refuse_method};
-use crate::memory::values;
+use crate::memory::{device_slice, values};
 use crate::method::Method;
 use crate::owned::Owned;
 use crate::plan::Planned;
@@ -56,10 +58,14 @@ pub fn make(
     method: &Method,
     merge: Option<&str>,
     settled_after: u64,
+    device: Option<Arc<Cuda>>,
 ) -> PyResult<(Gradients, Arc<dyn Member>)> {
     let strategy = strategy(py, merge, method)?;
     let method = method.0.clone();
-    let made = call(py, move || Planned::new(session, &groups, method, strategy, settled_after))?;
+    let made = call(py, move || {
+        let device = device.map(|device| device as Arc<dyn Device>);
+        Planned::new(session, &groups, method, strategy, settled_after, device)
+    })?;
     let shared = Arc::new(Mutex::new(Some(made.map_err(|error| raise(py, &error))?)));
     let member: Arc<dyn Member> = shared.clone();
     Ok((Gradients(Owned::new(shared)), member))
@@ -104,6 +110,21 @@ impl Gradients {
             let values = unsafe { values(address, count)? };
             Ok(planned.ready(parameter, values))
         })
+    }
+
+    /// The same of so many values of a type at an address of the device, in the order of a stream. What is enqueued there afterwards may
+    /// overwrite them.
+    fn ready_on_device(
+        &self,
+        py: Python<'_>,
+        parameter: &str,
+        address: u64,
+        count: usize,
+        dtype: &str,
+        stream: u64,
+    ) -> PyResult<()> {
+        let slice = device_slice(py, address, count, dtype, stream)?;
+        self.with(py, |planned| Ok(planned.ready_on_device(parameter, &slice)))
     }
 
     /// Waits for the update of this step and commits it.

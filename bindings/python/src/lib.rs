@@ -4,6 +4,7 @@
 //! Every call that waits for other ranks lets other Python threads run meanwhile, and looks for Ctrl-C ten times a second.
 
 mod bytes;
+mod device;
 mod errors;
 mod gradients;
 mod memory;
@@ -20,6 +21,8 @@ use pyo3::prelude::*;
 /// The module `gleaner._native`.
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::device::Device;
     #[pymodule_export]
     use crate::gradients::Gradients;
     #[pymodule_export]

@@ -1,8 +1,11 @@
 //! Memory that the Python half lends for a call.
 
 use gleaner::algorithms::Element;
+use gleaner::algorithms::device::{DeviceSlice, Format};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::errors::exception;
 
 /// Refuses what cannot be memory with that many values.
 fn check<T>(address: usize, count: usize) -> PyResult<()> {
@@ -47,6 +50,23 @@ pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResu
     }
     // SAFETY: aligned and not null; the caller promises the rest. Every pattern of bits is a value.
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
+}
+
+/// So many values of a type at an address of a device, in the order of a stream. The driver says whose memory it is.
+///
+/// # Errors
+/// Another type than float32, float16 and bfloat16.
+pub fn device_slice(py: Python<'_>, address: u64, len: usize, dtype: &str, stream: u64) -> PyResult<DeviceSlice> {
+    let format = match dtype {
+        "float32" => Format::Float32,
+        "float16" => Format::Float16,
+        "bfloat16" => Format::BFloat16,
+        other => {
+            let sentence = format!("values on a device are {other}; expected float32, float16 or bfloat16");
+            return Err(exception(py, "UnsupportedError", (sentence,)));
+        }
+    };
+    Ok(DeviceSlice { address, len, format, stream })
 }
 
 /// Bytes at an address, copied.

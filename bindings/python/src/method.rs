@@ -106,6 +106,12 @@ impl Method {
         self.0.nonfinite() == OnNonFinite::Skip
     }
 
+    /// Whether gradients are changed before they are accumulated, which is done in main memory.
+    #[getter]
+    fn corrects(&self) -> bool {
+        self.0.correction().touches_gradients()
+    }
+
     /// The same method, with steps left out on all ranks where one has values that are not finite.
     fn skipping(&self) -> Self {
         Self(self.0.clone().on_nonfinite(OnNonFinite::Skip))

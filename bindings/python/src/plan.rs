@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner::algorithms::Sparsity;
+use gleaner::algorithms::device::{Device, DeviceSlice};
 use gleaner::algorithms::merging::{Grouping, Strategy};
 use gleaner::runtime::planner::{Measured, PlanError, Planner, layers};
 use gleaner::{Layout, Method, Update};
@@ -35,7 +36,8 @@ struct Plan {
 }
 
 impl Planned {
-    /// Agrees with all ranks on the groups and the method. With a strategy its groups follow after some steps.
+    /// Agrees with all ranks on the groups and the method. With a strategy its groups follow after some steps. On a device residuals stay
+    /// there.
     ///
     /// # Errors
     /// As `Session::gradients`.
@@ -45,6 +47,7 @@ impl Planned {
         method: Method,
         strategy: Option<Arc<dyn Strategy>>,
         settled_after: u64,
+        device: Option<Arc<dyn Device>>,
     ) -> Result<Self, gleaner::Error> {
         let mut layout = Layout::new();
         for group in groups {
@@ -52,8 +55,12 @@ impl Planned {
         }
         let parameters = groups.concat();
         let sparsity = method.sparsity();
+        let gradients = match device {
+            None => session.gradients(&layout, method)?,
+            Some(device) => session.gradients_on(device, &layout, method)?,
+        };
         Ok(Self {
-            gradients: session.gradients(&layout, method)?,
+            gradients,
             session,
             positions: parameters.iter().cloned().map(|(name, _)| name).zip(0..).collect(),
             parameters,
@@ -71,12 +78,27 @@ impl Planned {
     /// As `Gradients::ready`.
     pub fn ready(&mut self, parameter: &str, values: &[f32]) -> Result<(), gleaner::Error> {
         self.gradients.ready(parameter, values)?;
+        self.note(parameter);
+        Ok(())
+    }
+
+    /// The same of a gradient on the device.
+    ///
+    /// # Errors
+    /// As `Gradients::ready_on_device`.
+    pub fn ready_on_device(&mut self, parameter: &str, values: &DeviceSlice) -> Result<(), gleaner::Error> {
+        self.gradients.ready_on_device(parameter, values)?;
+        self.note(parameter);
+        Ok(())
+    }
+
+    /// Notes when a parameter's gradient was ready.
+    fn note(&mut self, parameter: &str) {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);
         if let Some(&position) = self.positions.get(parameter) {
             self.finished.push((position, now - first));
         }
-        Ok(())
     }
 
     /// A step is over here: goes over to other groups where what was measured asks for it, together with all ranks.

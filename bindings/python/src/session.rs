@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::bytes::Carrier;
+use crate::device::Device;
 use crate::errors::{exception, raise};
 use crate::gradients::{self, Gradients};
 use crate::memory;
@@ -174,8 +175,8 @@ impl Session {
         unsafe { memory::put(&bytes, into) }
     }
 
-    /// Gradients of these groups of parameters, each with its name and number of entries.
-    #[pyo3(signature = (groups, method, merge = None, settled_after = 0))]
+    /// Gradients of these groups of parameters, each with its name and number of entries; with a device their residuals stay there.
+    #[pyo3(signature = (groups, method, merge = None, settled_after = 0, device = None))]
     fn gradients(
         &self,
         py: Python<'_>,
@@ -183,8 +184,10 @@ impl Session {
         method: &Method,
         merge: Option<&str>,
         settled_after: u64,
+        device: Option<&Device>,
     ) -> PyResult<Gradients> {
-        let (gradients, member) = gradients::make(py, self.here(py)?, groups, method, merge, settled_after)?;
+        let (session, device) = (self.here(py)?, device.map(|device| Arc::clone(&device.0)));
+        let (gradients, member) = gradients::make(py, session, groups, method, merge, settled_after, device)?;
         self.add(&member);
         Ok(gradients)
     }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
-use crate::memory::values_mut;
+use crate::memory::{device_slice, values_mut};
 
 /// The same update on every rank.
 #[pyclass(frozen, module = "gleaner._native")]
@@ -100,6 +100,21 @@ impl Update {
             let into = unsafe { values_mut(address, count)? };
             write(py, update, parameter, into, workers)
         })
+    }
+
+    /// Writes the mean of a parameter to so many values of a type at an address of the gradients' device, in the order of a stream.
+    fn copy_to_device(
+        &self,
+        py: Python<'_>,
+        parameter: &str,
+        address: u64,
+        count: usize,
+        dtype: &str,
+        stream: u64,
+    ) -> PyResult<()> {
+        let into = device_slice(py, address, count, dtype, stream)?;
+        let written = py.detach(|| each!(self, update => update.copy_to_device(parameter, &into)));
+        written.map_err(|error| raise(py, &error))
     }
 
     /// A number that is the same on all ranks if and only if the update is, as nearly as 64 bits tell.

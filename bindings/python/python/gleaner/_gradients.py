@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy
 
-from gleaner import _arrays, _native
+from gleaner import _arrays, _dlpack, _native
 from gleaner.errors import LayoutError, UnsupportedError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -46,6 +46,19 @@ class Update:
         self._native.copy_to(parameter, _arrays.address(values), values.size)
         return values
 
+    def copy_to(self, parameter: str, array: Any) -> None:
+        """Writes the mean of a parameter to an array on the gradients' device, of any library that speaks DLPack, in place. Only the entries
+        cross over.
+
+        Raises:
+            LayoutError: no such parameter, or an array with another number of entries.
+            UnsupportedError: an array in main memory, of another type or not contiguous.
+        """
+        if not _dlpack.is_on_device(array):
+            raise UnsupportedError(f"the array for '{parameter}' lies in main memory; expected one on a GPU, or take values()")
+        into = _dlpack.lend(array, f"the array for '{parameter}'")
+        self._native.copy_to_device(parameter, into.address, into.count, into.dtype, _dlpack.DEFAULT_STREAM)
+
     def add_to(self, parameter: str, array: "numpy.ndarray[Any, Any]", scale: float) -> None:
         """`array += scale * mean`: what plain gradient descent does with a negative learning rate.
 
@@ -71,15 +84,23 @@ class Gradients:
     def __init__(self, native: _native.Gradients, layout: Dict[str, int]) -> None:
         self.native = native
         self._layout = layout
+        # What is read on a device until the update is there.
+        self._lent: List[_dlpack.Lent] = []
 
     def ready(self, parameter: str, gradient: Any) -> None:
         """The gradient of a parameter is ready: float32, of any shape with as many entries as the layout says. The array is free when this
-        returns.
+        returns. One on the GPU of these gradients may also be of float16 or bfloat16, and of any library that speaks DLPack; it is read where
+        it lies, and not to be written to before `wait` returns.
 
         Raises:
             LayoutError: a parameter that the layout does not have or that was given before in this step, or another length.
             JobFailed: values that are not finite, or a job that has failed.
         """
+        if _dlpack.is_on_device(gradient):
+            lent = _dlpack.lend(gradient, f"the gradient of '{parameter}'")
+            self.native.ready_on_device(parameter, lent.address, lent.count, lent.dtype, _dlpack.DEFAULT_STREAM)
+            self._lent.append(lent)
+            return
         values = _arrays.contiguous(gradient, f"the gradient of '{parameter}'")
         if values.dtype != numpy.float32:
             raise UnsupportedError(f"the gradient of '{parameter}' is of {values.dtype.name}; expected float32")
@@ -92,7 +113,9 @@ class Gradients:
             LayoutError: parameters whose gradients are missing.
             JobFailed: the job has failed.
         """
-        return Update(self.native.wait(), self._layout)
+        update = Update(self.native.wait(), self._layout)
+        self._lent.clear()
+        return update
 
     @property
     def step(self) -> int:

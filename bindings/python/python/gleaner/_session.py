@@ -136,6 +136,7 @@ class Session(Membership):
         density: Optional[float] = None,
         k: Optional[int] = None,
         merge: Optional[str] = None,
+        device: Optional[int] = None,
         **options: Any,
     ) -> Gradients:
         """Agrees with all ranks on the parameters of a model, and starts to synchronise their gradients.
@@ -145,14 +146,20 @@ class Session(Membership):
             method: a `Method` or its name.
             density, k: the share of entries that is delivered, or how many.
             merge: a merging strategy such as `optimal`: groups follow from what steps are measured to take.
+            device: the number of the CUDA device on which gradients are computed: their residuals stay there.
             options: those of `Method`.
 
         Raises:
             JobFailed: ranks whose parameters or method differ: the text names the first difference.
+            UnsupportedError: no such device: the text says why.
         """
+        on = None if device is None else _native.Device(device)
         groups = [layout] if isinstance(layout, Mapping) else list(layout)
         native = self.native.gradients(
-            [list(group.items()) for group in groups], as_method(method, density, k, **options), merge
+            [list(group.items()) for group in groups],
+            as_method(method, density, k, **options),
+            merge,
+            device=on,
         )
         return Gradients(native, dict(item for group in groups for item in group.items()))
 

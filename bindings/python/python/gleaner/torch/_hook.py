@@ -17,7 +17,7 @@ from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
 from gleaner.errors import JobFailed, LayoutError, UnsupportedError
-from gleaner.torch import _refusals
+from gleaner.torch import _device, _refusals
 from gleaner.torch._sessions import names_of, session_of
 from gleaner.torch._state import load_state, state_of
 from gleaner.torch._tensors import Staging, memory
@@ -79,7 +79,9 @@ class Hook:
         layout = [(name, parameter.numel()) for name, parameter in named.items()]
         # Backpropagation comes to the last parameters first.
         layout.reverse()
-        self.gradients = session.native.gradients([layout], method, merge, _SETTLED_AFTER)
+        self._device = _device.of(named, method)
+        native = None if self._device is None else self._device.native
+        self.gradients = session.native.gradients([layout], method, merge, _SETTLED_AFTER, native)
         self._staging = Staging()
         self._open: List[_Bucket] = []
         self._scale = 1.0
@@ -128,6 +130,11 @@ class Hook:
         parts = [self._part(buffer, *pair) for pair in zip(parameters, gradients)]
         if not self._open:
             self._begin()
+        if self._device is not None:
+            for part in parts:
+                self._device.hand_over(self.gradients, part.name, part.gradient, self._scale)
+            self._open.append(_Bucket(_future(buffer), buffer, buffer, parts))
+            return
         values = self._staging.values(bucket.index(), buffer)
         if self._scale != 1.0:
             # The residual is of unscaled gradients. What is written over is replaced by means.
@@ -167,6 +174,9 @@ class Hook:
             if skipped is not None:
                 # A GradScaler finds it on every rank alike, leaves the step out and lowers the scale.
                 bucket.values.fill_(math.inf if self._scaler is not None else 0.0)
+            elif self._device is not None:
+                for part in bucket.parts:
+                    self._device.deliver(update, part.name, part.gradient, self._scale)
             else:
                 for part in bucket.parts:
                     update.copy_to(part.name, *memory(bucket.values, part.offset, part.gradient.numel()))

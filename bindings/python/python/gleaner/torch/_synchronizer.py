@@ -12,7 +12,7 @@ from gleaner import _native
 from gleaner._membership import Membership
 from gleaner._method import MethodLike, as_method
 from gleaner.errors import Error, JobFailed, LayoutError
-from gleaner.torch import _refusals
+from gleaner.torch import _device, _refusals
 from gleaner.torch._sessions import default_group, names_of, session_of
 from gleaner.torch._state import load_state, state_of
 from gleaner.torch._tensors import Staging, memory
@@ -73,7 +73,9 @@ class Synchronizer:
         self.session = session_of(default_group()) if session is None else session
         # Backpropagation comes to the last parameters first.
         layout = [(name, parameter.numel()) for name, parameter in reversed(self._parameters.items())]
-        self.gradients: _native.Gradients = self.session.native.gradients([layout], made, merge, 0)
+        self._device = _device.of(self._parameters, made)
+        native = None if self._device is None else self._device.native
+        self.gradients: _native.Gradients = self.session.native.gradients([layout], made, merge, 0, native)
         self.skipped: Optional[int] = None
         self._staging = Staging()
         self._given: Dict[str, bool] = {}
@@ -123,6 +125,10 @@ class Synchronizer:
         try:
             _refusals.refuse_gradient(name, gradient)
             scale = self._scale()
+            if self._device is not None:
+                self._device.hand_over(self.gradients, name, gradient, scale)
+                self._given[name] = True
+                return
             if scale == 1.0:
                 values = self._staging.values(name, gradient)
             else:
@@ -166,7 +172,8 @@ class Synchronizer:
             if name not in self._given:
                 # Accumulated in no_sync() and not handed over since, or of a parameter that the model did not use.
                 gradient = parameter.grad
-                self._hand_over(name, torch.zeros(parameter.shape) if gradient is None else gradient)
+                zeros = torch.zeros(parameter.shape, device=parameter.device) if gradient is None else gradient
+                self._hand_over(name, zeros)
         self._given.clear()
         update = self.gradients.wait()
         skipped = update.skipped
@@ -185,10 +192,16 @@ class Synchronizer:
     def _deliver(self, update: _native.Update, name: str, parameter: torch.Tensor, scale: float) -> None:
         gradient = parameter.grad
         if gradient is None:
-            mean = torch.empty(parameter.numel())
-            update.copy_to(name, *memory(mean, 0, mean.numel()))
+            mean = torch.empty(parameter.numel(), device=parameter.device if self._device else "cpu")
+            if self._device is not None:
+                self._device.deliver(update, name, mean, 1.0)
+            else:
+                update.copy_to(name, *memory(mean, 0, mean.numel()))
             if bool(mean.any()):
                 parameter.grad = mean.mul_(scale).view(parameter.shape).to(parameter)
+            return
+        if self._device is not None:
+            self._device.deliver(update, name, gradient, scale)
             return
         values = self._staging.values(name, gradient)
         update.copy_to(name, *memory(values, 0, values.numel()))
