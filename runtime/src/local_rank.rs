@@ -7,11 +7,11 @@ const VARIABLES: [&str; 5] =
 /// This worker's number among those of its host, from 0, as whatever started it says; None if nothing does, as for a program that was
 /// started by itself. Of several that say so the first in the order of
 /// `GLEANER_LOCAL_RANK`, `LOCAL_RANK`, `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK` and `MPI_LOCALRANKID` counts.
-pub fn local_rank() -> Option<usize> {
+pub fn local_rank() -> Option<u32> {
     first(|name| std::env::var(name).ok())
 }
 
-fn first(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
+fn first(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
     VARIABLES.iter().find_map(|name| variable(name)?.trim().parse().ok())
 }
 

@@ -16,7 +16,7 @@ pub struct Device(pub Arc<Cuda>);
 impl Device {
     /// The device of this number, as CUDA counts them.
     #[new]
-    fn new(py: Python<'_>, ordinal: usize) -> PyResult<Self> {
+    fn new(py: Python<'_>, ordinal: u32) -> PyResult<Self> {
         let opened = py.detach(|| Cuda::open(ordinal));
         opened.map(Self).map_err(|error| exception(py, "UnsupportedError", (error.to_string(),)))
     }

@@ -1,0 +1,47 @@
+// All kernels, as one translation unit: for NVRTC and nvcc, and with host.hpp before it for g++. Includes stand here only, so that a
+// hash over the files in this order names the source.
+#include "types.cuh"
+#include "formats.cuh"
+#include "warp.cuh"
+#include "accumulate.cu"
+#include "cut.cu"
+#include "digits.cu"
+#include "count.cu"
+#include "offsets.cu"
+#include "emit.cu"
+#include "scatter.cu"
+#include "apply.cu"
+
+#ifdef GLEANER_HOST
+// By name, as a driver finds them, with the threads of a block.
+GLEANER_KERNELS(
+    GLEANER_KERNEL(accumulate_f32, THREADS),
+    GLEANER_KERNEL(accumulate_f16, THREADS),
+    GLEANER_KERNEL(accumulate_bf16, THREADS),
+    GLEANER_KERNEL(start_cut, 1),
+    GLEANER_KERNEL(fixed_cut, 1),
+    GLEANER_KERNEL(histogram_dense, THREADS),
+    GLEANER_KERNEL(histogram_found, THREADS),
+    GLEANER_KERNEL(count_dense, THREADS),
+    GLEANER_KERNEL(count_found, THREADS),
+    GLEANER_KERNEL(offsets, SCANNERS),
+    GLEANER_KERNEL(emit_dense, THREADS),
+    GLEANER_KERNEL(emit_found, THREADS),
+    GLEANER_KERNEL(gather, THREADS),
+    GLEANER_KERNEL(clear_at, THREADS),
+    GLEANER_KERNEL(set_at, THREADS),
+    GLEANER_KERNEL(add_at, THREADS),
+    GLEANER_KERNEL(add_all, THREADS),
+    GLEANER_KERNEL(write_at_f32, THREADS),
+    GLEANER_KERNEL(write_at_f16, THREADS),
+    GLEANER_KERNEL(write_at_bf16, THREADS),
+    GLEANER_KERNEL(add_at_f32, THREADS),
+    GLEANER_KERNEL(add_at_f16, THREADS),
+    GLEANER_KERNEL(add_at_bf16, THREADS),
+    GLEANER_KERNEL(write_all_f32, THREADS),
+    GLEANER_KERNEL(write_all_f16, THREADS),
+    GLEANER_KERNEL(write_all_bf16, THREADS),
+    GLEANER_KERNEL(add_all_scaled_f32, THREADS),
+    GLEANER_KERNEL(add_all_scaled_f16, THREADS),
+    GLEANER_KERNEL(add_all_scaled_bf16, THREADS))
+#endif

@@ -1,0 +1,13 @@
+//! Each kernel by itself, as the CPU runs it, against plain Rust.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod accumulate;
+mod apply;
+mod emulation;
+mod format;
+mod ptx;
+mod random;
+mod scatter;
+mod select;
+mod selection;
