@@ -25,6 +25,14 @@ pub struct Cuda {
 }
 
 impl Cuda {
+    /// How many devices the driver lists: those that `CUDA_VISIBLE_DEVICES` names, if it is set.
+    ///
+    /// # Errors
+    /// No driver, or one that is too old for the kernels.
+    pub fn count() -> Result<u32, CudaError> {
+        Driver::count()
+    }
+
     /// The device of this number among those that the driver lists.
     ///
     /// # Errors

@@ -42,20 +42,20 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// The device of this number, with the kernels loaded.
-    pub(crate) fn open(ordinal: u32) -> Result<Self, CudaError> {
+    /// How many devices the driver lists.
+    pub(crate) fn count() -> Result<u32, CudaError> {
         // SAFETY: the library is NVIDIA's driver by its name, whose initialisation any thread may run. cudarc loads the same
         // one, and panics where it is missing.
         if unsafe { Library::new(LIBRARY) }.is_err() {
             return Err(CudaError::NoDriver { library: LIBRARY });
         }
-        let ptx = kernels::committed();
         let (mut version, mut devices) = (0, 0);
         // SAFETY: it writes one number.
         check(unsafe { sys::cuDriverGetVersion(&mut version) }).map_err(said)?;
         let found = Version { major: version as u32 / 1000, minor: version as u32 % 1000 / 10 };
-        if found < ptx.toolkit() {
-            return Err(CudaError::OldDriver { found, needed: ptx.toolkit() });
+        let needed = kernels::committed().toolkit();
+        if found < needed {
+            return Err(CudaError::OldDriver { found, needed });
         }
         // SAFETY: nothing is needed before it.
         let started = unsafe { sys::cuInit(0) };
@@ -64,11 +64,16 @@ impl Driver {
             // SAFETY: the driver is initialised, and this writes one number.
             check(unsafe { sys::cuDeviceGetCount(&mut devices) }).map_err(said)?;
         }
-        let devices = devices as u32;
+        Ok(devices as u32)
+    }
+
+    /// The device of this number, with the kernels loaded.
+    pub(crate) fn open(ordinal: u32) -> Result<Self, CudaError> {
+        let devices = Self::count()?;
         if ordinal >= devices {
             return Err(CudaError::NoDevice { ordinal, devices });
         }
-        Self::load(ordinal, &ptx)
+        Self::load(ordinal, &kernels::committed())
     }
 
     fn load(ordinal: u32, committed: &Ptx) -> Result<Self, CudaError> {

@@ -1,0 +1,229 @@
+//! Jobs in which some ranks have their gradients on a device: the same updates and checkpoints as in main memory.
+
+#![allow(clippy::unwrap_used)]
+
+mod devices;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_algorithms::device::{DeviceSlice, Format};
+use gleaner_algorithms::residual::{Correction, OnNonFinite};
+use gleaner_algorithms::Method;
+use gleaner_cuda::Cuda;
+use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
+use gleaner_transport::memory;
+
+use devices::Values;
+
+/// Three groups; the second has two parameters.
+const PARAMETERS: [(&str, usize); 4] = [("a", 3000), ("b", 120), ("c", 2801), ("d", 9000)];
+
+fn layout() -> Layout {
+    PARAMETERS.iter().fold(Layout::new(), |layout, &(name, len)| {
+        let layout = if name == "c" { layout } else { layout.group() };
+        layout.parameter(name, len)
+    })
+}
+
+fn gradient(name: &str, len: usize, rank: usize, step: u64) -> Vec<f32> {
+    let seed = u64::from(name.as_bytes()[0]) << 32 ^ (rank as u64) << 48 ^ step << 20;
+    let noise = |i: usize| {
+        let mut x = (seed ^ i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((x ^ (x >> 31)) >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0
+    };
+    (0..len).map(|i| noise(i).powi(3)).collect()
+}
+
+/// Runs `worker` on every rank of a job in this process.
+fn run<T: Send>(workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
+    let worker = &worker;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = memory::networks(workers)
+            .into_iter()
+            .map(|network| {
+                let joined = async { Ok(network) };
+                scope.spawn(move || {
+                    worker(Session::over_as(joined, Duration::from_secs(20), Roles::default()).unwrap())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn bits(update: &Update) -> Vec<u32> {
+    let values = PARAMETERS.iter().flat_map(|(name, _)| update.values(name).unwrap());
+    values.map(|value| value.to_bits()).collect()
+}
+
+/// What a rank has seen: each step's update or who was to blame that it was left out, and its checkpoint.
+type Seen = (Vec<Result<Vec<u32>, u32>>, Vec<u8>);
+
+/// Steps of a job whose ranks of odd number have their gradients on this device, in this format; `bad` says which rank has a value that is
+/// not finite in which step.
+fn job(
+    device: Option<&Arc<Cuda>>,
+    method: &Method,
+    format: Format,
+    bad: Option<(usize, u64)>,
+) -> Vec<Seen> {
+    let folder = tempfile::tempdir().unwrap();
+    run(3, |session| {
+        let rank = session.rank();
+        let device = device.filter(|_| rank % 2 == 1);
+        let mut gradients = match device {
+            None => session.gradients(&layout(), method.clone()).unwrap(),
+            Some(device) => session.gradients_on(device.clone(), &layout(), method.clone()).unwrap(),
+        };
+        let mut steps = Vec::new();
+        for step in 0..5 {
+            for (position, (name, len)) in PARAMETERS.iter().enumerate().rev() {
+                let mut values = devices::rounded(&gradient(name, *len, rank, step), format);
+                if bad == Some((rank, step)) && position == 2 {
+                    values[7] = f32::NAN;
+                }
+                give(&mut gradients, device, name, &values, format);
+            }
+            let update = gradients.wait().unwrap();
+            if let Some(device) = device.filter(|_| update.skipped().is_none()) {
+                applied(&update, device);
+            }
+            steps.push(update.skipped().map_or_else(|| Ok(bits(&update)), |skipped| Err(skipped.rank)));
+            if bad.is_some_and(|(who, when)| who == rank && when == step) {
+                let own = update.skipped().unwrap().own.clone().unwrap();
+                assert!(own.contains("'c'") && own.contains("at entry 7"), "{own}");
+            }
+        }
+        let path = folder.path().join(format!("{rank}.safetensors"));
+        gradients.save(&path).unwrap();
+        (steps, residuals(&std::fs::read(path).unwrap()))
+    })
+}
+
+/// The residuals of a checkpoint: what was predicted on the way may differ.
+fn residuals(file: &[u8]) -> Vec<u8> {
+    let tensors = safetensors::SafeTensors::deserialize(file).unwrap();
+    let of = |(name, _): &(&str, usize)| tensors.tensor(&format!("residual.{name}")).unwrap().data().to_vec();
+    PARAMETERS.iter().flat_map(of).collect()
+}
+
+/// Hands a gradient over, where it lies. What stands there afterwards is of no matter.
+fn give(gradients: &mut Gradients, device: Option<&Arc<Cuda>>, name: &str, values: &[f32], format: Format) {
+    let Some(device) = device else { return gradients.ready(name, values).unwrap() };
+    let there = Values::new(device, values, format);
+    gradients.ready_on_device(name, &there.slice()).unwrap();
+    there.overwrite();
+}
+
+/// An update that is written and added on the device is what it is in main memory.
+fn applied(update: &Update, device: &Arc<Cuda>) {
+    for (name, len) in PARAMETERS {
+        let before: Vec<f32> = (0..len).map(|i| i as f32 * 0.37 - 50.0).collect();
+        let there = Values::new(device, &before, Format::Float32);
+        let mut here = before;
+        update.add_to_device(name, &there.slice(), -0.3).unwrap();
+        update.add_to(name, &mut here, -0.3).unwrap();
+        assert!(same(&there.read(), &here), "added to '{name}'");
+        update.copy_to_device(name, &there.slice()).unwrap();
+        update.copy_to(name, &mut here).unwrap();
+        assert!(same(&there.read(), &here), "copied to '{name}'");
+    }
+}
+
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits()))
+}
+
+fn methods() -> Vec<Method> {
+    let named = |name| Method::named(name).unwrap().density(0.02);
+    let mut methods = vec![named("spardl"), named("oktopk"), named("exdyna"), named("gtopk"), named("topkdsa")];
+    methods.extend([Method::ring(), named("topka").selector("sampled".parse().unwrap())]);
+    methods
+}
+
+#[test]
+fn ranks_on_a_device_and_in_main_memory_come_to_the_same() {
+    for device in devices::all() {
+        for method in methods() {
+            let expected = job(None, &method, Format::Float32, None);
+            let found = job(Some(&device), &method, Format::Float32, None);
+            assert!(expected == found, "{} on {device:?}", method.title());
+        }
+    }
+}
+
+#[test]
+fn so_do_gradients_of_16_bits() {
+    for device in devices::all() {
+        for format in [Format::BFloat16, Format::Float16] {
+            let method = Method::spardl().density(0.02);
+            assert!(job(None, &method, format, None) == job(Some(&device), &method, format, None), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_on_a_device_is_left_out_on_all_ranks() {
+    for device in devices::all() {
+        let method = Method::spardl().density(0.02).on_nonfinite(OnNonFinite::Skip);
+        for bad in [(1, 0), (1, 3), (2, 2)] {
+            let expected = job(None, &method, Format::Float32, Some(bad));
+            let found = job(Some(&device), &method, Format::Float32, Some(bad));
+            assert!(expected == found, "rank {} in step {}", bad.0, bad.1);
+            assert_eq!(expected[0].0.iter().filter(|step| step.is_err()).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn by_default_it_fails_the_job_with_the_rank_and_the_parameter() {
+    for device in devices::all() {
+        let sentences = run(2, |session| {
+            let rank = session.rank();
+            let device = Some(&device).filter(|_| rank == 1);
+            let mut gradients = match device {
+                None => session.gradients(&layout(), Method::spardl()).unwrap(),
+                Some(device) => session.gradients_on(device.clone(), &layout(), Method::spardl()).unwrap(),
+            };
+            for (name, len) in PARAMETERS {
+                let mut values = vec![1.0; len];
+                values[len / 2] = if rank == 1 && name == "d" { f32::INFINITY } else { 1.0 };
+                match device {
+                    // The job may have failed already.
+                    None => drop(gradients.ready(name, &values)),
+                    Some(_) => give(&mut gradients, device, name, &values, Format::Float32),
+                }
+            }
+            gradients.wait().unwrap_err().to_string()
+        });
+        for sentence in sentences {
+            assert!(sentence.contains("rank 1") && sentence.contains("'d'"), "{sentence}");
+            assert!(sentence.contains("not finite at entry 4500"), "{sentence}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_sentence() {
+    for device in devices::all() {
+        run(1, |session| {
+            let corrected = Method::spardl().corrected(Correction { momentum: 0.9, ..Correction::default() });
+            let refused = session.gradients_on(device.clone(), &layout(), corrected).err().unwrap();
+            assert!(refused.to_string().contains("leave the correction out"), "{refused}");
+
+            let mut here = session.gradients(&layout(), Method::spardl()).unwrap();
+            let values = Values::new(&device, &vec![1.0; PARAMETERS[0].1], Format::Float32);
+            let refused = here.ready_on_device("a", &values.slice()).unwrap_err();
+            assert!(matches!(refused, Error::Failed(_)), "{refused}");
+            assert!(refused.to_string().contains("its residual in main memory"), "{refused}");
+        });
+        run(1, |session| {
+            let mut there = session.gradients_on(device.clone(), &layout(), Method::spardl()).unwrap();
+            let short = DeviceSlice { address: 4096, len: 5, format: Format::Float32, stream: 0 };
+            let refused = there.ready_on_device("a", &short).unwrap_err();
+            assert!(refused.to_string().contains("3000"), "{refused}");
+        });
+    }
+}
