@@ -51,7 +51,8 @@ fn workers(method: &Method, device: Option<&Arc<Cuda>>) -> Ensemble {
     for rank in (1..WORKERS).step_by(2) {
         let schedule = ensemble.prepared().nth(rank).unwrap().program.schedule().clone();
         let device: Arc<dyn Device> = device.clone();
-        ensemble.residuals[rank] = Residual::on(device, schedule.partition.clone(), schedule.quotas()).unwrap();
+        ensemble.residuals[rank] =
+            Residual::on(device, schedule.partition.clone(), schedule.quotas()).unwrap();
     }
     ensemble
 }
@@ -91,9 +92,9 @@ fn step(ensemble: &mut Ensemble, collection: Collection, number: u64) -> Bits {
 
 fn same_on_device(method: Method) {
     let collection = method.collection();
-    for device in devices::all() {
+    devices::on_each(|device| {
         let mut here = workers(&method, None);
-        let mut there = workers(&method, Some(&device));
+        let mut there = workers(&method, Some(device));
         for number in 0..STEPS {
             let expected = step(&mut here, collection, number);
             let found = step(&mut there, collection, number);
@@ -104,7 +105,7 @@ fn same_on_device(method: Method) {
                 assert!(expected.2 == found.2, "another residual: {title}");
             }
         }
-    }
+    });
 }
 
 #[test]

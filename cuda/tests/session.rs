@@ -7,14 +7,14 @@ mod devices;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gleaner_algorithms::Method;
 use gleaner_algorithms::device::{DeviceSlice, Format};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
-use gleaner_algorithms::Method;
 use gleaner_cuda::Cuda;
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
 use gleaner_transport::memory;
 
-use devices::Values;
+use devices::{Program, bits as bits_of, on_each, rounded};
 
 /// Three groups; the second has two parameters.
 const PARAMETERS: [(&str, usize); 4] = [("a", 3000), ("b", 120), ("c", 2801), ("d", 9000)];
@@ -63,12 +63,7 @@ type Seen = (Vec<Result<Vec<u32>, u32>>, Vec<u8>);
 
 /// Steps of a job whose ranks of odd number have their gradients on this device, in this format; `bad` says which rank has a value that is
 /// not finite in which step.
-fn job(
-    device: Option<&Arc<Cuda>>,
-    method: &Method,
-    format: Format,
-    bad: Option<(usize, u64)>,
-) -> Vec<Seen> {
+fn job(device: Option<&Arc<Cuda>>, method: &Method, format: Format, bad: Option<(usize, u64)>) -> Vec<Seen> {
     let folder = tempfile::tempdir().unwrap();
     run(3, |session| {
         let rank = session.rank();
@@ -80,7 +75,7 @@ fn job(
         let mut steps = Vec::new();
         for step in 0..5 {
             for (position, (name, len)) in PARAMETERS.iter().enumerate().rev() {
-                let mut values = devices::rounded(&gradient(name, *len, rank, step), format);
+                let mut values = rounded(&gradient(name, *len, rank, step), format);
                 if bad == Some((rank, step)) && position == 2 {
                     values[7] = f32::NAN;
                 }
@@ -112,77 +107,77 @@ fn residuals(file: &[u8]) -> Vec<u8> {
 /// Hands a gradient over, where it lies. What stands there afterwards is of no matter.
 fn give(gradients: &mut Gradients, device: Option<&Arc<Cuda>>, name: &str, values: &[f32], format: Format) {
     let Some(device) = device else { return gradients.ready(name, values).unwrap() };
-    let there = Values::new(device, values, format);
-    gradients.ready_on_device(name, &there.slice()).unwrap();
-    there.overwrite();
+    let there = Program::new(device, values, format);
+    gradients.ready_on_device(name, &there.slice(0..values.len())).unwrap();
+    there.memory.write(0, &vec![0x7f; there.memory.len()]).unwrap();
 }
 
 /// An update that is written and added on the device is what it is in main memory.
 fn applied(update: &Update, device: &Arc<Cuda>) {
     for (name, len) in PARAMETERS {
         let before: Vec<f32> = (0..len).map(|i| i as f32 * 0.37 - 50.0).collect();
-        let there = Values::new(device, &before, Format::Float32);
+        let there = Program::new(device, &before, Format::Float32);
         let mut here = before;
-        update.add_to_device(name, &there.slice(), -0.3).unwrap();
+        update.add_to_device(name, &there.slice(0..len), -0.3).unwrap();
         update.add_to(name, &mut here, -0.3).unwrap();
-        assert!(same(&there.read(), &here), "added to '{name}'");
-        update.copy_to_device(name, &there.slice()).unwrap();
+        assert!(there.bits() == bits_of(&here), "added to '{name}'");
+        update.copy_to_device(name, &there.slice(0..len)).unwrap();
         update.copy_to(name, &mut here).unwrap();
-        assert!(same(&there.read(), &here), "copied to '{name}'");
+        assert!(there.bits() == bits_of(&here), "copied to '{name}'");
     }
-}
-
-fn same(a: &[f32], b: &[f32]) -> bool {
-    a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits()))
 }
 
 fn methods() -> Vec<Method> {
     let named = |name| Method::named(name).unwrap().density(0.02);
-    let mut methods = vec![named("spardl"), named("oktopk"), named("exdyna"), named("gtopk"), named("topkdsa")];
+    let mut methods =
+        vec![named("spardl"), named("oktopk"), named("exdyna"), named("gtopk"), named("topkdsa")];
     methods.extend([Method::ring(), named("topka").selector("sampled".parse().unwrap())]);
     methods
 }
 
 #[test]
 fn ranks_on_a_device_and_in_main_memory_come_to_the_same() {
-    for device in devices::all() {
+    on_each(|device| {
         for method in methods() {
             let expected = job(None, &method, Format::Float32, None);
-            let found = job(Some(&device), &method, Format::Float32, None);
+            let found = job(Some(device), &method, Format::Float32, None);
             assert!(expected == found, "{} on {device:?}", method.title());
         }
-    }
+    });
 }
 
 #[test]
 fn so_do_gradients_of_16_bits() {
-    for device in devices::all() {
+    on_each(|device| {
         for format in [Format::BFloat16, Format::Float16] {
             let method = Method::spardl().density(0.02);
-            assert!(job(None, &method, format, None) == job(Some(&device), &method, format, None), "{format:?}");
+            assert!(
+                job(None, &method, format, None) == job(Some(device), &method, format, None),
+                "{format:?}"
+            );
         }
-    }
+    });
 }
 
 #[test]
 fn a_step_that_is_not_finite_on_a_device_is_left_out_on_all_ranks() {
-    for device in devices::all() {
+    on_each(|device| {
         let method = Method::spardl().density(0.02).on_nonfinite(OnNonFinite::Skip);
         for bad in [(1, 0), (1, 3), (2, 2)] {
             let expected = job(None, &method, Format::Float32, Some(bad));
-            let found = job(Some(&device), &method, Format::Float32, Some(bad));
+            let found = job(Some(device), &method, Format::Float32, Some(bad));
             assert!(expected == found, "rank {} in step {}", bad.0, bad.1);
             assert_eq!(expected[0].0.iter().filter(|step| step.is_err()).count(), 1);
         }
-    }
+    });
 }
 
 #[test]
 fn by_default_it_fails_the_job_with_the_rank_and_the_parameter() {
-    for device in devices::all() {
+    on_each(|device| {
         let sentences = run(2, |session| {
             let rank = session.rank();
-            let device = Some(&device).filter(|_| rank == 1);
+            let device = Some(device).filter(|_| rank == 1);
             let mut gradients = match device {
                 None => session.gradients(&layout(), Method::spardl()).unwrap(),
                 Some(device) => session.gradients_on(device.clone(), &layout(), Method::spardl()).unwrap(),
@@ -202,20 +197,20 @@ fn by_default_it_fails_the_job_with_the_rank_and_the_parameter() {
             assert!(sentence.contains("rank 1") && sentence.contains("'d'"), "{sentence}");
             assert!(sentence.contains("not finite at entry 4500"), "{sentence}");
         }
-    }
+    });
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_a_sentence() {
-    for device in devices::all() {
+    on_each(|device| {
         run(1, |session| {
             let corrected = Method::spardl().corrected(Correction { momentum: 0.9, ..Correction::default() });
             let refused = session.gradients_on(device.clone(), &layout(), corrected).err().unwrap();
             assert!(refused.to_string().contains("leave the correction out"), "{refused}");
 
             let mut here = session.gradients(&layout(), Method::spardl()).unwrap();
-            let values = Values::new(&device, &vec![1.0; PARAMETERS[0].1], Format::Float32);
-            let refused = here.ready_on_device("a", &values.slice()).unwrap_err();
+            let values = Program::new(device, &vec![1.0; PARAMETERS[0].1], Format::Float32);
+            let refused = here.ready_on_device("a", &values.slice(0..PARAMETERS[0].1)).unwrap_err();
             assert!(matches!(refused, Error::Failed(_)), "{refused}");
             assert!(refused.to_string().contains("its residual in main memory"), "{refused}");
         });
@@ -225,5 +220,5 @@ fn what_cannot_be_is_refused_with_a_sentence() {
             let refused = there.ready_on_device("a", &short).unwrap_err();
             assert!(refused.to_string().contains("3000"), "{refused}");
         });
-    }
+    });
 }

@@ -1,109 +1,161 @@
-//! The devices that tests run on: the one that the CPU emulates, where there is a compiler for it, and the first real one, where
-//! there is any.
+//! The devices that tests run on: one that the CPU emulates, where g++ is, and the first of the machine, where there is one.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses a part")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use gleaner_algorithms::device::{DeviceSlice, Format};
-use gleaner_cuda::{Cuda, Emulation, Memory};
+use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
 use half::{bf16, f16};
 
-/// Both, as far as they are there.
-pub fn all() -> Vec<Arc<Cuda>> {
-    emulated().into_iter().chain(real()).collect()
+const HOST: &str = include_str!("../../kernels/host.hpp");
+
+/// Runs a test on each device.
+pub fn on_each(test: impl Fn(&Arc<Cuda>)) {
+    if let Some(emulation) = emulation() {
+        test(&Cuda::emulated(emulation).unwrap());
+    }
+    on_real(test);
 }
 
-/// The first device of this machine.
-pub fn real() -> Option<Arc<Cuda>> {
-    static REAL: OnceLock<Option<Arc<Cuda>>> = OnceLock::new();
-    let open = || Cuda::open(0).inspect_err(|error| println!("SKIPPED on a device: {error}")).ok();
-    REAL.get_or_init(open).clone()
+/// Runs a test on the first device of this machine, if there is one.
+pub fn on_real(test: impl Fn(&Arc<Cuda>)) {
+    match Cuda::open(0) {
+        Ok(device) => test(&device),
+        Err(error) => println!("SKIPPED on a device: {error}"),
+    }
 }
 
-/// A device that the CPU emulates.
-pub fn emulated() -> Option<Arc<Cuda>> {
-    Some(Cuda::emulated(emulation()?).unwrap())
-}
-
-/// The kernels, compiled for the CPU.
+/// An emulated device, if it can be compiled here.
 pub fn emulation() -> Option<Emulation> {
-    static LIBRARY: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let (_, library) = LIBRARY.get_or_init(compile).as_ref()?;
-    // SAFETY: it was compiled of these kernels.
-    Some(unsafe { Emulation::load(library) }.unwrap())
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let library = LIBRARY
+        .get_or_init(|| compiled().inspect_err(|reason| println!("SKIPPED on the emulation: {reason}")).ok());
+    // SAFETY: it is what was just compiled.
+    library.as_ref().map(|library| unsafe { Emulation::load(library) }.unwrap())
 }
 
-fn compile() -> Option<(tempfile::TempDir, PathBuf)> {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    if !kernels.is_dir() {
-        println!("SKIPPED on the emulation: the kernels' source is not at {}", kernels.display());
-        return None;
+/// The library that the kernels are compiled to, in a folder of this process: the sources are in this program.
+fn compiled() -> Result<PathBuf, String> {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = if built.is_dir() { built.to_owned() } else { std::env::temp_dir() };
+    let folder = folder.join(format!("gleaner-kernels-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for (name, text) in nvrtc::SOURCES.iter().chain(&[("host.hpp", HOST)]) {
+        fs::write(folder.join(name), text).unwrap();
     }
-    let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("libkernels.so");
-    let mut compiler = Command::new("g++");
-    compiler.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-DGLEANER_HOST", "-x", "c++"]);
-    compiler.arg("-include").arg(kernels.join("host.hpp")).arg(kernels.join("kernels.cu"));
-    match compiler.arg("-o").arg(&library).output() {
-        Ok(output) if output.status.success() => Some((folder, library)),
-        Ok(output) => panic!("g++ refused the kernels: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => {
-            println!("SKIPPED on the emulation: g++: {error}");
-            None
+    let library = folder.join("kernels.so");
+    let flags = "-std=c++17 -O2 -fPIC -shared -ffp-contract=off -DGLEANER_HOST -include host.hpp -x c++ kernels.cu -o kernels.so";
+    let output = Command::new("g++").args(flags.split(' ')).current_dir(&folder).output();
+    let output = output.map_err(|error| format!("g++: {error}"))?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(library)
+}
+
+/// Random numbers, always the same.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        self.0 ^ (self.0 >> 29)
+    }
+
+    pub fn below(&mut self, most: usize) -> usize {
+        (self.next() >> 16) as usize % most
+    }
+
+    /// The cube of a nearly normal number: a sum of four uniform ones.
+    pub fn cube(&mut self) -> f32 {
+        let mixed = self.next();
+        let sum: u64 = (0..4).map(|part| (mixed >> (16 * part)) & 0xffff).sum();
+        let normal = (sum as f32 - 131_070.0) / 37_837.0;
+        normal * normal * normal
+    }
+
+    /// Cuts a range into parts, in an order of its own.
+    pub fn parts(&mut self, len: usize, most: usize) -> Vec<std::ops::Range<usize>> {
+        let mut bounds: Vec<usize> = (0..self.below(most)).map(|_| self.below(len + 1)).collect();
+        bounds.extend([0, len]);
+        bounds.sort_unstable();
+        let mut parts: Vec<_> = bounds.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        match self.below(3) {
+            0 => {}
+            1 => parts.reverse(),
+            _ => (1..parts.len()).rev().for_each(|i| parts.swap(i, self.below(i + 1))),
         }
+        parts
     }
 }
 
-/// Values of the program in a device's memory.
-pub struct Values {
-    memory: Memory,
-    len: usize,
-    format: Format,
+/// Values in a device's memory, as they are there.
+pub struct Program {
+    pub memory: Memory,
+    pub format: Format,
+    pub len: usize,
 }
 
-impl Values {
-    pub fn new(device: &Arc<Cuda>, values: &[f32], format: Format) -> Self {
-        let memory = device.memory(values.len() * format.width()).unwrap();
-        let bytes: Vec<u8> = match format {
-            Format::Float32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Format::Float16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
-            Format::BFloat16 => values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect(),
-        };
-        memory.write(0, &bytes).unwrap();
-        Self { memory, len: values.len(), format }
+impl Program {
+    /// These values, rounded to a format.
+    pub fn new(device: &Cuda, values: &[f32], format: Format) -> Self {
+        let memory = device.memory((values.len() * format.width()).max(1)).unwrap();
+        let program = Self { memory, format, len: values.len() };
+        program.memory.write(0, &bytes(values, format)).unwrap();
+        program
     }
 
-    /// On the default stream.
-    pub fn slice(&self) -> DeviceSlice {
-        DeviceSlice { address: self.memory.address(), len: self.len, format: self.format, stream: 0 }
+    /// Some of them.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> DeviceSlice {
+        let address = self.memory.address() + (range.start * self.format.width()) as u64;
+        DeviceSlice { address, len: range.len(), format: self.format, stream: 0 }
     }
 
-    /// The values as floats of 32 bits.
-    pub fn read(&self) -> Vec<f32> {
-        let bytes = self.memory.read(0..self.memory.len()).unwrap();
-        let pairs = || bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair));
-        match self.format {
-            Format::Float32 => bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
-            Format::Float16 => pairs().map(|bits| f16::from_bits(bits).to_f32()).collect(),
-            Format::BFloat16 => pairs().map(|bits| bf16::from_bits(bits).to_f32()).collect(),
-        }
-    }
-
-    /// Writes something else, as a program does with memory that it was told is free.
-    pub fn overwrite(&self) {
-        self.memory.write(0, &vec![0x7f; self.memory.len()]).unwrap();
+    /// What is there by now, as bits.
+    pub fn bits(&self) -> Vec<u32> {
+        let bytes = self.memory.read(0..self.len * self.format.width()).unwrap();
+        bits_of(&bytes, self.format)
     }
 }
 
-/// Values that a format has.
+pub const FORMATS: [Format; 3] = [Format::Float32, Format::Float16, Format::BFloat16];
+
+/// Values as they lie in memory, rounded to a format.
+pub fn bytes(values: &[f32], format: Format) -> Vec<u8> {
+    match format {
+        Format::Float32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Format::Float16 => values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
+        Format::BFloat16 => values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
+    }
+}
+
+/// The bits of each value.
+pub fn bits_of(bytes: &[u8], format: Format) -> Vec<u32> {
+    match format.width() {
+        4 => bytes.chunks(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        _ => bytes.chunks(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
+    }
+}
+
+/// Values rounded to a format.
 pub fn rounded(values: &[f32], format: Format) -> Vec<f32> {
-    let round = |value: f32| match format {
-        Format::Float32 => value,
-        Format::Float16 => f16::from_f32(value).to_f32(),
-        Format::BFloat16 => bf16::from_f32(value).to_f32(),
-    };
-    values.iter().copied().map(round).collect()
+    let bits = bits_of(&bytes(values, format), format);
+    bits.into_iter()
+        .map(|bits| match format {
+            Format::Float32 => f32::from_bits(bits),
+            Format::Float16 => f16::from_bits(bits as u16).to_f32(),
+            Format::BFloat16 => bf16::from_bits(bits as u16).to_f32(),
+        })
+        .collect()
+}
+
+/// The bits of floats: what is compared, so that zeros have signs and NaN equals itself.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }

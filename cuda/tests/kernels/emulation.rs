@@ -30,7 +30,16 @@ fn compile() -> Option<Emulation> {
     let directory = tempfile::tempdir().unwrap();
     let library = directory.path().join("libkernels.so");
     let mut compiler = Command::new("g++");
-    compiler.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]);
+    compiler.args([
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]);
     compiler.args(["-Wno-unknown-pragmas", "-DGLEANER_HOST", "-x", "c++", "-include"]);
     compiler.arg(kernels.join("host.hpp")).arg(kernels.join("kernels.cu")).arg("-o").arg(&library);
     let Ok(status) = compiler.status() else {
