@@ -51,10 +51,25 @@ impl<F: Format> Case<F> {
         let mut reserved = 0u32;
         // Where in memory the values lie that the positions count from.
         let base = 1u64 << 40;
-        launch!(emulation, &format!("accumulate_{}", F::NAME), self.grid, THREADS,
-            values.as_mut_ptr(), gradient.as_mut_ptr(), count as u32, self.first, u32::from(self.replaces), self.limit,
-            indices.as_mut_ptr(), found.as_mut_ptr(), self.capacity as u32, &raw mut reserved, records.as_mut_ptr(),
-            &raw mut status, base);
+        launch!(
+            emulation,
+            &format!("accumulate_{}", F::NAME),
+            self.grid,
+            THREADS,
+            values.as_mut_ptr(),
+            gradient.as_mut_ptr(),
+            count as u32,
+            self.first,
+            u32::from(self.replaces),
+            self.limit,
+            indices.as_mut_ptr(),
+            found.as_mut_ptr(),
+            self.capacity as u32,
+            &raw mut reserved,
+            records.as_mut_ptr(),
+            &raw mut status,
+            base
+        );
 
         let sums = self.sums();
         let bits = |values: &[f32]| values.iter().copied().map(comparable).collect::<Vec<_>>();
@@ -68,7 +83,14 @@ impl<F: Format> Case<F> {
         self.check_candidates(&sums, records.values(), indices.values(), found.values(), reserved);
     }
 
-    fn check_candidates(&self, sums: &[f32], records: &[[u32; 2]], indices: &[u32], found: &[u32], reserved: u32) {
+    fn check_candidates(
+        &self,
+        sums: &[f32],
+        records: &[[u32; 2]],
+        indices: &[u32],
+        found: &[u32],
+        reserved: u32,
+    ) {
         let mut taken = vec![false; self.capacity];
         let mut all = 0;
         for (tile, &[start, count]) in records.iter().enumerate() {
@@ -123,7 +145,8 @@ fn any_limit_any_grid_any_order() {
     for limit in [1, magnitude(1e-9), magnitude(9e-3), 0x7f7f_ffff, NO_LIMIT - 1, NO_LIMIT] {
         for (grid, past) in [(1, 0), (2, 1), (7, 0)] {
             emulation.descend(grid == 7);
-            let mut case = Case::<f32> { limit, grid, past: (past, past), ..Case::random(&mut random, 6 * TILE + 100) };
+            let mut case =
+                Case::<f32> { limit, grid, past: (past, past), ..Case::random(&mut random, 6 * TILE + 100) };
             // Whole tiles of zeros: tiles without candidates among others.
             case.held[TILE..3 * TILE].fill(0.0);
             case.gradient[TILE..3 * TILE].fill(-0.0);
@@ -140,7 +163,8 @@ fn what_does_not_fit_is_counted() {
     for capacity in [0, 1, 100, 4095, 2 * TILE - 1, 2 * TILE + 5] {
         for past in [0, 1] {
             let count = 2 * TILE + 5;
-            Case::<f32> { capacity, limit: 1, past: (past, past), ..Case::random(&mut random, count) }.check(emulation);
+            Case::<f32> { capacity, limit: 1, past: (past, past), ..Case::random(&mut random, count) }
+                .check(emulation);
         }
     }
 }
@@ -183,7 +207,13 @@ fn sums_round_as_on_the_cpu() {
         case.held[i] = random.finite();
         // Close enough that both count, and subnormal sums.
         let near = f32::from_bits(case.held[i].to_bits() ^ (random.word() & 0x83ff_ffff));
-        case.gradient[i] = if i % 3 == 0 { random.finite() } else if near.is_finite() { near } else { 0.0 };
+        case.gradient[i] = if i % 3 == 0 {
+            random.finite()
+        } else if near.is_finite() {
+            near
+        } else {
+            0.0
+        };
         if i % 5 == 0 {
             (case.held[i], case.gradient[i]) =
                 (f32::from_bits(random.word() & 0x80ff_ffff), f32::from_bits(random.word() & 0x80ff_ffff));
@@ -199,7 +229,8 @@ fn every_value<F: Format>() {
             let gradient: Vec<F> = (0..1 << 16).map(F::with_bits).collect();
             let held = vec![-0.0; gradient.len()];
             let (first, limit, capacity, grid) = (0, NO_LIMIT, 0, 4);
-            Case { held, gradient, past: (past, past), first, replaces, limit, capacity, grid }.check(emulation);
+            Case { held, gradient, past: (past, past), first, replaces, limit, capacity, grid }
+                .check(emulation);
         }
     }
 }

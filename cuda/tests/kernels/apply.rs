@@ -36,7 +36,17 @@ fn means<F: Format>() {
         let indices = random.indices(N as u32, N / 3);
         let (mut some, mut plain) = (held.clone(), held);
         let name = format!("write_at_{}", F::NAME);
-        launch!(emulation, &name, grid, THREADS, some.as_mut_ptr(), indices.as_ptr(), given.as_ptr(), indices.len() as u32, divisor);
+        launch!(
+            emulation,
+            &name,
+            grid,
+            THREADS,
+            some.as_mut_ptr(),
+            indices.as_ptr(),
+            given.as_ptr(),
+            indices.len() as u32,
+            divisor
+        );
         for (index, value) in indices.iter().zip(&given) {
             plain[*index as usize] = mean(*value);
         }
@@ -60,7 +70,17 @@ fn scaled_sums<F: Format>() {
         let indices = random.indices(N as u32, N / 3);
         let (mut some, mut plain) = (held.clone(), held);
         let name = format!("add_at_{}", F::NAME);
-        launch!(emulation, &name, grid, THREADS, some.as_mut_ptr(), indices.as_ptr(), given.as_ptr(), indices.len() as u32, scale);
+        launch!(
+            emulation,
+            &name,
+            grid,
+            THREADS,
+            some.as_mut_ptr(),
+            indices.as_ptr(),
+            given.as_ptr(),
+            indices.len() as u32,
+            scale
+        );
         for (index, value) in indices.iter().zip(&given) {
             plain[*index as usize] = sum(plain[*index as usize], *value);
         }

@@ -30,7 +30,16 @@ fn compile() -> Option<Emulation> {
     let directory = tempfile::tempdir().unwrap();
     let library = directory.path().join("libkernels.so");
     let mut compiler = Command::new("g++");
-    compiler.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]);
+    compiler.args([
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]);
     compiler.args(["-Wno-unknown-pragmas", "-DGLEANER_HOST", "-x", "c++", "-include"]);
     compiler.arg(kernels.join("host.hpp")).arg(kernels.join("kernels.cu")).arg("-o").arg(&library);
     let Ok(status) = compiler.status() else {
@@ -56,7 +65,7 @@ impl Emulation {
         }
     }
 
-    /// Whether blocks run from the last to the first.
+    /// Whether blocks, warps and lanes run from the last to the first.
     pub fn descend(&self, descending: bool) {
         // SAFETY: the type is that of the function in host.hpp.
         unsafe {

@@ -28,8 +28,14 @@ fn source_hash() -> String {
 fn the_ptx_is_of_this_source() {
     let ptx = kernels("kernels.ptx");
     let noted = ptx.lines().find_map(|line| line.strip_prefix("// sources: sha256 "));
-    assert_eq!(noted, Some(&*source_hash()), "kernels.ptx is stale: make it again with `cargo run -p gleaner-cuda --example ptx`");
+    assert_eq!(
+        noted,
+        Some(&*source_hash()),
+        "kernels.ptx is stale: make it again with `cargo run -p gleaner-cuda --example ptx`"
+    );
     assert!(ptx.contains("\n.target sm_70\n"));
+    // No instruction needs a later one, and with this version drivers since CUDA 11.0 take it.
+    assert!(ptx.contains("\n.version 7.0\n"));
     // Contraction, flushed subnormals and approximate quotients would give other bits than the CPU's.
     for unwanted in ["fma.", ".ftz", "div.full", "div.approx"] {
         assert!(!ptx.contains(unwanted), "{unwanted}");
@@ -39,7 +45,8 @@ fn the_ptx_is_of_this_source() {
 #[test]
 fn the_ptx_has_all_kernels() {
     let source = kernels("kernels.cu");
-    let named = source.lines().filter_map(|line| line.trim().strip_prefix("GLEANER_KERNEL(")?.split(',').next());
+    let named =
+        source.lines().filter_map(|line| line.trim().strip_prefix("GLEANER_KERNEL(")?.split(',').next());
     let ptx = kernels("kernels.ptx");
     let entries = ptx.lines().filter_map(|line| line.strip_prefix(".visible .entry ")?.strip_suffix('('));
     assert_eq!(entries.collect::<BTreeSet<_>>(), named.collect::<BTreeSet<_>>());

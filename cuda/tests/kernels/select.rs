@@ -87,7 +87,8 @@ fn the_largest_candidates() {
     let Some(emulation) = emulation() else { return };
     let parts = [vec![], vec![700, 5000, 5001, 9999], vec![TILE, 2 * TILE]];
     for (name, values) in streams() {
-        let mut magnitudes: Vec<u32> = values.iter().map(|value| magnitude(*value)).filter(|&bits| bits != 0).collect();
+        let mut magnitudes: Vec<u32> =
+            values.iter().map(|value| magnitude(*value)).filter(|&bits| bits != 0).collect();
         magnitudes.sort_unstable_by(|a, b| b.cmp(a));
         for (cuts, k) in parts.iter().zip([40, 1000, 1]) {
             // As if twice as many were wanted, and with all non-zero ones.
@@ -97,7 +98,12 @@ fn the_largest_candidates() {
                     emulation.descend(descending);
                     let calls = backwards(N, cuts);
                     let found = Candidates::collect(emulation, &values, &calls, limit, reaching, grid);
-                    for want in [Want::Largest(k as u32), Want::Largest(0), Want::Reaching(limit), Want::Reaching(limit + 9)] {
+                    for want in [
+                        Want::Largest(k as u32),
+                        Want::Largest(0),
+                        Want::Reaching(limit),
+                        Want::Reaching(limit + 9),
+                    ] {
                         let (selected, cut) = found.select(emulation, want, N, grid);
                         assert_eq!(selected, expected(&values, want, N), "{want:?} of {name}, {cuts:?}");
                         if let Want::Largest(_) = want {

@@ -78,13 +78,20 @@ impl Output {
         assert!(self.bins.iter().all(|&bin| bin == 0) && self.cut.ready == 0, "left as they were found");
         let written = self.cut.kept.min(self.most) as usize;
         assert!(self.indices[written..].iter().chain(&self.values[written..]).all(|&word| word == POISON));
-        let entries = self.indices[..written].iter().copied().zip(self.values[..written].iter().copied()).collect();
+        let entries =
+            self.indices[..written].iter().copied().zip(self.values[..written].iter().copied()).collect();
         (Selected { entries, kept: self.cut.kept, smallest: self.cut.smallest }, self.cut)
     }
 }
 
 /// Selects from values.
-pub fn select_dense(emulation: &Emulation, values: &[f32], want: Want, most: usize, grid: u32) -> (Selected, Cut) {
+pub fn select_dense(
+    emulation: &Emulation,
+    values: &[f32],
+    want: Want,
+    most: usize,
+    grid: u32,
+) -> (Selected, Cut) {
     let (from, count) = (values.as_ptr(), values.len() as u32);
     let tiles = values.len().div_ceil(TILE);
     let mut output = Output::new(tiles, most);
@@ -93,15 +100,36 @@ pub fn select_dense(emulation: &Emulation, values: &[f32], want: Want, most: usi
         Want::Largest(k) => {
             launch!(emulation, "start_cut", 1, 1, cut, k, std::ptr::null::<u32>(), 0u32);
             for digit in 0u32..3 {
-                launch!(emulation, "histogram_dense", grid, THREADS, from, count, digit, cut, output.bins.as_mut_ptr());
+                launch!(
+                    emulation,
+                    "histogram_dense",
+                    grid,
+                    THREADS,
+                    from,
+                    count,
+                    digit,
+                    cut,
+                    output.bins.as_mut_ptr()
+                );
             }
         }
         Want::Reaching(limit) => launch!(emulation, "fixed_cut", 1, 1, cut, limit),
     }
     launch!(emulation, "count_dense", grid, THREADS, from, count, cut, output.counts.as_mut_ptr());
     launch!(emulation, "offsets", 1, 1024, output.counts.as_mut_ptr(), tiles as u32, cut);
-    launch!(emulation, "emit_dense", grid, THREADS, from, count, output.counts.as_ptr(), cut, output.most,
-        output.indices.as_mut_ptr(), output.values.as_mut_ptr());
+    launch!(
+        emulation,
+        "emit_dense",
+        grid,
+        THREADS,
+        from,
+        count,
+        output.counts.as_ptr(),
+        cut,
+        output.most,
+        output.indices.as_mut_ptr(),
+        output.values.as_mut_ptr()
+    );
     output.selected()
 }
 
@@ -117,17 +145,47 @@ pub struct Candidates {
 
 impl Candidates {
     /// `calls`: parts of the block, in the order in which they come.
-    pub fn collect(emulation: &Emulation, block: &[f32], calls: &[Range<usize>], limit: u32, capacity: usize, grid: u32) -> Self {
+    pub fn collect(
+        emulation: &Emulation,
+        block: &[f32],
+        calls: &[Range<usize>],
+        limit: u32,
+        capacity: usize,
+        grid: u32,
+    ) -> Self {
         let (indices, values) = (vec![POISON; capacity], vec![f32::from_bits(POISON); capacity]);
-        let mut found = Self { indices, values, capacity: capacity as u32, reserved: 0, records: Vec::new(), calls: Vec::new() };
+        let mut found = Self {
+            indices,
+            values,
+            capacity: capacity as u32,
+            reserved: 0,
+            records: Vec::new(),
+            calls: Vec::new(),
+        };
         let mut held = vec![0.0f32; block.len()];
         let mut status = [u64::MAX, 0];
         for call in calls {
             let (first, tiles) = (found.records.len(), call.len().div_ceil(TILE));
             found.records.resize(first + tiles, [POISON; 2]);
-            launch!(emulation, "accumulate_f32", grid, THREADS, held[call.start..].as_mut_ptr(), block[call.start..].as_ptr(),
-                call.len() as u32, call.start as u32, 0u32, limit, found.indices.as_mut_ptr(), found.values.as_mut_ptr(),
-                capacity as u32, &raw mut found.reserved, found.records[first..].as_mut_ptr(), &raw mut status, 0u64);
+            launch!(
+                emulation,
+                "accumulate_f32",
+                grid,
+                THREADS,
+                held[call.start..].as_mut_ptr(),
+                block[call.start..].as_ptr(),
+                call.len() as u32,
+                call.start as u32,
+                0u32,
+                limit,
+                found.indices.as_mut_ptr(),
+                found.values.as_mut_ptr(),
+                capacity as u32,
+                &raw mut found.reserved,
+                found.records[first..].as_mut_ptr(),
+                &raw mut status,
+                0u64
+            );
             found.calls.push([first as u32, tiles as u32, call.start as u32, 0]);
         }
         found.calls.sort_by_key(|call| call[2]);
@@ -146,19 +204,58 @@ impl Candidates {
             Want::Largest(k) => {
                 launch!(emulation, "start_cut", 1, 1, cut, k, reserved, self.capacity);
                 for digit in 0u32..3 {
-                    launch!(emulation, "histogram_found", grid, THREADS, self.values.as_ptr(), reserved, self.capacity, digit, cut,
-                        output.bins.as_mut_ptr());
+                    launch!(
+                        emulation,
+                        "histogram_found",
+                        grid,
+                        THREADS,
+                        self.values.as_ptr(),
+                        reserved,
+                        self.capacity,
+                        digit,
+                        cut,
+                        output.bins.as_mut_ptr()
+                    );
                 }
             }
             Want::Reaching(limit) => launch!(emulation, "fixed_cut", 1, 1, cut, limit),
         }
         let (calls, call_count) = (self.calls.as_ptr(), self.calls.len() as u32);
-        launch!(emulation, "count_found", grid, THREADS, self.values.as_ptr(), self.records.as_ptr(), calls, call_count,
-            records as u32, self.capacity, reserved, cut, output.counts.as_mut_ptr());
+        launch!(
+            emulation,
+            "count_found",
+            grid,
+            THREADS,
+            self.values.as_ptr(),
+            self.records.as_ptr(),
+            calls,
+            call_count,
+            records as u32,
+            self.capacity,
+            reserved,
+            cut,
+            output.counts.as_mut_ptr()
+        );
         launch!(emulation, "offsets", 1, 1024, output.counts.as_mut_ptr(), records as u32, cut);
-        launch!(emulation, "emit_found", grid, THREADS, self.indices.as_ptr(), self.values.as_ptr(), self.records.as_ptr(), calls,
-            call_count, records as u32, self.capacity, reserved, output.counts.as_ptr(), cut, output.most,
-            output.indices.as_mut_ptr(), output.values.as_mut_ptr());
+        launch!(
+            emulation,
+            "emit_found",
+            grid,
+            THREADS,
+            self.indices.as_ptr(),
+            self.values.as_ptr(),
+            self.records.as_ptr(),
+            calls,
+            call_count,
+            records as u32,
+            self.capacity,
+            reserved,
+            output.counts.as_ptr(),
+            cut,
+            output.most,
+            output.indices.as_mut_ptr(),
+            output.values.as_mut_ptr()
+        );
         output.selected()
     }
 }
