@@ -56,33 +56,31 @@ __device__ __forceinline__ void add_vectors(
     }
 }
 
-// Adds the first `entries` of a segment, of any alignment. The sums beyond are 0, which is never a candidate.
+// Adds the first `entries` of a segment, of any alignment, in two halves: more loads at once would need too many registers. The sums
+// beyond are 0, which is never a candidate.
 template <class Format>
 __device__ __forceinline__ void add_single(
     float* values, const typename Format::Stored* gradient, u32 entries, bool replaces, float (&sums)[ITEMS]
 ) {
-    typename Format::Stored given[ITEMS];
-    float held[ITEMS];
+    constexpr u32 HALF = ITEMS / 2;
 #pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) {
-        u32 place = place_of_item<false>(i);
-        given[i] = place < entries ? __ldcs(gradient + place) : typename Format::Stored(0);
-        held[i] = 0.0f;
-    }
-    if (!replaces) {
+    for (u32 from = 0; from < ITEMS; from += HALF) {
+        typename Format::Stored given[HALF];
+        float held[HALF];
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            u32 place = place_of_item<false>(i);
-            held[i] = place < entries ? __ldcs(values + place) : 0.0f;
+        for (u32 i = 0; i < HALF; i++) {
+            u32 place = place_of_item<false>(from + i);
+            given[i] = place < entries ? __ldcs(gradient + place) : typename Format::Stored(0);
+            held[i] = !replaces && place < entries ? __ldcs(values + place) : 0.0f;
         }
-    }
 #pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) {
-        u32 place = place_of_item<false>(i);
-        float added = Format::load(given[i]);
-        sums[i] = replaces ? added : __fadd_rn(held[i], added);
-        if (place < entries) {
-            __stcs(values + place, sums[i]);
+        for (u32 i = 0; i < HALF; i++) {
+            u32 place = place_of_item<false>(from + i);
+            float added = Format::load(given[i]);
+            sums[from + i] = replaces ? added : __fadd_rn(held[i], added);
+            if (place < entries) {
+                __stcs(values + place, sums[from + i]);
+            }
         }
     }
 }

@@ -7,7 +7,8 @@ constexpr u32 BINS = 2048;
 constexpr u32 COPIES = 4;
 
 struct Bins {
-    u32 counts[BINS * COPIES];
+    // Aligned, so that the copies are read at once.
+    alignas(16) u32 counts[BINS * COPIES];
     u32 sums[WARPS];
     bool last;
 };

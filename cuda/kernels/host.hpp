@@ -229,13 +229,25 @@ inline unsigned lane() {
     return threadIdx.x % LANES_OF_WARP;
 }
 
+// Whether blocks, warps and lanes run from the last to the first: what kernels write must not depend on it.
+static std::atomic<bool> wants_descending(false);
+// The same for the launch that runs.
+static bool descending = false;
+
+inline unsigned in_order(unsigned i, unsigned count) {
+    return descending ? count - 1 - i : i;
+}
+
 // Lets each thread run until it waits for the block, or is at its end.
 inline void run_warps() {
-    for (unsigned first = 0; first < blockDim.x; first += LANES_OF_WARP) {
-        const unsigned end = first + LANES_OF_WARP < blockDim.x ? first + LANES_OF_WARP : blockDim.x;
+    const unsigned warps = (blockDim.x + LANES_OF_WARP - 1) / LANES_OF_WARP;
+    for (unsigned i = 0; i < warps; i++) {
+        const unsigned first = in_order(i, warps) * LANES_OF_WARP;
+        const unsigned lanes = blockDim.x - first < LANES_OF_WARP ? blockDim.x - first : LANES_OF_WARP;
         for (bool runs = true; runs;) {
             runs = false;
-            for (unsigned thread = first; thread < end; thread++) {
+            for (unsigned lane = 0; lane < lanes; lane++) {
+                const unsigned thread = first + in_order(lane, lanes);
                 if (fibers[thread].waits == Waits::Nothing) {
                     threadIdx.x = thread;
                     resume(fibers[thread]);
@@ -299,19 +311,20 @@ Kernel kernel(const char* name, unsigned threads, void (*function)(Arguments...)
 }
 
 // A launch at a time: fibers and shared memory are those of the process.
-inline int launch(const Kernel& kernel, unsigned grid, unsigned block, void** arguments, bool descending) {
+inline int launch(const Kernel& kernel, unsigned grid, unsigned block, void** arguments) {
     static std::mutex turn;
     std::lock_guard<std::mutex> guard(turn);
     for (unsigned thread = 0; thread < block; thread++) {
         make_fiber(fibers[thread]);
     }
+    descending = wants_descending;
     kernel_call = kernel.call;
     kernel_function = kernel.function;
     kernel_arguments = arguments;
     blockDim.x = block;
     gridDim.x = grid;
     for (unsigned i = 0; i < grid; i++) {
-        blockIdx.x = descending ? grid - 1 - i : i;
+        blockIdx.x = in_order(i, grid);
         run_block();
     }
     return 0;
@@ -419,11 +432,8 @@ Number atomicMin(Number* to, Number value) {
 
 #define GLEANER_KERNEL(NAME, BLOCK) gleaner_host::kernel(#NAME, BLOCK, NAME)
 
-// Whether blocks run from the last to the first: what they write must not depend on it.
-static std::atomic<bool> gleaner_descending(false);
-
 extern "C" void gleaner_order(int descending) {
-    gleaner_descending = descending != 0;
+    gleaner_host::wants_descending = descending != 0;
 }
 
 // As cuLaunchKernel. 0: done. 1: no kernel has that name. 2: the grid is empty, or the block is not of the size that the kernel wants.
@@ -432,8 +442,7 @@ extern "C" void gleaner_order(int descending) {
         static const gleaner_host::Kernel kernels[] = {__VA_ARGS__}; \
         for (const gleaner_host::Kernel& kernel : kernels) { \
             if (std::strcmp(kernel.name, name) == 0) { \
-                return grid == 0 || block != kernel.threads ? 2 \
-                                                           : gleaner_host::launch(kernel, grid, block, arguments, gleaner_descending); \
+                return grid == 0 || block != kernel.threads ? 2 : gleaner_host::launch(kernel, grid, block, arguments); \
             } \
         } \
         return 1; \

@@ -65,7 +65,7 @@ impl Emulation {
         }
     }
 
-    /// Whether blocks run from the last to the first.
+    /// Whether blocks, warps and lanes run from the last to the first.
     pub fn descend(&self, descending: bool) {
         // SAFETY: the type is that of the function in host.hpp.
         unsafe {

@@ -6,6 +6,7 @@ mod accumulate;
 mod apply;
 mod emulation;
 mod format;
+mod host;
 mod ptx;
 mod random;
 mod scatter;
