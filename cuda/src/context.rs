@@ -8,11 +8,8 @@ use std::time::Duration;
 use gleaner_algorithms::device::DeviceError;
 
 use crate::backend::{Backend, Event, Failure, Stream};
-use crate::kernels::{Argument, THREADS, TILE};
+use crate::kernels::{Argument, THREADS, TILE, WARP};
 use crate::staging::{Idle, Staging};
-
-/// Blocks of threads that a multiprocessor gets of a kernel that walks over its entries.
-const BLOCKS_EACH: u32 = 8;
 
 /// Something that was asked of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,20 +203,34 @@ impl Context {
         }
     }
 
-    /// The blocks of threads for a kernel that walks over so many tiles, or groups of whatever a block takes at once.
-    pub(crate) fn grid(&self, groups: usize) -> u32 {
-        let most = self.backend.multiprocessors().saturating_mul(BLOCKS_EACH);
-        u32::try_from(groups).unwrap_or(u32::MAX).clamp(1, most.max(1))
-    }
-
-    /// The same for so many entries in tiles.
+    /// Blocks of threads for a kernel of which each takes a tile. All kernels go on where they have fewer, and have one at least.
     pub(crate) fn grid_of_tiles(&self, entries: usize) -> u32 {
-        self.grid(entries.div_ceil(TILE))
+        entries.div_ceil(TILE).max(1) as u32
     }
 
-    /// The same where each thread has an entry.
+    /// The same for a histogram: each block has one of its own, which it adds to that of all.
+    pub(crate) fn grid_of_histogram(&self, entries: usize) -> u32 {
+        self.at_most(4, entries.div_ceil(TILE))
+    }
+
+    /// The same for a kernel of which each warp takes a record.
+    pub(crate) fn grid_of_records(&self, records: u32) -> u32 {
+        records.div_ceil(THREADS / WARP).max(1)
+    }
+
+    /// The same where each thread takes an entry.
     pub(crate) fn grid_of_entries(&self, entries: usize) -> u32 {
-        self.grid(entries.div_ceil(THREADS as usize))
+        self.at_most(16, entries.div_ceil(THREADS as usize))
+    }
+
+    /// The same where each thread takes four that are not far from each other.
+    pub(crate) fn grid_of_values(&self, entries: usize) -> u32 {
+        self.at_most(16, entries.div_ceil(4 * THREADS as usize))
+    }
+
+    fn at_most(&self, each: u32, blocks: usize) -> u32 {
+        let most = self.backend.multiprocessors().saturating_mul(each);
+        u32::try_from(blocks).unwrap_or(u32::MAX).min(most).max(1)
     }
 
     /// Starts a kernel, in the stream of kernels.

@@ -195,7 +195,7 @@ impl Device for Cuda {
                 let given = arguments![to, staged.part(0), part.len() as u64, kernel.argument];
                 // SAFETY: as in `apply`.
                 unsafe {
-                    context.launch(kernel.dense, (context.grid_of_entries(part.len()), THREADS), given)?
+                    context.launch(kernel.dense, (context.grid_of_values(part.len()), THREADS), given)?
                 };
             }
             Ok(())

@@ -14,6 +14,9 @@ pub(crate) const CAPABILITY: Version = Version { major: 7, minor: 0 };
 /// Threads of a block, in all kernels but those with one block.
 pub(crate) const THREADS: u32 = 256;
 
+/// Threads that go together.
+pub(crate) const WARP: u32 = 32;
+
 /// Entries that are counted together.
 pub(crate) const TILE: usize = 4096;
 

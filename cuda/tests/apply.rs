@@ -1,5 +1,7 @@
 //! Updates are applied where parameters and gradients lie, as on the host.
 
+#![allow(clippy::unwrap_used)]
+
 mod devices;
 
 use devices::{FORMATS, Program, Random, bits_of, bytes, on_each, rounded};

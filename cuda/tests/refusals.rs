@@ -1,5 +1,7 @@
 //! What cannot be done is said in a sentence, and nothing else happens.
 
+#![allow(clippy::unwrap_used)]
+
 mod devices;
 
 use devices::{FORMATS, Program, emulation, on_each, on_real};

@@ -1,5 +1,7 @@
 //! Residuals in a device's memory do what those on the host do, bit by bit.
 
+#![allow(clippy::unwrap_used)]
+
 mod devices;
 
 use std::ops::Range;

@@ -15,9 +15,6 @@ use crate::kernels::{
 /// Threads of the one block that makes sums of counts.
 const SUMMING: u32 = 1024;
 
-/// Threads that look at one record together.
-const WARP: u32 = 32;
-
 /// Digits of a magnitude.
 const DIGITS: u32 = 3;
 
@@ -54,7 +51,7 @@ impl Selection<'_> {
         let (context, bins, k) = (self.context, self.blocks.bins(), k as u32);
         match self.source {
             Source::All(block, values) => {
-                let (grid, len) = (context.grid_of_tiles(block.range.len()), block.range.len() as u32);
+                let (grid, len) = (context.grid_of_histogram(block.range.len()), block.range.len() as u32);
                 // SAFETY: see above.
                 unsafe { context.launch(START_CUT, (1, 1), arguments![cut, k, 0_u64, 0_u32])? };
                 for digit in 0..DIGITS {
@@ -65,7 +62,7 @@ impl Selection<'_> {
             }
             Source::Found(_, candidates, number) => {
                 let (reserved, capacity) = (self.blocks.reserved(number), candidates.capacity as u32);
-                let (grid, values) = (context.grid_of_tiles(candidates.capacity), candidates.values());
+                let (grid, values) = (context.grid_of_histogram(candidates.capacity), candidates.values());
                 // SAFETY: see above.
                 unsafe { context.launch(START_CUT, (1, 1), arguments![cut, k, reserved, capacity])? };
                 for digit in 0..DIGITS {
@@ -109,7 +106,7 @@ impl Selection<'_> {
                     counts,
                 ];
                 // SAFETY: see above.
-                unsafe { context.launch(COUNT_FOUND, (grid_of_records(context, records), THREADS), given)? };
+                unsafe { context.launch(COUNT_FOUND, (context.grid_of_records(records), THREADS), given)? };
                 records
             }
         };
@@ -146,14 +143,10 @@ impl Selection<'_> {
                     kept,
                 ];
                 // SAFETY: see above.
-                unsafe { context.launch(EMIT_FOUND, (grid_of_records(context, records), THREADS), given) }
+                unsafe { context.launch(EMIT_FOUND, (context.grid_of_records(records), THREADS), given) }
             }
         }
     }
-}
-
-fn grid_of_records(context: &Context, records: u32) -> u32 {
-    context.grid(records.div_ceil(THREADS / WARP) as usize)
 }
 
 /// The least magnitude kept, as a value; 0 if nothing was.
