@@ -44,7 +44,9 @@ __device__ __forceinline__ void note_smallest(u32 smallest, Cut* cut) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    emit_dense(const float* values, u32 count, const u32* counts, Cut* cut, u32 most, u32* out_indices, float* out_values) {
+    emit_dense(
+        const float* values, u32 count, const u32* counts, const u64* chunks, Cut* cut, u32 most, u32* out_indices, float* out_values
+    ) {
     // Tiles take turns: a warp may be one barrier ahead of the others.
     __shared__ u32 shared[2][WARPS];
     Kept kept = {cut->magnitude, cut->ties, most, out_indices, out_values};
@@ -72,9 +74,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (packed == 0) {
             continue;
         }
-        Tallies before = tallies_of(lower);
-        before.larger += counts[2 * tile];
-        before.equal += counts[2 * tile + 1];
+        Tallies before = tallies_before(counts, chunks, tile);
+        Tallies of_warps = tallies_of(lower);
+        before.larger += of_warps.larger;
+        before.equal += of_warps.equal;
         u32 first = tile * TILE + first_of_thread();
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
@@ -87,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // A warp takes a record.
 extern "C" __global__ void __launch_bounds__(THREADS) emit_found(
     const u32* candidate_indices, const float* candidate_values, const Record* records, const Call* calls, u32 call_count,
-    u32 record_count, u32 capacity, const u32* reserved, const u32* counts, Cut* cut, u32 most, u32* out_indices, float* out_values
+    u32 record_count, u32 capacity, const u32* reserved, const u32* counts, const u64* chunks, Cut* cut, u32 most, u32* out_indices,
+    float* out_values
 ) {
     if (*reserved > capacity) {
         return;
@@ -96,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) emit_found(
     u32 smallest = NO_MAGNITUDE;
     for (u32 number = first_record(); number < record_count; number += record_stride()) {
         Record record = record_of(records, calls, call_count, number);
-        Tallies before = {counts[2 * number], counts[2 * number + 1]};
+        Tallies before = tallies_before(counts, chunks, number);
         for (u32 i = 0; i < record.count; i += LANES) {
             bool is_there = i + lane_of_thread() < record.count;
             u32 at = record.start + i + lane_of_thread();

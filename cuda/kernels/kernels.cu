@@ -24,7 +24,7 @@ GLEANER_KERNELS(
     GLEANER_KERNEL(histogram_found, THREADS),
     GLEANER_KERNEL(count_dense, THREADS),
     GLEANER_KERNEL(count_found, THREADS),
-    GLEANER_KERNEL(offsets, SCANNERS),
+    GLEANER_KERNEL(offsets, THREADS),
     GLEANER_KERNEL(emit_dense, THREADS),
     GLEANER_KERNEL(emit_found, THREADS),
     GLEANER_KERNEL(gather, THREADS),

@@ -20,6 +20,9 @@ pub(crate) const WARP: u32 = 32;
 /// Entries that are counted together.
 pub(crate) const TILE: usize = 4096;
 
+/// Tiles, or records, of which a block makes sums.
+pub(crate) const CHUNK: u32 = 1024;
+
 /// Bins of a histogram of one digit.
 pub(crate) const BINS: usize = 2048;
 

@@ -9,7 +9,7 @@ use super::collected::{CALLS, Call, Collected, room};
 use super::output::Output;
 use crate::context::{Context, Operation};
 use crate::fence::Fence;
-use crate::kernels::BINS;
+use crate::kernels::{BINS, CHUNK};
 use crate::memory::{Layout, Memory, Pinned};
 
 /// More candidates than this for the k largest of `len` cost more than another look at all entries: as on the host.
@@ -115,6 +115,7 @@ pub(super) struct Blocks {
     memory: Memory,
     bins: usize,
     counts: usize,
+    chunks: usize,
     /// What is noted of sums that are not finite comes to the host by it.
     status: Pinned,
     checked: Fence,
@@ -140,9 +141,11 @@ impl Blocks {
         // The status, and behind it how many candidates each block has: both are reset at once.
         layout.take(STATUS + 4 * blocks.len());
         let (bins, counts) = (layout.take(4 * BINS), layout.take(8 * counted));
+        let chunks = layout.take(8 * counted.div_ceil(CHUNK as usize));
         let memory = Memory::new(context, layout.bytes, "counts of candidates")?;
         let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context)?);
-        let mut blocks = Self { context: Arc::clone(context), blocks, memory, bins, counts, status, checked };
+        let mut blocks =
+            Self { context: Arc::clone(context), blocks, memory, bins, counts, chunks, status, checked };
         blocks.fill(blocks.bins(), 0, 4 * BINS)?;
         blocks.clear()?;
         Ok(blocks)
@@ -171,6 +174,11 @@ impl Blocks {
     /// Where entries are counted, by tile or record.
     pub(super) fn counts(&self) -> u64 {
         self.memory.address() + self.counts as u64
+    }
+
+    /// Where the counts of chunks of tiles are summed.
+    pub(super) fn chunks(&self) -> u64 {
+        self.memory.address() + self.chunks as u64
     }
 
     fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {

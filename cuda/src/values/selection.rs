@@ -8,12 +8,9 @@ use gleaner_algorithms::device::DeviceError;
 use super::blocks::{Block, Blocks, Candidates};
 use crate::context::Context;
 use crate::kernels::{
-    COUNT_DENSE, COUNT_FOUND, Cut, EMIT_DENSE, EMIT_FOUND, FIXED_CUT, HISTOGRAM_DENSE, HISTOGRAM_FOUND,
-    OFFSETS, START_CUT, THREADS, TILE, arguments,
+    CHUNK, COUNT_DENSE, COUNT_FOUND, Cut, EMIT_DENSE, EMIT_FOUND, FIXED_CUT, HISTOGRAM_DENSE,
+    HISTOGRAM_FOUND, OFFSETS, START_CUT, THREADS, TILE, arguments,
 };
-
-/// Threads of the one block that makes sums of counts.
-const SUMMING: u32 = 1024;
 
 /// Digits of a magnitude.
 const DIGITS: u32 = 3;
@@ -110,18 +107,20 @@ impl Selection<'_> {
                 records
             }
         };
+        let (chunks, given) =
+            (counted.div_ceil(CHUNK).max(1), arguments![counts, counted, self.blocks.chunks(), cut]);
         // SAFETY: see above.
-        unsafe { context.launch(OFFSETS, (1, SUMMING), arguments![counts, counted, cut]) }
+        unsafe { context.launch(OFFSETS, (chunks, THREADS), given) }
     }
 
     /// Writes what was counted.
     pub(super) fn emit(&self, cut: u64, into: Written) -> Result<(), DeviceError> {
-        let (context, counts) = (self.context, self.blocks.counts());
+        let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
         let Written { indices, values: kept, most } = into;
         match self.source {
             Source::All(block, values) => {
                 let len = block.range.len();
-                let given = arguments![values, len as u32, counts, cut, most as u32, indices, kept];
+                let given = arguments![values, len as u32, counts, chunks, cut, most as u32, indices, kept];
                 // SAFETY: see above.
                 unsafe { context.launch(EMIT_DENSE, (context.grid_of_tiles(len), THREADS), given) }
             }
@@ -137,6 +136,7 @@ impl Selection<'_> {
                     candidates.capacity as u32,
                     reserved,
                     counts,
+                    chunks,
                     cut,
                     most as u32,
                     indices,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::emulation::{Emulation, TILE, emulation, launch};
+use crate::emulation::{CHUNK, Emulation, THREADS, TILE, emulation, launch};
 use crate::format::magnitude;
 use crate::random::Random;
 use crate::selection::{Candidates, Want, expected, select_dense};
@@ -165,15 +165,18 @@ fn of_candidates_without_room_nothing_is_chosen() {
 fn offsets_of_many_tiles() {
     let Some(emulation) = emulation() else { return };
     let mut random = Random(13);
-    for tiles in [0, 1, 3, 4, 1023, 1024, 1025, 4095, 4096, 4097, 12_345, 30_000] {
+    for tiles in [0usize, 1, 3, 4, 1023, 1024, 1025, 4095, 4096, 4097, 12_345, 300_000] {
         let given: Vec<u32> = (0..2 * tiles).map(|_| random.below(TILE) as u32).collect();
         let ties = given.iter().skip(1).step_by(2).sum::<u32>() / 2;
         let mut counts = given.clone();
         let mut cut = [123u32, ties, 5, 0, u32::MAX, ties, 0, 0];
-        launch!(emulation, "offsets", 1, 1024, counts.as_mut_ptr(), tiles as u32, cut.as_mut_ptr());
+        let mut chunks = vec![0u64; tiles.div_ceil(CHUNK).max(1)];
+        let (grid, at) = (chunks.len() as u32, chunks.as_mut_ptr());
+        launch!(emulation, "offsets", grid, THREADS, counts.as_mut_ptr(), tiles as u32, at, cut.as_mut_ptr());
         let mut sums = [0u32; 2];
         for i in 0..2 * tiles {
-            assert_eq!(counts[i], sums[i % 2], "{i} of {tiles}");
+            let before = (chunks[i / 2 / CHUNK] >> (32 * (i % 2))) as u32;
+            assert_eq!(before + counts[i], sums[i % 2], "{i} of {tiles}");
             sums[i % 2] += given[i];
         }
         let smallest = if ties > 0 { 123 } else { u32::MAX };

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::emulation::{Emulation, POISON, THREADS, TILE, launch};
+use crate::emulation::{CHUNK, Emulation, POISON, THREADS, TILE, launch};
 use crate::format::magnitude;
 
 /// What is asked for.
@@ -57,6 +57,7 @@ struct Output {
     cut: Cut,
     bins: Vec<u32>,
     counts: Vec<u32>,
+    chunks: Vec<u64>,
     indices: Vec<u32>,
     values: Vec<u32>,
     most: u32,
@@ -68,10 +69,18 @@ impl Output {
             cut: Cut { remaining: 77, ready: 77, ..Cut::default() },
             bins: vec![0; 2048],
             counts: vec![POISON; 2 * tiles],
+            chunks: vec![POISON.into(); tiles.div_ceil(CHUNK).max(1)],
             indices: vec![POISON; most + 1],
             values: vec![POISON; most + 1],
             most: most as u32,
         }
+    }
+
+    /// Makes sums of the counts of so many tiles.
+    fn sum(&mut self, emulation: &Emulation, tiles: usize) {
+        let (grid, chunks) = (self.chunks.len() as u32, self.chunks.as_mut_ptr());
+        let (counts, cut) = (self.counts.as_mut_ptr(), &raw mut self.cut);
+        launch!(emulation, "offsets", grid, THREADS, counts, tiles as u32, chunks, cut);
     }
 
     fn selected(self) -> (Selected, Cut) {
@@ -116,7 +125,7 @@ pub fn select_dense(
         Want::Reaching(limit) => launch!(emulation, "fixed_cut", 1, 1, cut, limit),
     }
     launch!(emulation, "count_dense", grid, THREADS, from, count, cut, output.counts.as_mut_ptr());
-    launch!(emulation, "offsets", 1, 1024, output.counts.as_mut_ptr(), tiles as u32, cut);
+    output.sum(emulation, tiles);
     launch!(
         emulation,
         "emit_dense",
@@ -125,6 +134,7 @@ pub fn select_dense(
         from,
         count,
         output.counts.as_ptr(),
+        output.chunks.as_ptr(),
         cut,
         output.most,
         output.indices.as_mut_ptr(),
@@ -236,7 +246,7 @@ impl Candidates {
             cut,
             output.counts.as_mut_ptr()
         );
-        launch!(emulation, "offsets", 1, 1024, output.counts.as_mut_ptr(), records as u32, cut);
+        output.sum(emulation, records);
         launch!(
             emulation,
             "emit_found",
@@ -251,6 +261,7 @@ impl Candidates {
             self.capacity,
             reserved,
             output.counts.as_ptr(),
+            output.chunks.as_ptr(),
             cut,
             output.most,
             output.indices.as_mut_ptr(),
