@@ -41,19 +41,33 @@ pub struct Kernel {
 pub struct Peer {
     name: String,
     n: usize,
+    /// To the end of the selection.
     us: f64,
+    /// And until the residual is zero there.
+    whole_us: Option<f64>,
+}
+
+impl Peer {
+    /// How many times as long as a step, and as a step with its commit.
+    fn ratios(&self, row: &Row) -> (f64, Option<f64>) {
+        (self.us / us(row.step), self.whole_us.map(|whole| whole / us(row.step + row.commit)))
+    }
 }
 
 /// Reads what the scripts beside this print.
 pub fn peers(file: &str) -> Result<Vec<Peer>, Box<dyn Error>> {
     let field = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
-        Some(rest.trim_start().trim_start_matches('"').split(['"', ',', '}']).next()?.to_owned())
+        let rest = rest.trim_start();
+        let text = rest.strip_prefix('"').map(|text| text.split('"').next());
+        text.unwrap_or_else(|| rest.split([',', '}']).next()).map(str::to_owned)
     };
     let lines = fs::read_to_string(file)?;
     let peer = |line: &str| {
         let name = field(line, "peer")?;
-        Some(Peer { name, n: field(line, "n")?.parse().ok()?, us: field(line, "us")?.parse().ok()? })
+        let number = |name| field(line, name)?.parse().ok();
+        let n = field(line, "n")?.parse().ok()?;
+        Some(Peer { name, n, us: number("us")?, whole_us: number("whole_us") })
     };
     Ok(lines.lines().filter_map(peer).collect())
 }
@@ -133,7 +147,9 @@ fn write_row(text: &mut String, row: &Row, floor: Duration, peers: &[Peer]) {
     }
     for peer in peers.iter().filter(|peer| peer.n == row.n) {
         let time = Duration::from_secs_f64(peer.us / 1e6);
-        line(&peer.name, time, format!("{:.1} times as long", peer.us / us(row.step)));
+        let (selected, whole) = peer.ratios(row);
+        let whole = whole.map_or(String::new(), |whole| format!(", {whole:.1} with the commit"));
+        line(&peer.name, time, format!("{selected:.1} times as long{whole}"));
     }
     if let Some(equal) = row.equal {
         let _ =
@@ -152,7 +168,12 @@ fn row_json(row: &Row, peers: &[Peer]) -> String {
         format!(r#"{{"name":"{}","count":{},"us":{:.2}}}"#, kernel.name, kernel.count, us(kernel.each))
     };
     let peer = |peer: &Peer| {
-        format!(r#"{{"name":"{}","us":{:.2},"ratio":{:.3}}}"#, peer.name, peer.us, peer.us / us(row.step))
+        let (selected, whole) = peer.ratios(row);
+        let whole = whole.map_or("null".to_owned(), |whole| format!("{whole:.3}"));
+        format!(
+            r#"{{"name":"{}","us":{:.2},"ratio":{selected:.3},"ratio_with_commit":{whole}}}"#,
+            peer.name, peer.us
+        )
     };
     let kernels: Vec<String> = row.kernels.iter().map(kernel).collect();
     let peers: Vec<String> = peers.iter().filter(|peer| peer.n == row.n).map(peer).collect();
