@@ -4,14 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use gleaner_algorithms::device::{DeviceSlice, Format};
 use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
 use half::{bf16, f16};
+use tempfile::TempDir;
 
+const LIBRARY_FILE: &str = "libkernels.so";
 const HOST: &str = include_str!("../../kernels/host.hpp");
 
 /// Runs a test on each device.
@@ -32,28 +33,36 @@ pub fn on_real(test: impl Fn(&Arc<Cuda>)) {
 
 /// An emulated device, if it can be compiled here.
 pub fn emulation() -> Option<Emulation> {
-    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let library = LIBRARY
-        .get_or_init(|| compiled().inspect_err(|reason| println!("SKIPPED on the emulation: {reason}")).ok());
+    static LIBRARY: OnceLock<Option<TempDir>> = OnceLock::new();
+    let compiled = || compiled().inspect_err(|reason| println!("SKIPPED on the emulation: {reason}")).ok();
     // SAFETY: it is what was just compiled.
-    library.as_ref().map(|library| unsafe { Emulation::load(library) }.unwrap())
+    LIBRARY
+        .get_or_init(compiled)
+        .as_ref()
+        .map(|folder| unsafe { Emulation::load(&folder.path().join(LIBRARY_FILE)) }.unwrap())
 }
 
-/// The library that the kernels are compiled to, in a folder of this process: the sources are in this program.
-fn compiled() -> Result<PathBuf, String> {
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let folder = if built.is_dir() { built.to_owned() } else { std::env::temp_dir() };
-    let folder = folder.join(format!("gleaner-kernels-{}", std::process::id()));
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+/// A folder with the library that the kernels are compiled to: their sources are in this program, so that it may be carried.
+fn compiled() -> Result<TempDir, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     for (name, text) in nvrtc::SOURCES.iter().chain(&[("host.hpp", HOST)]) {
-        fs::write(folder.join(name), text).unwrap();
+        fs::write(folder.path().join(name), text).map_err(|error| error.to_string())?;
     }
-    let library = folder.join("kernels.so");
-    let flags = "-std=c++17 -O2 -fPIC -shared -ffp-contract=off -DGLEANER_HOST -include host.hpp -x c++ kernels.cu -o kernels.so";
-    let output = Command::new("g++").args(flags.split(' ')).current_dir(&folder).output();
-    let output = output.map_err(|error| format!("g++: {error}"))?;
+    let mut compiler = Command::new("g++");
+    compiler.args([
+        "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-ffp-contract=off",
+        "-DGLEANER_HOST",
+        "-x",
+        "c++",
+    ]);
+    compiler.arg("-include").arg(folder.path().join("host.hpp")).args(["kernels.cu", "-o", LIBRARY_FILE]);
+    let output = compiler.current_dir(folder.path()).output().map_err(|error| format!("g++: {error}"))?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(library)
+    Ok(folder)
 }
 
 /// Random numbers, always the same.

@@ -1,0 +1,148 @@
+//! The order between a program's streams and ours, and what the driver says of memory and streams that are not: on a device only.
+
+#![allow(clippy::unwrap_used)]
+
+mod devices;
+
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUresult};
+use devices::on_real;
+use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::device::{Apply, Device, DeviceSlice, DeviceValues, Format, Given};
+use gleaner_cuda::Cuda;
+
+/// Bytes that a copy on the device moves in some tenths of a millisecond.
+const LARGE: usize = 256 << 20;
+
+/// Calls the driver.
+macro_rules! driver {
+    ($function:ident($($argument:expr),*)) => {
+        // SAFETY: what it is given was made by the driver, and is used by one thread.
+        assert_eq!(unsafe { sys::$function($($argument),*) }, CUresult::CUDA_SUCCESS)
+    };
+}
+
+/// The device's primary context is current for this thread, as it is where a framework is at work.
+fn enter() -> sys::CUcontext {
+    let mut context = ptr::null_mut();
+    driver!(cuDevicePrimaryCtxRetain(&mut context, 0));
+    driver!(cuCtxSetCurrent(context));
+    context
+}
+
+fn stream(kind: sys::CUstream_flags) -> sys::CUstream {
+    let mut stream = ptr::null_mut();
+    driver!(cuStreamCreate(&mut stream, kind as u32));
+    stream
+}
+
+fn slice(address: u64, len: usize, stream: sys::CUstream) -> DeviceSlice {
+    DeviceSlice { address, len, format: Format::Float32, stream: stream as u64 }
+}
+
+fn fill(address: u64, value: f32, len: usize, stream: sys::CUstream) {
+    driver!(cuMemsetD32Async(address, value.to_bits(), len, stream));
+}
+
+/// Gives a stream something to do for a while.
+fn keep_busy(memory: u64, stream: sys::CUstream) {
+    (0..16).for_each(|_| driver!(cuMemcpyDtoDAsync_v2(memory, memory + LARGE as u64, LARGE, stream)));
+}
+
+#[test]
+fn a_gradient_is_read_after_it_was_written_and_before_it_is_overwritten() {
+    on_real(|cuda| {
+        enter();
+        let n = 1 << 24;
+        let (mut busy, mut gradient) = (0, 0);
+        driver!(cuMemAlloc_v2(&mut busy, 2 * LARGE));
+        driver!(cuMemAlloc_v2(&mut gradient, 4 * n));
+        let streams = [
+            ptr::null_mut(),
+            // The default stream of each thread.
+            2 as sys::CUstream,
+            stream(sys::CUstream_flags::CU_STREAM_DEFAULT),
+            stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING),
+        ];
+        for stream in streams {
+            let mut values = cuda.zeros(n).unwrap();
+            for step in 0..4 {
+                keep_busy(busy, stream);
+                fill(gradient, 1.0, n, stream);
+                let given = Given::Device(slice(gradient, n, stream));
+                values.accumulate(0, given, step == 0, &[None]).unwrap();
+                // A caching allocator gives the memory to somebody else, who writes at once.
+                fill(gradient, 1000.0, n, stream);
+            }
+            assert_all(&*values, 4.0);
+            // The other way round: what is applied is there for the stream.
+            keep_busy(busy, stream);
+            fill(gradient, 1.0, n, stream);
+            cuda.apply_dense(&slice(gradient, n, stream), &vec![2.0; n], Apply::Add { scale: 0.5 }).unwrap();
+            let given = Given::Device(slice(gradient, n, stream));
+            values.accumulate(0, given, false, &[None]).unwrap();
+            assert_all(&*values, 6.0);
+        }
+        driver!(cuMemFree_v2(busy));
+        driver!(cuMemFree_v2(gradient));
+    });
+}
+
+fn assert_all(values: &dyn DeviceValues<f32>, expected: f32) {
+    let found = values.read(0..values.len()).unwrap();
+    assert!(found.iter().all(|value| *value == expected), "expected {expected}, found {:?}", &found[..4]);
+}
+
+#[test]
+fn what_the_driver_says_of_memory_and_streams_is_believed() {
+    on_real(|cuda| {
+        let primary = enter();
+        let n = 1 << 20;
+        let ours = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+        let mut address = 0;
+        // From a pool in the order of a stream: of no context, and all of the device may use it.
+        driver!(cuMemAllocAsync(&mut address, 4 * n, ours));
+        fill(address, 1.0, n, ours);
+        let mut values = cuda.zeros(n).unwrap();
+        values.accumulate(0, Given::Device(slice(address, n, ours)), true, &[None]).unwrap();
+        assert_all(&*values, 1.0);
+
+        let mut pinned = ptr::null_mut();
+        driver!(cuMemHostAlloc(&mut pinned, 4 * n, 0));
+        refused(cuda, slice(pinned as u64, n, ours), "host's memory");
+        let mut freed = 0;
+        driver!(cuMemAlloc_v2(&mut freed, LARGE));
+        driver!(cuMemFree_v2(freed));
+        refused(cuda, slice(freed, n, ours), "does not know");
+
+        driver!(cuStreamBeginCapture_v2(ours, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED));
+        refused(cuda, slice(address, n, ours), "CUDA graph");
+        let mut graph = ptr::null_mut();
+        driver!(cuStreamEndCapture(ours, &mut graph));
+        driver!(cuGraphDestroy(graph));
+
+        let (mut other, mut theirs) = (ptr::null_mut(), 0);
+        driver!(cuCtxCreate_v2(&mut other, 0, 0));
+        driver!(cuMemAlloc_v2(&mut theirs, 4 * n));
+        let stranger = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+        driver!(cuCtxSetCurrent(primary));
+        refused(cuda, slice(theirs, n, ours), "another context");
+        refused(cuda, slice(address, n, stranger), "another context");
+        driver!(cuCtxDestroy_v2(other));
+
+        // Nothing of that was done, and the device goes on.
+        assert_all(&*values, 1.0);
+        driver!(cuMemFreeAsync(address, ours));
+        driver!(cuMemFreeHost(pinned));
+    });
+}
+
+fn refused(cuda: &Cuda, given: DeviceSlice, words: &str) {
+    let mut values = cuda.zeros(given.len).unwrap();
+    let added = values.accumulate(0, Given::Device(given), false, &[None]).unwrap_err().to_string();
+    let applied = cuda.apply(&given, &Entries::default(), Apply::Add { scale: 1.0 }).unwrap_err().to_string();
+    println!("{added}\n{applied}");
+    assert!(added.contains(words) && added.contains(&cuda.name()), "expected {words:?} in: {added}");
+    assert!(applied.contains(words), "expected {words:?} in: {applied}");
+}
