@@ -115,8 +115,7 @@ fn too_little_memory_is_said_with_what_is_missing_and_undoes_nothing() {
     let Some(emulation) = emulation() else { return };
     let cuda = Cuda::emulated(emulation.ordinal(4).memory(20_000_000)).unwrap();
     let mut values = cuda.zeros(1_000_000).unwrap();
-    let mut blocks = vec![0..1_000_000];
-    values.cut(&blocks, &[Some(10_000)]).unwrap();
+    values.cut(&[0..1_000_000, 1_000_000..1_000_000], &[Some(10_000), None]).unwrap();
     values.write(0, &[2.0; 1_000_000]).unwrap();
     let words = ["not enough memory for a residual", "expected 40.0 MB free", "of 20.0 MB"];
     refused(cuda.zeros(10_000_000), &words);
@@ -124,10 +123,9 @@ fn too_little_memory_is_said_with_what_is_missing_and_undoes_nothing() {
         values.duplicate().and_then(|_| values.duplicate()).and_then(|_| cuda.zeros(4_000_000)),
         &["16.0 MB"],
     );
-    blocks = vec![0..500_000, 500_000..1_000_000];
-    refused(values.cut(&blocks, &[Some(500_000); 2]), &["not enough memory for"]);
+    refused(values.cut(&[0..500_000, 500_000..1_000_000], &[Some(500_000); 2]), &["not enough memory for"]);
     // What was there goes on.
-    values.accumulate(0, Given::Host(&[1.0; 1_000_000]), false, &[None]).unwrap();
+    values.accumulate(0, Given::Host(&[1.0; 1_000_000]), false, &[None; 2]).unwrap();
     assert_eq!(values.largest(0, 3).unwrap().entries.values, [3.0; 3]);
 }
 
