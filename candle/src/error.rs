@@ -26,7 +26,10 @@ pub enum OverlapError {
     #[error("there is no parameter named '{0}'; watch those that Overlap::new was given")]
     Unknown(String),
     /// A parameter of another type or on a device.
-    #[error("parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory")]
+    #[error(
+        "parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory, or on a CUDA device in a build with the feature \
+         'cuda' of gleaner-candle"
+    )]
     Kind {
         /// The parameter.
         name: String,

@@ -5,7 +5,10 @@
 #[doc = include_str!("../../docs/src/guide/candle.md")]
 mod page {}
 
+#[cfg(feature = "cuda")]
+mod device;
 mod error;
+mod moment;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -19,12 +22,15 @@ use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::planner::{Measured, Planner, layers, median};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
+#[cfg(feature = "cuda")]
+pub use device::device_slice;
 pub use error::OverlapError;
 pub use watch::with_values;
 
 pub use gleaner_runtime::planner::Expected;
 
-use watch::{Pass, Shared, Watch};
+use moment::Moment;
+use watch::{Pass, Shared, Watch, hand_over};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.
 ///
@@ -79,7 +85,7 @@ impl<'s> Overlap<'s> {
     /// worker stays with one group in that case.
     ///
     /// # Errors
-    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be; a method that clips
+    /// Parameters that are not of f32 in main memory or on a CUDA device, two of one name, ranks that differ, a method that cannot be; a method that clips
     /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,
@@ -94,7 +100,8 @@ impl<'s> Overlap<'s> {
         parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, parameter) in &parameters {
             let (dtype, device) = (parameter.dtype(), parameter.device());
-            if dtype != DType::F32 || !device.is_cpu() {
+            let is_usable = device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda();
+            if dtype != DType::F32 || !is_usable {
                 let (name, device) = (name.clone(), device.location());
                 return Err(OverlapError::Kind { name, dtype, device });
             }
@@ -212,17 +219,22 @@ impl<'s> Overlap<'s> {
             return Err(OverlapError::Twice);
         }
         self.order(loss)?;
+        let moment = Moment::begin(loss.device())?;
         let forward = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         let began = Instant::now();
-        self.shared.now().pass = Some(Pass::begin(began));
+        self.shared.now().pass = Some(Pass::begin(moment));
         let store = loss.backward();
-        let pass = self.shared.now().pass.take();
-        let (finished, error) = pass.map_or((Vec::new(), None), |pass| (pass.finished, pass.error));
-        self.record(began, &finished);
+        let Some(Pass { began: moment, finished, error }) = self.shared.now().pass.take() else {
+            return Ok(());
+        };
         if let Some(error) = error {
             return Err(error);
         }
-        self.hand_over_rest(&store?, &finished)?;
+        let positions: Vec<usize> = finished.iter().map(|&(position, _)| position).collect();
+        self.hand_over_rest(&store?, &positions)?;
+        let finished = finished.into_iter().map(|(position, at)| Ok((position, at.since(&moment)?)));
+        let finished: Vec<(usize, Duration)> = finished.collect::<candle_core::Result<_>>()?;
+        self.record(began, &finished);
         self.handed = Some((forward, finished));
         Ok(())
     }
@@ -254,15 +266,15 @@ impl<'s> Overlap<'s> {
         Ok(())
     }
 
-    fn hand_over_rest(&self, store: &GradStore, finished: &[(usize, Duration)]) -> Result<(), OverlapError> {
+    fn hand_over_rest(&self, store: &GradStore, finished: &[usize]) -> Result<(), OverlapError> {
         let mut is_finished = vec![false; self.parameters.len()];
-        finished.iter().for_each(|&(position, _)| is_finished[position] = true);
+        finished.iter().for_each(|&position| is_finished[position] = true);
         let mut gradients = self.shared.gradients();
         for (position, (name, parameter)) in self.parameters.iter().enumerate().rev() {
             match (is_finished[position], store.get(parameter)) {
                 (true, None) => {}
                 (true, Some(_)) => return Err(OverlapError::TwoWays(name.clone())),
-                (false, Some(gradient)) => with_values(gradient, |values| gradients.ready(name, values))??,
+                (false, Some(gradient)) => hand_over(&mut gradients, name, gradient)?,
                 (false, None) => gradients.ready(name, &vec![0.0; parameter.elem_count()])?,
             }
         }
