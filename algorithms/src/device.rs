@@ -61,6 +61,30 @@ pub enum Given<'a, T: Element = f32> {
     Device(DeviceSlice),
 }
 
+impl<'a, T: Element> From<&'a [T]> for Given<'a, T> {
+    fn from(values: &'a [T]) -> Self {
+        Given::Host(values)
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for Given<'a, T> {
+    fn from(values: &'a Vec<T>) -> Self {
+        Given::Host(values)
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for Given<'a, T> {
+    fn from(values: &'a [T; N]) -> Self {
+        Given::Host(values)
+    }
+}
+
+impl<T: Element> From<DeviceSlice> for Given<'_, T> {
+    fn from(values: DeviceSlice) -> Self {
+        Given::Device(values)
+    }
+}
+
 impl<T: Element> Given<'_, T> {
     /// How many values.
     pub fn len(&self) -> usize {

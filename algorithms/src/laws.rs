@@ -8,7 +8,8 @@ pub use trial::{Outcome, Trial};
 use crate::Method;
 use crate::bag::Coding;
 use crate::collectives::RoutineError;
-use crate::residual::{Collection, NonFinite};
+use crate::device::DeviceError;
+use crate::residual::{AccumulateError, Collection};
 use crate::schedule::{ExecutionError, Scope};
 use crate::selectors::Selector;
 
@@ -23,7 +24,10 @@ pub enum LawError {
     Execution(#[from] ExecutionError),
     /// Residuals that grow without end.
     #[error("a residual overflows: {0}")]
-    NonFinite(#[from] NonFinite),
+    Accumulate(#[from] AccumulateError),
+    /// A residual on a device that has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Updates that are not the same.
     #[error("in step {step} rank {rank} ends with another update than rank 0")]
     Update {

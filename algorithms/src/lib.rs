@@ -13,6 +13,7 @@
 //! The one law, conservation: entry by entry and summed over the workers,
 //! *gradients + old residuals = delivered + new residuals + lost*.
 
+mod accumulator;
 mod allotment;
 pub mod bag;
 pub mod collectives;
@@ -32,6 +33,7 @@ mod sentence;
 pub mod shares;
 pub mod synchrony;
 
+pub use accumulator::{Accumulator, OnDevice};
 pub use allotment::Allotment;
 pub use collectives::Method;
 pub use element::Element;

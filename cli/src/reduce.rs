@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
-use gleaner_algorithms::residual::{Collection, NonFinite};
+use gleaner_algorithms::residual::{AccumulateError, Collection};
 use gleaner_algorithms::schedule::ExecutionError;
 use gleaner_runtime::staged::{Staged, StagedError};
 
@@ -100,7 +100,7 @@ pub enum ReduceError {
     ResidualLeft { path: PathBuf, workers: usize },
     /// Gradient and residual that cannot be added.
     #[error("{rank} ({}): {source}; expected finite sums", path.display())]
-    Sum { rank: Rank, path: PathBuf, source: NonFinite },
+    Sum { rank: Rank, path: PathBuf, source: AccumulateError },
     /// A place that is none.
     #[error("{} is no directory; choose another one for --out", path.display())]
     Out { path: PathBuf },
@@ -248,7 +248,11 @@ fn write(
     for (rank, residual) in step.ensemble.residuals.iter().enumerate() {
         let pieces = step.entries().step_by(PIECE).map(|from| from..step.entries().end.min(from + PIECE));
         staged.write(&out.join(residual_name(rank)), |file| {
-            npy::write(file, shape, pieces.flat_map(|piece| residual.read(piece)))
+            let mut read = Ok(());
+            let values =
+                pieces.map_while(|piece| residual.read(piece).map_err(|error| read = Err(error)).ok());
+            let written = npy::write(file, shape, values.flatten());
+            read.map_err(io::Error::other).and(written)
         })?;
     }
     let text = memory::text(step.method(), &step.ensemble.memories());

@@ -427,7 +427,9 @@ fn blame(this: Rank, error: ExecutionError) -> Failure {
         ExecutionError::Overflow { .. }
         | ExecutionError::Sum { .. }
         | ExecutionError::NotASum { .. }
-        | ExecutionError::Fault(_) => this,
+        | ExecutionError::Fault(_)
+        | ExecutionError::Own(_)
+        | ExecutionError::Device(_) => this,
     };
     Failure { rank: rank.0, step: None, reason: error.to_string() }
 }

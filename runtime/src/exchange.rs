@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::Element;
+use gleaner_algorithms::residual::{NonFinite, OnNonFinite};
+use gleaner_algorithms::{Accumulator, Element};
 use tokio::sync::oneshot;
 
 use crate::algorithm::{
@@ -38,7 +39,7 @@ pub(crate) struct Exchange<T: Element> {
 /// A group's step that has begun.
 pub(crate) struct Begun<T: Element> {
     /// What was accumulated, if it is to be kept.
-    pub(crate) accumulated: Option<Arc<Vec<T>>>,
+    pub(crate) accumulated: Option<Accumulator<T>>,
     /// How long it waited because compute threads could take no more.
     pub(crate) blocked: Duration,
 }
@@ -106,11 +107,17 @@ impl<T: Element> Exchange<T> {
         StepId::new(self.session.epoch, self.first + group as u32, self.step)
     }
 
-    /// Begins a group's step with what was accumulated.
+    /// Begins a group's step with what was accumulated. Sums on a device that are not finite are found then, and told by `refuse`,
+    /// which gives the sentence.
     ///
     /// # Errors
-    /// A reduction that its schedule cannot do.
-    pub(crate) fn begin(&mut self, group: usize, keeps: bool) -> Result<Begun<T>, Error> {
+    /// A reduction that its schedule cannot do, and what has failed on a device.
+    pub(crate) fn begin(
+        &mut self,
+        group: usize,
+        keeps: bool,
+        refuse: impl FnOnce(NonFinite) -> String + Send + 'static,
+    ) -> Result<Begun<T>, Error> {
         let (execution, accumulated) = {
             let mut group = self.group(group);
             (Box::new(group.begin()?), group.accumulated().filter(|_| keeps))
@@ -119,13 +126,14 @@ impl<T: Element> Exchange<T> {
         let noted = Noted::new(begin.id, begin.step, &self.session.recorder);
         let worked = Worked { execution, outbox: Vec::new(), waits: None, noted, began: Instant::now() };
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
-        if worked.execution.chooses_from() <= INLINE {
+        let skips = self.group(group).routine.method().nonfinite() == OnNonFinite::Skip;
+        if worked.execution.chooses_from() <= INLINE && !worked.execution.is_on_device() {
             begin.worked = Some(worked);
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });
         }
         let blocked = self.session.compute.submit(Box::new(move || {
-            begin.worked = Some(worked.go_on());
+            begin.worked = worked.checked(skips, refuse);
             tell(&mailbox, first, Message::Begin(begin));
         }));
         Ok(Begun { accumulated, blocked })

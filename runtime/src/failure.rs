@@ -3,6 +3,7 @@
 use std::fmt;
 
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
+use gleaner_algorithms::device::DeviceError;
 use gleaner_algorithms::residual::VersionError;
 use gleaner_algorithms::schedule::{CheckError, ExecutionError};
 use gleaner_transport::{JoinError, OpenError};
@@ -125,6 +126,9 @@ pub enum Error {
     /// A reduction that the method cannot do.
     #[error(transparent)]
     Reduction(#[from] ExecutionError),
+    /// A device that holds residuals has failed, or was given what is not its own.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The operating system refused something.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),

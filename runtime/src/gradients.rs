@@ -9,12 +9,13 @@ mod units;
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::{Method, Reduction, SelectOver, Sparsity, shares};
+use gleaner_algorithms::device::{Device, DeviceSlice};
+use gleaner_algorithms::{Accumulator, Method, Reduction, SelectOver, Sparsity, shares};
 
 use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
@@ -36,6 +37,8 @@ pub use times::StepTimes;
 /// become ready in different orders on different ranks.
 pub struct Gradients {
     session: Arc<Inner>,
+    /// Where the residuals lie, if not in main memory.
+    device: Option<Arc<dyn Device>>,
     /// Tells the first group apart from all others of the session; those after it have the numbers after it.
     stream: u64,
     layout: Arc<Layout>,
@@ -47,7 +50,7 @@ pub struct Gradients {
     gathering: Vec<Gathering>,
     /// Whether to keep what is selected from, and what was kept of it.
     keeps: bool,
-    kept: Vec<(usize, Arc<Vec<f32>>)>,
+    kept: Vec<(usize, Accumulator)>,
     /// By which the parameters' groups share k, if they compete for it and have agreed on that.
     weights: Vec<u64>,
     /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
@@ -58,7 +61,7 @@ pub struct Gradients {
     times: StepTimes,
     lost: f64,
     /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
-    refused: Option<String>,
+    refused: Arc<Mutex<Option<String>>>,
     skipped: u64,
     run: String,
     failed: Option<Failure>,
@@ -84,20 +87,27 @@ impl Gradients {
         channel: u64,
         layout: &Layout,
         method: Method,
+        device: Option<Arc<dyn Device>>,
     ) -> Result<Self, Error> {
         let lines = describe(layout, &method);
         if method.is_auto() {
             // Before anything is measured for it.
             session.agree(Purpose::Gradients, &lines)?;
         }
-        let mut gradients = Self::make(session.clone(), stream(channel), layout, method)?;
+        let mut gradients = Self::make(session.clone(), stream(channel), layout, method, device)?;
         gradients.auto.iter_mut().for_each(|auto| auto.announce(false, None));
         gradients.run = session.agree_and_draw(Purpose::Gradients, &lines)?;
         Ok(gradients)
     }
 
     /// Before the first step. The caller lets all ranks come together before they send anything.
-    fn make(session: Arc<Inner>, stream: u64, layout: &Layout, method: Method) -> Result<Self, Error> {
+    fn make(
+        session: Arc<Inner>,
+        stream: u64,
+        layout: &Layout,
+        method: Method,
+        device: Option<Arc<dyn Device>>,
+    ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
         let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
         let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
@@ -121,7 +131,8 @@ impl Gradients {
         for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
             let (membership, layers) = (session.membership(), layout.layers(number));
-            groups.push(Group::new(membership, method, layers, stream + number as u64, Reduction::Sum)?);
+            let (stream, device) = (stream + number as u64, device.clone());
+            groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, device)?);
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
         }
@@ -129,6 +140,7 @@ impl Gradients {
         Ok(Self {
             exchange: Exchange::new(session.clone(), groups, 0, false)?,
             session,
+            device,
             stream,
             layout: Arc::new(layout.clone()),
             by_name,
@@ -143,7 +155,7 @@ impl Gradients {
             given: 0,
             times: StepTimes::default(),
             lost: 0.0,
-            refused: None,
+            refused: Arc::default(),
             skipped: 0,
             run: String::new(),
             failed: None,
@@ -183,6 +195,18 @@ impl Gradients {
         }
     }
 
+    /// [`ready`](Self::ready) of a gradient that lies on the device of these gradients. It is read in the order of its stream, and
+    /// what the program enqueues there afterwards may overwrite it: the call does not wait. What is not finite is found when the
+    /// group's exchange begins, and fails the job then, or lets the step be skipped.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready); gradients [without a device](crate::Session::gradients), memory or a stream of another device,
+    /// a stream that is being captured into a graph, and what has failed on the device before.
+    pub fn ready_on_device(&mut self, parameter: &str, gradient: &DeviceSlice) -> Result<(), Error> {
+        let position = self.receive(parameter, gradient.len)?;
+        self.take_in(position, |group, _, offset| group.accumulate_there(offset, gradient))
+    }
+
     /// Whether to keep what this worker selects from until [`wait`](Self::wait), for [`accumulated`](Self::accumulated). It
     /// costs a copy in each step.
     pub fn keep_accumulated(&mut self, keeps: bool) {
@@ -200,7 +224,7 @@ impl Gradients {
 
     fn accumulated_of(&self, p: &Parameter) -> Option<&[f32]> {
         let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
-        Some(&kept.1[p.offset..p.offset + p.len])
+        Some(&kept.1.host().ok()?[p.offset..p.offset + p.len])
     }
 
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
@@ -224,7 +248,6 @@ impl Gradients {
         }
         let clock = Instant::now();
         let step = self.exchange.step;
-        let own = self.refused.take();
         let counted = self.count_entries();
         let gathered = self.end_step();
         let outcome = match self.exchange.outcome() {
@@ -249,6 +272,7 @@ impl Gradients {
             // All groups, as rank `by` has asked: no group keeps anything of the step.
             Outcome::LeftOut { by, sums } => {
                 self.skipped += 1;
+                let own = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
                 (sums, Some(Skipped { rank: by, own }))
             }
             // No handle of these steps is given out, so nobody can cancel them.
@@ -263,7 +287,8 @@ impl Gradients {
         }
         let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
         let (workers, reduction) = (self.session.workers, Reduction::Sum);
-        Ok(Update { layout, by_name, groups, workers, step, reduction, skipped })
+        let device = self.device.clone();
+        Ok(Update { layout, by_name, groups, workers, step, reduction, skipped, device })
     }
 
     /// The parameters that are not ready in this step.

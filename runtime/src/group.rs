@@ -6,9 +6,10 @@ use std::sync::Arc;
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::bag::wire::{PIECE, PIECES};
 use gleaner_algorithms::collectives::{MethodError, Routine, Shape};
-use gleaner_algorithms::residual::{Lent, NonFinite, OnNonFinite, Residual, VersionError};
+use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice};
+use gleaner_algorithms::residual::{AccumulateError, Lent, NonFinite, OnNonFinite, Residual, VersionError};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Finished, Volume};
-use gleaner_algorithms::{Element, Layers, Membership, Method, Partition, Rank, Reduction};
+use gleaner_algorithms::{Accumulator, Element, Layers, Membership, Method, Partition, Rank, Reduction};
 use gleaner_transport::Peer;
 
 use crate::failure::Error;
@@ -27,7 +28,7 @@ pub(crate) struct Group<T: Element = f32> {
     /// What each peer may send at most in a step of this shape.
     volumes: (Shape, BTreeMap<Rank, Volume>),
     /// While a step is under way: gradient plus old residual, as the step began.
-    accumulator: Option<Arc<Vec<T>>>,
+    accumulator: Option<Accumulator<T>>,
     /// The last step's version of the residual.
     version: u64,
 }
@@ -43,19 +44,26 @@ pub(crate) struct Delivered<T: Element = f32> {
 }
 
 impl<T: Element> Group<T> {
-    /// A gradient of these layers that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
-    /// others of the session.
+    /// A gradient of these layers that is synchronised by this method, with a residual of zeros, in main memory or on a device.
+    /// `stream` tells it apart from others of the session.
     pub(crate) fn new(
         membership: Membership,
         method: Method,
         layers: Layers,
         stream: u64,
         reduction: Reduction<T>,
+        device: Option<Arc<dyn Device<T>>>,
     ) -> Result<Self, Error> {
         let routine = Routine::new(method.clone(), membership, layers.clone(), stream)?;
         let schedule = routine.prepared().program.schedule();
-        let mut residual =
-            Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction());
+        let (partition, quotas) = (schedule.partition.clone(), schedule.quotas());
+        let mut residual = match device {
+            None => Residual::new(partition, quotas).corrected(method.correction()),
+            Some(device) if method.correction().touches_gradients() => {
+                return Err(corrected_on(&*device).into());
+            }
+            Some(device) => Residual::on(device, partition, quotas)?,
+        };
         method.correction().fits(&reduction).map_err(MethodError::from)?;
         if method.nonfinite() == OnNonFinite::Skip {
             residual = residual.revertible();
@@ -78,13 +86,18 @@ impl<T: Element> Group<T> {
     /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words
     /// that name the parameter, count them, and show the first.
     pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), String> {
-        self.residual.accumulate(offset, gradient).map_err(|found| refusal(name, offset, gradient, found))
+        self.residual.accumulate(offset, gradient).map_err(|error| refused(name, offset, gradient, error))
+    }
+
+    /// Adds a part that lies on the device of the residual. What is not finite is found when the step has begun.
+    pub(crate) fn accumulate_there(&mut self, offset: usize, gradient: &DeviceSlice) -> Result<(), String> {
+        self.residual.accumulate(offset, *gradient).map_err(|error| error.to_string())
     }
 
     /// Adds all of the gradient, which is one parameter's, in memory that is exchanged for other where nothing is to be added or
     /// selected. Refuses as [`accumulate`](Self::accumulate) does.
     pub(crate) fn accumulate_whole(&mut self, name: &str, gradient: &mut Vec<T>) -> Result<(), String> {
-        self.residual.accumulate_whole(gradient).map_err(|found| refusal(name, 0, gradient, found))
+        self.residual.accumulate_whole(gradient).map_err(|error| refused(name, 0, gradient, error))
     }
 
     /// How many entries it has.
@@ -95,19 +108,19 @@ impl<T: Element> Group<T> {
     /// How many entries are looked at when a run that has ended is committed.
     pub(crate) fn commits(&self, execution: &Execution<T>) -> usize {
         // Who has it besides this group and the run makes the residual copy it.
-        let is_shared = |accumulator: &Arc<Vec<T>>| Arc::strong_count(accumulator) > 2;
+        let is_shared = |accumulator: &Accumulator<T>| accumulator.holders() > 2;
         if self.accumulator.as_ref().is_some_and(is_shared) { self.entries() } else { execution.commits() }
     }
 
     /// Begins a step with what was accumulated.
     pub(crate) fn begin(&mut self) -> Result<Execution<T>, ExecutionError> {
-        let Lent { version, accumulator, candidates } = self.residual.begin();
+        let Lent { version, accumulator, candidates } = self.residual.begin()?;
         (self.accumulator, self.version) = (Some(accumulator.clone()), version);
         self.routine.begin(accumulator, candidates).reducing(self.reduction)
     }
 
     /// What was accumulated, while a step is under way. A caller that keeps it makes the residual copy it.
-    pub(crate) fn accumulated(&self) -> Option<Arc<Vec<T>>> {
+    pub(crate) fn accumulated(&self) -> Option<Accumulator<T>> {
         self.accumulator.clone()
     }
 
@@ -165,8 +178,7 @@ impl<T: Element> Group<T> {
             *most = most.max(volume);
         }
         let schedule = program.schedule();
-        self.residual.recut(schedule.partition.clone(), schedule.quotas());
-        Ok(())
+        Ok(self.residual.recut(schedule.partition.clone(), schedule.quotas())?)
     }
 
     /// What each peer may have waiting here, in bytes: two steps, since a peer may be one step ahead, and so many steps as have a
@@ -181,6 +193,36 @@ impl<T: Element> Group<T> {
 fn window(volume: Volume) -> u64 {
     let bytes = credit(volume);
     (2 * bytes).max((16 * bytes).min(SMALL))
+}
+
+/// Corrections look at gradients in main memory.
+fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
+    DeviceError(format!(
+        "momentum correction and local clipping are done in main memory, and the gradients are to stay on {}: leave the correction \
+         out, or hand the gradients over in main memory",
+        device.name()
+    ))
+}
+
+/// A gradient that was not added, in words.
+fn refused<T: Element>(name: &str, offset: usize, gradient: &[T], error: AccumulateError) -> String {
+    match error {
+        AccumulateError::NonFinite(found) => refusal(name, offset, gradient, found),
+        AccumulateError::Device(error) => error.to_string(),
+    }
+}
+
+/// Sums that are not finite on a device, in words that name the parameter.
+pub(crate) fn refusal_there(name: &str, offset: usize, NonFinite { entry, count }: NonFinite) -> String {
+    let others = match count {
+        1 => "the only one of its group".to_owned(),
+        _ => format!("the first of {count} of its group"),
+    };
+    format!(
+        "the gradient of '{name}' has a sum with its residual that is not finite at entry {}, {others}: lower the learning rate, \
+         clip the gradients, or look for what makes them so",
+        entry - offset
+    )
 }
 
 /// Sums that are not finite, in words.
@@ -219,7 +261,7 @@ mod tests {
     /// Rank 2 of six workers with a million entries, of which each selects so many.
     fn selecting(method: Method, k: usize) -> Group {
         let (membership, layers) = (Membership::first(Rank(2), 6), Layers::from(1_000_000));
-        Group::new(membership, method.k(k), layers, 0, Reduction::Sum).unwrap()
+        Group::new(membership, method.k(k), layers, 0, Reduction::Sum, None).unwrap()
     }
 
     /// A thousand.

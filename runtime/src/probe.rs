@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gleaner_algorithms::collectives::Routine;
 use gleaner_algorithms::forecast::{Network, Speed};
 use gleaner_algorithms::residual::{Collection, Lent, Residual};
-use gleaner_algorithms::schedule::{Execution, Outgoing};
+use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Membership, Method, Rank};
 use gleaner_transport::{Message, Peer};
 use tokio::sync::oneshot;
@@ -320,9 +320,9 @@ enum KernelError {
     #[error(transparent)]
     Routine(#[from] gleaner_algorithms::collectives::RoutineError),
     #[error(transparent)]
-    Execution(#[from] gleaner_algorithms::schedule::ExecutionError),
+    Execution(#[from] ExecutionError),
     #[error(transparent)]
-    NonFinite(#[from] gleaner_algorithms::residual::NonFinite),
+    Accumulate(#[from] gleaner_algorithms::residual::AccumulateError),
     #[error(transparent)]
     Version(#[from] gleaner_algorithms::residual::VersionError),
 }
@@ -370,14 +370,15 @@ fn pair(method: Method, n: usize) -> Result<Work, KernelError> {
             let clock = Instant::now();
             residual.accumulate(0, &gradient[step * SHIFT..][..n])?;
             work.accumulate += clock.elapsed();
-            let Lent { version, accumulator, candidates } = residual.begin();
+            let Lent { version, accumulator, candidates } = residual.begin().map_err(ExecutionError::from)?;
             executions.push(routine.begin(accumulator, candidates));
             versions.push(version);
         }
         converse(&mut executions, &mut work)?;
         for (((_, residual), execution), version) in routines.iter_mut().zip(executions).zip(versions) {
             let clock = Instant::now();
-            residual.commit(version, execution.finish(), Collection::Global)?;
+            let finished = execution.finish().map_err(ExecutionError::from)?;
+            residual.commit(version, finished, Collection::Global)?;
             work.receive += clock.elapsed();
         }
         if step > 0 {

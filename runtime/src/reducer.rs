@@ -69,7 +69,7 @@ impl<T: Element> Reducer<T> {
         let nonfinite = format!("on values that are not finite: {}", method.nonfinite().name());
         let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n{nonfinite}\n");
         let agree = || session.agree(Purpose::Reducer, &lines);
-        let group = |method| Group::new(session.membership(), method, n.into(), stream, reduction);
+        let group = |method| Group::new(session.membership(), method, n.into(), stream, reduction, None);
         let group = if method.is_auto() {
             // Before anything is measured for it.
             agree()?;
@@ -110,7 +110,8 @@ impl<T: Element> Reducer<T> {
         let own = self.exchange.group(0).accumulate(&parameter.name, 0, values).err();
         match &own {
             None => {
-                self.exchange.begin(0, false)?;
+                // In main memory sums are checked while they are added.
+                self.exchange.begin(0, false, |found| found.to_string())?;
             }
             Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.exchange.leave_out(0),
             Some(reason) => {
@@ -148,7 +149,7 @@ impl<T: Element> Reducer<T> {
     /// A job that has failed.
     pub fn residual(&mut self) -> Result<Vec<T>, Error> {
         self.rest()?;
-        Ok(self.exchange.group(0).residual.read(0..self.layout.entries()))
+        Ok(self.exchange.group(0).residual.read(0..self.layout.entries())?)
     }
 
     /// Waits until the step under way is over.
@@ -226,7 +227,8 @@ impl<T: Element> Future for Handle<T> {
         };
         let (layout, by_name) = (self.layout.clone(), self.by_name.clone());
         let (workers, step, reduction) = (self.job.workers, self.step, self.reduction);
-        Poll::Ready(Ok(Update { layout, by_name, groups, workers, step, reduction, skipped }))
+        let device = None;
+        Poll::Ready(Ok(Update { layout, by_name, groups, workers, step, reduction, skipped, device }))
     }
 }
 

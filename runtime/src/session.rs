@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
 
+use gleaner_algorithms::device::Device;
 use gleaner_algorithms::{Element, Membership, Method, Rank, Reduction};
 use gleaner_transport::{Counters, Traffic};
 use tokio::sync::oneshot;
@@ -133,7 +134,24 @@ impl Session {
     pub fn gradients(&self, layout: &Layout, method: Method) -> Result<Gradients, Error> {
         self.inner.expect_worker()?;
         let channel = self.channels.fetch_add(1, Ordering::Relaxed);
-        Gradients::new(self.inner.clone(), channel, layout, method)
+        Gradients::new(self.inner.clone(), channel, layout, method, None)
+    }
+
+    /// [`gradients`](Self::gradients) whose residuals lie on a device, for gradients that are
+    /// [handed over there](Gradients::ready_on_device). Other ranks may have theirs in main memory, or on other devices.
+    ///
+    /// # Errors
+    /// As [`gradients`](Self::gradients); not enough memory on the device, and a method with momentum correction or local clipping,
+    /// which are done in main memory.
+    pub fn gradients_on(
+        &self,
+        device: Arc<dyn Device>,
+        layout: &Layout,
+        method: Method,
+    ) -> Result<Gradients, Error> {
+        self.inner.expect_worker()?;
+        let channel = self.channels.fetch_add(1, Ordering::Relaxed);
+        Gradients::new(self.inner.clone(), channel, layout, method, Some(device))
     }
 
     /// Agrees with all ranks on an all-reduce of n entries by a method. Its steps are started without waiting for them, and

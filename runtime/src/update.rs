@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::bag::{Bag, Entries};
+use gleaner_algorithms::device::{Apply, Device, DeviceError, DeviceSlice};
 use gleaner_algorithms::{Block, Element, Partition, Reduction, element};
 
+use crate::failure::Error;
 use crate::layout::{Layout, LayoutError, Parameter};
 
 /// Why nothing was delivered in a step: a rank's values were not finite, and all ranks left the step out.
@@ -27,6 +29,8 @@ pub struct Update<T: Element = f32> {
     pub(crate) step: u64,
     pub(crate) reduction: Reduction<T>,
     pub(crate) skipped: Option<Skipped>,
+    /// Where the gradients lay, if not in main memory.
+    pub(crate) device: Option<Arc<dyn Device<T>>>,
 }
 
 impl<T: Element> Update<T> {
@@ -85,6 +89,46 @@ impl<T: Element> Update<T> {
         p.expect(into.len())?;
         let scale = if self.reduction.has_residual() { scale.divide(self.workers) } else { scale };
         self.visit(p, |i, value| into[i] += scale * value);
+        Ok(())
+    }
+
+    /// [`copy_to`](Self::copy_to) into memory of the gradients' device, in the order of its stream. Only the entries cross over.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to); gradients without a device, memory or a stream of another one, and what has failed there.
+    pub fn copy_to_device(&self, parameter: &str, into: &DeviceSlice) -> Result<(), Error> {
+        self.apply(parameter, into, Apply::Write { divisor: self.workers })
+    }
+
+    /// [`add_to`](Self::add_to) in memory of the gradients' device, in the order of its stream. Only the entries cross over.
+    ///
+    /// # Errors
+    /// As [`copy_to_device`](Self::copy_to_device).
+    pub fn add_to_device(&self, parameter: &str, into: &DeviceSlice, scale: f32) -> Result<(), Error> {
+        self.apply(parameter, into, Apply::Add { scale: scale / self.workers as f32 })
+    }
+
+    fn apply(&self, parameter: &str, into: &DeviceSlice, how: Apply) -> Result<(), Error> {
+        let p = self.parameter(parameter)?;
+        p.expect(into.len)?;
+        let Some(device) = &self.device else {
+            let sentence = "the update is of gradients in main memory: make them on the device whose memory it is to go to";
+            return Err(DeviceError(sentence.into()).into());
+        };
+        let (partition, bags) = &self.groups[p.group];
+        let is_dense = |(b, bag): (usize, &Bag<T>)| {
+            let block = partition.range(Block(b as u32));
+            matches!(bag, Bag::Dense(_)) && block.start < p.offset + p.len && p.offset < block.end
+        };
+        if bags.iter().enumerate().any(is_dense) {
+            let mut values = vec![T::ZERO; p.len];
+            self.visit(p, |i, value| values[i] = value);
+            device.apply_dense(into, &values, how)?;
+        } else {
+            let mut entries = Entries::default();
+            self.visit(p, |i, value| entries.push(i as u32, value));
+            device.apply(into, &entries, how)?;
+        }
         Ok(())
     }
 

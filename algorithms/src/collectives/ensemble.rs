@@ -1,6 +1,7 @@
 //! All workers of a job in one thread, step after step: for reducing files, and for tests.
 
 use super::{Method, Prepared, Routine, RoutineError, Shape};
+use crate::device::DeviceError;
 use crate::residual::{Collection, Committed, Lent, Residual};
 use crate::schedule::{Cost, Execution, ExecutionError, Lockstep, Memory, Run};
 use crate::{Element, Layers, Partition, Rank, Reduction};
@@ -75,7 +76,7 @@ impl<T: Element> Ensemble<T> {
     pub fn restore(&mut self, memories: Vec<Memory>) -> Result<(), RoutineError> {
         for ((routine, residual), memory) in self.routines.iter_mut().zip(&mut self.residuals).zip(memories) {
             if routine.restore(memory)? {
-                recut(residual, routine);
+                recut(residual, routine)?;
             }
         }
         Ok(())
@@ -86,7 +87,7 @@ impl<T: Element> Ensemble<T> {
     /// # Errors
     /// As [`Execution::reducing`].
     pub fn begin(&mut self, rank: usize) -> Result<Execution<T>, ExecutionError> {
-        let Lent { version, accumulator, candidates } = self.residuals[rank].begin();
+        let Lent { version, accumulator, candidates } = self.residuals[rank].begin()?;
         self.versions[rank] = version;
         self.routines[rank].begin(accumulator, candidates).reducing(self.reduction)
     }
@@ -107,7 +108,7 @@ impl<T: Element> Ensemble<T> {
             let changed = routine.learn(&finished)?;
             committed.push(residual.commit(version, finished, collection)?);
             if changed {
-                recut(residual, routine);
+                recut(residual, routine)?;
             }
         }
         let bits =
@@ -120,7 +121,7 @@ impl<T: Element> Ensemble<T> {
 }
 
 /// Goes over to the schedule of the next step.
-fn recut<T: Element>(residual: &mut Residual<T>, routine: &Routine) {
+fn recut<T: Element>(residual: &mut Residual<T>, routine: &Routine) -> Result<(), DeviceError> {
     let schedule = routine.prepared().program.schedule();
-    residual.recut(schedule.partition.clone(), schedule.quotas());
+    residual.recut(schedule.partition.clone(), schedule.quotas())
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Method, MethodError, Shape, Structure};
+use crate::device::DeviceError;
 use crate::residual::VersionError;
 use crate::schedule::{
     Candidates, CheckError, Cost, Execution, ExecutionError, Finished, Memory, Program, Proof, Volume, check,
 };
-use crate::{Element, Layers, Membership, Rank, Sparsity};
+use crate::{Accumulator, Element, Layers, Membership, Rank, Sparsity};
 
 /// A schedule that was proved right, with what follows from that.
 #[derive(Clone, Debug)]
@@ -34,6 +35,9 @@ pub enum RoutineError {
     /// A trial run that failed.
     #[error("a step of this method fails: {0}")]
     Run(#[from] ExecutionError),
+    /// A residual on a device that has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// What workers must have learnt alike.
     #[error("{rank} has learnt something else than rank 0, from the same update")]
     Disagree {
@@ -256,7 +260,7 @@ impl Routine {
     /// Starts the next step on an accumulator with its candidates.
     pub fn begin<T: Element>(
         &self,
-        accumulator: Arc<Vec<T>>,
+        accumulator: impl Into<Accumulator<T>>,
         candidates: Vec<Candidates<T>>,
     ) -> Execution<T> {
         Execution::new(self.prepared.program.clone(), accumulator, candidates)

@@ -101,7 +101,7 @@ impl<T: Element> Trial<T> {
         let holders = facts.flat_map(|facts| &facts.holders).map(|holders| holders.count).max().unwrap_or(1);
         let stochastic = self.ensemble.shape().coding.is_stochastic();
         let neutral = self.ensemble.reduction().neutral();
-        let old = self.ensemble.residuals.iter().map(|residual| residual.read(0..n)).collect();
+        let old = self.residuals()?;
         let mut executions = Vec::new();
         let mut moved = Vec::new();
         for (rank, gradient) in gradients.iter().enumerate() {
@@ -142,7 +142,7 @@ impl<T: Element> Trial<T> {
             outcome.delivered.push(vector(partition, neutral, &committed.update));
             outcome.update.push(committed.update);
         }
-        outcome.new = self.ensemble.residuals.iter().map(|residual| residual.read(0..n)).collect();
+        outcome.new = self.residuals()?;
         self.step += 1;
         Ok(outcome)
     }
@@ -176,7 +176,7 @@ impl<T: Element> Trial<T> {
         let n = self.partition().entries();
         let zeros = vec![vec![T::ZERO; n]; self.workers()];
         let mut steps = 0;
-        while let Some((rank, entry)) = self.waiting() {
+        while let Some((rank, entry)) = self.waiting()? {
             if steps == within {
                 return Err(LawError::Waits { steps, entry, rank });
             }
@@ -187,12 +187,18 @@ impl<T: Element> Trial<T> {
     }
 
     /// The first rank with something in its residual, and where.
-    fn waiting(&self) -> Option<(usize, usize)> {
-        let n = self.partition().entries();
-        let of = |(rank, residual): (usize, &Residual<T>)| {
-            residual.read(0..n).iter().position(|value| *value != T::ZERO).map(|entry| (rank, entry))
+    fn waiting(&self) -> Result<Option<(usize, usize)>, LawError> {
+        let of = |(rank, residual): (usize, &Vec<T>)| {
+            residual.iter().position(|value| *value != T::ZERO).map(|entry| (rank, entry))
         };
-        self.ensemble.residuals.iter().enumerate().find_map(of)
+        Ok(self.residuals()?.iter().enumerate().find_map(of))
+    }
+
+    /// By rank.
+    fn residuals(&self) -> Result<Vec<Vec<T>>, LawError> {
+        let n = self.partition().entries();
+        let read = |residual: &Residual<T>| residual.read(0..n).map_err(LawError::from);
+        self.ensemble.residuals.iter().map(read).collect()
     }
 }
 

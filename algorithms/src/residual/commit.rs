@@ -2,7 +2,9 @@
 
 use super::Collection;
 use crate::Element;
+use crate::accumulator::Written;
 use crate::bag::{Entries, Marks};
+use crate::device::DeviceError;
 use crate::schedule::Fate;
 
 /// Momentum factor masking: the velocity is zero where what this worker had accumulated has left its residual.
@@ -29,17 +31,17 @@ pub(super) fn mask<T: Element>(
 
 /// The worker's whole contribution went into the sum, from which somebody selected.
 pub(super) fn commit_sent<T: Element>(
-    residual: &mut [T],
+    residual: &mut Written<'_, T>,
     delivered: &[u32],
     dropped: Entries<T>,
     collection: Collection,
-) -> Entries<T> {
+) -> Result<Entries<T>, DeviceError> {
     if collection == Collection::Local {
         // Nothing was dropped before it was sent.
-        residual.fill(T::ZERO);
-        return dropped;
+        residual.clear()?;
+        return Ok(dropped);
     }
-    delivered.iter().for_each(|&i| residual[i as usize] = T::ZERO);
+    residual.clear_at(delivered)?;
     collect(residual, &Marks::of(delivered), &dropped, collection)
 }
 
@@ -54,47 +56,48 @@ pub(super) struct Selected<'a, T: Element> {
 
 /// Only some of the worker's contribution was selected.
 pub(super) fn commit_selected<T: Element>(
-    residual: &mut [T],
+    residual: &mut Written<'_, T>,
     delivered: &[u32],
     chosen: &Selected<'_, T>,
     dropped: Entries<T>,
     collection: Collection,
-) -> Entries<T> {
-    let rest = |settled: &Entries<T>, residual: &[T]| -> Entries<T> {
-        settled.iter().map(|(i, sum)| (i, sum - residual[i as usize])).collect()
+) -> Result<Entries<T>, DeviceError> {
+    let rest = |settled: &Entries<T>, residual: &Written<'_, T>| -> Result<Entries<T>, DeviceError> {
+        let own = residual.gather(&settled.indices)?;
+        Ok(settled.iter().zip(own.iter()).map(|((i, sum), &own)| (i, sum - own)).collect())
     };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost = rest(chosen.settled, residual);
-        chosen.indices.iter().for_each(|&i| residual[i as usize] = T::ZERO);
-        chosen.errors.iter().for_each(|(i, error)| residual[i as usize] = error);
-        return lost.merge(&dropped);
+        let lost = rest(chosen.settled, residual)?;
+        residual.clear_at(chosen.indices)?;
+        residual.set(chosen.errors)?;
+        return Ok(lost.merge(&dropped));
     }
     let delivered = Marks::of(delivered);
     let settled = delivered.pick::<T, true>(chosen.settled);
     let lost = match collection {
         Collection::Global => {
-            settled.iter().for_each(|(i, sum)| residual[i as usize] = sum);
+            residual.set(&settled)?;
             Entries::default()
         }
-        _ => rest(&settled, residual),
+        _ => rest(&settled, residual)?,
     };
-    delivered.among(chosen.indices).iter().for_each(|&i| residual[i as usize] = T::ZERO);
-    delivered.pick::<T, true>(chosen.errors).iter().for_each(|(i, error)| residual[i as usize] = error);
-    lost.merge(&collect(residual, &delivered, &dropped, collection))
+    residual.clear_at(&delivered.among(chosen.indices))?;
+    residual.set(&delivered.pick::<T, true>(chosen.errors))?;
+    Ok(lost.merge(&collect(residual, &delivered, &dropped, collection)?))
 }
 
 /// Adds this worker's share of later drops where something was delivered, or gives it back as lost.
 fn collect<T: Element>(
-    residual: &mut [T],
+    residual: &mut Written<'_, T>,
     delivered: &Marks,
     dropped: &Entries<T>,
     collection: Collection,
-) -> Entries<T> {
+) -> Result<Entries<T>, DeviceError> {
     let late = delivered.pick::<T, true>(dropped);
     if collection != Collection::Global {
-        return late;
+        return Ok(late);
     }
-    late.iter().for_each(|(i, value)| residual[i as usize] += value);
-    Entries::default()
+    residual.add(&late)?;
+    Ok(Entries::default())
 }

@@ -61,6 +61,11 @@ const FIRST: f64 = 0.25;
 const TIMES: f64 = 4.0;
 
 impl Correction {
+    /// Whether it changes gradients before they are accumulated.
+    pub fn touches_gradients(&self) -> bool {
+        self.momentum > 0.0 || self.clip.is_some()
+    }
+
     /// Refuses numbers that make no sense.
     ///
     /// # Errors

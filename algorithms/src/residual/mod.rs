@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bag::Entries;
+use crate::device::{Device, DeviceError, DeviceValues, Given};
 use crate::select::{STRIDE, crowd};
-use crate::{Block, Element, Partition, select};
+use crate::{Accumulator, Block, Element, Partition, select};
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};
@@ -35,6 +36,19 @@ pub struct NonFinite {
 
 crate::sentence::debug_as_sentence!(NonFinite);
 
+/// A part of a gradient that was not added.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccumulateError {
+    /// Sums that are not finite.
+    #[error(transparent)]
+    NonFinite(#[from] NonFinite),
+    /// A device that holds the residual or the gradient has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+crate::sentence::debug_as_sentence!(AccumulateError);
+
 /// Entries that go through memory once where more is done with them than the pass itself does.
 const PIECE: usize = 4096;
 
@@ -46,7 +60,9 @@ const PIECE: usize = 4096;
 #[derive(Debug)]
 pub struct Residual<T: Element = f32> {
     partition: Partition,
-    values: Arc<Vec<T>>,
+    values: Accumulator<T>,
+    /// Where the residual lies, if it is not in main memory.
+    device: Option<Arc<dyn Device<T>>>,
     /// Whether a step has `values`, and nothing has come since.
     lent: bool,
     /// The version that the next step gets.
@@ -75,16 +91,45 @@ pub struct Residual<T: Element = f32> {
 #[derive(Debug, Default)]
 struct Before<T: Element> {
     values: Vec<T>,
+    /// What stands in place of `values` on a device.
+    there: Option<Box<dyn DeviceValues<T>>>,
     velocity: Vec<T>,
     zero: bool,
+    /// Whether the step's gradient has begun to come to a device.
+    given: bool,
 }
 
 impl<T: Element> Residual<T> {
     /// A residual of zeros. `quotas` says how many entries the schedule selects from each block, if it does.
     pub fn new(partition: Partition, quotas: Vec<Option<u32>>) -> Self {
+        let zeros = Arc::new(vec![T::ZERO; partition.entries()]);
+        Self::of(zeros.into(), None, partition, quotas)
+    }
+
+    /// The same in a device's memory.
+    ///
+    /// # Errors
+    /// Not enough memory there.
+    pub fn on(
+        device: Arc<dyn Device<T>>,
+        partition: Partition,
+        quotas: Vec<Option<u32>>,
+    ) -> Result<Self, DeviceError> {
+        let mut zeros = Accumulator::from(device.zeros(partition.entries())?);
+        zeros.recut(&partition, &quotas)?;
+        Ok(Self::of(zeros, Some(device), partition, quotas))
+    }
+
+    fn of(
+        values: Accumulator<T>,
+        device: Option<Arc<dyn Device<T>>>,
+        partition: Partition,
+        quotas: Vec<Option<u32>>,
+    ) -> Self {
         let blocks = partition.blocks();
         Self {
-            values: Arc::new(vec![T::ZERO; partition.entries()]),
+            values,
+            device,
             lent: false,
             next: 0,
             open: VecDeque::new(),
@@ -119,13 +164,30 @@ impl<T: Element> Residual<T> {
     ///
     /// # Errors
     /// Sums that are NaN or infinite. The first is named and they are counted; what is before the first was added, and the
-    /// rest of the residual is as it was.
-    pub fn accumulate(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
-        let mut from = offset;
-        let end = offset + gradient.len();
+    /// rest of the residual is as it was. Of a residual on a device they are found [later](Accumulator::check), and a gradient on a
+    /// device is for such a residual alone.
+    pub fn accumulate<'a>(
+        &mut self,
+        offset: usize,
+        part: impl Into<Given<'a, T>>,
+    ) -> Result<(), AccumulateError> {
+        let part = part.into();
         self.given = true;
         self.overlapped |= !self.open.is_empty();
-        self.present();
+        self.present()?;
+        match (&self.device, part) {
+            (None, Given::Host(gradient)) => Ok(self.accumulate_here(offset, gradient)?),
+            (None, Given::Device(_)) => Err(DeviceError(
+                "the gradient lies on a device and its residual in main memory: make the gradients on that device".into(),
+            )
+            .into()),
+            (Some(_), part) => Ok(self.accumulate_there(offset, part)?),
+        }
+    }
+
+    fn accumulate_here(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
+        let mut from = offset;
+        let end = offset + gradient.len();
         if let Some(before) = &mut self.before {
             before.zero = self.zero;
             before.values.resize(self.partition.entries(), T::ZERO);
@@ -143,6 +205,20 @@ impl<T: Element> Residual<T> {
         Ok(())
     }
 
+    fn accumulate_there(&mut self, offset: usize, part: Given<'_, T>) -> Result<(), DeviceError> {
+        let values = self.values.there()?;
+        if let Some(before) = &mut self.before
+            && !std::mem::replace(&mut before.given, true)
+        {
+            before.zero = self.zero;
+            match &mut before.there {
+                Some(there) => there.copy_from(values)?,
+                None => before.there = Some(values.duplicate()?),
+            }
+        }
+        values.accumulate(offset, part, self.zero, &self.thresholds)
+    }
+
     /// Adds a whole gradient, without a copy where nothing waits and nothing is selected: the vector then has other memory of
     /// the same length, and what stands in it means nothing.
     ///
@@ -151,22 +227,25 @@ impl<T: Element> Residual<T> {
     ///
     /// # Panics
     /// If the gradient has another length.
-    pub fn accumulate_whole(&mut self, gradient: &mut Vec<T>) -> Result<(), NonFinite> {
+    pub fn accumulate_whole(&mut self, gradient: &mut Vec<T>) -> Result<(), AccumulateError> {
         assert_eq!(gradient.len(), self.partition.entries(), "a whole gradient");
         let is_plain = self.velocity.is_none() && self.before.is_none();
         let selects = self.quotas.iter().any(Option::is_some);
-        if !self.zero || !is_plain || selects || self.given || !self.open.is_empty() {
-            return self.accumulate(0, gradient);
+        let in_the_way = selects || self.given || !self.open.is_empty() || self.device.is_some();
+        if !self.zero || !is_plain || in_the_way {
+            return self.accumulate(0, &gradient[..]);
         }
         let is_finite = |part: &[T]| part.iter().fold(true, |all, value| all & value.is_finite());
         if !gradient.chunks(PIECE).all(is_finite) {
             let entry = gradient.iter().position(|value| !value.is_finite()).unwrap_or_default();
             let count = gradient.iter().filter(|value| !value.is_finite()).count();
-            return Err(NonFinite { entry, count });
+            return Err(NonFinite { entry, count }.into());
         }
         (self.given, self.lent) = (true, false);
-        let spare = std::mem::replace(&mut self.values, Arc::new(std::mem::take(gradient)));
-        *gradient = Arc::try_unwrap(spare).unwrap_or_default();
+        let spare = std::mem::replace(&mut self.values, Arc::new(std::mem::take(gradient)).into());
+        if let Accumulator::Host(spare) = spare {
+            *gradient = Arc::try_unwrap(spare).unwrap_or_default();
+        }
         gradient.resize(self.partition.entries(), T::ZERO);
         Ok(())
     }
@@ -176,7 +255,8 @@ impl<T: Element> Residual<T> {
         let range = self.partition.range(block);
         let (b, start, len) = (block.index(), range.start, range.len());
         let kernel = if self.zero { select::replace } else { select::accumulate };
-        let values = Arc::make_mut(&mut self.values);
+        let Accumulator::Host(values) = &mut self.values else { return Ok(()) };
+        let values = Arc::make_mut(values);
         let mut found = match self.pieces[b].is_empty() {
             true => std::mem::take(&mut self.spare[b]),
             false => Entries::default(),
@@ -215,40 +295,54 @@ impl<T: Element> Residual<T> {
     /// Counts what is not finite from the first such entry on, and remembers the residual there.
     #[cold]
     fn refuse(&mut self, entry: usize, rest: &[T]) -> NonFinite {
+        let values: &[T] = if let Accumulator::Host(values) = &self.values { values } else { &[] };
         if let Some(before) = &mut self.before {
             // The rest of this piece, which is as it was, and the pieces after it.
-            before.remember(entry..entry + rest.len(), &self.values, self.velocity.as_ref());
+            before.remember(entry..entry + rest.len(), values, self.velocity.as_ref());
         }
         let sum = |(i, &gradient): (usize, &T)| {
             let velocity = self.velocity.as_ref();
             let new = velocity.map_or(gradient, |v| v.momentum * v.values[entry + i] + gradient);
-            if self.zero { new } else { self.values[entry + i] + new }
+            if self.zero { new } else { values[entry + i] + new }
         };
         let count = rest.iter().enumerate().filter(|pair| !sum(*pair).is_finite()).count();
         NonFinite { entry, count }
     }
 
-    /// What is accumulated into: zeros, if a step has taken all that there was.
-    fn present(&mut self) -> &mut Arc<Vec<T>> {
-        if std::mem::take(&mut self.lent) {
-            self.values = Arc::new(vec![T::ZERO; self.partition.entries()]);
+    /// Lets zeros be accumulated into, if a step has taken all that there was.
+    fn present(&mut self) -> Result<(), DeviceError> {
+        if self.lent {
+            self.values = match &self.device {
+                None => Arc::new(vec![T::ZERO; self.partition.entries()]).into(),
+                Some(device) => device.zeros(self.partition.entries())?.into(),
+            };
+            self.values.recut(&self.partition, &self.quotas)?;
+            self.lent = false;
         }
-        &mut self.values
+        Ok(())
     }
 
     /// The residual at some positions, without what open steps hold.
-    pub fn read(&self, range: Range<usize>) -> Vec<T> {
-        if self.zero || self.lent { vec![T::ZERO; range.len()] } else { self.values[range].to_vec() }
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn read(&self, range: Range<usize>) -> Result<Vec<T>, DeviceError> {
+        if self.zero || self.lent { Ok(vec![T::ZERO; range.len()]) } else { self.values.read(range) }
     }
 
     /// Puts a residual back that was [read](Self::read) before, from position `offset` on.
-    pub fn restore(&mut self, offset: usize, residual: &[T]) {
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn restore(&mut self, offset: usize, residual: &[T]) -> Result<(), DeviceError> {
         let zero = std::mem::take(&mut self.zero);
-        let values = Arc::make_mut(self.present());
+        self.present()?;
+        let blocks = self.partition.blocks() as u32;
+        let mut values = self.values.writable()?;
         if zero {
-            values.fill(T::ZERO);
+            (0..blocks).try_for_each(|block| values.block(&self.partition, Block(block)).clear())?;
         }
-        values[offset..offset + residual.len()].copy_from_slice(residual);
+        values.write(offset, residual)
     }
 
     /// The velocity at some positions; nothing without momentum correction.
@@ -270,9 +364,12 @@ impl<T: Element> Residual<T> {
     /// Cuts the residual into other blocks, between two steps, and takes other quotas. What was predicted for a block is
     /// kept where the number of blocks stays the same.
     ///
+    /// # Errors
+    /// Not enough memory on a device for as many candidates.
+    ///
     /// # Panics
     /// If the partition is of another number of entries.
-    pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) {
+    pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) -> Result<(), DeviceError> {
         assert_eq!(partition.entries(), self.partition.entries(), "the gradient keeps its length");
         if partition.blocks() != self.partition.blocks() {
             self.thresholds = vec![None; partition.blocks()];
@@ -280,6 +377,7 @@ impl<T: Element> Residual<T> {
             self.spare = vec![Entries::default(); partition.blocks()];
         }
         (self.partition, self.quotas) = (partition, quotas);
+        if self.lent { Ok(()) } else { self.values.recut(&self.partition, &self.quotas) }
     }
 
     /// The blocks of this residual.
@@ -289,6 +387,20 @@ impl<T: Element> Residual<T> {
 }
 
 impl<T: Element> Before<T> {
+    /// How many entries it remembers.
+    fn len(&self) -> usize {
+        self.there.as_ref().map_or(self.values.len(), |there| there.len())
+    }
+
+    /// Gives what the residual was.
+    fn take(&mut self) -> Accumulator<T> {
+        self.given = false;
+        match self.there.take() {
+            Some(there) => there.into(),
+            None => Arc::new(std::mem::take(&mut self.values)).into(),
+        }
+    }
+
     /// Remembers what is at some positions. A residual that is zero is known.
     fn remember(&mut self, here: Range<usize>, values: &[T], velocity: Option<&Velocity<T>>) {
         if !self.zero {

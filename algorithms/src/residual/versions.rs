@@ -1,15 +1,14 @@
 //! Steps of a residual: lent, and taken back in order.
 
-use std::sync::Arc;
-
 use super::commit::{Selected, commit_selected, commit_sent, mask};
 use super::{Collection, Residual};
 use crate::bag::{Bag, Entries};
+use crate::device::DeviceError;
 use crate::schedule::{Candidates, Fate, Finished};
-use crate::{Block, Element, Partition};
+use crate::{Accumulator, Block, Element, Partition};
 
-/// A step that cannot end now. The residual is as it was.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// A step that cannot end now. The residual is as it was, unless a device that holds it has failed.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VersionError {
     /// Given back before.
     #[error("version {0} of the residual has ended already: a step is committed or given back once")]
@@ -32,6 +31,9 @@ pub enum VersionError {
         "a step that overlapped with another cannot be undone: what it was given has mingled with the other's"
     )]
     Overlapped,
+    /// A device that holds the residual has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 crate::sentence::debug_as_sentence!(VersionError);
@@ -42,8 +44,8 @@ pub struct Lent<T: Element = f32> {
     /// Which step of this residual it is, for [`commit`](Residual::commit) and [`give_back`](Residual::give_back).
     pub version: u64,
     /// Gradient plus residual.
-    pub accumulator: Arc<Vec<T>>,
-    /// Entries that may be selected, by block.
+    pub accumulator: Accumulator<T>,
+    /// Entries that may be selected, by block; those of a device are with the accumulator.
     pub candidates: Vec<Candidates<T>>,
 }
 
@@ -58,8 +60,14 @@ pub struct Committed<T: Element = f32> {
 
 impl<T: Element> Residual<T> {
     /// Begins a step: lends the accumulator and its candidates to an execution. What older steps still hold is no part of it.
-    pub fn begin(&mut self) -> Lent<T> {
-        self.present();
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn begin(&mut self) -> Result<Lent<T>, DeviceError> {
+        self.present()?;
+        if self.device.is_some() {
+            self.values.begin()?;
+        }
         let candidates = self
             .pieces
             .iter_mut()
@@ -76,9 +84,12 @@ impl<T: Element> Residual<T> {
             })
             .collect();
         (self.zero, self.lent, self.given) = (false, true, false);
+        if let Some(before) = &mut self.before {
+            before.given = false;
+        }
         self.open.push_back(self.partition.clone());
         self.next += 1;
-        Lent { version: self.next - 1, accumulator: std::mem::take(&mut self.values), candidates }
+        Ok(Lent { version: self.next - 1, accumulator: std::mem::take(&mut self.values), candidates })
     }
 
     /// Ends the oldest open step, if that is its version; gives the blocks that it had.
@@ -98,7 +109,7 @@ impl<T: Element> Residual<T> {
     }
 
     /// What an ended step leaves becomes the residual for the next one, or is added to what has come since.
-    fn keep(&mut self, left: Arc<Vec<T>>, zero: bool) {
+    fn keep(&mut self, left: Accumulator<T>, zero: bool) -> Result<(), DeviceError> {
         let last = self.open.is_empty();
         self.overlapped &= self.given || !last;
         if self.lent && last {
@@ -107,14 +118,15 @@ impl<T: Element> Residual<T> {
             (self.values, self.lent) = (left, false);
         } else if !zero {
             // While a step is open, zeros are written, so that this may add to them.
-            let values = Arc::make_mut(&mut self.values);
-            values.iter_mut().zip(left.iter()).for_each(|(value, &left)| *value += left);
+            self.values.writable()?.add_all(&left)?;
             if self.given {
                 // What was collected has changed: the next selection does without.
                 self.pieces.iter_mut().for_each(Vec::clear);
                 self.thresholds.fill(None);
+                self.values.recut(&self.partition, &self.quotas)?;
             }
         }
+        Ok(())
     }
 
     /// Takes the accumulator of a step back and makes it the residual for the next one: writes at the indices of the
@@ -122,7 +134,7 @@ impl<T: Element> Residual<T> {
     /// by now.
     ///
     /// # Errors
-    /// A version that is not that of the oldest open step.
+    /// A version that is not that of the oldest open step, and what has failed on a device.
     pub fn commit(
         &mut self,
         version: u64,
@@ -151,24 +163,24 @@ impl<T: Element> Residual<T> {
             }
         }
         if !zero {
-            let values = Arc::make_mut(&mut accumulator);
+            let mut values = accumulator.writable()?;
             for (b, (fate, dropped)) in fates.into_iter().zip(drops).enumerate() {
-                let residual = &mut values[partition.range(Block(b as u32))];
+                let residual = &mut values.block(&partition, Block(b as u32));
                 lost[b] = match fate {
                     Fate::Whole if whole[b] => {
                         // Every entry is delivered, also those that cancel to zero.
-                        residual.fill(T::ZERO);
+                        residual.clear()?;
                         Entries::default()
                     }
-                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b)),
+                    Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b))?,
                     Fate::Selected { indices, errors, settled } => {
                         let chosen = Selected { indices: &indices, errors: &errors, settled: &settled };
-                        commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))
+                        commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))?
                     }
                 };
             }
         }
-        self.keep(accumulator, zero);
+        self.keep(accumulator, zero)?;
         Ok(Committed { update, lost })
     }
 
@@ -179,10 +191,15 @@ impl<T: Element> Residual<T> {
     ///
     /// # Panics
     /// If it is of another length.
-    pub fn give_back(&mut self, version: u64, accumulator: Arc<Vec<T>>) -> Result<(), VersionError> {
+    pub fn give_back(
+        &mut self,
+        version: u64,
+        accumulator: impl Into<Accumulator<T>>,
+    ) -> Result<(), VersionError> {
+        let accumulator = accumulator.into();
         assert_eq!(accumulator.len(), self.partition.entries(), "the gradient keeps its length");
         self.end(version)?;
-        self.keep(accumulator, false);
+        self.keep(accumulator, false)?;
         Ok(())
     }
 
@@ -202,15 +219,16 @@ impl<T: Element> Residual<T> {
         if self.open.is_empty() && !self.given {
             return Err(VersionError::NotLent(self.next));
         }
-        assert_eq!(before.values.len(), self.partition.entries(), "the gradient was given");
+        assert_eq!(before.len(), self.partition.entries(), "the gradient was given");
         self.open.clear();
         (self.lent, self.given) = (false, false);
-        self.values = Arc::new(std::mem::take(&mut before.values));
+        self.values = before.take();
         self.zero = before.zero;
         if let Some(velocity) = &mut self.velocity {
             velocity.values = std::mem::take(&mut before.velocity);
         }
         self.pieces.iter_mut().for_each(Vec::clear);
+        self.values.recut(&self.partition, &self.quotas)?;
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Residual;
 use crate::Element;
+use crate::device::DeviceError;
 
 /// What a worker has not delivered of some entries, wherever in a gradient they lie.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,16 +36,23 @@ impl<T: Element> Waiting<T> {
 
 impl<T: Element> Residual<T> {
     /// What waits at some positions, without what open steps hold.
-    pub fn waiting(&self, range: Range<usize>) -> Waiting<T> {
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn waiting(&self, range: Range<usize>) -> Result<Waiting<T>, DeviceError> {
         let velocity = self.velocity(range.clone()).map(<[T]>::to_vec);
-        Waiting { residual: self.read(range), velocity }
+        Ok(Waiting { residual: self.read(range)?, velocity })
     }
 
     /// Lets this wait in place of what is there, from position `offset` on. Without momentum correction there is no velocity.
-    pub fn set_waiting(&mut self, offset: usize, waiting: &Waiting<T>) {
-        self.restore(offset, &waiting.residual);
+    ///
+    /// # Errors
+    /// What has failed on a device.
+    pub fn set_waiting(&mut self, offset: usize, waiting: &Waiting<T>) -> Result<(), DeviceError> {
+        self.restore(offset, &waiting.residual)?;
         if let (Some(velocity), Some(values)) = (&mut self.velocity, &waiting.velocity) {
             velocity.values[offset..offset + values.len()].copy_from_slice(values);
         }
+        Ok(())
     }
 }

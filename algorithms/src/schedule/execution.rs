@@ -13,7 +13,9 @@ use super::values::{Done, Fate, Values, Work};
 use super::{Memory, Program, Progress, Tally};
 use crate::bag::wire::{DecodeError, PIECE};
 use crate::bag::{Bag, Entries};
-use crate::{Element, Rank, Reduction};
+use crate::device::DeviceError;
+use crate::residual::NonFinite;
+use crate::{Accumulator, Element, Rank, Reduction};
 
 /// A message to a peer: one of the payloads of a slot.
 #[derive(Clone, Debug)]
@@ -56,6 +58,12 @@ pub enum ExecutionError {
         /// Position in the flat gradient.
         entry: usize,
     },
+    /// What this worker brings cannot be exchanged, in words.
+    #[error("{0}")]
+    Own(String),
+    /// A device that holds the accumulator has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A reduction that selection would falsify.
     #[error(
         "a {reduction} has no residual, so nothing may be left out of it, and this method selects or rounds entries; choose a dense method such as ring, or the sum"
@@ -99,7 +107,7 @@ pub struct OwnChoice {
 pub struct Finished<T: Element = f32> {
     /// The sum over all workers, block by block: the same bits on every worker.
     pub update: Vec<Bag<T>>,
-    pub(crate) accumulator: Arc<Vec<T>>,
+    pub(crate) accumulator: Accumulator<T>,
     pub(crate) fates: Vec<Fate<T>>,
     /// This worker's share of what was dropped later on, by block.
     pub(crate) drops: Vec<Entries<T>>,
@@ -163,8 +171,12 @@ pub struct Execution<T: Element = f32> {
 
 impl<T: Element> Execution<T> {
     /// Starts a run of a checked program on an accumulator of the partition's length, with candidates by block.
-    pub fn new(program: Arc<Program>, accumulator: Arc<Vec<T>>, candidates: Vec<Candidates<T>>) -> Self {
-        let (values, held) = Values::new(program, accumulator, candidates);
+    pub fn new(
+        program: Arc<Program>,
+        accumulator: impl Into<Accumulator<T>>,
+        candidates: Vec<Candidates<T>>,
+    ) -> Self {
+        let (values, held) = Values::new(program, accumulator.into(), candidates);
         Self { machine: Machine::new(held), values }
     }
 
@@ -297,8 +309,25 @@ impl<T: Element> Execution<T> {
         self.values.commits(&self.machine.held)
     }
 
+    /// Whether a device holds the accumulator: then it is waited for where entries are chosen.
+    pub fn is_on_device(&self) -> bool {
+        self.values.run.is_on_device()
+    }
+
+    /// Waits until a device has all of the accumulator, and says which of its sums were not finite. To be asked before the first
+    /// [`advance`](Self::advance), where one may hold it.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    pub fn check(&self) -> Result<Option<NonFinite>, DeviceError> {
+        self.values.run.check()
+    }
+
     /// Ends a run whose `advance` said that it is finished.
-    pub fn finish(self) -> Finished<T> {
+    ///
+    /// # Errors
+    /// What failed on a device.
+    pub fn finish(self) -> Result<Finished<T>, DeviceError> {
         self.values.finish(self.machine.held)
     }
 }

@@ -1,6 +1,8 @@
 //! The exact top-k of a worker's own block, which is held as an untouched accumulator and a sparse overlay.
 
+use crate::accumulator::Own;
 use crate::bag::{Entries, Marks};
+use crate::device::{DeviceError, Largest};
 use crate::{Element, select};
 
 /// Entries of a block that may be among its largest.
@@ -41,27 +43,59 @@ pub(super) struct OwnTop<T: Element> {
 /// The k largest entries of `own` overlaid with `overlay` (sums with what was received, by index).
 ///
 /// If at least k candidates reach the threshold above which all were collected, no other entry can
-/// be among the k largest. Otherwise the block is read again.
+/// be among the k largest. Otherwise the block is read again. A device has its candidates with it.
 pub(super) fn own_top<T: Element>(
-    own: &[T],
+    own: &Own<'_, T>,
     overlay: &Entries<T>,
     candidates: Candidates<T>,
     k: u32,
-) -> OwnTop<T> {
+) -> Result<OwnTop<T>, DeviceError> {
     let k = k as usize;
-    let predicted = candidates.threshold.and_then(|t| enough(candidates.entries, overlay, t, k));
-    let mut found = predicted.or_else(|| (k == 0).then(Enough::default)).unwrap_or_else(|| {
-        // Each sum laid over a candidate may take one away.
-        let (found, threshold) = select::candidates(own, k + overlay.len());
-        Enough::of(found, overlay, threshold)
-    });
+    if overlay.is_empty()
+        && k > 0
+        && let Some(largest) = own.largest(k)?
+    {
+        return Ok(OwnTop::of(largest, k));
+    }
+    let predicted = match candidates.threshold.filter(|_| !own.is_on_device()) {
+        Some(threshold) => enough(candidates.entries, overlay, threshold, k),
+        None => None,
+    };
+    let mut found = match predicted.or_else(|| (k == 0).then(Enough::default)) {
+        Some(found) => found,
+        None => {
+            // Each sum laid over a candidate may take one away.
+            let (found, threshold) = own.candidates(k + overlay.len())?;
+            Enough::of(found, overlay, threshold)
+        }
+    };
     let mut top = Entries::default();
     let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, None);
-    let predict = || select::predict_threshold(found.threshold, found.reached, smallest, k);
-    let threshold = (top.len() == k && smallest > T::ZERO).then(predict);
+    let threshold = predict(k, &top, smallest, (found.threshold, found.reached));
     let settled = without(overlay, &top.indices);
     found.entries.clear();
-    OwnTop { kept: top, settled, next: Candidates { threshold, entries: found.entries } }
+    Ok(OwnTop { kept: top, settled, next: Candidates { threshold, entries: found.entries } })
+}
+
+/// From which magnitude on to collect in the next step, where so many reached a threshold and these were kept.
+fn predict<T: Element>(
+    k: usize,
+    kept: &Entries<T>,
+    smallest: T,
+    (threshold, reached): (T, usize),
+) -> Option<T> {
+    let told = kept.len() == k && smallest > T::ZERO;
+    told.then(|| select::predict_threshold(threshold, reached, smallest, k))
+}
+
+impl<T: Element> OwnTop<T> {
+    /// What a device has chosen, of values that nothing was added to.
+    fn of(largest: Largest<T>, k: usize) -> Self {
+        let Largest { entries, smallest, threshold, reached } = largest;
+        let threshold = predict(k, &entries, smallest, (threshold, reached));
+        let next = Candidates { threshold, entries: Entries::default() };
+        Self { kept: entries, settled: Entries::default(), next }
+    }
 }
 
 /// What a selection from several slots together is made of: of each slot the entries that may be chosen.
@@ -87,45 +121,46 @@ pub(super) struct Pooled<T: Element> {
 /// A place to choose from.
 pub(super) enum Searched<'a, T: Element> {
     /// The worker's own block, the sums of it with what was received, and the candidates that were collected.
-    Own(&'a [T], &'a Entries<T>, &'a Candidates<T>),
+    Own(Own<'a, T>, &'a Entries<T>, &'a Candidates<T>),
     /// All that there is.
     Bag(&'a Entries<T>),
 }
 
 impl<T: Element> Searched<'_, T> {
     /// Its entries of at least a magnitude, read off the candidates where they suffice.
-    fn reaching(&self, threshold: T) -> Entries<T> {
+    fn reaching(&self, threshold: T) -> Result<Entries<T>, DeviceError> {
         match self {
-            Searched::Bag(entries) => (*entries).clone(),
+            Searched::Bag(entries) => Ok((*entries).clone()),
             Searched::Own(own, overlay, candidates) => {
-                let mut scanned = Entries::default();
-                match candidates.threshold {
-                    Some(collected) if collected <= threshold => scanned.clone_from(&candidates.entries),
-                    _ => select::scan(own, threshold, 0, &mut scanned),
-                }
-                overlaid(scanned, overlay)
+                let scanned = match candidates.threshold {
+                    Some(collected) if collected <= threshold && !own.is_on_device() => {
+                        candidates.entries.clone()
+                    }
+                    _ => own.reaching(threshold)?,
+                };
+                Ok(overlaid(scanned, overlay))
             }
         }
     }
 
     /// The same, unless they are many times k.
-    fn few(&self, threshold: T, k: usize) -> Option<Entries<T>> {
+    fn few(&self, threshold: T, k: usize) -> Result<Option<Entries<T>>, DeviceError> {
         match self {
-            Searched::Bag(entries) => Some((*entries).clone()),
+            Searched::Bag(entries) => Ok(Some((*entries).clone())),
             Searched::Own(own, overlay, _) => {
-                select::scan_few(own, threshold, k).map(|found| overlaid(found, overlay))
+                Ok(own.few(threshold, k)?.map(|found| overlaid(found, overlay)))
             }
         }
     }
 
     /// Entries among which its k largest are, and a magnitude above which all are there.
-    fn largest(&self, k: usize) -> (Entries<T>, T) {
+    fn largest(&self, k: usize) -> Result<(Entries<T>, T), DeviceError> {
         match self {
-            Searched::Bag(entries) => ((*entries).clone(), T::ZERO),
+            Searched::Bag(entries) => Ok(((*entries).clone(), T::ZERO)),
             Searched::Own(own, overlay, _) => {
                 // Each sum laid over a candidate may take one away.
-                let (found, threshold) = select::candidates(own, k + overlay.len());
-                (overlaid(found, overlay), threshold)
+                let (found, threshold) = own.candidates(k + overlay.len())?;
+                Ok((overlaid(found, overlay), threshold))
             }
         }
     }
@@ -154,21 +189,10 @@ impl<T: Element> Searched<'_, T> {
 
 /// The k largest of all sources together; of equal magnitudes the earlier source, and in it the lower index. With it
 /// the threshold that all sources were searched with.
-pub(super) fn jointly<T: Element>(sources: &[Searched<'_, T>], k: usize) -> (Pooled<T>, T) {
-    let owned: usize =
-        sources.iter().map(|s| if let Searched::Own(own, ..) = s { own.len() } else { 0 }).sum();
-    let lower = |a: T, b: T| if b < a { b } else { a };
-    // Each block guesses the threshold for its share of k; the lowest is safe for all.
-    let estimate = || {
-        let of = |s: &Searched<'_, T>| match s {
-            Searched::Own(own, ..) if !own.is_empty() => {
-                let share = (k as f64 * own.len() as f64 / owned as f64).ceil() as usize;
-                Some(select::estimate_threshold(own, share)).filter(|t| t.is_finite())
-            }
-            _ => None,
-        };
-        sources.iter().filter_map(of).reduce(lower).unwrap_or(T::ZERO)
-    };
+pub(super) fn jointly<T: Element>(
+    sources: &[Searched<'_, T>],
+    k: usize,
+) -> Result<(Pooled<T>, T), DeviceError> {
     let predicted = sources.iter().map(Searched::collected).try_fold(T::ZERO, |most, collected| {
         let collected = collected?;
         Some(if collected > most { collected } else { most })
@@ -177,28 +201,54 @@ pub(super) fn jointly<T: Element>(sources: &[Searched<'_, T>], k: usize) -> (Poo
         let chosen = Pool { entries, threshold }.top(k);
         (chosen.reached >= k || threshold <= T::ZERO).then_some((chosen, threshold))
     };
-    let by_prediction = || {
-        let predicted = predicted?;
-        choose(sources.iter().map(|s| s.reaching(predicted)).collect(), predicted)
-    };
-    let by_estimate = || {
-        let estimate = estimate();
-        choose(sources.iter().map(|s| s.few(estimate, k)).collect::<Option<_>>()?, estimate)
-    };
-    by_prediction().or_else(by_estimate).unwrap_or_else(|| {
-        let (entries, thresholds): (Vec<_>, Vec<_>) = sources.iter().map(|s| s.largest(k)).unzip();
-        // From there on all of them have everything.
-        let threshold = thresholds.into_iter().reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
-        (Pool { entries, threshold }.top(k), threshold)
-    })
+    if let Some(predicted) = predicted {
+        let found: Result<Vec<_>, _> = sources.iter().map(|s| s.reaching(predicted)).collect();
+        if let Some(chosen) = choose(found?, predicted) {
+            return Ok(chosen);
+        }
+    }
+    let estimate = estimate(sources, k)?;
+    let few: Result<Option<Vec<_>>, _> = sources.iter().map(|s| s.few(estimate, k)).collect();
+    if let Some(chosen) = few?.and_then(|entries| choose(entries, estimate)) {
+        return Ok(chosen);
+    }
+    let found: Result<Vec<_>, _> = sources.iter().map(|s| s.largest(k)).collect();
+    let (entries, thresholds): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
+    // From there on all of them have everything.
+    let threshold = thresholds.into_iter().reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
+    Ok((Pool { entries, threshold }.top(k), threshold))
+}
+
+/// Each block guesses the threshold for its share of k; the lowest is safe for all.
+fn estimate<T: Element>(sources: &[Searched<'_, T>], k: usize) -> Result<T, DeviceError> {
+    let owned: usize =
+        sources.iter().map(|s| if let Searched::Own(own, ..) = s { own.len() } else { 0 }).sum();
+    let mut lowest: Option<T> = None;
+    for source in sources {
+        let Searched::Own(own, ..) = source else { continue };
+        if own.len() == 0 {
+            continue;
+        }
+        let share = (k as f64 * own.len() as f64 / owned as f64).ceil() as usize;
+        let here = own.estimate(share)?;
+        if here.is_finite() && lowest.is_none_or(|lowest| here < lowest) {
+            lowest = Some(here);
+        }
+    }
+    Ok(lowest.unwrap_or(T::ZERO))
 }
 
 /// The entries of all sources of at least a magnitude, and the `most` largest of them if they are more; sums that are zero
 /// where there is room.
-pub(super) fn above<T: Element>(sources: &[Searched<'_, T>], threshold: T, most: usize) -> Pooled<T> {
+pub(super) fn above<T: Element>(
+    sources: &[Searched<'_, T>],
+    threshold: T,
+    most: usize,
+) -> Result<Pooled<T>, DeviceError> {
     let passes = |&(_, value): &(u32, T)| value == T::ZERO || reaches(value, threshold);
-    let entries = sources.iter().map(|s| s.reaching(threshold).iter().filter(passes).collect()).collect();
-    Pool { entries, threshold }.top(most)
+    let of = |s: &Searched<'_, T>| Ok(s.reaching(threshold)?.iter().filter(passes).collect());
+    let entries = sources.iter().map(of).collect::<Result<_, DeviceError>>()?;
+    Ok(Pool { entries, threshold }.top(most))
 }
 
 impl<T: Element> Pool<T> {
@@ -334,7 +384,7 @@ mod tests {
             let threshold = candidates.threshold.unwrap_or_default();
             let read_off = enough(candidates.entries.clone(), &overlay, threshold, k as usize).is_some();
             prop_assert_eq!(candidates.suffice(&overlay, k as usize), predicted.is_some() && read_off);
-            let top = own_top(&own, &overlay, candidates, k);
+            let top = own_top(&Own::Host(&own), &overlay, candidates, k).unwrap();
             prop_assert_eq!(&top.kept, &oracle(&whole, &overlay.indices, k as usize));
             let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
             prop_assert_eq!(top.settled, settled);

@@ -92,12 +92,12 @@ pub fn watched<T: Element>(
         }
         watch(Rank(rank as u32), Happening::Finished(execution.commitment()));
     }
-    let runs = executions.into_iter().zip(bytes).map(|(execution, bytes_received)| Run {
-        words_received: execution.words_received(),
-        finished: execution.finish(),
-        bytes_received,
+    let runs = executions.into_iter().zip(bytes).map(|(execution, bytes_received)| {
+        let words_received = execution.words_received();
+        Ok(Run { words_received, finished: execution.finish()?, bytes_received })
     });
-    Ok(Lockstep { runs: runs.collect(), words_critical: rounds.values().sum() })
+    let runs: Result<_, ExecutionError> = runs.collect();
+    Ok(Lockstep { runs: runs?, words_critical: rounds.values().sum() })
 }
 
 fn post(queues: &mut Queues, from: Rank, outbox: &mut Vec<Outgoing>) {

@@ -15,8 +15,11 @@ use std::sync::Arc;
 use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
 use super::keep::Candidates;
 use super::{After, Memory, Place, Program, Store, Tally};
+use crate::accumulator::{Accumulator, Own};
 use crate::bag::wire::{Decoder, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
+use crate::device::DeviceError;
+use crate::residual::NonFinite;
 use crate::{Block, Element, Rank, Reduction};
 
 pub use work::{Done, Work};
@@ -107,7 +110,7 @@ pub(crate) enum Fate<T: Element = f32> {
 #[derive(Clone, Debug)]
 pub(super) struct Context<T: Element> {
     pub(super) program: Arc<Program>,
-    accumulator: Arc<Vec<T>>,
+    accumulator: Accumulator<T>,
     pub(super) reduction: Reduction<T>,
     pub(super) memory: Arc<Memory>,
     pub(super) seed: u64,
@@ -147,8 +150,18 @@ impl<T: Element> Context<T> {
         self.program.schedule.partition.blocks()
     }
 
-    fn own(&self, block: Block) -> &[T] {
-        &self.accumulator[self.program.schedule.partition.range(block)]
+    fn own(&self, block: Block) -> Own<'_, T> {
+        self.accumulator.block(&self.program.schedule.partition, block)
+    }
+
+    /// See [`Accumulator::check`].
+    pub(super) fn check(&self) -> Result<Option<NonFinite>, DeviceError> {
+        self.accumulator.check()
+    }
+
+    /// Whether a device holds the accumulator.
+    pub(super) fn is_on_device(&self) -> bool {
+        matches!(self.accumulator, Accumulator::Device(_))
     }
 
     fn block_len(&self, block: Block) -> usize {
@@ -161,25 +174,25 @@ impl<T: Element> Context<T> {
 
     /// The worker's own values at some positions of a block. Where somebody selects from what workers bring, their zeros are
     /// no entries.
-    fn contribution(&self, block: Block, range: Range<usize>) -> Cow<'_, [T]> {
-        let own = &self.own(block)[range];
+    fn contribution(&self, block: Block, range: Range<usize>) -> Result<Cow<'_, [T]>, DeviceError> {
+        let own = &self.own(block).values()?[range];
         if self.program.whole[block.index()] || !self.reduction.has_residual() {
-            return Cow::Borrowed(own);
+            return Ok(Cow::Borrowed(own));
         }
-        own.iter().map(|&value| if value == T::ZERO { -T::ZERO } else { value }).collect()
+        Ok(own.iter().map(|&value| if value == T::ZERO { -T::ZERO } else { value }).collect())
     }
 
-    fn materialise(&self, block: Block, overlay: &Entries<T>) -> Bag<T> {
-        let mut values = self.contribution(block, 0..self.block_len(block)).into_owned();
+    fn materialise(&self, block: Block, overlay: &Entries<T>) -> Result<Bag<T>, DeviceError> {
+        let mut values = self.contribution(block, 0..self.block_len(block))?.into_owned();
         overlay.iter().for_each(|(i, v)| values[i as usize] = v);
-        Bag::Dense(values.into())
+        Ok(Bag::Dense(values.into()))
     }
 }
 
 impl<T: Element> Values<T> {
     pub(super) fn new(
         program: Arc<Program>,
-        accumulator: Arc<Vec<T>>,
+        accumulator: Accumulator<T>,
         candidates: Vec<Candidates<T>>,
     ) -> (Self, Store<Held<T>>) {
         let schedule = &program.schedule;
@@ -214,8 +227,8 @@ impl<T: Element> Values<T> {
     /// At how many entries its selections will look.
     pub(super) fn chooses_from(&self) -> usize {
         let of = |(block, candidates): (u32, &Candidates<T>)| match candidates.threshold {
-            Some(_) => candidates.entries.len(),
-            None => self.run.block_len(Block(block)),
+            Some(_) if !self.run.is_on_device() => candidates.entries.len(),
+            _ => self.run.block_len(Block(block)),
         };
         (0..).zip(&self.candidates).map(of).sum()
     }
@@ -263,7 +276,9 @@ impl<T: Element> Values<T> {
         (0..self.run.blocks() as u32).map(Block).map(of).sum()
     }
 
-    pub(super) fn finish(self, mut store: Store<Held<T>>) -> Finished<T> {
+    /// # Errors
+    /// What failed on a device.
+    pub(super) fn finish(self, mut store: Store<Held<T>>) -> Result<Finished<T>, DeviceError> {
         let (run, mut update, mut notes) = (&self.run, Vec::new(), Vec::new());
         // Where nothing can wait for a later step, everything was delivered.
         let whole = match run.reduction.has_residual() {
@@ -273,7 +288,7 @@ impl<T: Element> Values<T> {
         for block in (0..run.blocks() as u32).map(Block) {
             let place = Place { block, lane: 0 };
             let (bag, note) = match store.at(place).take() {
-                Some(Held::Own(overlay)) => (run.materialise(block, &overlay), None),
+                Some(Held::Own(overlay)) => (run.materialise(block, &overlay)?, None),
                 Some(Held::Bag(carried)) => (carried.bag, carried.note),
                 Some(Held::Aligned(aligned)) => (aligned.into_bag(run.block_len(block)), None),
                 Some(Held::Proposal(..)) | None => (Bag::empty(), None),
@@ -281,7 +296,7 @@ impl<T: Element> Values<T> {
             update.push(bag);
             notes.push(note);
         }
-        Finished {
+        Ok(Finished {
             update,
             accumulator: run.accumulator.clone(),
             fates: self.fates,
@@ -293,6 +308,6 @@ impl<T: Element> Values<T> {
             proposed: self.agreed,
             own: self.own,
             entries_received: self.entries_received,
-        }
+        })
     }
 }

@@ -13,16 +13,32 @@ const SAMPLES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 15;
 ///
 /// It is a guess: a caller that needs `k` entries counts what reached it.
 pub fn estimate_threshold<T: Element>(values: &[T], k: usize) -> T {
+    estimate(values.len(), k, || sample(values))
+}
+
+/// The same of values that lie elsewhere: `gather` gives those at some indices.
+pub(crate) fn estimate_from<T: Element, E>(
+    len: usize,
+    k: usize,
+    gather: impl FnOnce(&[u32]) -> Result<Vec<T>, E>,
+) -> Result<T, E> {
+    if k == 0 || k >= len {
+        return Ok(estimate(len, k, Vec::new));
+    }
+    let sampled = gather(&places(len).collect::<Vec<u32>>())?;
+    Ok(estimate(len, k, || sampled.iter().map(|value| value.magnitude()).collect()))
+}
+
+fn estimate<T: Element>(len: usize, k: usize, sample: impl FnOnce() -> Vec<T::Magnitude>) -> T {
     if k == 0 {
         return T::from_magnitude(T::INFINITE);
     }
-    if k >= values.len() {
+    if k >= len {
         return T::ZERO;
     }
-    let mut sample = sample(values);
-    let expected = k as f64 * sample.len() as f64 / values.len() as f64;
-    let guarded =
-        if sample.len() == values.len() { k } else { (expected + 3.0 * expected.sqrt()) as usize + 2 };
+    let mut sample = sample();
+    let expected = k as f64 * sample.len() as f64 / len as f64;
+    let guarded = if sample.len() == len { k } else { (expected + 3.0 * expected.sqrt()) as usize + 2 };
     if guarded > sample.len() {
         return T::ZERO;
     }
@@ -31,23 +47,24 @@ pub fn estimate_threshold<T: Element>(values: &[T], k: usize) -> T {
     T::from_magnitude(reached.min(T::INFINITE))
 }
 
-/// Magnitudes of entries spread evenly over the slice: one from each of 2^m equal parts, at a place that a hash of the
-/// part's number chooses, so that no period in the data is met in step. All of them, of a short slice.
+/// Magnitudes of entries spread evenly over the slice, see [`places`].
 pub(crate) fn sample<T: Element>(values: &[T]) -> Vec<T::Magnitude> {
-    let parts = (values.len() / SPACING).clamp(*SAMPLES.start(), *SAMPLES.end()).next_power_of_two();
-    if values.len() <= parts {
-        return values.iter().map(|value| value.magnitude()).collect();
-    }
-    let (len, shift) = (values.len() as u64, parts.ilog2());
-    let bound = |part: u64| (part * len) >> shift;
-    (0..parts as u64)
-        .map(|part| {
-            // Multiplying by 2^64 / golden ratio, then taking high bits: Knuth's multiplicative hash.
-            let hash = (part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let place = bound(part) + ((hash * (bound(part + 1) - bound(part))) >> 32);
-            values[place as usize].magnitude()
-        })
-        .collect()
+    places(values.len()).map(|place| values[place as usize].magnitude()).collect()
+}
+
+/// Which entries of so many are sampled: one from each of 2^m equal parts, at a place that a hash of the part's number chooses, so that
+/// no period in the data is met in step. All of them, of a few. Places ascend.
+pub(crate) fn places(len: usize) -> impl Iterator<Item = u32> {
+    let parts = (len / SPACING).clamp(*SAMPLES.start(), *SAMPLES.end()).next_power_of_two();
+    let all = len <= parts;
+    let (len, shift) = (len as u64, parts.ilog2());
+    let bound = move |part: u64| (part * len) >> shift;
+    (0..if all { len } else { parts as u64 }).map(move |part| {
+        // Multiplying by 2^64 / golden ratio, then taking high bits: Knuth's multiplicative hash.
+        let hash = (part + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let place = bound(part) + ((hash * (bound(part + 1) - bound(part))) >> 32);
+        if all { part as u32 } else { place as u32 }
+    })
 }
 
 /// How many entries the next step's threshold aims at, as a multiple of k: what may go wrong between two steps.

@@ -32,7 +32,7 @@ mod packer;
 mod tests;
 
 pub use bucket::bucketed;
-pub(crate) use estimate::sample;
+pub(crate) use estimate::{estimate_from, places, sample};
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::{Simd, UnknownSimd};
 pub use sweep::{NonFiniteSum, accumulate, replace, scan};

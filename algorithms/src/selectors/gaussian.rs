@@ -8,7 +8,7 @@
 use std::f64::consts::{FRAC_1_SQRT_2, TAU};
 
 use super::source::Source;
-use super::{Chosen, Element, moments};
+use super::{Chosen, DeviceError, Element, moments};
 
 /// Times that the threshold is corrected.
 const CORRECTIONS: usize = 3;
@@ -16,12 +16,12 @@ const CORRECTIONS: usize = 3;
 /// Steps of Newton's method, of which the smallest share of 2³² entries needs fewer than half.
 const STEPS: usize = 60;
 
-pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> {
-    let n = source.values.len().max(1);
-    let (mean, variance) = moments::signed(source.values);
+pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Result<Chosen<T>, DeviceError> {
+    let n = source.len().max(1);
+    let (mean, variance) = moments::signed(source.values()?);
     // The tail that is further from zero is on the side of the mean.
     let first = mean.abs() + variance.sqrt() * upper_quantile(k.min(n) as f64 / (2.0 * n as f64));
-    let mut found = source.reaching(T::from_f64(first.max(0.0)));
+    let mut found = source.reaching(T::from_f64(first.max(0.0)))?;
     for _ in 0..CORRECTIONS {
         let factor = match 3 * found.entries.len() {
             count if count < 2 * k => 0.5,
@@ -29,10 +29,10 @@ pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> 
             _ => break,
         };
         let threshold = T::from_f64(factor * found.threshold.to_f64());
-        found = source.again(&found, threshold);
+        found = source.again(&found, threshold)?;
     }
-    let found = source.at_least_the_largest(found);
-    Chosen::by(found.entries, found.threshold)
+    let found = source.at_least_the_largest(found)?;
+    Ok(Chosen::by(found.entries, found.threshold))
 }
 
 /// Above which number a standard normal variable lies with this probability, in (0, 1/2]: by Newton's method from 0 on, which

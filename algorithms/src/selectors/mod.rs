@@ -30,9 +30,10 @@ pub mod threshold;
 use std::fmt;
 use std::str::FromStr;
 
-use source::Source;
+pub(crate) use source::Source;
 
 use crate::bag::Entries;
+use crate::device::DeviceError;
 use crate::schedule::Candidates;
 use crate::{Element, Layers, select};
 use sidco::Fit;
@@ -294,22 +295,34 @@ impl Selection {
         memory: &[f64],
         seed: u64,
     ) -> Chosen<T> {
-        let (k, n) = (self.k, values.len());
+        // Values in main memory are there.
+        self.choose_from(&Source::of(values, candidates), memory, seed).unwrap_or_default()
+    }
+
+    /// The same, of a gradient that may lie on a device. Where a selector needs all values, they are copied from there.
+    pub(crate) fn choose_from<T: Element>(
+        &self,
+        source: &Source<'_, T>,
+        memory: &[f64],
+        seed: u64,
+    ) -> Result<Chosen<T>, DeviceError> {
+        let (k, n) = (self.k, source.len());
         if k == 0 {
-            return Chosen::default();
+            return Ok(Chosen::default());
         }
-        let source = Source::new(values, candidates);
-        match self.selector {
-            Selector::Top => Chosen::of(select::top_k_dense(values, k)),
-            Selector::Layers => Chosen::of(layers::choose(values, self.layers.ranges(), k)),
-            Selector::Blocks(number) => Chosen::of(layers::choose(values, blocks::ranges(n, number), k)),
-            Selector::Bucketed(bucket) => Chosen::of(bucketed::choose(values, bucket, k)),
-            Selector::Random => Chosen::of(random::choose(values, k, seed)),
-            Selector::Threshold(at) => threshold::choose(&source, at),
-            Selector::Sampled => sampled::choose(&source, k),
-            Selector::Gaussian => gaussian::choose(&source, k),
-            Selector::Sidco(fit) => sidco::choose(&source, k, fit, memory),
-        }
+        Ok(match self.selector {
+            Selector::Top => Chosen::of(select::top_k_dense(source.values()?, k)),
+            Selector::Layers => Chosen::of(layers::choose(source.values()?, self.layers.ranges(), k)),
+            Selector::Blocks(number) => {
+                Chosen::of(layers::choose(source.values()?, blocks::ranges(n, number), k))
+            }
+            Selector::Bucketed(bucket) => Chosen::of(bucketed::choose(source.values()?, bucket, k)),
+            Selector::Random => Chosen::of(random::choose(source.values()?, k, seed)),
+            Selector::Threshold(at) => threshold::choose(source, at)?,
+            Selector::Sampled => sampled::choose(source, k)?,
+            Selector::Gaussian => gaussian::choose(source, k)?,
+            Selector::Sidco(fit) => sidco::choose(source, k, fit, memory)?,
+        })
     }
 }
 

@@ -7,29 +7,29 @@
 //! whole gradient.
 
 use super::source::Source;
-use super::{Chosen, Element};
+use super::{Chosen, DeviceError, Element};
 use crate::bag::Entries;
 use crate::select;
 
-pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Chosen<T> {
-    if source.values.is_empty() {
-        return Chosen::default();
+pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize) -> Result<Chosen<T>, DeviceError> {
+    if source.len() == 0 {
+        return Ok(Chosen::default());
     }
-    let threshold = threshold(source.values, k);
-    let found = source.reaching(threshold).entries;
+    let threshold = threshold(source, k)?;
+    let found = source.reaching(threshold)?.entries;
     if found.len() <= k {
-        return Chosen::by(found, threshold);
+        return Ok(Chosen::by(found, threshold));
     }
     let mut kept = Entries::default();
     let smallest = select::top_k(&found.indices, &found.values, k, &mut kept, None);
-    Chosen { threshold: Some(smallest), ..Chosen::by(kept, threshold) }
+    Ok(Chosen { threshold: Some(smallest), ..Chosen::by(kept, threshold) })
 }
 
 /// The sample's guess.
-fn threshold<T: Element>(values: &[T], k: usize) -> T {
-    let mut sample = select::sample(values);
-    let expected = (k as f64 * sample.len() as f64 / values.len() as f64).ceil() as usize;
+fn threshold<T: Element>(source: &Source<'_, T>, k: usize) -> Result<T, DeviceError> {
+    let mut sample = source.sample()?;
+    let expected = (k as f64 * sample.len() as f64 / source.len() as f64).ceil() as usize;
     let from_below = sample.len() - expected.clamp(1, sample.len());
     let (_, &mut reached, _) = sample.select_nth_unstable(from_below);
-    T::from_magnitude(reached)
+    Ok(T::from_magnitude(reached))
 }

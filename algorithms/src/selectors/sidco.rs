@@ -19,7 +19,7 @@
 
 use super::moments::{Excesses, excesses, mean_logarithm};
 use super::source::Source;
-use super::{Chosen, Element};
+use super::{Chosen, DeviceError, Element};
 
 /// What is fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,16 @@ const TOLERANCE: f64 = 0.2;
 /// At first: one stage, no steps, and a sum of 0 over their counts as multiples of k.
 pub(super) const MEMORY: [f64; 3] = [1.0, 0.0, 0.0];
 
-pub(super) fn choose<T: Element>(source: &Source<'_, T>, k: usize, fit: Fit, memory: &[f64]) -> Chosen<T> {
+pub(super) fn choose<T: Element>(
+    source: &Source<'_, T>,
+    k: usize,
+    fit: Fit,
+    memory: &[f64],
+) -> Result<Chosen<T>, DeviceError> {
     let stages = memory.first().map_or(1, |&stages| stages as u32);
-    let threshold = T::from_f64(threshold(source.values, k, fit, stages));
-    let found = source.at_least_the_largest(source.reaching(threshold));
-    Chosen::by(found.entries, found.threshold)
+    let threshold = T::from_f64(threshold(source.values()?, k, fit, stages));
+    let found = source.at_least_the_largest(source.reaching(threshold)?)?;
+    Ok(Chosen::by(found.entries, found.threshold))
 }
 
 /// Most stages that leave so small a share: δ1 to the power of all but the last is above it.

@@ -7,10 +7,10 @@
 //! the longer it takes.
 
 use super::source::Source;
-use super::{Chosen, Element};
+use super::{Chosen, DeviceError, Element};
 
-pub(super) fn choose<T: Element>(source: &Source<'_, T>, at: f64) -> Chosen<T> {
+pub(super) fn choose<T: Element>(source: &Source<'_, T>, at: f64) -> Result<Chosen<T>, DeviceError> {
     let threshold = T::from_f64(at);
-    let entries = source.reaching(threshold).entries;
-    Chosen { entries, threshold: Some(threshold), collect: (threshold > T::ZERO).then_some(threshold) }
+    let entries = source.reaching(threshold)?.entries;
+    Ok(Chosen { entries, threshold: Some(threshold), collect: (threshold > T::ZERO).then_some(threshold) })
 }

@@ -44,7 +44,7 @@ fn step(team: &mut Team, gradients: &[Vec<f32>]) -> (Vec<Observed>, Vec<usize>, 
 
 fn accumulators(team: &Team, gradients: &[Vec<f32>]) -> Vec<Vec<f32>> {
     let of = |(residual, gradient): (&gleaner_algorithms::residual::Residual, &Vec<f32>)| {
-        residual.read(0..gradient.len()).iter().zip(gradient).map(|(e, g)| e + g).collect()
+        residual.read(0..gradient.len()).unwrap().iter().zip(gradient).map(|(e, g)| e + g).collect()
     };
     team.ensemble.residuals.iter().zip(gradients).map(of).collect()
 }

@@ -158,8 +158,11 @@ fn run_with_witnesses(team: &mut Team, shadow: &mut Team, gradients: &[Vec<f32>]
     }
     assert!(queues.values().all(VecDeque::is_empty));
     assert!(witnesses.iter().all(|w| w.receives.is_empty() && w.reading.is_none()));
-    let runs =
-        runs.into_iter().map(|run| Run { finished: run.finish(), bytes_received: 0, words_received: 0 });
+    let runs = runs.into_iter().map(|run| Run {
+        finished: run.finish().unwrap(),
+        bytes_received: 0,
+        words_received: 0,
+    });
     let collection = team.collection();
     team.ensemble.commit(Lockstep { runs: runs.collect(), words_critical: 0 }, collection).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Momentum correction and masking: what enters the residuals is the velocity, and the laws hold for it.
 
-use gleaner_algorithms::residual::{Correction, Residual, Waiting};
+use gleaner_algorithms::residual::{AccumulateError, Correction, Residual, Waiting};
 use gleaner_algorithms::{Method, Partition};
 use proptest::prelude::*;
 
@@ -126,9 +126,9 @@ proptest! {
         let quotas = vec![Some(1); partition.blocks()];
         let mut residual = Residual::new(partition, quotas).corrected(&correction).revertible();
         if !fresh {
-            residual.set_waiting(0, &Waiting { residual: values(), velocity: (momentum > 0.0).then(&mut values) });
+            residual.set_waiting(0, &Waiting { residual: values(), velocity: (momentum > 0.0).then(&mut values) }).unwrap();
         }
-        let all = |r: &Residual| (bits(&r.read(0..n)), r.velocity(0..n).map(bits));
+        let all = |r: &Residual| (bits(&r.read(0..n).unwrap()), r.velocity(0..n).map(bits));
         let before = all(&residual);
         let mut gradient = values();
         bad.iter().for_each(|at| gradient[at.index(n)] = f32::NAN);
@@ -136,7 +136,8 @@ proptest! {
         for (i, piece) in gradient.chunks(size).enumerate() {
             match residual.accumulate(i * size, piece) {
                 Ok(()) => {}
-                Err(error) => {
+                Err(AccumulateError::Device(error)) => panic!("there is no device: {error}"),
+                Err(AccumulateError::NonFinite(error)) => {
                     let first = piece.iter().position(|v| v.is_nan()).unwrap();
                     prop_assert_eq!(error.entry, i * size + first);
                     refused += error.count;
@@ -145,14 +146,14 @@ proptest! {
         }
         prop_assert_eq!(refused, gradient.iter().filter(|v| v.is_nan()).count());
         if refused == 0 {
-            drop(residual.begin());
+            drop(residual.begin().unwrap());
         }
         residual.revert().unwrap();
         prop_assert_eq!(&all(&residual), &before);
         // And the next step goes as if there had been none before it.
         let good = values();
         residual.accumulate(0, &good).unwrap();
-        residual.begin();
+        residual.begin().unwrap();
         residual.revert().unwrap();
         prop_assert_eq!(&all(&residual), &before);
     }

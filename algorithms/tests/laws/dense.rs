@@ -112,7 +112,7 @@ fn what_goes_on_in_a_reduce_scatter_keeps_no_memory() {
     // Blocks of 32 KiB in two pieces: two rounds of the reduce-scatter, the sum at its end, and two rounds of the all-gather.
     assert_eq!((free, shared), (2 * 2 * WORKERS, 3 * 2 * WORKERS));
     for execution in executions {
-        let update = execution.finish().update;
+        let update = execution.finish().unwrap().update;
         assert!(update.iter().all(|bag| bag.iter().all(|(_, sum)| sum == WORKERS as f32)));
     }
 }

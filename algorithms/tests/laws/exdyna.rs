@@ -117,7 +117,7 @@ fn printed_is_what_is_printed() {
                 (0..workers).map(|_| (0..n).map(|i| entry(i, &mut random)).collect()).collect();
             let accumulators: Vec<Vec<f32>> = (0..workers)
                 .map(|w| {
-                    let old = team.ensemble.residuals[w].read(0..n);
+                    let old = team.ensemble.residuals[w].read(0..n).unwrap();
                     old.iter().zip(&gradients[w]).map(|(e, g)| e + g).collect()
                 })
                 .collect();

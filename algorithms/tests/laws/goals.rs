@@ -106,7 +106,7 @@ fn push_and_pull() {
     for (rank, residual) in (0..).zip(&mut residuals) {
         let brings = if rank < 2 { gradient(rank) } else { vec![0.0; 12] };
         residual.accumulate(0, &brings).unwrap();
-        let Lent { accumulator, candidates, .. } = residual.begin();
+        let Lent { accumulator, candidates, .. } = residual.begin().unwrap();
         executions.push(Execution::new(Arc::new(proof.program(Rank(rank))), accumulator, candidates));
     }
     let mut delivered = vec![0.0; 12];
@@ -117,7 +117,7 @@ fn push_and_pull() {
         residual.commit(0, run.finished, Collection::Global).unwrap();
     }
     for (i, delivered) in delivered.into_iter().enumerate() {
-        let waits: f32 = residuals.iter().map(|residual| residual.read(i..i + 1)[0]).sum();
+        let waits: f32 = residuals.iter().map(|residual| residual.read(i..i + 1).unwrap()[0]).sum();
         assert_eq!(delivered + waits, gradient(0)[i] + gradient(1)[i], "entry {i}");
     }
 

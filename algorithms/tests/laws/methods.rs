@@ -314,7 +314,7 @@ fn in_random_order(mut runs: Vec<Execution>, random: &mut Random) -> Vec<Vec<Bag
             }
         }
     }
-    runs.into_iter().map(|run| run.finish().update).collect()
+    runs.into_iter().map(|run| run.finish().unwrap().update).collect()
 }
 
 /// What a method says of its structures decides how much credit its peers have.

@@ -212,7 +212,7 @@ fn a_hard_threshold_is_collected_on_the_way() {
     let mut gradient = vec![0.1; 100];
     gradient[7] = 0.6;
     residual.accumulate(0, &gradient).unwrap();
-    let lent = residual.begin();
+    let lent = residual.begin().unwrap();
     assert_eq!(lent.candidates[0].entries.indices, [7]);
 }
 

@@ -131,8 +131,9 @@ pub fn follow(
         };
         let (delivered, moved) = (finished.runs[0].finished.entries(), before != partition);
         ensemble.commit(finished, Collection::Global)?;
-        let norm =
-            |residual: &Residual| residual.read(0..n).iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
+        let norm = |residual: &Residual| {
+            residual.read(0..n).expect("in main memory").iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt()
+        };
         let error = ensemble.residuals.iter().map(norm).sum::<f64>() / workers as f64;
         followed.push(Followed { threshold, counts, delivered, error, moved });
     }

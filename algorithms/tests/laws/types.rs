@@ -62,7 +62,7 @@ fn conserves<T: Element>() {
                     team.ensemble.prepared().flat_map(|p| p.program.facts()).flat_map(|f| &f.holders);
                 let unit = holders.map(|holders| holders.count).max().unwrap_or(1);
                 let [old, gradients] = exact::<T>(workers, n, unit, &mut random);
-                team.ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old));
+                team.ensemble.residuals.iter_mut().zip(&old).for_each(|(r, old)| r.restore(0, old).unwrap());
                 let outcome = team.step(&gradients);
                 outcome.assert_identical();
                 outcome.assert_conserved_exactly();

@@ -35,7 +35,7 @@ fn repeated<'a>(
     let mut team = Team::of(method, gradients.len(), n);
     (0..steps).map(move |_| {
         let outcome = team.step(gradients);
-        team.ensemble.residuals.iter_mut().for_each(|residual| residual.restore(0, &vec![0.0; n]));
+        team.ensemble.residuals.iter_mut().for_each(|residual| residual.restore(0, &vec![0.0; n]).unwrap());
         outcome
     })
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::collectives::Ensemble;
-use gleaner_algorithms::residual::NonFinite;
+use gleaner_algorithms::residual::AccumulateError;
 use gleaner_algorithms::schedule::{self, Cost, Memory, Run};
 use gleaner_algorithms::{Block, Method, Partition, Rank};
 
@@ -59,8 +59,7 @@ impl Step {
             };
             if let Some(before) = before {
                 let restored = before[r].pieces(|first, values| {
-                    residual.restore(first, values);
-                    Ok(())
+                    residual.restore(first, values).map_err(|error| Refused::Sum(error.into()))
                 });
                 restored.map_err(located)?;
             }
@@ -119,7 +118,7 @@ impl Step {
 
 enum Refused {
     File(NpyError),
-    Sum(NonFinite),
+    Sum(AccumulateError),
 }
 
 impl From<NpyError> for Refused {

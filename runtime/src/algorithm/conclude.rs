@@ -40,7 +40,7 @@ pub(super) fn conclude<T: Element>(
                 let State::Ended(End::Exchanged(execution)) = state else { continue };
                 let clock = Instant::now();
                 let mut group = look(&shared);
-                let delivered = group.commit(execution.finish())?;
+                let delivered = group.commit(execution.finish()?)?;
                 if delivered.changed {
                     widen(group.windows());
                 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
+use gleaner_algorithms::residual::NonFinite;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Element, Partition, Rank};
 use tokio::sync::oneshot;
@@ -142,6 +143,23 @@ pub(crate) struct Worked<T: Element> {
 }
 
 impl<T: Element> Worked<T> {
+    /// Brings it to the first message. Of sums that are not finite, which a device tells only now, nothing is exchanged: None if
+    /// such steps are left out.
+    pub(crate) fn checked(mut self, skips: bool, refuse: impl FnOnce(NonFinite) -> String) -> Option<Self> {
+        match self.execution.check() {
+            Ok(None) => return Some(self.go_on()),
+            Ok(Some(found)) => {
+                let sentence = refuse(found);
+                if skips {
+                    return None;
+                }
+                self.waits = Some(Err(ExecutionError::Own(sentence)));
+            }
+            Err(error) => self.waits = Some(Err(error.into())),
+        }
+        Some(self)
+    }
+
     /// Brings it to the next message.
     pub(crate) fn go_on(mut self) -> Self {
         let clock = Instant::now();

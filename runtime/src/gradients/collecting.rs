@@ -1,13 +1,14 @@
 //! Taking in the gradients of a step, one parameter after the other.
 
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::residual::{OnNonFinite, norm};
+use gleaner_algorithms::residual::{NonFinite, OnNonFinite, norm};
 
 use super::{Gradients, StepTimes};
 use crate::failure::{Error, Failure};
-use crate::group::Group;
-use crate::layout::LayoutError;
+use crate::group::{Group, refusal_there};
+use crate::layout::{LayoutError, Parameter};
 
 impl Gradients {
     /// A gradient of so many entries has come. Says which parameter's.
@@ -77,7 +78,7 @@ impl Gradients {
                 let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
                 return Err(self.fail(failure));
             }
-            self.refused.get_or_insert(reason);
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
             self.gathering[number].is_refused = true;
         }
         // The clock stops first: the exchange may take the processor at once.
@@ -91,11 +92,27 @@ impl Gradients {
             self.exchange.leave_out(number);
         } else {
             gathering.began = Some(Instant::now());
-            let begun = self.exchange.begin(number, self.keeps || self.counts_entries())?;
+            let keeps = self.keeps || self.counts_entries();
+            let refuse = self.refusal(number);
+            let begun = self.exchange.begin(number, keeps, refuse)?;
             self.times.blocked += begun.blocked;
             self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
         }
         Ok(())
+    }
+
+    /// Says which parameter of a group has sums on a device that are not finite, and remembers it.
+    fn refusal(&self, group: usize) -> impl FnOnce(NonFinite) -> String + Send + 'static {
+        let (layout, refused) = (Arc::clone(&self.layout), Arc::clone(&self.refused));
+        move |found| {
+            let has_it =
+                |p: &&Parameter| p.group == group && (p.offset..p.offset + p.len).contains(&found.entry);
+            let sentence = match layout.parameters.iter().find(has_it) {
+                Some(p) => refusal_there(&p.name, p.offset, found),
+                None => found.to_string(),
+            };
+            refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(sentence).clone()
+        }
     }
 
     /// A parameter's gradient was taken in, which took so long.

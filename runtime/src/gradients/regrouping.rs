@@ -31,8 +31,9 @@ impl Gradients {
     }
 
     fn regroup_as_agreed(&mut self, layout: &Layout) -> Result<(), Error> {
-        let mut regrouped = Self::make(self.session.clone(), self.stream, layout, self.method.clone())?;
-        let state = self.state();
+        let (session, device) = (self.session.clone(), self.device.clone());
+        let mut regrouped = Self::make(session, self.stream, layout, self.method.clone(), device)?;
+        let state = self.state()?;
         regrouped.resume(&state)?;
         if let (Some(auto), Some(before)) = (&mut regrouped.auto, &mut self.auto) {
             for number in 0..regrouped.gathering.len() {

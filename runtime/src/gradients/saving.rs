@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use gleaner_algorithms::Method;
+use gleaner_algorithms::device::DeviceError;
 use gleaner_algorithms::schedule::Memory;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ impl Gradients {
     /// A file that cannot be written, or a call in the middle of a step.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         self.between_steps(CheckpointError::MidStep)?;
-        Ok(checkpoint::save(path, &self.state())?)
+        Ok(checkpoint::save(path, &self.state()?)?)
     }
 
     /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and go on
@@ -106,29 +107,30 @@ impl Gradients {
     }
 
     /// What this rank has to go on from, by parameter and by group.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> Result<State, DeviceError> {
         let parameters = self.layout.parameters.iter();
         let waiting = parameters.clone().map(|p| {
             let group = self.exchange.group(p.group);
-            (p.name.clone(), group.residual.waiting(p.offset..p.offset + p.len))
+            Ok((p.name.clone(), group.residual.waiting(p.offset..p.offset + p.len)?))
         });
+        let waiting = waiting.collect::<Result<_, DeviceError>>()?;
         let groups = self.exchange.groups().enumerate().map(|(number, group)| Learnt {
             parameters: self.layout.names(number),
             thresholds: group.residual.thresholds().to_vec(),
             memory: group.routine.memory().clone(),
         });
-        State {
+        Ok(State {
             step: self.exchange.step,
             skipped: self.skipped,
             rank: self.session.rank.0,
             workers: self.session.workers,
             run: self.run.clone(),
             method: self.method_names(),
-            waiting: waiting.collect(),
+            waiting,
             groups: groups.collect(),
             weights: parameters.map(|p| p.name.clone()).zip(self.weights.iter().copied()).collect(),
             ..State::default()
-        }
+        })
     }
 
     /// Goes on from a state that has all parameters of this layout, whatever their groups were.
@@ -141,7 +143,7 @@ impl Gradients {
         let steps = step.saturating_sub(skipped);
         for p in &self.layout.parameters {
             if let Some(waiting) = state.waiting.get(&p.name) {
-                self.exchange.group(p.group).residual.set_waiting(p.offset, waiting);
+                self.exchange.group(p.group).residual.set_waiting(p.offset, waiting)?;
             }
         }
         let weight = |p: &Parameter| state.weights.get(&p.name).copied();

@@ -30,6 +30,8 @@ impl Gradients {
         };
         let streams = stream(channel)..;
         let units = streams.zip(layouts).zip(methods);
-        units.map(|((stream, layout), method)| Self::make(session.clone(), stream, &layout, method)).collect()
+        units
+            .map(|((stream, layout), method)| Self::make(session.clone(), stream, &layout, method, None))
+            .collect()
     }
 }

@@ -184,9 +184,9 @@ impl Carrier for Reduced {
 
     fn save(&mut self, state: &mut State) -> Result<(), Error> {
         self.receive(Stage::Background)?;
-        let units = self.units.iter().map(|unit| unit.gradients.state());
         let (mut steps, mut skipped) = (0, Vec::new());
-        for unit in units {
+        for unit in &self.units {
+            let unit = unit.gradients.state()?;
             steps = unit.step;
             skipped.push(unit.skipped as f64);
             state.skipped = state.skipped.max(unit.skipped);

@@ -73,7 +73,7 @@ impl Started {
         if execution.go_on(&mut Vec::new())?.is_none()
             && let Some(execution) = self.awaited.remove(&number)
         {
-            self.came.extend(execution.finish().update.into_iter().map(|bag| (number, bag)));
+            self.came.extend(execution.finish()?.update.into_iter().map(|bag| (number, bag)));
         }
         Ok(())
     }

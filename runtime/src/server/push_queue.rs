@@ -198,7 +198,10 @@ fn receive(mut execution: Box<Execution>, payload: Bytes) -> Result<Intake, Stri
     let received = execution.receive(Rank(0), payload, &mut Vec::new());
     match received.and_then(|()| execution.go_on(&mut Vec::new())) {
         Ok(Some(_)) => Ok(Intake::Waits(execution)),
-        Ok(None) => Ok(Intake::Came(execution.finish().update.into_iter().next().unwrap_or_else(Bag::empty))),
+        Ok(None) => {
+            let finished = execution.finish().map_err(|error| error.to_string())?;
+            Ok(Intake::Came(finished.update.into_iter().next().unwrap_or_else(Bag::empty)))
+        }
         Err(error) => Err(reason(&error)),
     }
 }

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use gleaner_algorithms::Method;
-use gleaner_algorithms::residual::{Collection, Correction, Lent, NonFinite, Residual, Waiting};
+use gleaner_algorithms::residual::{
+    AccumulateError, Collection, Correction, Lent, NonFinite, Residual, Waiting,
+};
 use gleaner_algorithms::schedule::{Execution, Memory};
 
 use super::Part;
@@ -46,11 +48,11 @@ impl Pusher {
     }
 
     /// Takes the gradient of a step.
-    pub(crate) fn bring(&self, gradient: &[f32]) -> Result<Brought, NonFinite> {
+    pub(crate) fn bring(&self, gradient: &[f32]) -> Result<Brought, AccumulateError> {
         let Some(choosing) = &self.choosing else {
             let count = gradient.iter().filter(|value| !value.is_finite()).count();
             return match gradient.iter().position(|value| !value.is_finite()) {
-                Some(entry) => Err(NonFinite { entry, count }),
+                Some(entry) => Err(NonFinite { entry, count }.into()),
                 None => Ok(Brought::Whole(Arc::new(gradient.to_vec()))),
             };
         };
@@ -72,14 +74,14 @@ impl Pusher {
                 let wanted = self.part.maker.k(step)?;
                 let selection = self.part.maker.selection(wanted);
                 if k.replace(wanted).is_some_and(|before| before != wanted) {
-                    residual.recut(program.schedule().partition.clone(), program.schedule().quotas());
+                    residual.recut(program.schedule().partition.clone(), program.schedule().quotas())?;
                     memory.own = selection.as_ref().map(|selection| selection.memory()).unwrap_or_default();
                 }
-                let Lent { version, accumulator, candidates } = residual.begin();
+                let Lent { version, accumulator, candidates } = residual.begin()?;
                 let mut execution = Execution::new(program, accumulator, candidates)
                     .with(Arc::new(memory.clone()), self.seed(step));
                 execution.go_on(&mut outbox)?;
-                let finished = execution.finish();
+                let finished = execution.finish()?;
                 if let Some(selection) = selection {
                     selection.learn(&mut memory.own, finished.observed().own.entries);
                 }
@@ -92,16 +94,16 @@ impl Pusher {
     }
 
     /// What is not pushed yet; nothing where all is.
-    pub(crate) fn waiting(&self) -> Option<Waiting> {
-        let choosing = self.choosing.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(choosing.residual.waiting(0..self.part.range.len()))
+    pub(crate) fn waiting(&self) -> Result<Option<Waiting>, Error> {
+        let Some(choosing) = &self.choosing else { return Ok(None) };
+        let choosing = choosing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Some(choosing.residual.waiting(0..self.part.range.len())?))
     }
 
-    pub(crate) fn set_waiting(&self, waiting: &Waiting) {
-        if let Some(choosing) = &self.choosing {
-            let mut choosing = choosing.lock().unwrap_or_else(PoisonError::into_inner);
-            choosing.residual.set_waiting(0, waiting);
-        }
+    pub(crate) fn set_waiting(&self, waiting: &Waiting) -> Result<(), Error> {
+        let Some(choosing) = &self.choosing else { return Ok(()) };
+        let mut choosing = choosing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(choosing.residual.set_waiting(0, waiting)?)
     }
 
     /// Another one in each step and part, the same on all workers.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use gleaner_algorithms::residual::{Correction, NonFinite, Waiting};
+use gleaner_algorithms::residual::{AccumulateError, Correction, NonFinite, Waiting};
 use gleaner_algorithms::synchrony::shards::Shards;
 use gleaner_algorithms::synchrony::{Sgd, Stage, osp};
 use gleaner_transport::Message as Packet;
@@ -213,13 +213,16 @@ impl Served {
     fn bring(&self, number: usize, gradient: &[f32], step: u64) -> Result<(), Error> {
         let pusher = Arc::clone(&self.arrivals.pushers[number]);
         let Range { start, end } = pusher.part.range;
-        let brought = pusher.bring(&gradient[start..end]).map_err(|NonFinite { entry, count }| {
-            let reason = format!(
-                "the gradient of '{}' has {count} entries that are not finite, the first at entry {} of all: lower the \
-                 learning rate, clip the gradients, or look for what makes them so",
-                self.units[pusher.part.unit].0,
-                start + entry
-            );
+        let brought = pusher.bring(&gradient[start..end]).map_err(|error| {
+            let reason = match error {
+                AccumulateError::NonFinite(NonFinite { entry, count }) => format!(
+                    "the gradient of '{}' has {count} entries that are not finite, the first at entry {} of all: lower the \
+                     learning rate, clip the gradients, or look for what makes them so",
+                    self.units[pusher.part.unit].0,
+                    start + entry
+                ),
+                AccumulateError::Device(error) => error.to_string(),
+            };
             self.fail(step, reason)
         })?;
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -311,7 +314,7 @@ impl Carrier for Served {
         let entries = self.units.last().map_or(0, |(_, range)| range.end);
         let (mut residuals, mut velocities) = (vec![0.0; entries], None);
         for pusher in &self.arrivals.pushers {
-            let Some(Waiting { residual, velocity }) = pusher.waiting() else { continue };
+            let Some(Waiting { residual, velocity }) = pusher.waiting()? else { continue };
             residuals[pusher.part.range.clone()].copy_from_slice(&residual);
             if let Some(velocity) = velocity {
                 velocities.get_or_insert_with(|| vec![0.0; entries])[pusher.part.range.clone()]
@@ -343,7 +346,7 @@ impl Carrier for Served {
         for pusher in &self.arrivals.pushers {
             let range = pusher.part.range.clone();
             let velocity = velocities.map(|values| values[range.clone()].to_vec());
-            pusher.set_waiting(&Waiting { residual: residuals[range].to_vec(), velocity });
+            pusher.set_waiting(&Waiting { residual: residuals[range].to_vec(), velocity })?;
         }
         let mut values = vec![0.0; entries];
         self.flush(&mut values)?;

@@ -5,7 +5,7 @@
 //! entries, for methods whose first threshold depends on it.
 
 use gleaner_algorithms::collectives::{Ensemble, RoutineError};
-use gleaner_algorithms::residual::NonFinite;
+use gleaner_algorithms::residual::AccumulateError;
 use gleaner_algorithms::schedule::{ExecutionError, Happening, Outgoing, Tally, watched};
 use gleaner_algorithms::{Method, Sparsity};
 
@@ -38,7 +38,7 @@ pub enum CarriedError {
     Execution(#[from] ExecutionError),
     /// A gradient that is no gradient.
     #[error(transparent)]
-    NonFinite(#[from] NonFinite),
+    Accumulate(#[from] AccumulateError),
 }
 
 /// How many entries one entry of a sample stands for, so that real bags can be carried; None where there are too many

@@ -163,7 +163,7 @@ impl Worker {
     ) -> Result<Option<Done>, CarriedError> {
         let rounds = self.routine.prepared().cost.rounds;
         self.residual.accumulate(0, &gradient)?;
-        let Lent { version, accumulator, candidates } = self.residual.begin();
+        let Lent { version, accumulator, candidates } = self.residual.begin().map_err(RoutineError::from)?;
         let mut execution = self.routine.begin(accumulator, candidates);
         let mut outgoing = Vec::new();
         loop {
@@ -176,7 +176,7 @@ impl Worker {
             record.took(Part::Merge);
             record.send(&mut outgoing, outbox);
         }
-        let finished = execution.finish();
+        let finished = execution.finish().map_err(RoutineError::from)?;
         record.took(Part::Merge);
         let delivered = finished.entries();
         record.since = Instant::now();
@@ -185,7 +185,7 @@ impl Worker {
         drop(self.residual.commit(version, finished, collection).map_err(RoutineError::from)?);
         if changed {
             let schedule = self.routine.prepared().program.schedule();
-            self.residual.recut(schedule.partition.clone(), schedule.quotas());
+            self.residual.recut(schedule.partition.clone(), schedule.quotas()).map_err(RoutineError::from)?;
         }
         record.took(Part::Merge);
         Ok(Some(Done { ops: record.ops, gradient, rounds, delivered }))

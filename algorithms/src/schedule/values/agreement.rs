@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::{Holders, How, Place, Store};
 use super::choose::{floats, of_floats};
+use super::receive::Refusal;
 use super::{Aligned, Context, Held, Values};
 use crate::bag::{Bag, Coding, Entries, Rounded};
 use crate::selectors::random;
@@ -50,7 +51,7 @@ impl<T: Element> Values<T> {
         }
     }
 
-    /// Takes values at these indices, which were agreed on. The error is the index of a sum that is not finite.
+    /// Takes values at these indices, which were agreed on.
     pub(super) fn take_aligned(
         &mut self,
         store: &mut Store<Held<T>>,
@@ -58,7 +59,7 @@ impl<T: Element> Values<T> {
         (indices, values): (Arc<[u32]>, Vec<T>),
         rounded: Rounded,
         how: How,
-    ) -> Result<(), usize> {
+    ) -> Result<(), Refusal> {
         self.tally.merged += values.len() as f64;
         if how == How::Add {
             let Some(Held::Aligned(held)) = store.at(place) else {
@@ -68,7 +69,7 @@ impl<T: Element> Values<T> {
             Reduction::Sum.combine_slices(&mut held.values, &values);
             (held.rounded, held.encoded) = (Rounded::EXACT, None);
             return match held.values.iter().position(|v| !v.is_finite()) {
-                Some(position) => Err(indices[position] as usize),
+                Some(position) => Err(Refusal::NotFinite(indices[position] as usize)),
                 None => Ok(()),
             };
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::super::keep::{Candidates, OwnTop, Searched, above, jointly, overlaid, own_top, without};
 use super::super::{Fault, Holders, Place, Rule, Tally};
 use super::work::{Input, Left};
-use super::{Carried, Context, Fate, Held};
+use super::{Carried, Context, ExecutionError, Fate, Held};
 use crate::bag::{Bag, Coding, Entries, Rounded};
-use crate::selectors::Selection;
+use crate::device::DeviceError;
+use crate::selectors::{Selection, Source};
 use crate::{Block, Element, select};
 
 /// What a rule left of one slot.
@@ -28,28 +29,29 @@ impl<T: Element> Context<T> {
         slots: &mut [Input<T>],
         rule: &Rule,
         tally: &mut Tally,
-    ) -> Result<Vec<Sparsified<T>>, Fault> {
+    ) -> Result<Vec<Sparsified<T>>, ExecutionError> {
         Ok(match rule {
-            Rule::By(selection) => self.by(slots, selection),
+            Rule::By(selection) => self.by(slots, selection)?,
             Rule::Jointly(k) => self.together(slots, tally, T::from_f64(f64::MAX), |sources| {
-                let (chosen, threshold) = jointly(sources, *k);
+                let (chosen, threshold) = jointly(sources, *k)?;
                 let enough = *k > 0 && chosen.smallest > T::ZERO;
                 let predict = || select::predict_threshold(threshold, chosen.reached, chosen.smallest, *k);
                 let predicted = enough.then(predict);
-                (chosen.kept, predicted)
-            }),
+                Ok((chosen.kept, predicted))
+            })?,
             Rule::Above { register, most } => {
                 let threshold = T::from_f64(self.memory.read(*register));
                 self.together(slots, tally, threshold, |sources| {
                     let predicted = T::from_f64(0.8) * threshold;
-                    (above(sources, threshold, *most).kept, (threshold > T::ZERO).then_some(predicted))
-                })
+                    let kept = above(sources, threshold, *most)?.kept;
+                    Ok((kept, (threshold > T::ZERO).then_some(predicted)))
+                })?
             }
             Rule::Top(_) | Rule::TopOf { .. } | Rule::Every | Rule::Dense => {
-                self.each(slots, tally, |block| self.quota(rule, block))
+                self.each(slots, tally, |block| self.quota(rule, block))?
             }
             // What is drawn is only proposed, and `blindly`.
-            Rule::Random(_) => return Err(Fault::Drawn { rank: self.program.schedule.rank }),
+            Rule::Random(_) => return Err(Fault::Drawn { rank: self.program.schedule.rank }.into()),
         })
     }
 
@@ -72,7 +74,7 @@ impl<T: Element> Context<T> {
         slots: &mut [Input<T>],
         tally: &mut Tally,
         k: impl Fn(Block) -> Option<usize>,
-    ) -> Vec<Sparsified<T>> {
+    ) -> Result<Vec<Sparsified<T>>, DeviceError> {
         slots.iter_mut().map(|slot| self.alone(slot, k(slot.place.block), tally)).collect()
     }
 
@@ -86,23 +88,29 @@ impl<T: Element> Context<T> {
     }
 
     /// Keeps the k largest of one slot, or all that there are.
-    fn alone(&self, slot: &mut Input<T>, k: Option<usize>, tally: &mut Tally) -> Sparsified<T> {
+    fn alone(
+        &self,
+        slot: &mut Input<T>,
+        k: Option<usize>,
+        tally: &mut Tally,
+    ) -> Result<Sparsified<T>, DeviceError> {
         let block = slot.place.block;
         let len = self.block_len(block);
-        match (slot.held.take(), k) {
+        Ok(match (slot.held.take(), k) {
             (Some(Held::Own(overlay)), Some(k)) => {
                 let candidates = std::mem::take(&mut slot.candidates);
                 // Without candidates the block is read again.
                 if candidates.threshold.is_none() && k > 0 {
                     tally.dense += len as f64;
                 }
-                let OwnTop { kept, settled, next } = own_top(self.own(block), &overlay, candidates, k as u32);
+                let OwnTop { kept, settled, next } =
+                    own_top(&self.own(block), &overlay, candidates, k as u32)?;
                 slot.candidates = next;
                 Sparsified { kept, left: settled, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
                 let neutral = self.reduction.neutral();
-                let present = (0u32..).zip(self.own(block)).filter(|(_, v)| **v != neutral);
+                let present = (0u32..).zip(self.own(block).values()?).filter(|(_, v)| **v != neutral);
                 let kept = overlaid(present.map(|(i, &v)| (i, v)).collect(), &overlay);
                 Sparsified { kept, left: Entries::default(), seen: len, own: true }
             }
@@ -124,11 +132,11 @@ impl<T: Element> Context<T> {
             (Some(Held::Aligned(_) | Held::Proposal(..)) | None, _) => {
                 Sparsified { kept: Entries::default(), left: Entries::default(), seen: 0, own: false }
             }
-        }
+        })
     }
 
     /// Lets a selector choose from all of the worker's own accumulator, which nobody added to: the checker saw to that.
-    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Vec<Sparsified<T>> {
+    fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Result<Vec<Sparsified<T>>, DeviceError> {
         let schedule = &self.program.schedule;
         let partition = &schedule.partition;
         let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
@@ -146,13 +154,14 @@ impl<T: Element> Context<T> {
         }
         let everything = Place { block: Block(schedule.rank.0), lane: schedule.lanes };
         let seed = self.seed_of(everything, 0, true);
-        let chosen = selection.choose(&self.accumulator, &candidates, &self.memory.own, seed);
+        let source = Source::new(&self.accumulator, partition, &candidates);
+        let chosen = selection.choose_from(&source, &self.memory.own, seed)?;
         let taken = slots.iter_mut().zip(chosen.entries.split(partition)).map(|(slot, kept)| {
             slot.candidates.threshold = chosen.collect;
             let seen = self.block_len(slot.place.block);
             Sparsified { kept, left: Entries::default(), seen, own: true }
         });
-        taken.collect()
+        Ok(taken.collect())
     }
 
     /// Applies a rule that looks at all slots together: it says what is kept of each, and what it predicts for the next step. A
@@ -162,8 +171,8 @@ impl<T: Element> Context<T> {
         slots: &mut [Input<T>],
         tally: &mut Tally,
         least: T,
-        rule: impl FnOnce(&[Searched<'_, T>]) -> (Vec<Entries<T>>, Option<T>),
-    ) -> Vec<Sparsified<T>> {
+        rule: impl FnOnce(&[Searched<'_, T>]) -> Result<(Vec<Entries<T>>, Option<T>), DeviceError>,
+    ) -> Result<Vec<Sparsified<T>>, DeviceError> {
         let mut inputs = Vec::with_capacity(slots.len());
         for slot in slots.iter_mut() {
             inputs.push(match slot.held.take() {
@@ -185,7 +194,7 @@ impl<T: Element> Context<T> {
         }
         let read = sources.iter().filter(|source| source.reads(least)).map(Searched::len).sum::<usize>();
         tally.dense += read as f64;
-        let (kept, predicted) = rule(&sources);
+        let (kept, predicted) = rule(&sources)?;
         drop(sources);
         let mut chosen = Vec::with_capacity(slots.len());
         for ((slot, (entries, own, laid_over)), kept) in slots.iter_mut().zip(inputs).zip(kept) {
@@ -196,7 +205,7 @@ impl<T: Element> Context<T> {
             let seen = if laid_over { self.block_len(slot.place.block) } else { entries.len() };
             chosen.push(Sparsified { kept, left, seen, own });
         }
-        chosen
+        Ok(chosen)
     }
 
     /// Rounds what was kept, and tells what was not for the residual.
@@ -207,7 +216,7 @@ impl<T: Element> Context<T> {
         rule: &Rule,
         (coding, stage, holders): (Coding, u32, Holders),
         tally: &mut Tally,
-    ) -> (Carried<T>, Left<T>) {
+    ) -> Result<(Carried<T>, Left<T>), DeviceError> {
         let Sparsified { kept, mut left, seen, own } = chosen;
         let (len, alone) = (self.block_len(place.block), holders.count == 1);
         tally.select(rule, own, if own { kept.len() } else { seen } as f64);
@@ -231,7 +240,7 @@ impl<T: Element> Context<T> {
             let vanished = without(&errors, &kept.indices);
             let errors = without(&errors, &vanished.indices);
             if !vanished.is_empty() {
-                left = left.merge(&self.contributed(place, &vanished));
+                left = left.merge(&self.contributed(place, &vanished)?);
             }
             Left::Own(Fate::Selected { indices: kept.indices.clone(), errors, settled: left })
         } else {
@@ -244,13 +253,13 @@ impl<T: Element> Context<T> {
             false => Bag::smaller_with(kept, len, &self.reduction),
         };
         let switched = !rule.makes_dense();
-        (Carried { bag, switched, rounded, note: None, seen, encoded: None }, rest)
+        Ok((Carried { bag, switched, rounded, note: None, seen, encoded: None }, rest))
     }
 
     /// Of entries of a worker's own block those whose values are not its own alone.
-    fn contributed(&self, place: Place, entries: &Entries<T>) -> Entries<T> {
-        let own = self.own(place.block);
-        entries.iter().filter(|&(i, v)| own[i as usize] != v).collect()
+    fn contributed(&self, place: Place, entries: &Entries<T>) -> Result<Entries<T>, DeviceError> {
+        let own = self.own(place.block).gather(&entries.indices)?;
+        Ok(entries.iter().zip(own).filter(|((_, value), own)| own != value).map(|(entry, _)| entry).collect())
     }
 
     /// Where a rounding takes its random numbers from: the same for every copy of a content, another one in each step of

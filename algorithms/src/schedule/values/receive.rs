@@ -7,8 +7,23 @@ use super::send::keep_encoded;
 use super::{Carried, ExecutionError, Held, Outgoing, Values};
 use crate::bag::wire::{self, Part};
 use crate::bag::{Bag, Dense, Entries, Marks, Rounded};
+use crate::device::DeviceError;
 use crate::element::first_non_finite;
 use crate::{Element, Rank};
+
+/// Why something was not taken in.
+pub(super) enum Refusal {
+    /// A sum that is not finite, at this index of the block.
+    NotFinite(usize),
+    /// A device has failed.
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for Refusal {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
 
 impl<T: Element> Values<T> {
     /// Takes in a part of what came for a place.
@@ -60,10 +75,13 @@ impl<T: Element> Values<T> {
             keep_encoded(store, place, encoded);
         }
         let start = self.run.program.schedule.partition.range(place.block).start;
-        taken.map_err(|index| ExecutionError::Overflow { from, entry: start + index })
+        taken.map_err(|refusal| match refusal {
+            Refusal::NotFinite(index) => ExecutionError::Overflow { from, entry: start + index },
+            Refusal::Device(error) => error.into(),
+        })
     }
 
-    /// Takes sparse entries in. The error is the index of a sum that is not finite.
+    /// Takes sparse entries in.
     pub(super) fn take_sparse(
         &mut self,
         store: &mut Store<Held<T>>,
@@ -71,7 +89,7 @@ impl<T: Element> Values<T> {
         mut entries: Entries<T>,
         rounded: Rounded,
         how: How,
-    ) -> Result<(), usize> {
+    ) -> Result<(), Refusal> {
         self.unalign(store, place);
         let len = self.run.block_len(place.block) as f64;
         self.tally.merged += entries.len() as f64;
@@ -87,7 +105,7 @@ impl<T: Element> Values<T> {
             (How::Add, Some(Held::Own(overlay))) => {
                 let (own, reduction) = (self.run.own(place.block), &self.run.reduction);
                 // One access to memory for each, and nothing between them that would have to wait.
-                let mut held: Vec<T> = entries.indices.iter().map(|&index| own[index as usize]).collect();
+                let mut held = own.gather(&entries.indices)?;
                 reduction.combine_slices(&mut held, &entries.values);
                 let sums = if overlay.is_empty() {
                     Entries { indices: entries.indices, values: held }
@@ -99,7 +117,7 @@ impl<T: Element> Values<T> {
                     overlay.merge_with(&entries, reduction)
                 };
                 if let Some(at) = sums.values.iter().position(|sum| !sum.is_finite()) {
-                    return Err(sums.indices[at] as usize);
+                    return Err(Refusal::NotFinite(sums.indices[at] as usize));
                 }
                 Held::Own(sums)
             }
@@ -111,7 +129,7 @@ impl<T: Element> Values<T> {
                     &self.run.reduction,
                 );
                 if let Some(index) = bag.first_non_finite() {
-                    return Err(index);
+                    return Err(Refusal::NotFinite(index));
                 }
                 Held::Bag(Carried { switched, ..bag.into() })
             }
@@ -124,8 +142,7 @@ impl<T: Element> Values<T> {
         Ok(())
     }
 
-    /// Takes a bag in that its sender holds dense and told as entries, which were smaller: dense here, too. The error is
-    /// the index of a sum that is not finite.
+    /// Takes a bag in that its sender holds dense and told as entries, which were smaller: dense here, too.
     fn take_switched(
         &mut self,
         store: &mut Store<Held<T>>,
@@ -133,7 +150,7 @@ impl<T: Element> Values<T> {
         entries: &Entries<T>,
         rounded: Rounded,
         how: How,
-    ) -> Result<(), usize> {
+    ) -> Result<(), Refusal> {
         let values = entries.to_dense_with(self.run.block_len(place.block), self.run.reduction.neutral());
         self.tally.merged += entries.len() as f64;
         self.tally.dense += values.len() as f64;
@@ -154,11 +171,11 @@ impl<T: Element> Values<T> {
         first: usize,
         values: Bytes,
         how: How,
-    ) -> Result<Bytes, usize> {
+    ) -> Result<Bytes, Refusal> {
         let block = place.block;
         let range = first..first + values.len() / T::WIDTH;
         if first == 0 && how == How::Add {
-            self.make_dense(store, place);
+            self.make_dense(store, place)?;
         }
         if how == How::Add {
             self.tally.dense += range.len() as f64;
@@ -177,17 +194,17 @@ impl<T: Element> Values<T> {
                         }
                     }
                     _ if cfg!(target_endian = "little") => {
-                        let own = self.run.contribution(block, range);
+                        let own = self.run.contribution(block, range)?;
                         self.run.reduction.combine_bytes(&mut sums, bytemuck::cast_slice(&own));
                     }
                     _ => {
-                        let own = self.run.contribution(block, range);
+                        let own = self.run.contribution(block, range)?;
                         let own: Vec<u8> = own.iter().flat_map(|v| v.to_le()).collect();
                         self.run.reduction.combine_bytes(&mut sums, &own);
                     }
                 }
                 if let Some(position) = first_non_finite::<T>(&sums) {
-                    return Err(first + position);
+                    return Err(Refusal::NotFinite(first + position));
                 }
                 sums.freeze()
             }
@@ -217,7 +234,7 @@ impl<T: Element> Values<T> {
     }
 
     /// Turns what is held of a block into something that dense values can be added to piece by piece.
-    fn make_dense(&mut self, store: &mut Store<Held<T>>, place: Place) {
+    fn make_dense(&mut self, store: &mut Store<Held<T>>, place: Place) -> Result<(), DeviceError> {
         self.unalign(store, place);
         let len = self.run.block_len(place.block) as f64;
         match store.at(place) {
@@ -227,7 +244,7 @@ impl<T: Element> Values<T> {
         }
         let held = match store.at(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
-                Some(Held::bag(self.run.materialise(place.block, &overlay)))
+                Some(Held::bag(self.run.materialise(place.block, &overlay)?))
             }
             Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
                 let len = self.run.block_len(place.block);
@@ -237,6 +254,7 @@ impl<T: Element> Values<T> {
             held => held,
         };
         *store.at(place) = held;
+        Ok(())
     }
 
     /// To whom a piece of an arriving dense block goes on at once, and whether it is retained: the next exchange sends this block

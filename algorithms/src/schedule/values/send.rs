@@ -9,10 +9,15 @@ use super::{Aligned, Carried, Held, Values};
 use crate::Element;
 use crate::bag::wire::{Body, Encoded};
 use crate::bag::{Bag, Dense, Entries, Rounded};
+use crate::device::DeviceError;
 
 impl<T: Element> Values<T> {
     /// What is sent of some slots, and the notes tied to them.
-    pub(super) fn bodies(&mut self, store: &mut Store<Held<T>>, send: &Send) -> (Vec<Body<T>>, Vec<u64>) {
+    pub(super) fn bodies(
+        &mut self,
+        store: &mut Store<Held<T>>,
+        send: &Send,
+    ) -> Result<(Vec<Body<T>>, Vec<u64>), DeviceError> {
         let mut notes = Vec::new();
         let mut bodies = Vec::new();
         for place in store.places(send.slots) {
@@ -23,7 +28,7 @@ impl<T: Element> Values<T> {
             let encoded = held.as_mut().and_then(Held::encoded).and_then(|encoded| encoded.clone());
             let (body, held) = match (held, encoded) {
                 (Some(held), Some(encoded)) => (Body::Encoded(encoded), held),
-                (held, _) => self.body(place, held),
+                (held, _) => self.body(place, held)?,
             };
             match send.after {
                 After::Retain => *store.at(place) = Some(held),
@@ -31,24 +36,24 @@ impl<T: Element> Values<T> {
             }
             bodies.push(body);
         }
-        (bodies, notes)
+        Ok((bodies, notes))
     }
 
     /// What is sent of a slot that is to be encoded, and what to retain.
-    fn body(&mut self, place: Place, held: Option<Held<T>>) -> (Body<T>, Held<T>) {
+    fn body(&mut self, place: Place, held: Option<Held<T>>) -> Result<(Body<T>, Held<T>), DeviceError> {
         let (len, residual) = (self.run.block_len(place.block), self.run.reduction.has_residual());
         let (body, held) = match held {
             Some(Held::Own(overlay)) if overlay.is_empty() => {
                 let range = self.run.program.schedule.partition.range(place.block);
-                let values = match self.run.contribution(place.block, 0..len) {
-                    Cow::Borrowed(_) => Dense::lent(self.run.accumulator.clone(), range),
+                let values = match self.run.contribution(place.block, 0..len)? {
+                    Cow::Borrowed(_) => Dense::lent(self.run.accumulator.host()?.clone(), range),
                     Cow::Owned(values) => values.into(),
                 };
                 (Body::Dense { values, rounded: Rounded::EXACT }, Held::Own(overlay))
             }
             Some(Held::Own(overlay)) => {
                 self.tally.dense += len as f64;
-                told(self.run.materialise(place.block, &overlay).into(), len, residual)
+                told(self.run.materialise(place.block, &overlay)?.into(), len, residual)
             }
             Some(Held::Bag(carried)) => told(carried, len, residual),
             Some(Held::Aligned(aligned)) => {
@@ -72,7 +77,7 @@ impl<T: Element> Values<T> {
             }
             Body::Dense { .. } | Body::Encoded(_) => {}
         }
-        (body, held)
+        Ok((body, held))
     }
 }
 

@@ -46,17 +46,17 @@ impl<T: Element> Reader for Values<T> {
             places.iter().for_each(|&(place, ..)| self.keep_all(store, place, rule));
             return Ok(Vec::new());
         }
-        let inputs = places.into_iter().map(|(place, holders, stage)| {
+        let mut inputs = Vec::with_capacity(places.len());
+        for (place, holders, stage) in places {
             let held = match store.at(place).take() {
                 // What others hold too is a bag, whichever worker it came from.
                 Some(Held::Own(overlay)) if holders.count > 1 => {
-                    Some(Held::bag(run.materialise(place.block, &overlay)))
+                    Some(Held::bag(run.materialise(place.block, &overlay)?))
                 }
                 held => held,
             };
-            self.input(place, held, holders, stage)
-        });
-        let inputs = inputs.collect();
+            inputs.push(self.input(place, held, holders, stage));
+        }
         Ok(self.hand_out(inputs, rule, Purpose::Keep(coding)))
     }
 
@@ -85,8 +85,7 @@ impl<T: Element> Reader for Values<T> {
             let (block, b) = (place.block, place.block.index());
             let indices = proposed(store, block);
             self.tally.sifted += indices.len() as f64;
-            let own = self.run.own(block);
-            let values = indices.iter().map(|&i| own[i as usize]).collect();
+            let values = self.run.own(block).gather(&indices)?;
             let rounded = Rounded::EXACT;
             let aligned = Aligned { indices: indices.clone(), values, rounded, encoded: None };
             let (aligned, errors) = run.rounded(aligned, coding, place, (stage, true));
@@ -106,7 +105,7 @@ impl<T: Element> Reader for Values<T> {
             match store.at(place).take_if(|held| !matches!(held, Held::Proposal(..))) {
                 Some(Held::Own(overlay)) => {
                     switched = false;
-                    bags.push(self.run.materialise(block, &overlay));
+                    bags.push(self.run.materialise(block, &overlay)?);
                 }
                 Some(Held::Bag(carried)) => {
                     switched &= carried.switched || matches!(carried.bag, Bag::Sparse(_));
@@ -165,7 +164,7 @@ impl<T: Element> Reader for Values<T> {
         for place in store.places(slots) {
             let mut carried = match store.at(place).take() {
                 Some(Held::Bag(carried)) => carried,
-                Some(Held::Own(overlay)) => self.run.materialise(place.block, &overlay).into(),
+                Some(Held::Own(overlay)) => self.run.materialise(place.block, &overlay)?.into(),
                 Some(Held::Aligned(_) | Held::Proposal(..)) | None => Bag::empty().into(),
             };
             carried.note = Some(match note {
@@ -178,7 +177,7 @@ impl<T: Element> Reader for Values<T> {
     }
 
     fn send(&mut self, store: &mut Slotted<Self>, at: usize, send: &Send, round: u64) -> Did<Self> {
-        let (bodies, notes) = self.bodies(store, send);
+        let (bodies, notes) = self.bodies(store, send)?;
         // They may have gone ahead.
         if self.passing_on.take().is_some() {
             return Ok(());

@@ -142,6 +142,10 @@ impl<T: Element> Work<T> {
     /// How many entries of the worker's own gradient it looks at, if they are at most so many: the candidates that were collected,
     /// where they suffice, and otherwise whole blocks.
     pub fn looks_at(&self, most: usize) -> Option<usize> {
+        if self.run.is_on_device() {
+            // It is waited for.
+            return None;
+        }
         let mut all = 0;
         for Input { place, held, candidates, .. } in &self.slots {
             let Some(Held::Own(overlay)) = held else { continue };
@@ -156,7 +160,7 @@ impl<T: Element> Work<T> {
     /// Does it.
     ///
     /// # Errors
-    /// A rule that can only be proposed by, which no checked program keeps by.
+    /// A rule that can only be proposed by, which no checked program keeps by; what failed on a device.
     pub fn run(self) -> Result<Done<T>, ExecutionError> {
         let Self { run, mut slots, rule, purpose } = self;
         let mut tally = Tally::default();
@@ -173,7 +177,7 @@ impl<T: Element> Work<T> {
             let (place, held, left) = match purpose {
                 Purpose::Keep(coding) => {
                     let rounding = (coding, stage, holders);
-                    let (mut carried, left) = run.settle(place, chosen, &rule, rounding, &mut tally);
+                    let (mut carried, left) = run.settle(place, chosen, &rule, rounding, &mut tally)?;
                     carried.note = note;
                     (place, Held::Bag(carried), Some(left))
                 }
