@@ -76,4 +76,7 @@ pub enum TrainerError {
     /// An update of another layout than the model's.
     #[error(transparent)]
     Layout(#[from] gleaner_runtime::LayoutError),
+    /// An update that cannot be applied.
+    #[error(transparent)]
+    Runtime(#[from] gleaner_runtime::Error),
 }

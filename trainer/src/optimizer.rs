@@ -13,8 +13,6 @@ use gleaner_runtime::Update;
 /// Velocities, one per entry of the parameters, where these are.
 pub struct Optimizer {
     sgd: Sgd,
-    /// How many workers an update is the sum of.
-    workers: usize,
     velocities: Velocities,
 }
 
@@ -33,7 +31,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// A device without enough memory.
-    pub fn new(parameters: &Parameters, sgd: Sgd, workers: usize) -> Result<Self, TrainerError> {
+    pub fn new(parameters: &Parameters, sgd: Sgd) -> Result<Self, TrainerError> {
         let is_host = |parameter: &Parameter| parameter.variable().device().is_cpu();
         let velocities = if parameters.list.iter().all(is_host) {
             let velocities = parameters.list.iter().map(|parameter| vec![0.0; parameter.count()]).collect();
@@ -42,7 +40,7 @@ impl Optimizer {
             let zeros = parameters.list.iter().map(|parameter| parameter.variable().zeros_like());
             Velocities::Device(zeros.collect::<Computed<_>>()?)
         };
-        Ok(Optimizer { sgd, workers, velocities })
+        Ok(Optimizer { sgd, velocities })
     }
 
     /// Of each parameter the velocities, in row-major order.
@@ -97,7 +95,7 @@ impl Optimizer {
             }
             Velocities::Device(velocities) => {
                 for (parameter, velocity) in parameters.list.iter().zip(velocities) {
-                    let gradient = mean(update, parameter, self.workers)?;
+                    let gradient = mean(update, parameter)?;
                     *velocity = step(self.sgd, parameter.variable(), velocity, &gradient, learning_rate)?;
                 }
                 if let Some(parameter) = parameters.list.first() {
@@ -111,15 +109,14 @@ impl Optimizer {
 
 /// What [`Update::add_to`] adds to zeros, on the parameter's device.
 #[cfg(feature = "cuda")]
-fn mean(update: &Update, parameter: &Parameter, workers: usize) -> Result<Tensor, TrainerError> {
+fn mean(update: &Update, parameter: &Parameter) -> Result<Tensor, TrainerError> {
     let mean = parameter.variable().zeros_like()?;
-    let how = gleaner_algorithms::device::Apply::Add { scale: 1.0 / workers as f32 };
-    update.apply_on_device(&parameter.name, &gleaner_candle::device_slice(&mean)?, how)?;
+    update.add_to_device(&parameter.name, &gleaner_candle::device_slice(&mean)?, 1.0)?;
     Ok(mean)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn mean(_update: &Update, _parameter: &Parameter, _workers: usize) -> Result<Tensor, TrainerError> {
+fn mean(_update: &Update, _parameter: &Parameter) -> Result<Tensor, TrainerError> {
     Err(candle_core::Error::NotCompiledWithCudaSupport.into())
 }
 

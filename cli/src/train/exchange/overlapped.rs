@@ -53,7 +53,7 @@ impl<'s> Overlapped<'s> {
                  pass (--merge single)"
             ));
         }
-        let optimizer = Optimizer::new(parameters, settings.sgd(), workers)?;
+        let optimizer = Optimizer::new(parameters, settings.sgd())?;
         Ok(Self { session, overlap, optimizer, clip: settings.clip, weight, merge: settings.merge.name() })
     }
 }
