@@ -1,0 +1,196 @@
+//! A device as the rest of Gleaner sees it.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::device::{Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format};
+
+use crate::backend::Driver;
+#[cfg(feature = "emulation")]
+use crate::backend::Emulation;
+use crate::context::{Context, Operation};
+use crate::error::CudaError;
+use crate::fence::Moment;
+use crate::kernels::{self, Argument, THREADS, arguments};
+use crate::memory::Memory;
+use crate::staging::{PIECE, PIECE_BYTES};
+use crate::values::CudaValues;
+
+/// An NVIDIA device that is in use, with the kernels loaded and two streams of its own.
+#[derive(Debug)]
+pub struct Cuda {
+    context: Arc<Context>,
+}
+
+impl Cuda {
+    /// The device of this number among those that the driver lists.
+    ///
+    /// # Errors
+    /// Why there is none, or why it cannot be used.
+    pub fn open(ordinal: u32) -> Result<Arc<Self>, CudaError> {
+        let context = Context::new(Box::new(Driver::open(ordinal)?))?;
+        Ok(Arc::new(Self { context: Arc::new(context) }))
+    }
+
+    /// A device that the CPU emulates.
+    ///
+    /// # Errors
+    /// What the emulation was told to fail at.
+    #[cfg(feature = "emulation")]
+    pub fn emulated(emulation: Emulation) -> Result<Arc<Self>, DeviceError> {
+        let context = Context::new(Box::new(emulation))?;
+        Ok(Arc::new(Self { context: Arc::new(context) }))
+    }
+
+    /// So many bytes of the device's memory, with anything in them, for the program itself.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn memory(&self, bytes: usize) -> Result<Memory, DeviceError> {
+        Memory::new(&self.context, bytes, "the program")
+    }
+
+    /// Free bytes of the device's memory, and all.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn available(&self) -> Result<(usize, usize), DeviceError> {
+        let _entered = self.context.enter()?;
+        self.context.call("asking for free memory", self.context.backend().available())
+    }
+
+    /// After all kernels so far.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn now(&self) -> Result<Moment, DeviceError> {
+        let _entered = self.context.enter()?;
+        Moment::now(&self.context)
+    }
+
+    /// From now on notes how long each kernel and each copy takes, which makes them a little slower.
+    pub fn start_trace(&self) {
+        self.context.start_trace();
+    }
+
+    /// Waits for all that was noted, and notes no more. By name of the kernel or copy, in the order in which they were started.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn end_trace(&self) -> Result<Vec<(String, Duration)>, DeviceError> {
+        let _entered = self.context.enter()?;
+        self.context.end_trace()
+    }
+
+    /// What the device takes for a launch of a kernel that does next to nothing, when so many follow each other.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn launch_time(&self, times: u32) -> Result<Duration, DeviceError> {
+        let cut = self.memory(kernels::Cut::WIDTH)?;
+        let _entered = self.context.enter()?;
+        let start = Moment::now(&self.context)?;
+        for _ in 0..times {
+            // SAFETY: the kernel writes one cut, which is freed when nothing is under way.
+            unsafe { self.context.launch(kernels::FIXED_CUT, (1, 1), arguments![cut.address(), 1_u32])? };
+        }
+        Ok(Moment::now(&self.context)?.since(&start)? / times.max(1))
+    }
+}
+
+/// How a kernel applies an update.
+struct Applied {
+    sparse: &'static CStr,
+    dense: &'static CStr,
+    argument: Argument,
+}
+
+fn applied(format: Format, how: Apply) -> Applied {
+    use kernels::*;
+    let (sparse, dense) = match (how, format) {
+        (Apply::Write { .. }, Format::Float32) => (WRITE_AT_F32, WRITE_ALL_F32),
+        (Apply::Write { .. }, Format::Float16) => (WRITE_AT_F16, WRITE_ALL_F16),
+        (Apply::Write { .. }, Format::BFloat16) => (WRITE_AT_BF16, WRITE_ALL_BF16),
+        (Apply::Add { .. }, Format::Float32) => (ADD_AT_F32, ADD_ALL_SCALED_F32),
+        (Apply::Add { .. }, Format::Float16) => (ADD_AT_F16, ADD_ALL_SCALED_F16),
+        (Apply::Add { .. }, Format::BFloat16) => (ADD_AT_BF16, ADD_ALL_SCALED_BF16),
+    };
+    let argument = match how {
+        Apply::Write { divisor } => divisor.into(),
+        Apply::Add { scale } => scale.into(),
+    };
+    Applied { sparse, dense, argument }
+}
+
+/// What sentences call the values that an update is applied to.
+const INTO: &str = "the values that the update is applied to";
+
+impl Device for Cuda {
+    fn name(&self) -> String {
+        self.context.name().to_owned()
+    }
+
+    fn zeros(&self, len: usize) -> Result<Box<dyn DeviceValues<f32>>, DeviceError> {
+        Ok(Box::new(CudaValues::zeros(&self.context, len)?))
+    }
+
+    fn apply(&self, into: &DeviceSlice, entries: &Entries<f32>, how: Apply) -> Result<(), DeviceError> {
+        if let Some(index) = entries.indices.iter().find(|&&index| index as usize >= into.len) {
+            return Err(DeviceError(format!(
+                "expected an index below {}, found {index} in an update",
+                into.len
+            )));
+        }
+        let (context, kernel) = (&self.context, applied(into.format, how));
+        let _entered = context.enter()?;
+        context.in_order_of(into, INTO, || {
+            if let (Apply::Write { .. }, 1..) = (how, into.len) {
+                let bytes = into.len * into.format.width();
+                context.put(Operation::Copy("making the values zero"), context.kernels(), || {
+                    // SAFETY: so many bytes are the device's: they were checked, and the program keeps them for its stream.
+                    unsafe { context.backend().fill(into.address, 0, bytes, context.kernels()) }
+                })?;
+            }
+            let pieces = entries.indices.chunks(PIECE).zip(entries.values.chunks(PIECE));
+            for (indices, values) in pieces {
+                let staged = context.stage(&[bytemuck::cast_slice(indices), bytemuck::cast_slice(values)])?;
+                staged.upload()?;
+                let count = indices.len() as u32;
+                let given = arguments![into.address, staged.part(0), staged.part(1), count, kernel.argument];
+                // SAFETY: as above, with all indices below the length, and the buffer is not used before the kernel is done.
+                unsafe {
+                    context.launch(kernel.sparse, (context.grid_of_entries(indices.len()), THREADS), given)?
+                };
+            }
+            Ok(())
+        })
+    }
+
+    fn apply_dense(&self, into: &DeviceSlice, values: &[f32], how: Apply) -> Result<(), DeviceError> {
+        if values.len() != into.len {
+            return Err(DeviceError(format!(
+                "expected {} values in an update, found {}",
+                into.len,
+                values.len()
+            )));
+        }
+        let (context, kernel) = (&self.context, applied(into.format, how));
+        let _entered = context.enter()?;
+        context.in_order_of(into, INTO, || {
+            let most = PIECE_BYTES / size_of::<f32>();
+            for (number, part) in values.chunks(most).enumerate() {
+                let staged = context.stage(&[bytemuck::cast_slice(part)])?;
+                staged.upload()?;
+                let to = into.address + (number * most * into.format.width()) as u64;
+                let given = arguments![to, staged.part(0), part.len() as u64, kernel.argument];
+                // SAFETY: as in `apply`.
+                unsafe {
+                    context.launch(kernel.dense, (context.grid_of_entries(part.len()), THREADS), given)?
+                };
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! Memory of a device, and memory of the host that a device copies from and to by itself.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use gleaner_algorithms::device::DeviceError;
+
+use crate::context::{Context, Operation};
+use crate::staging::PIECE_BYTES;
+
+/// Where each part of a piece of memory begins is a multiple of this, as it is of the piece.
+const ALIGNMENT: usize = 256;
+
+/// Memory of a device, of the program's own: for gradients and parameters where no framework has them.
+pub struct Memory {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {}", self.bytes, self.context.name())
+    }
+}
+
+impl Memory {
+    /// So many bytes, with anything in them, for what a sentence says if there are not so many.
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize, what: &str) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let address = context.allocate(bytes, what)?;
+        Ok(Self { context: Arc::clone(context), address, bytes })
+    }
+
+    /// The address of the first byte, a multiple of 256.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies bytes to the device, from byte `offset` on. What is asked of the device afterwards finds them there.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    ///
+    /// # Panics
+    /// If they are beyond the end.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(offset + bytes.len() <= self.bytes, "within the memory");
+        let _entered = self.context.enter()?;
+        // SAFETY: it is within this memory, which is freed only when nothing is under way.
+        unsafe { self.context.write(self.address + offset as u64, bytes) }
+    }
+
+    /// Copies bytes to the host, after all that was asked of the device.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    ///
+    /// # Panics
+    /// If they are beyond the end.
+    pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, DeviceError> {
+        assert!(range.end <= self.bytes, "within the memory");
+        let _entered = self.context.enter()?;
+        let mut bytes = Vec::with_capacity(range.len());
+        // SAFETY: as above.
+        unsafe {
+            self.context
+                .read(self.address + range.start as u64, range.len(), |part| bytes.extend_from_slice(part))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Copies all of another piece of memory on the device, from byte `offset` on.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    ///
+    /// # Panics
+    /// If it is beyond the end.
+    pub fn copy(&self, offset: usize, from: &Memory) -> Result<(), DeviceError> {
+        assert!(offset + from.bytes <= self.bytes, "within the memory");
+        let _entered = self.context.enter()?;
+        let (context, to) = (&self.context, self.address + offset as u64);
+        context.put(Operation::Copy("a copy on the device"), context.kernels(), || {
+            // SAFETY: both are memory of as many bytes, which is freed only when nothing is under way.
+            unsafe { context.backend().copy_within(to, from.address, from.bytes, context.kernels()) }
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Some(_entered) = self.context.enter_to_end() else { return };
+        self.context.settle();
+        // SAFETY: it was allocated here, is freed once, and nothing is under way.
+        unsafe { self.context.backend().free(self.address) };
+    }
+}
+
+/// Memory of the host that the device copies from and to by itself, from a pool and back to it.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    context: Arc<Context>,
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: nobody else has this memory but the device, which does nothing to it but what is enqueued.
+unsafe impl Send for Pinned {}
+// SAFETY: through a shared reference it is only read.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// At least so many bytes, with anything in them.
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
+        let bytes = bytes.next_power_of_two().max(4096);
+        let _entered = context.enter()?;
+        let mut idle = context.idle();
+        let at = match idle.pinned.iter().position(|&(size, _)| size == bytes) {
+            Some(place) => idle.pinned.swap_remove(place).1,
+            None => context.allocate_pinned(bytes)?,
+        };
+        drop(idle);
+        Ok(Self { context: Arc::clone(context), at, bytes })
+    }
+
+    /// Its first byte.
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes, "within the memory");
+        // SAFETY: it is within.
+        unsafe { self.at.add(offset) }
+    }
+
+    /// What stands there.
+    ///
+    /// # Safety
+    /// Nothing is under way that writes it, and somebody has written it.
+    pub(crate) unsafe fn read(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.bytes, "within the memory");
+        // SAFETY: it is within, and the caller says that nothing writes it.
+        unsafe { std::slice::from_raw_parts(self.at.add(range.start), range.len()) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The pool frees it, or somebody uses it at once: until then everything must be done.
+        let _entered = self.context.enter_to_end();
+        self.context.settle();
+        self.context.idle().pinned.push((self.bytes, self.at));
+    }
+}
+
+/// Parts of one piece of memory, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// How many bytes all have.
+    pub(crate) bytes: usize,
+}
+
+impl Layout {
+    /// Where a part of so many bytes begins.
+    pub(crate) fn take(&mut self, bytes: usize) -> usize {
+        let start = self.bytes;
+        self.bytes += bytes.next_multiple_of(ALIGNMENT);
+        start
+    }
+}
+
+impl Context {
+    /// Pinned memory, not from a pool.
+    pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
+        match self.backend().allocate_pinned(bytes) {
+            Err(failure) if failure.is_memory => Err(DeviceError(format!(
+                "{} could not pin {bytes} bytes of the host's memory: {}",
+                self.name(),
+                failure.said
+            ))),
+            result => self.call("an allocation of pinned memory", result),
+        }
+    }
+
+    /// Copies bytes to the device, in the order of kernels.
+    ///
+    /// # Safety
+    /// There are so many bytes at the address until nothing is under way. The context is entered.
+    pub(crate) unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        for (number, part) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let staged = self.stage(&[part])?;
+            let to = to + (number * PIECE_BYTES) as u64;
+            self.put(Operation::Copy("a copy to the device"), self.kernels(), || {
+                // SAFETY: the caller says so of the address; the pinned memory is not used again before the stream has come by.
+                unsafe { self.backend().copy_in(to, staged.pinned(), part.len(), self.kernels()) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to the host after all kernels so far, part by part; the next is under way while `take` has one.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    pub(crate) unsafe fn read(
+        &self,
+        from: u64,
+        bytes: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), DeviceError> {
+        self.copies_after_kernels()?;
+        let mut before = None;
+        for start in (0..bytes).step_by(PIECE_BYTES) {
+            let mut staged = self.stage(&[])?;
+            // SAFETY: the caller says so of the address.
+            unsafe { staged.download(from + start as u64, 0, PIECE_BYTES.min(bytes - start))? };
+            if let Some(before) = before.replace(staged) {
+                take(before.wait()?);
+            }
+        }
+        if let Some(last) = before {
+            take(last.wait()?);
+        }
+        Ok(())
+    }
+}

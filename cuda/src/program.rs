@@ -1,0 +1,80 @@
+//! What belongs to the program: its memory and its streams, which are checked before they are used and kept in order with ours.
+
+use gleaner_algorithms::device::{DeviceError, DeviceSlice};
+
+use crate::backend::{Belongs, Place, Stream};
+use crate::context::Context;
+
+impl Context {
+    /// Does something with memory of the program, in the order of its stream: ours wait for what the program has put into it, and
+    /// what it puts into it afterwards waits for ours. The context is entered.
+    pub(crate) fn in_order_of(
+        &self,
+        slice: &DeviceSlice,
+        what: &str,
+        work: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let stream = Stream(slice.stream);
+        self.check_stream(stream, what)?;
+        self.check_memory(slice, what)?;
+        // SAFETY: the stream was checked, and the program keeps it until the call is over.
+        unsafe { self.order(stream, self.kernels())? };
+        let done = work();
+        // Also if not all was started: what was, reads or writes there.
+        // SAFETY: as above.
+        unsafe { self.order(self.kernels(), stream)? };
+        done
+    }
+
+    fn check_memory(&self, slice: &DeviceSlice, what: &str) -> Result<(), DeviceError> {
+        let width = slice.format.width() as u64;
+        if slice.len == 0 {
+            return Ok(());
+        }
+        if !slice.address.is_multiple_of(width) {
+            return Err(DeviceError(format!(
+                "expected {what} at a multiple of {width} bytes, found the address {:#x}",
+                slice.address
+            )));
+        }
+        // Memory may be put together of pieces, so that the end need not be in the piece that the start is in.
+        let last = slice.address.checked_add(slice.len as u64 * width - 1);
+        for address in [Some(slice.address), last] {
+            let place = match address {
+                Some(address) => self.call("asking whose an address is", self.backend().place(address))?,
+                None => Place::Unknown,
+            };
+            let found = match place {
+                Place::Ours => continue,
+                Place::OtherDevice(other) => format!("it on CUDA device {other}"),
+                Place::OtherContext => "it in another context of the same device: allocate it in the primary context, as \
+                                        frameworks do"
+                    .to_owned(),
+                Place::Host => "it in the host's memory: hand it over as the host's".to_owned(),
+                Place::Unknown => "memory there that the driver does not know: it was freed, is shorter, or never was a device's"
+                    .to_owned(),
+            };
+            return Err(DeviceError(format!(
+                "expected {what} in the memory of {}, {} values from {:#x} on; found {found}",
+                self.name(),
+                slice.len,
+                slice.address
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_stream(&self, stream: Stream, what: &str) -> Result<(), DeviceError> {
+        let found = match self.call("asking whose a stream is", self.backend().belongs(stream))? {
+            Belongs::Ours => return Ok(()),
+            Belongs::Capturing => "one that records a CUDA graph, whose work is not done now: hand it over outside of the capture".to_owned(),
+            Belongs::OtherContext => "one of another context on the same device: make it in the primary context, as frameworks do".to_owned(),
+            Belongs::OtherDevice(other) => format!("one of CUDA device {other}"),
+        };
+        Err(DeviceError(format!(
+            "expected for {what} a stream of {}, found {found} (stream {:#x})",
+            self.name(),
+            stream.0
+        )))
+    }
+}

@@ -1,0 +1,229 @@
+//! The memory that a cut into blocks needs, allocated once for all steps.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gleaner_algorithms::device::DeviceError;
+
+use super::collected::{CALLS, Call, Collected, room};
+use super::output::Output;
+use crate::context::{Context, Operation};
+use crate::fence::Fence;
+use crate::kernels::BINS;
+use crate::memory::{Layout, Memory, Pinned};
+
+/// More candidates than this for the k largest of `len` cost more than another look at all entries: as on the host.
+fn crowd(k: usize, len: usize) -> usize {
+    len.min(8 * k + len / 64)
+}
+
+/// Candidates of a block, and what is chosen of them.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    /// How many there is room for.
+    pub(super) capacity: usize,
+    memory: Memory,
+    values: usize,
+    records: usize,
+    table: usize,
+    /// The calls that the device has in its table.
+    calls: Vec<Call>,
+    pub(super) output: Output,
+    /// Whether a choice was begun in this step.
+    pub(super) begun: bool,
+}
+
+impl Candidates {
+    fn new(context: &Arc<Context>, len: usize, quota: usize) -> Result<Self, DeviceError> {
+        let capacity = crowd(quota, len);
+        let mut layout = Layout::default();
+        layout.take(4 * capacity);
+        let (values, records) = (layout.take(4 * capacity), layout.take(8 * room(len)));
+        let table = layout.take(size_of::<Call>() * CALLS.min(len));
+        let memory = Memory::new(context, layout.bytes, "candidates")?;
+        let output = Output::new(context, quota)?;
+        Ok(Self { capacity, memory, values, records, table, calls: Vec::new(), output, begun: false })
+    }
+
+    /// Where the indices are.
+    pub(super) fn indices(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Where the values are.
+    pub(super) fn values(&self) -> u64 {
+        self.memory.address() + self.values as u64
+    }
+
+    /// Where a record is.
+    pub(super) fn record(&self, number: u32) -> u64 {
+        self.memory.address() + self.records as u64 + 8 * u64::from(number)
+    }
+
+    /// Where the calls are.
+    pub(super) fn table(&self) -> u64 {
+        self.memory.address() + self.table as u64
+    }
+
+    /// How many calls are there.
+    pub(super) fn calls(&self) -> u32 {
+        self.calls.len() as u32
+    }
+
+    /// Puts the calls where the kernels read them, unless they are there from a step before. The context is entered.
+    pub(super) fn set_calls(&mut self, context: &Context, calls: Vec<Call>) -> Result<(), DeviceError> {
+        if calls != self.calls {
+            // SAFETY: there is room for as many calls as are collected, in memory that is freed only when nothing is under way.
+            unsafe { context.write(self.table(), bytemuck::cast_slice(&calls))? };
+            self.calls = calls;
+        }
+        Ok(())
+    }
+}
+
+/// A block.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) range: Range<usize>,
+    /// How many entries will be asked for.
+    pub(super) quota: Option<u32>,
+    pub(super) collected: Collected,
+    /// None where nothing is asked for.
+    pub(super) candidates: Option<Candidates>,
+}
+
+impl Block {
+    fn new(context: &Arc<Context>, range: Range<usize>, quota: Option<u32>) -> Result<Self, DeviceError> {
+        let len = range.len();
+        assert!(u32::try_from(len).is_ok(), "an index in a block fits into u32");
+        let asked = len.min(quota.unwrap_or(0) as usize);
+        let candidates = if asked > 0 { Some(Candidates::new(context, len, asked)?) } else { None };
+        Ok(Self { range, quota, collected: Collected::new(len), candidates })
+    }
+
+    /// The quota, as far as the block has entries.
+    pub(super) fn asked(&self) -> usize {
+        self.range.len().min(self.quota.unwrap_or(0) as usize)
+    }
+}
+
+/// All blocks, and what they share.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    context: Arc<Context>,
+    pub(super) blocks: Vec<Block>,
+    memory: Memory,
+    bins: usize,
+    counts: usize,
+    /// What is noted of sums that are not finite comes to the host by it.
+    status: Pinned,
+    checked: Fence,
+}
+
+/// Bytes of what is noted of sums that are not finite: the lowest position, and how many there are.
+const STATUS: usize = 16;
+
+impl Blocks {
+    /// Memory for these blocks. The context is entered.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        ranges: &[Range<usize>],
+        quotas: &[Option<u32>],
+    ) -> Result<Self, DeviceError> {
+        assert_eq!(ranges.len(), quotas.len(), "one quota for each block");
+        let blocks =
+            ranges.iter().zip(quotas).map(|(range, &quota)| Block::new(context, range.clone(), quota));
+        let blocks: Vec<Block> = blocks.collect::<Result<_, _>>()?;
+        // By tile, or by record.
+        let counted = ranges.iter().map(|range| room(range.len())).max().unwrap_or(0);
+        let mut layout = Layout::default();
+        // The status, and behind it how many candidates each block has: both are reset at once.
+        layout.take(STATUS + 4 * blocks.len());
+        let (bins, counts) = (layout.take(4 * BINS), layout.take(8 * counted));
+        let memory = Memory::new(context, layout.bytes, "counts of candidates")?;
+        let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context)?);
+        let mut blocks = Self { context: Arc::clone(context), blocks, memory, bins, counts, status, checked };
+        blocks.fill(blocks.bins(), 0, 4 * BINS)?;
+        blocks.clear()?;
+        Ok(blocks)
+    }
+
+    /// The blocks, and the quota of each.
+    pub(super) fn shape(&self) -> (Vec<Range<usize>>, Vec<Option<u32>>) {
+        self.blocks.iter().map(|block| (block.range.clone(), block.quota)).unzip()
+    }
+
+    /// Where sums that are not finite are noted.
+    pub(super) fn status(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Where it is counted how many candidates a block has.
+    pub(super) fn reserved(&self, block: usize) -> u64 {
+        self.memory.address() + (STATUS + 4 * block) as u64
+    }
+
+    /// Where a histogram is made.
+    pub(super) fn bins(&self) -> u64 {
+        self.memory.address() + self.bins as u64
+    }
+
+    /// Where entries are counted, by tile or record.
+    pub(super) fn counts(&self) -> u64 {
+        self.memory.address() + self.counts as u64
+    }
+
+    fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {
+        let context = &self.context;
+        context.put(Operation::Copy("a reset of counts"), context.kernels(), || {
+            // SAFETY: it is within the memory.
+            unsafe { context.backend().fill(at, byte, bytes, context.kernels()) }
+        })
+    }
+
+    /// Forgets what was collected. The context is entered.
+    pub(super) fn clear(&mut self) -> Result<(), DeviceError> {
+        for block in &mut self.blocks {
+            block.collected.clear();
+            block.candidates.iter_mut().for_each(|candidates| candidates.begun = false);
+        }
+        // No position is as high as the first, and there are none.
+        self.checked.before_kernels()?;
+        self.fill(self.status(), u8::MAX, STATUS / 2)?;
+        self.fill(self.status() + STATUS as u64 / 2, 0, STATUS / 2 + 4 * self.blocks.len())
+    }
+
+    /// The values of a block have changed otherwise than by a call of a step, or those of all.
+    pub(super) fn spoil(&mut self, block: Option<usize>) {
+        match block {
+            Some(block) => self.blocks[block].collected.spoil(),
+            None => self.blocks.iter_mut().for_each(|block| block.collected.spoil()),
+        }
+    }
+
+    /// Copies to the host what is noted of sums that are not finite, once the kernels so far are done. The context is entered.
+    pub(super) fn send_status(&self) -> Result<(), DeviceError> {
+        let context = &self.context;
+        context.copies_after_kernels()?;
+        context.put(
+            Operation::Copy("the copy of what is not finite to the host"),
+            context.copies(),
+            || {
+                // SAFETY: both have so many bytes, and are freed only when nothing is under way.
+                unsafe {
+                    context.backend().copy_out(self.status.at(0), self.status(), STATUS, context.copies())
+                }
+            },
+        )?;
+        // SAFETY: the stream is ours.
+        unsafe { self.checked.record(context.copies()) }
+    }
+
+    /// Waits for that: the lowest position, and how many.
+    pub(super) fn receive_status(&self) -> Result<(u64, u64), DeviceError> {
+        self.checked.wait()?;
+        // SAFETY: it was copied, and nothing else is sent meanwhile.
+        let words: &[u64] = bytemuck::cast_slice(unsafe { self.status.read(0..STATUS) });
+        Ok((words[0], words[1]))
+    }
+}

@@ -1,0 +1,390 @@
+//! An accumulator in a device's memory.
+//!
+//! All that reads and writes the values is in the order of one stream, so that nothing here waits but where something comes to the
+//! host. What a selection needs beside the values is allocated when they are cut into blocks, and used by one selection at a time.
+
+mod blocks;
+mod collected;
+mod entries;
+mod output;
+mod search;
+mod selection;
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
+use gleaner_algorithms::residual::NonFinite;
+
+use crate::context::{Context, Operation};
+use crate::kernels::{self, NOTHING, THREADS, arguments};
+use crate::memory::Memory;
+use crate::staging::PIECE_BYTES;
+use blocks::{Block, Blocks};
+use collected::limit;
+use output::Output;
+use selection::{Selection, Source, Written};
+
+/// Values on a device, and what was collected of them.
+#[derive(Debug)]
+pub(crate) struct CudaValues {
+    context: Arc<Context>,
+    memory: Memory,
+    len: usize,
+    state: Mutex<State>,
+}
+
+/// All that is not the values.
+#[derive(Debug)]
+struct State {
+    blocks: Blocks,
+    /// For selections that were not foreseen.
+    spare: Option<Output>,
+    /// Whether the step's gradient is complete: what comes next begins another step.
+    complete: bool,
+}
+
+impl CudaValues {
+    /// So many zeros, in one block.
+    pub(crate) fn zeros(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
+        let zeros = Self::new(context, len, (std::iter::once(0..len).collect(), vec![None]))?;
+        let _entered = context.enter()?;
+        zeros.fill(0..len)?;
+        Ok(zeros)
+    }
+
+    /// So many values, anything, in these blocks.
+    fn new(
+        context: &Arc<Context>,
+        len: usize,
+        (blocks, quotas): (Vec<Range<usize>>, Vec<Option<u32>>),
+    ) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let memory = Memory::new(context, len * size_of::<f32>(), "a residual")?;
+        let blocks = Blocks::new(context, &blocks, &quotas)?;
+        let state = Mutex::new(State { blocks, spare: None, complete: false });
+        Ok(Self { context: Arc::clone(context), memory, len, state })
+    }
+
+    /// Where the value at a position is.
+    fn at(&self, position: usize) -> u64 {
+        self.memory.address() + (position * size_of::<f32>()) as u64
+    }
+
+    fn fill(&self, range: Range<usize>) -> Result<(), DeviceError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let (context, bytes) = (&self.context, range.len() * size_of::<f32>());
+        context.put(Operation::Copy("making values zero"), context.kernels(), || {
+            // SAFETY: it is within the memory, which is freed only when nothing is under way.
+            unsafe { context.backend().fill(self.at(range.start), 0, bytes, context.kernels()) }
+        })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Without a lock, as there is nobody else.
+    fn state(&mut self) -> &mut State {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a block begins, after its values were changed otherwise than by a gradient.
+    fn changed(&mut self, block: usize) -> Range<usize> {
+        let state = self.state();
+        state.blocks.spoil(Some(block));
+        state.blocks.blocks[block].range.clone()
+    }
+
+    /// Another accumulator of the same device and length.
+    fn alike<'a>(&self, other: &'a dyn DeviceValues<f32>) -> Result<&'a Self, DeviceError> {
+        let alike = other.as_any().downcast_ref::<Self>();
+        alike.filter(|other| Arc::ptr_eq(&other.context, &self.context) && other.len == self.len).ok_or_else(
+            || {
+                let found = alike.map_or_else(
+                    || "another device's".to_owned(),
+                    |o| format!("{} on {:?}", o.len, o.context),
+                );
+                DeviceError(format!("expected {} values on {:?}, found {found}", self.len, self.context))
+            },
+        )
+    }
+
+    /// Adds values that are on the device, from an address on, to as many from `offset` on: one launch for each block.
+    fn add_gradient(
+        &mut self,
+        offset: usize,
+        (address, len, format): (u64, usize, Format),
+        replaces: bool,
+        thresholds: &[Option<f32>],
+    ) -> Result<(), DeviceError> {
+        let (start, context) = (self.at(0), Arc::clone(&self.context));
+        let kernel = match format {
+            Format::Float32 => kernels::ACCUMULATE_F32,
+            Format::Float16 => kernels::ACCUMULATE_F16,
+            Format::BFloat16 => kernels::ACCUMULATE_BF16,
+        };
+        let blocks = &mut self.state().blocks;
+        let (status, end) = (blocks.status(), offset + len);
+        for (number, &threshold) in thresholds.iter().enumerate() {
+            let reserved = blocks.reserved(number);
+            let block = &mut blocks.blocks[number];
+            let here = offset.max(block.range.start)..end.min(block.range.end);
+            if here.is_empty() {
+                continue;
+            }
+            let (first, count) = ((here.start - block.range.start) as u32, here.len() as u32);
+            let threshold = threshold.filter(|_| block.candidates.is_some());
+            let (limit, record) = block.collected.call(first, count, threshold);
+            let (indices, found, capacity, records) = match &block.candidates {
+                Some(c) if limit != NOTHING => (c.indices(), c.values(), c.capacity as u32, c.record(record)),
+                _ => (0, 0, 0, 0),
+            };
+            let gradient = address + ((here.start - offset) * format.width()) as u64;
+            let values = start + (here.start * size_of::<f32>()) as u64;
+            let given = arguments![
+                values,
+                gradient,
+                count,
+                first,
+                u32::from(replaces),
+                limit,
+                indices,
+                found,
+                capacity,
+                reserved,
+                records,
+                status,
+                here.start as u64,
+            ];
+            // SAFETY: the values from `here` on are ours, the gradient is as long, as the callers check or see to, and so are the
+            // candidates and records that there is room for; all is freed only when nothing is under way.
+            unsafe { context.launch(kernel, (context.grid_of_tiles(here.len()), THREADS), given)? };
+        }
+        Ok(())
+    }
+}
+
+impl DeviceValues<f32> for CudaValues {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn DeviceValues<f32>>, DeviceError> {
+        let shape = self.locked().blocks.shape();
+        let mut same = Self::new(&self.context, self.len, shape)?;
+        same.copy_from(self)?;
+        Ok(Box::new(same))
+    }
+
+    fn copy_from(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
+        let other = self.alike(other)?;
+        self.state().blocks.spoil(None);
+        if self.len > 0 { self.memory.copy(0, &other.memory) } else { Ok(()) }
+    }
+
+    fn cut(&mut self, blocks: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError> {
+        assert!(blocks.iter().all(|block| block.end <= self.len), "blocks of the values");
+        let context = Arc::clone(&self.context);
+        let _entered = context.enter()?;
+        let blocks = Blocks::new(&context, blocks, quotas)?;
+        *self.state() = State { blocks, spare: None, complete: false };
+        Ok(())
+    }
+
+    fn accumulate(
+        &mut self,
+        offset: usize,
+        part: Given<'_>,
+        replaces: bool,
+        thresholds: &[Option<f32>],
+    ) -> Result<(), DeviceError> {
+        let context = Arc::clone(&self.context);
+        let _entered = context.enter()?;
+        let (state, end) = (self.state(), offset + part.len());
+        assert_eq!(thresholds.len(), state.blocks.blocks.len(), "one threshold for each block");
+        if std::mem::take(&mut state.complete) {
+            state.blocks.clear()?;
+        }
+        assert!(end <= self.len, "a part of the values");
+        match part {
+            Given::Device(slice) => context.in_order_of(&slice, "the gradient", || {
+                self.add_gradient(offset, (slice.address, slice.len, slice.format), replaces, thresholds)
+            }),
+            Given::Host(gradient) => {
+                let most = PIECE_BYTES / size_of::<f32>();
+                for (number, part) in gradient.chunks(most).enumerate() {
+                    let staged = context.stage(&[bytemuck::cast_slice(part)])?;
+                    staged.upload()?;
+                    let given = (staged.part(0), part.len(), Format::Float32);
+                    self.add_gradient(offset + number * most, given, replaces, thresholds)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), DeviceError> {
+        let context = Arc::clone(&self.context);
+        let _entered = context.enter()?;
+        let State { blocks, complete, .. } = self.state();
+        if std::mem::replace(complete, true) {
+            // A step without a gradient.
+            blocks.clear()?;
+        }
+        blocks.send_status()?;
+        for number in 0..blocks.blocks.len() {
+            let Block { collected, candidates, .. } = &mut blocks.blocks[number];
+            let (Some(candidates), Some(calls)) = (candidates, collected.calls()) else { continue };
+            candidates.set_calls(&context, calls)?;
+            candidates.begun = true;
+            let block = &blocks.blocks[number];
+            let (Some(candidates), k) = (&block.candidates, block.asked()) else { continue };
+            let output = &candidates.output;
+            // What the step before has sent must have left.
+            output.before_kernels()?;
+            let selection =
+                Selection { context: &context, blocks, source: Source::Found(block, candidates, number) };
+            selection.find_cut(output.cut(), k)?;
+            selection.count(output.cut())?;
+            let into = Written { indices: output.indices(), values: output.values(k), most: k };
+            selection.emit(output.cut(), into)?;
+            output.send(k)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<Option<NonFinite>, DeviceError> {
+        let _entered = self.context.enter()?;
+        let state = self.locked();
+        if !state.complete {
+            state.blocks.send_status()?;
+        }
+        let (entry, count) = state.blocks.receive_status()?;
+        Ok((count > 0).then_some(NonFinite { entry: entry as usize, count: count as usize }))
+    }
+
+    fn largest(&self, block: usize, k: usize) -> Result<Largest<f32>, DeviceError> {
+        let _entered = self.context.enter()?;
+        let mut state = self.locked();
+        let k = k.min(state.blocks.blocks[block].range.len());
+        if k == 0 {
+            return Ok(Largest::default());
+        }
+        match self.chosen(&state, block, k)? {
+            Some(largest) => Ok(largest),
+            None => self.search(&mut state, block, k),
+        }
+    }
+
+    fn reaching(
+        &self,
+        block: usize,
+        threshold: f32,
+        most: usize,
+    ) -> Result<Option<Entries<f32>>, DeviceError> {
+        let _entered = self.context.enter()?;
+        let state = &mut *self.locked();
+        let (context, limit) = (&*self.context, limit(threshold));
+        if state.blocks.blocks[block].range.is_empty() {
+            return Ok(Some(Entries::default()));
+        }
+        let found = self.found(state, block, limit)?;
+        let blocks = &state.blocks;
+        let searched = &blocks.blocks[block];
+        let source = match &searched.candidates {
+            Some(candidates) if found => Source::Found(searched, candidates, block),
+            _ => Source::All(searched, self.at(searched.range.start)),
+        };
+        let selection = Selection { context, blocks, source };
+        let output = Output::with_room(&mut state.spare, &self.context, 0)?;
+        selection.fix_cut(output.cut(), limit)?;
+        selection.count(output.cut())?;
+        output.send(0)?;
+        let kept = output.receive()?.kept as usize;
+        if kept > most {
+            return Ok(None);
+        }
+        // It may be another one than before, with more room.
+        let output = Output::with_room(&mut state.spare, &self.context, kept)?;
+        selection.fix_cut(output.cut(), limit)?;
+        selection.emit(
+            output.cut(),
+            Written { indices: output.indices(), values: output.values(kept), most: kept },
+        )?;
+        output.send(kept)?;
+        output.receive()?;
+        Ok(Some(output.entries(kept, kept)))
+    }
+
+    fn gather(&self, block: usize, indices: &[u32]) -> Result<Vec<f32>, DeviceError> {
+        let _entered = self.context.enter()?;
+        let range = self.locked().blocks.blocks[block].range.clone();
+        self.values_at(&range, indices)
+    }
+
+    fn read(&self, range: Range<usize>) -> Result<Vec<f32>, DeviceError> {
+        assert!(range.end <= self.len, "a part of the values");
+        let _entered = self.context.enter()?;
+        let mut values = Vec::with_capacity(range.len());
+        let take = |part: &[u8]| values.extend_from_slice(bytemuck::cast_slice(part));
+        // SAFETY: it is within the memory, which is freed only when nothing is under way.
+        unsafe { self.context.read(self.at(range.start), range.len() * size_of::<f32>(), take)? };
+        Ok(values)
+    }
+
+    fn write(&mut self, offset: usize, values: &[f32]) -> Result<(), DeviceError> {
+        assert!(offset + values.len() <= self.len, "a part of the values");
+        let context = Arc::clone(&self.context);
+        let _entered = context.enter()?;
+        self.state().blocks.spoil(None);
+        // SAFETY: as above.
+        unsafe { context.write(self.at(offset), bytemuck::cast_slice(values)) }
+    }
+
+    fn clear(&mut self, block: usize) -> Result<(), DeviceError> {
+        let range = self.changed(block);
+        let _entered = self.context.enter()?;
+        self.fill(range)
+    }
+
+    fn clear_at(&mut self, block: usize, indices: &[u32]) -> Result<(), DeviceError> {
+        let range = self.changed(block);
+        let _entered = self.context.enter()?;
+        self.change_at(kernels::CLEAR_AT, &range, indices, None)
+    }
+
+    fn set(&mut self, block: usize, entries: &Entries<f32>) -> Result<(), DeviceError> {
+        let range = self.changed(block);
+        let _entered = self.context.enter()?;
+        self.change_at(kernels::SET_AT, &range, &entries.indices, Some(&entries.values))
+    }
+
+    fn add(&mut self, block: usize, entries: &Entries<f32>) -> Result<(), DeviceError> {
+        let range = self.changed(block);
+        let _entered = self.context.enter()?;
+        self.change_at(kernels::ADD_AT, &range, &entries.indices, Some(&entries.values))
+    }
+
+    fn add_all(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
+        let other = self.alike(other)?;
+        self.state().blocks.spoil(None);
+        if self.len == 0 {
+            return Ok(());
+        }
+        let context = &self.context;
+        let _entered = context.enter()?;
+        let (grid, given) =
+            (context.grid_of_entries(self.len), arguments![self.at(0), other.at(0), self.len as u64]);
+        // SAFETY: both are as long, and are freed only when nothing is under way.
+        unsafe { context.launch(kernels::ADD_ALL, (grid, THREADS), given) }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

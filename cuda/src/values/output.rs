@@ -1,0 +1,96 @@
+//! What a selection writes, and how it comes to the host.
+
+use std::sync::Arc;
+
+use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::device::DeviceError;
+
+use crate::context::{Context, Operation};
+use crate::fence::Fence;
+use crate::kernels::Cut;
+use crate::memory::{Memory, Pinned};
+
+/// A cut and entries, on the device and on the host.
+#[derive(Debug)]
+pub(super) struct Output {
+    context: Arc<Context>,
+    device: Memory,
+    pinned: Pinned,
+    copied: Fence,
+    /// Entries that there is room for.
+    room: usize,
+}
+
+impl Output {
+    /// Room for so many entries. The context is entered.
+    pub(super) fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
+        let bytes = Cut::WIDTH + 8 * room;
+        let device = Memory::new(context, bytes, "selected entries")?;
+        let (pinned, copied) = (Pinned::new(context, bytes)?, Fence::new(context)?);
+        Ok(Self { context: Arc::clone(context), device, pinned, copied, room })
+    }
+
+    /// The one that is there if it has room for so many entries, or a larger one in its place. The context is entered.
+    pub(super) fn with_room<'a>(
+        output: &'a mut Option<Self>,
+        context: &Arc<Context>,
+        entries: usize,
+    ) -> Result<&'a Self, DeviceError> {
+        let enough = match output.take().filter(|output| output.room >= entries) {
+            Some(output) => output,
+            None => Self::new(context, entries.next_power_of_two())?,
+        };
+        Ok(output.insert(enough))
+    }
+
+    /// Where the cut is, and behind it the indices.
+    pub(super) fn cut(&self) -> u64 {
+        self.device.address()
+    }
+
+    /// Where the indices are.
+    pub(super) fn indices(&self) -> u64 {
+        self.cut() + Cut::WIDTH as u64
+    }
+
+    /// Where the values are, behind so many indices.
+    pub(super) fn values(&self, entries: usize) -> u64 {
+        self.indices() + 4 * entries as u64
+    }
+
+    /// Copies the cut to the host and so many entries, once the kernels so far are done.
+    pub(super) fn send(&self, entries: usize) -> Result<(), DeviceError> {
+        assert!(entries <= self.room, "room for the entries");
+        let (context, bytes) = (&self.context, Cut::WIDTH + 8 * entries);
+        context.copies_after_kernels()?;
+        context.put(Operation::Copy("the copy of a selection to the host"), context.copies(), || {
+            // SAFETY: both have so many bytes, and are freed only when nothing is under way.
+            unsafe { context.backend().copy_out(self.pinned.at(0), self.cut(), bytes, context.copies()) }
+        })?;
+        // SAFETY: the stream is ours.
+        unsafe { self.copied.record(context.copies()) }
+    }
+
+    /// What is put into the stream of kernels from now on waits until that is copied.
+    pub(super) fn before_kernels(&self) -> Result<(), DeviceError> {
+        self.copied.before_kernels()
+    }
+
+    /// Waits for what was sent.
+    pub(super) fn receive(&self) -> Result<Cut, DeviceError> {
+        self.copied.wait()?;
+        // SAFETY: it was copied, and nothing else is sent meanwhile.
+        Ok(Cut::read(unsafe { self.pinned.read(0..Cut::WIDTH) }))
+    }
+
+    /// The first `count` of the entries that were sent, once they were received.
+    pub(super) fn entries(&self, sent: usize, count: usize) -> Entries<f32> {
+        // SAFETY: as above.
+        let bytes = unsafe { self.pinned.read(Cut::WIDTH..Cut::WIDTH + 8 * sent) };
+        let (indices, values) = bytes.split_at(4 * sent);
+        Entries {
+            indices: bytemuck::cast_slice(&indices[..4 * count]).to_vec(),
+            values: bytemuck::cast_slice(&values[..4 * count]).to_vec(),
+        }
+    }
+}
