@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
+use gleaner_algorithms::device::Device;
 use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::planner::{Measured, Planner, layers, median};
@@ -108,7 +109,11 @@ impl<'s> Overlap<'s> {
         }
         let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
         let sparsity = method.sparsity();
-        let gradients = session.gradients(&parameters.iter().fold(Layout::new(), add), method)?;
+        let layout = parameters.iter().fold(Layout::new(), add);
+        let gradients = match device_of(&parameters)? {
+            Some(device) => session.gradients_on(device, &layout, method)?,
+            None => session.gradients(&layout, method)?,
+        };
         Ok(Self {
             session,
             parameters,
@@ -343,6 +348,11 @@ impl<'s> Overlap<'s> {
             return Ok(store);
         }
         for (name, parameter) in &self.parameters {
+            #[cfg(feature = "cuda")]
+            if parameter.device().is_cuda() {
+                store.insert(parameter, device::mean(update, name, parameter)?);
+                continue;
+            }
             let values = update.values(name).map_err(gleaner_runtime::Error::from)?;
             store.insert(parameter, Tensor::from_vec(values, parameter.shape(), parameter.device())?);
         }
@@ -390,6 +400,20 @@ impl<'s> Overlap<'s> {
         }
         error
     }
+}
+
+/// Where residuals lie if not in main memory: with the parameters, which are all in one place.
+fn device_of(parameters: &[(String, Var)]) -> Result<Option<Arc<dyn Device>>, OverlapError> {
+    let Some((_, first)) = parameters.first() else { return Ok(None) };
+    let is_elsewhere = |(_, other): &&(String, Var)| !other.device().same_device(first.device());
+    if let Some((name, other)) = parameters.iter().find(is_elsewhere) {
+        return Err(OverlapError::Apart { name: name.clone(), device: other.device().location() });
+    }
+    #[cfg(feature = "cuda")]
+    if first.device().is_cuda() {
+        return device::open(first.device()).map(Some);
+    }
+    Ok(None)
 }
 
 /// The method of the first group, with the sparsity of the whole gradient.
