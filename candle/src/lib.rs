@@ -239,19 +239,23 @@ impl<'s> Overlap<'s> {
         self.hand_over_rest(&store?, &positions)?;
         let finished = finished.into_iter().map(|(position, at)| Ok((position, at.since(&moment)?)));
         let finished: Vec<(usize, Duration)> = finished.collect::<candle_core::Result<_>>()?;
-        self.record(began, &finished);
+        self.record(began, &finished, loss.device());
         self.handed = Some((forward, finished));
         Ok(())
     }
 
     /// What the passes of this step did when, for a timeline. The forward pass began with the first parameter that was watched.
-    fn record(&self, began: Instant, finished: &[(usize, Duration)]) {
+    fn record(&self, began: Instant, finished: &[(usize, Duration)], device: &candle_core::Device) {
         let step = self.shared.gradients().step();
         self.session.record(step, "forward", self.since.unwrap_or(began)..began);
         let mut before = began;
         for &(position, after) in finished {
             let name = &self.parameters[position].0;
-            self.session.record(step, format!("backward {name}"), before..began + after);
+            let (what, during) = (format!("backward {name}"), before..began + after);
+            match device.is_cpu() {
+                true => self.session.record(step, what, during),
+                false => self.session.record_on_device(step, what, during),
+            }
             before = began + after;
         }
     }

@@ -68,7 +68,7 @@ impl Place {
 #[cfg(feature = "cuda")]
 mod cuda {
     use candle_core::cuda_backend::WrapErr;
-    use candle_core::cuda_backend::cudarc::driver::CudaContext;
+    use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, sys};
     use candle_core::{Device, Result};
 
     pub(super) fn open(number: Option<usize>, local_rank: usize) -> Result<Device> {
@@ -78,7 +78,21 @@ mod cuda {
         // SAFETY: all tensors of this device are used in the one stream that it has, in whose order they are also freed. What reads
         // them elsewhere orders itself by events of its own.
         unsafe { device.as_cuda_device()?.disable_event_tracking() };
+        // A device without pools, which refuses this, has nothing that could be kept.
+        let _ = keep_memory(device.as_cuda_device()?.cuda_stream().context());
         Ok(device)
+    }
+
+    /// Lets the pool that tensors are allocated from keep what is freed, which it otherwise gives back whenever the program waits.
+    fn keep_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+        let (mut pool, mut most) = (std::ptr::null_mut(), u64::MAX);
+        let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the pool is that of a device in use, and both are written to and read from variables of the types that the driver
+        // expects for them, during the calls only.
+        unsafe {
+            sys::cuDeviceGetDefaultMemPool(&mut pool, context.cu_device()).result()?;
+            sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut most).cast()).result()
+        }
     }
 }
 

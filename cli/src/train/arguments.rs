@@ -263,6 +263,12 @@ impl TrainArgs {
                 "images, which are classified; aim at a --target-loss for text",
                 "text".into(),
             ),
+            (
+                "--record",
+                self.record.is_none() || self.device == Place::Cpu,
+                "nothing beside --device cuda, with which what is selected from stays on the device",
+                self.record.as_deref().map_or(String::new(), |path| path.display().to_string()),
+            ),
             ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
             ("--checkpoint-every", interval != "0", above_zero, interval),
         ] {

@@ -258,20 +258,20 @@ mod tests {
             let composed = || patches(&images, Geometry::new(&images, stride)?);
             assert_same(
                 "patches",
-                &[images.clone()],
+                std::slice::from_ref(&images),
                 [&|| super::super::patches(&images, stride), &composed],
             );
         }
         let images = random(2, &[2, 4, 6, 3]);
         assert_same(
             "maximum",
-            &[images.clone()],
+            std::slice::from_ref(&images),
             [&|| super::super::max_pool(&images), &|| max_pool(&images)],
         );
         let (logits, targets) = (random(3, &[5, 7]), [0, 6, 3, 3, 1]);
         let losses: [&dyn Fn() -> Result<Tensor>; 2] =
             [&|| super::super::cross_entropy(&logits, &targets), &|| cross_entropy(&logits, &targets)];
-        assert_same("cross-entropy", &[logits.clone()], losses);
+        assert_same("cross-entropy", std::slice::from_ref(&logits), losses);
         let (projected, recurrent) = (random(4, &[4, 2, 12]), random(5, &[3, 12]));
         let layers: [&dyn Fn() -> Result<Tensor>; 2] =
             [&|| super::super::lstm(&projected, &recurrent), &|| lstm(&projected, &recurrent)];
