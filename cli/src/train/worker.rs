@@ -281,10 +281,9 @@ impl<'a> Run<'a> {
     }
 
     fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluation, TrainError> {
-        let (held_out, input) = (&self.dataset.held_out, self.dataset.input);
+        let (held_out, input, device) = (&self.dataset.held_out, self.dataset.input, &self.device);
         let (model, parameters) = (self.model.as_ref(), &self.parameters);
-        let evaluation =
-            evaluation::evaluate(self.session, model, parameters, held_out, input, &self.device)?;
+        let evaluation = evaluation::evaluate(self.session, model, parameters, held_out, input, device)?;
         clock.waits.share(self.session)?;
         if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
             self.loss_curve.push((step, evaluation.loss));

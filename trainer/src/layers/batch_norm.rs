@@ -267,4 +267,28 @@ mod tests {
             });
         }
     }
+
+    #[test]
+    fn composed_of_candles_operations_it_is_the_same() {
+        let (input, scale, shift) = (random(1, &[2, 3, 2, 3]), random(2, &[3]), random(3, &[3]));
+        let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for mode in [Mode::Training, Mode::Evaluation] {
+            let new = || layer(scale.as_tensor().clone(), shift.as_tensor().clone());
+            let (ours, composed) = (new(), new());
+            let pairs = [
+                (ours.forward(&input, mode).unwrap(), composed.forward_composed(&input, mode).unwrap()),
+                (ours.running_mean.borrow().clone(), composed.running_mean.borrow().clone()),
+                (ours.running_variance.borrow().clone(), composed.running_variance.borrow().clone()),
+            ];
+            for (ours, composed) in &pairs {
+                assert_eq!(ours.shape(), composed.shape());
+                let composed = values(composed);
+                let far = values(ours).into_iter().zip(&composed).map(|(a, b)| (a - b).abs());
+                assert!(far.fold(0.0, f32::max) < 1e-5, "{mode:?}: {ours} and {composed:?}");
+            }
+            assert_gradients(&[input.clone(), scale.clone(), shift.clone()], 1e-2, 1e-2, || {
+                new().forward_composed(&input, mode)
+            });
+        }
+    }
 }
