@@ -26,7 +26,10 @@ pub enum OverlapError {
     #[error("there is no parameter named '{0}'; watch those that Overlap::new was given")]
     Unknown(String),
     /// A parameter of another type or on a device.
-    #[error("parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory")]
+    #[error(
+        "parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory, or on a CUDA device in a build with the feature \
+         'cuda' of gleaner-candle"
+    )]
     Kind {
         /// The parameter.
         name: String,
@@ -35,6 +38,18 @@ pub enum OverlapError {
         /// Where it lies.
         device: DeviceLocation,
     },
+    /// Parameters that are not all in the memory of one device.
+    #[error("parameter '{name}' is on {device:?}, and others are not; expected all of them in one place")]
+    Apart {
+        /// The parameter.
+        name: String,
+        /// Where it lies.
+        device: DeviceLocation,
+    },
+    /// A device that cannot be used.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Device(#[from] gleaner_cuda::CudaError),
     /// A tensor of an earlier step.
     #[error(
         "the model uses parameter '{0}' as it was watched in an earlier step, with the values of that step; call watch in every \

@@ -5,7 +5,10 @@
 #[doc = include_str!("../../docs/src/guide/candle.md")]
 mod page {}
 
+#[cfg(feature = "cuda")]
+mod device;
 mod error;
+mod moment;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -14,17 +17,21 @@ use std::time::{Duration, Instant};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
+use gleaner_algorithms::device::Device;
 use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_runtime::planner::{Measured, Planner, layers, median};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
+#[cfg(feature = "cuda")]
+pub use device::device_slice;
 pub use error::OverlapError;
 pub use watch::with_values;
 
 pub use gleaner_runtime::planner::Expected;
 
-use watch::{Pass, Shared, Watch};
+use moment::Moment;
+use watch::{Pass, Shared, Watch, hand_over};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.
 ///
@@ -79,7 +86,7 @@ impl<'s> Overlap<'s> {
     /// worker stays with one group in that case.
     ///
     /// # Errors
-    /// Parameters that are not of f32 in main memory, two of one name, ranks that differ, a method that cannot be; a method that clips
+    /// Parameters that are not of f32 in main memory or on a CUDA device, two of one name, ranks that differ, a method that cannot be; a method that clips
     /// gradients, with another strategy than `single`.
     pub fn new(
         session: &'s Session,
@@ -94,14 +101,19 @@ impl<'s> Overlap<'s> {
         parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (name, parameter) in &parameters {
             let (dtype, device) = (parameter.dtype(), parameter.device());
-            if dtype != DType::F32 || !device.is_cpu() {
+            let is_usable = device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda();
+            if dtype != DType::F32 || !is_usable {
                 let (name, device) = (name.clone(), device.location());
                 return Err(OverlapError::Kind { name, dtype, device });
             }
         }
         let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
         let sparsity = method.sparsity();
-        let gradients = session.gradients(&parameters.iter().fold(Layout::new(), add), method)?;
+        let layout = parameters.iter().fold(Layout::new(), add);
+        let gradients = match device_of(&parameters)? {
+            Some(device) => session.gradients_on(device, &layout, method)?,
+            None => session.gradients(&layout, method)?,
+        };
         Ok(Self {
             session,
             parameters,
@@ -212,29 +224,38 @@ impl<'s> Overlap<'s> {
             return Err(OverlapError::Twice);
         }
         self.order(loss)?;
+        let moment = Moment::begin(loss.device())?;
         let forward = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         let began = Instant::now();
-        self.shared.now().pass = Some(Pass::begin(began));
+        self.shared.now().pass = Some(Pass::begin(moment));
         let store = loss.backward();
-        let pass = self.shared.now().pass.take();
-        let (finished, error) = pass.map_or((Vec::new(), None), |pass| (pass.finished, pass.error));
-        self.record(began, &finished);
+        let Some(Pass { began: moment, finished, error }) = self.shared.now().pass.take() else {
+            return Ok(());
+        };
         if let Some(error) = error {
             return Err(error);
         }
-        self.hand_over_rest(&store?, &finished)?;
+        let positions: Vec<usize> = finished.iter().map(|&(position, _)| position).collect();
+        self.hand_over_rest(&store?, &positions)?;
+        let finished = finished.into_iter().map(|(position, at)| Ok((position, at.since(&moment)?)));
+        let finished: Vec<(usize, Duration)> = finished.collect::<candle_core::Result<_>>()?;
+        self.record(began, &finished, loss.device());
         self.handed = Some((forward, finished));
         Ok(())
     }
 
     /// What the passes of this step did when, for a timeline. The forward pass began with the first parameter that was watched.
-    fn record(&self, began: Instant, finished: &[(usize, Duration)]) {
+    fn record(&self, began: Instant, finished: &[(usize, Duration)], device: &candle_core::Device) {
         let step = self.shared.gradients().step();
         self.session.record(step, "forward", self.since.unwrap_or(began)..began);
         let mut before = began;
         for &(position, after) in finished {
             let name = &self.parameters[position].0;
-            self.session.record(step, format!("backward {name}"), before..began + after);
+            let (what, during) = (format!("backward {name}"), before..began + after);
+            match device.is_cpu() {
+                true => self.session.record(step, what, during),
+                false => self.session.record_on_device(step, what, during),
+            }
             before = began + after;
         }
     }
@@ -254,15 +275,15 @@ impl<'s> Overlap<'s> {
         Ok(())
     }
 
-    fn hand_over_rest(&self, store: &GradStore, finished: &[(usize, Duration)]) -> Result<(), OverlapError> {
+    fn hand_over_rest(&self, store: &GradStore, finished: &[usize]) -> Result<(), OverlapError> {
         let mut is_finished = vec![false; self.parameters.len()];
-        finished.iter().for_each(|&(position, _)| is_finished[position] = true);
+        finished.iter().for_each(|&position| is_finished[position] = true);
         let mut gradients = self.shared.gradients();
         for (position, (name, parameter)) in self.parameters.iter().enumerate().rev() {
             match (is_finished[position], store.get(parameter)) {
                 (true, None) => {}
                 (true, Some(_)) => return Err(OverlapError::TwoWays(name.clone())),
-                (false, Some(gradient)) => with_values(gradient, |values| gradients.ready(name, values))??,
+                (false, Some(gradient)) => hand_over(&mut gradients, name, gradient)?,
                 (false, None) => gradients.ready(name, &vec![0.0; parameter.elem_count()])?,
             }
         }
@@ -331,6 +352,11 @@ impl<'s> Overlap<'s> {
             return Ok(store);
         }
         for (name, parameter) in &self.parameters {
+            #[cfg(feature = "cuda")]
+            if parameter.device().is_cuda() {
+                store.insert(parameter, device::mean(update, name, parameter)?);
+                continue;
+            }
             let values = update.values(name).map_err(gleaner_runtime::Error::from)?;
             store.insert(parameter, Tensor::from_vec(values, parameter.shape(), parameter.device())?);
         }
@@ -378,6 +404,20 @@ impl<'s> Overlap<'s> {
         }
         error
     }
+}
+
+/// Where residuals lie if not in main memory: with the parameters, which are all in one place.
+fn device_of(parameters: &[(String, Var)]) -> Result<Option<Arc<dyn Device>>, OverlapError> {
+    let Some((_, first)) = parameters.first() else { return Ok(None) };
+    let is_elsewhere = |(_, other): &&(String, Var)| !other.device().same_device(first.device());
+    if let Some((name, other)) = parameters.iter().find(is_elsewhere) {
+        return Err(OverlapError::Apart { name: name.clone(), device: other.device().location() });
+    }
+    #[cfg(feature = "cuda")]
+    if first.device().is_cuda() {
+        return device::open(first.device()).map(Some);
+    }
+    Ok(None)
 }
 
 /// The method of the first group, with the sparsity of the whole gradient.

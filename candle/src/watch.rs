@@ -1,12 +1,15 @@
 //! The operation that hands a gradient over as soon as the backward pass has finished it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
-use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, Device, Error, Layout, Result, Shape, Storage, Tensor,
+};
 use gleaner_runtime::Gradients;
 
 use crate::OverlapError;
+use crate::moment::Moment;
 
 /// What the operations of one model share with its [`Overlap`](crate::Overlap).
 pub(crate) struct Shared {
@@ -25,15 +28,15 @@ pub(crate) struct Now {
 
 /// A backward pass.
 pub(crate) struct Pass {
-    began: Instant,
-    /// The positions of the parameters whose gradients were handed over, in that order, and when after the beginning.
-    pub(crate) finished: Vec<(usize, Duration)>,
+    pub(crate) began: Moment,
+    /// The positions of the parameters whose gradients were handed over, in that order, and when.
+    pub(crate) finished: Vec<(usize, Moment)>,
     /// Why it was stopped.
     pub(crate) error: Option<OverlapError>,
 }
 
 impl Pass {
-    pub(crate) fn begin(began: Instant) -> Self {
+    pub(crate) fn begin(began: Moment) -> Self {
         Self { began, finished: Vec::new(), error: None }
     }
 }
@@ -76,13 +79,16 @@ impl CustomOp1 for Watch {
         Ok((CpuStorage::F32(slice(storage, layout)?.to_vec()), layout.shape().clone()))
     }
 
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
+    }
+
     fn bwd(&self, _parameter: &Tensor, _watched: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let Some(shared) = self.shared.upgrade() else { return Ok(Some(gradient.clone())) };
         let mut now = shared.now();
         let Now { age, pass: Some(pass) } = &mut *now else { return Ok(Some(gradient.clone())) };
         let handed = if *age == self.age {
-            let ready = |values: &[f32]| shared.gradients().ready(&self.name, values);
-            with_values(gradient, ready)?.map_err(OverlapError::from)
+            hand_over(&mut shared.gradients(), &self.name, gradient)
         } else {
             Err(OverlapError::Stale(self.name.clone()))
         };
@@ -91,10 +97,24 @@ impl CustomOp1 for Watch {
             pass.error = Some(error);
             return Err(Error::Msg(stopped));
         }
-        pass.finished.push((self.position, pass.began.elapsed()));
+        pass.finished.push((self.position, pass.began.later()?));
         // candle needs it no more, and keeps no copy.
         Ok(None)
     }
+}
+
+/// Hands a gradient over from where it lies.
+pub(crate) fn hand_over(
+    gradients: &mut Gradients,
+    name: &str,
+    gradient: &Tensor,
+) -> std::result::Result<(), OverlapError> {
+    #[cfg(feature = "cuda")]
+    if gradient.device().is_cuda() {
+        let gradient = gradient.contiguous()?;
+        return Ok(gradients.ready_on_device(name, &crate::device_slice(&gradient)?)?);
+    }
+    Ok(with_values(gradient, |values| gradients.ready(name, values))??)
 }
 
 /// The values of a contiguous tensor in main memory.
@@ -105,15 +125,17 @@ fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     }
 }
 
-/// Lends the values of a tensor of f32 in main memory, in row-major order.
+/// Lends the values of a tensor of f32, in row-major order; those on a device are copied from there first.
 ///
 /// # Errors
-/// A tensor of another type or on a device.
+/// A tensor of another type.
 pub fn with_values<R>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
-    let tensor = tensor.contiguous()?;
+    let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => Ok(read(slice(storage, layout)?)),
-        _ => candle_core::bail!("expected a tensor in main memory, found one on a device"),
+        _ => candle_core::bail!(
+            "expected a tensor in main memory, found one that candle could not bring there"
+        ),
     }
 }

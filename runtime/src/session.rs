@@ -204,6 +204,11 @@ impl Session {
         self.inner.recorder.program(step, what, during);
     }
 
+    /// [`record`](Self::record) of what a device did for this program, on a track of its own: the program had gone on meanwhile.
+    pub fn record_on_device(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
+        self.inner.recorder.device(step, what, during);
+    }
+
     /// Ends the job on all ranks because this program cannot go on, and leaves. Every rank's calls and steps fail with this
     /// rank's name and the reason. A session that is dropped by a panic does the same with the panic's message.
     ///

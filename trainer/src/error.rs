@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::data::Input;
+use crate::device::Place;
 use crate::models::ModelKind;
 
 /// Why there is nothing to train, or nothing to train on.
@@ -52,10 +53,30 @@ pub enum TrainerError {
         /// Examples per worker and step.
         batch: usize,
     },
+    /// A device that only another build of this program has.
+    #[error(
+        "--device {place}: expected cpu, since this program is built without CUDA; build it with cargo build --release --package \
+         gleaner-cli --features cuda, which needs nvcc and the libraries of CUDA"
+    )]
+    NotBuilt {
+        /// The argument.
+        place: Place,
+    },
+    /// A device that is not there, or is of no use.
+    #[error("--device {place}: there is no such device that can be used: {source}; choose another --device")]
+    NoDevice {
+        /// The argument.
+        place: Place,
+        /// What candle says.
+        source: candle_core::Error,
+    },
     /// The computation failed.
     #[error("the computation of a step failed: {0}; please report this together with the command")]
     Compute(#[from] candle_core::Error),
     /// An update of another layout than the model's.
     #[error(transparent)]
     Layout(#[from] gleaner_runtime::LayoutError),
+    /// An update that cannot be applied.
+    #[error(transparent)]
+    Runtime(#[from] gleaner_runtime::Error),
 }

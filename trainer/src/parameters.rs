@@ -1,5 +1,6 @@
 //! The parameters of a model: declared in layer order, started from a seed, updated in place.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -35,7 +36,7 @@ pub struct Parameter {
     variable: Var,
     /// What the layer that uses it has.
     weight: Weight,
-    /// The same values in main memory, where the optimizer works.
+    /// The same values in main memory, where the optimizer works; none of a parameter on a device.
     values: Vec<f32>,
 }
 
@@ -45,15 +46,29 @@ impl Parameter {
         &self.variable
     }
 
-    /// The values, in row-major order.
-    pub fn values(&self) -> &[f32] {
-        &self.values
+    /// How many values there are.
+    pub fn count(&self) -> usize {
+        self.variable.elem_count()
     }
 
-    /// Changes the values, for the optimizer and the model alike.
+    /// The values, in row-major order; from a device they are copied.
+    pub fn values(&self) -> Result<Cow<'_, [f32]>> {
+        match self.variable.device() {
+            Device::Cpu => Ok(Cow::Borrowed(&self.values)),
+            _ => Ok(Cow::Owned(self.variable.flatten_all()?.to_vec1()?)),
+        }
+    }
+
+    /// Changes the values in main memory, for the optimizer and the model alike.
     pub fn update(&mut self, change: impl FnOnce(&mut [f32])) -> Result<()> {
-        change(&mut self.values);
-        self.variable.set(&Tensor::from_slice(&self.values, self.variable.shape(), &Device::Cpu)?)
+        let (shape, device) = (self.variable.shape(), self.variable.device());
+        if device.is_cpu() {
+            change(&mut self.values);
+            return self.variable.set(&Tensor::from_slice(&self.values, shape, device)?);
+        }
+        let mut values = self.values()?.into_owned();
+        change(&mut values);
+        self.variable.set(&Tensor::from_vec(values, shape, device)?)
     }
 }
 
@@ -61,8 +76,22 @@ impl Parameter {
 pub struct Buffer {
     /// Its name, such as `normalisation.running_mean`.
     pub name: String,
-    /// Shared with the layer that uses it.
-    pub values: Rc<RefCell<Vec<f32>>>,
+    /// Shared with the layer that uses it; of one dimension.
+    pub values: Rc<RefCell<Tensor>>,
+}
+
+impl Buffer {
+    /// How many values there are.
+    pub fn count(&self) -> usize {
+        self.values.borrow().elem_count()
+    }
+
+    /// Puts as many values in the place of those that are there.
+    pub fn set(&self, values: &[f32]) -> Result<()> {
+        let mut own = self.values.borrow_mut();
+        *own = Tensor::from_slice(values, own.elem_count(), own.device())?;
+        Ok(())
+    }
 }
 
 /// All parameters and buffers of a model, in layer order.
@@ -76,7 +105,7 @@ pub struct Parameters {
 impl Parameters {
     /// How many numbers are trained.
     pub fn count(&self) -> usize {
-        self.list.iter().map(|parameter| parameter.values.len()).sum()
+        self.list.iter().map(Parameter::count).sum()
     }
 
     /// Names and variables, for the exchange of gradients.
@@ -119,32 +148,33 @@ impl Parameters {
     }
 
     /// SHA-256 over the names and the little-endian values, in order: equal on two workers if every bit is equal.
-    pub fn digest(&self) -> String {
+    pub fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();
         for parameter in &self.list {
             hash.update(parameter.name.as_bytes());
             hash.update([0]);
-            for value in &parameter.values {
+            for value in parameter.values()?.iter() {
                 hash.update(value.to_le_bytes());
             }
         }
-        hexadecimal(&hash.finalize())
+        Ok(hexadecimal(&hash.finalize()))
     }
 
     /// All buffers, one after the other.
-    pub fn buffer_values(&self) -> Vec<f32> {
-        self.buffers.iter().flat_map(|buffer| buffer.values.borrow().clone()).collect()
+    pub fn buffer_values(&self) -> Result<Vec<f32>> {
+        let each = self.buffers.iter().map(|buffer| buffer.values.borrow().to_vec1());
+        Ok(each.collect::<Result<Vec<Vec<f32>>>>()?.concat())
     }
 
     /// Puts back what [`Parameters::buffer_values`] gave.
-    pub fn set_buffer_values(&self, values: &[f32]) {
+    pub fn set_buffer_values(&self, values: &[f32]) -> Result<()> {
         let mut rest = values;
         for buffer in &self.buffers {
-            let mut values = buffer.values.borrow_mut();
-            let (own, others) = rest.split_at(values.len());
-            values.copy_from_slice(own);
+            let (own, others) = rest.split_at(buffer.count());
+            buffer.set(own)?;
             rest = others;
         }
+        Ok(())
     }
 }
 
@@ -163,13 +193,14 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 pub struct Builder {
     parameters: Parameters,
     generator: Generator,
+    device: Device,
 }
 
 impl Builder {
-    /// Begins a model.
-    pub fn new(seed: u64) -> Self {
+    /// Begins a model on a device.
+    pub fn new(seed: u64, device: &Device) -> Self {
         let parameters = Parameters { list: Vec::new(), buffers: Vec::new() };
-        Builder { parameters, generator: Generator::new(seed, "weights", 0) }
+        Builder { parameters, generator: Generator::new(seed, "weights", 0), device: device.clone() }
     }
 
     /// A parameter with uniform values in ±`bound`.
@@ -191,18 +222,20 @@ impl Builder {
 
     /// A parameter with the values given.
     pub fn declare(&mut self, name: &str, shape: &[usize], values: Vec<f32>) -> Result<Weight> {
-        let variable = Var::from_slice(&values, shape, &Device::Cpu)?;
+        let variable = Var::from_slice(&values, shape, &self.device)?;
         let weight = Weight::from(variable.as_tensor().clone());
         let (name, used) = (name.to_string(), weight.clone());
+        let values = if self.device.is_cpu() { values } else { Vec::new() };
         self.parameters.list.push(Parameter { name, variable, weight, values });
         Ok(used)
     }
 
     /// A buffer, shared with its layer.
-    pub fn buffer(&mut self, name: &str, values: Vec<f32>) -> Rc<RefCell<Vec<f32>>> {
-        let values = Rc::new(RefCell::new(values));
+    pub fn buffer(&mut self, name: &str, values: Vec<f32>) -> Result<Rc<RefCell<Tensor>>> {
+        let count = values.len();
+        let values = Rc::new(RefCell::new(Tensor::from_vec(values, count, &self.device)?));
         self.parameters.buffers.push(Buffer { name: name.to_string(), values: values.clone() });
-        values
+        Ok(values)
     }
 
     /// The parameters declared.
@@ -218,18 +251,18 @@ mod tests {
     #[test]
     fn the_seed_decides_the_values_and_the_digest() {
         let build = |seed| {
-            let mut builder = Builder::new(seed);
+            let mut builder = Builder::new(seed, &Device::Cpu);
             builder.uniform("a", &[3, 4], 0.5).unwrap();
             builder.finish()
         };
-        assert_eq!(build(1).digest(), build(1).digest());
-        assert_ne!(build(1).digest(), build(2).digest());
-        assert_eq!(build(1).digest().len(), 64);
+        assert_eq!(build(1).digest().unwrap(), build(1).digest().unwrap());
+        assert_ne!(build(1).digest().unwrap(), build(2).digest().unwrap());
+        assert_eq!(build(1).digest().unwrap().len(), 64);
     }
 
     #[test]
     fn an_update_reaches_the_model() {
-        let mut builder = Builder::new(1);
+        let mut builder = Builder::new(1, &Device::Cpu);
         let weight = builder.constant("a", &[2], 1.0).unwrap();
         let mut parameters = builder.finish();
         parameters.list[0].update(|values| values[1] = 5.0).unwrap();

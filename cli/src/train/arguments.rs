@@ -16,6 +16,7 @@ use crate::choice::Choice;
 use crate::roles::Servers;
 use gleaner_testbed::quantity;
 use gleaner_trainer::data::Source;
+use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 
 const EXAMPLES: &str = "\
@@ -42,6 +43,9 @@ pub struct TrainArgs {
     /// The model [default: lstm for text, mlp for mnist and synthetic, resnet20 for cifar]
     #[arg(long, value_enum)]
     pub model: Option<ModelKind>,
+    /// Where to compute: cpu, or in a build with CUDA, cuda (of several devices, the workers of a host take one each in turn) or cuda:N
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    pub device: Place,
     #[command(flatten)]
     pub choice: Choice,
     /// Which dropped entries are collected: global, partial or local
@@ -140,6 +144,7 @@ pub struct TrainArgs {
 impl TrainArgs {
     /// Checks the options and fills in what was left open.
     pub fn settings(&self) -> Result<Settings, TrainError> {
+        self.device.expect_built()?;
         let source: Source = self.data.parse()?;
         let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
         let text = model == ModelKind::Lstm;
@@ -185,6 +190,7 @@ impl TrainArgs {
         let settings = Settings {
             source,
             model,
+            device: self.device,
             method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
@@ -256,6 +262,12 @@ impl TrainArgs {
                 self.target.target_accuracy.is_none() || settings.model != ModelKind::Lstm,
                 "images, which are classified; aim at a --target-loss for text",
                 "text".into(),
+            ),
+            (
+                "--record",
+                self.record.is_none() || self.device == Place::Cpu,
+                "nothing beside --device cuda, with which what is selected from stays on the device",
+                self.record.as_deref().map_or(String::new(), |path| path.display().to_string()),
             ),
             ("--evaluate-every", settings.evaluate_every > 0, above_zero, "0".into()),
             ("--checkpoint-every", interval != "0", above_zero, interval),

@@ -181,14 +181,14 @@ impl Checkpoints {
     ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
         let mut tensors: Vec<(String, Vec<f32>)> = Vec::new();
         for parameter in &state.parameters.list {
-            tensors.push((format!("parameter/{}", parameter.name), parameter.values().to_vec()));
+            tensors.push((format!("parameter/{}", parameter.name), parameter.values()?.into_owned()));
         }
-        let velocities = state.exchange.velocities().into_iter().flatten();
+        let velocities = state.exchange.velocities()?.into_iter().flatten();
         for (parameter, velocities) in state.parameters.list.iter().zip(velocities) {
-            tensors.push((format!("velocity/{}", parameter.name), velocities.clone()));
+            tensors.push((format!("velocity/{}", parameter.name), velocities));
         }
         for buffer in &state.parameters.buffers {
-            tensors.push((format!("buffer/{}", buffer.name), buffer.values.borrow().clone()));
+            tensors.push((format!("buffer/{}", buffer.name), buffer.values.borrow().to_vec1()?));
         }
         let (_, run) = state.exchange.stand();
         model_file::write(&self.identity_of(step), &run, state.loss_curve, &tensors)
@@ -213,15 +213,13 @@ impl Checkpoints {
             });
         }
         *state.loss_curve = saved.loss_curve;
-        if let Some(velocities) = state.exchange.velocities() {
-            *velocities = saved.velocities;
-        }
+        state.exchange.set_velocities(saved.velocities)?;
         for (parameter, values) in state.parameters.list.iter_mut().zip(&saved.parameters) {
             parameter.update(|into| into.copy_from_slice(values))?;
         }
         state.exchange.hand_on(state.parameters)?;
         for (buffer, values) in state.parameters.buffers.iter().zip(&saved.buffers) {
-            buffer.values.borrow_mut().copy_from_slice(values);
+            buffer.set(values)?;
         }
         for newer in self.steps()?.split_off(&(step + 1)) {
             self.remove(newer)?;
@@ -249,12 +247,12 @@ impl Checkpoints {
             Model::read(&content, &self.identity_of(step)).map_err(refuse)?;
         let values =
             |kind: &str, name: &str, len| tensors.values(&format!("{kind}/{name}"), len).map_err(refuse);
-        let has_velocities = state.exchange.velocities().is_some();
+        let has_velocities = state.exchange.velocities()?.is_some();
         let of_parameters = |kind: &str| -> Result<Vec<Vec<f32>>, TrainError> {
-            state.parameters.list.iter().map(|p| values(kind, &p.name, p.values().len())).collect()
+            state.parameters.list.iter().map(|p| values(kind, &p.name, p.count())).collect()
         };
         let buffers = state.parameters.buffers.iter();
-        let buffers = buffers.map(|buffer| values("buffer", &buffer.name, buffer.values.borrow().len()));
+        let buffers = buffers.map(|buffer| values("buffer", &buffer.name, buffer.count()));
         Ok(Saved {
             run,
             loss_curve,

@@ -1,5 +1,7 @@
 //! Loss and accuracy on held-out data, the same numbers on every worker.
 
+use candle_core::Device;
+
 use super::error::TrainError;
 use gleaner_runtime::Session;
 use gleaner_trainer::data::{Examples, Input};
@@ -28,11 +30,12 @@ pub fn evaluate(
     parameters: &Parameters,
     examples: &Examples,
     input: Input,
+    device: &Device,
 ) -> Result<Evaluation, TrainError> {
-    let own_buffers = parameters.buffer_values();
-    parameters.set_buffer_values(&mean_over_workers(session, &own_buffers)?);
-    let sums = own_share(session, model, examples);
-    parameters.set_buffer_values(&own_buffers);
+    let own_buffers = parameters.buffer_values()?;
+    parameters.set_buffer_values(&mean_over_workers(session, &own_buffers)?)?;
+    let sums = own_share(session, model, examples, device);
+    parameters.set_buffer_values(&own_buffers)?;
 
     let (mut loss, mut correct, mut rows) = (0.0, 0.0, 0.0);
     for (rank, note) in &notes_of_present(session, &sums?.concat())? {
@@ -46,12 +49,17 @@ pub fn evaluate(
 }
 
 /// Sum of losses, correct answers and rows over this worker's examples, as bytes.
-fn own_share(session: &Session, model: &dyn Model, examples: &Examples) -> Result<[[u8; 8]; 3], TrainError> {
+fn own_share(
+    session: &Session,
+    model: &dyn Model,
+    examples: &Examples,
+    device: &Device,
+) -> Result<[[u8; 8]; 3], TrainError> {
     let own: Vec<u32> =
         (0..examples.len() as u32).skip(session.rank()).step_by(session.world_size()).collect();
     let (mut loss, mut correct, mut rows) = (0.0, 0, 0);
     for numbers in own.chunks(BATCH) {
-        let batch = examples.batch(numbers, 0)?;
+        let batch = examples.batch(numbers, 0, device)?;
         let logits = model.forward(&batch.input, Mode::Evaluation)?.detach();
         let mean = cross_entropy(&logits, &batch.targets)?.to_scalar::<f32>()?;
         loss += f64::from(mean) * batch.targets.len() as f64;

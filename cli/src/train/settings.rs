@@ -13,6 +13,7 @@ use super::error::TrainError;
 use super::target::Target;
 use super::uneven::Uneven;
 use gleaner_trainer::data::Source;
+use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 
 /// Checked options with all defaults filled in.
@@ -22,6 +23,8 @@ pub struct Settings {
     pub source: Source,
     /// What is trained.
     pub model: ModelKind,
+    /// Where it is computed.
+    pub device: Place,
     /// How gradients are exchanged, and how many of their entries.
     pub method: Method,
     /// When workers exchange, and what they see of each other.

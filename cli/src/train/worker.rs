@@ -3,6 +3,7 @@
 mod across;
 mod clock;
 mod pace;
+mod place;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use super::record::Record;
 use super::settings::Settings;
 use super::summary::{Evaluated, Progress, Summary, dense_bytes_per_step, density};
 use super::uneven::{self, Pacer};
+use candle_core::Device;
 use clock::{Clock, Reporter};
 use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_runtime::report::say;
@@ -82,6 +84,7 @@ pub fn train(
 struct Run<'a> {
     session: &'a Session,
     settings: &'a Settings,
+    device: Device,
     dataset: Dataset,
     order: Order,
     model: Box<dyn Model>,
@@ -105,7 +108,9 @@ impl<'a> Run<'a> {
     ) -> Result<(Self, Option<Checkpoints>), TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
         let dataset = settings.source.load(settings.seed)?;
-        let (model, mut parameters) = settings.model.build(dataset.input, dataset.classes, settings.seed)?;
+        let device = place::open(settings.device)?;
+        let (model, mut parameters) =
+            settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
             "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
@@ -124,16 +129,18 @@ impl<'a> Run<'a> {
             settings.uneven,
         );
         let shared =
-            [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest())]].concat();
+            [&identity[..], &[("schedule", schedule), ("starting parameters", parameters.digest()?)]]
+                .concat();
         expect_agreement(session, &shared, "start every worker with the same program, options and data")?;
         // Before servers put their state in its place.
         let checkpoints = all_can(session, open_checkpoints(settings, rank, &identity))?;
         let example = || {
-            let example = dataset.train.batch(&[0], 0)?;
+            let example = dataset.train.batch(&[0], 0, &device)?;
             let logits = model.forward(&example.input, Mode::Evaluation)?;
             Ok(cross_entropy(&logits, &example.targets)?)
         };
-        let pass = |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters);
+        let pass =
+            |samples| pace::measured(settings, rank, samples, &dataset, model.as_ref(), &parameters, &device);
         let batches = settings.uneven.balance.batches(session, settings.batch, pass)?;
         let pacer = Pacer::new(&settings.uneven, rank, batches[rank], settings.batch);
         let order = Order::new(settings.seed, dataset.train.len(), rank, &batches)?;
@@ -150,6 +157,7 @@ impl<'a> Run<'a> {
         let run = Run {
             session,
             settings,
+            device,
             dataset,
             order,
             model,
@@ -227,10 +235,10 @@ impl<'a> Run<'a> {
     fn step(&mut self, step: u64, clock: &mut Clock) -> Result<f32, TrainError> {
         let started = Instant::now();
         let (epoch, numbers) = self.order.batch(step);
-        let batch = self.dataset.train.batch(numbers, epoch)?;
+        let batch = self.dataset.train.batch(numbers, epoch, &self.device)?;
         let skips = self.settings.method.nonfinite() == OnNonFinite::Skip;
         // What the layers learn in a step that is skipped goes with it.
-        let buffers = skips.then(|| self.parameters.buffer_values());
+        let buffers = skips.then(|| self.parameters.buffer_values()).transpose()?;
         let began = Instant::now();
         self.exchange.watch(&self.parameters)?;
         let logits = self.model.forward(&batch.input, Mode::Training)?;
@@ -266,16 +274,16 @@ impl<'a> Run<'a> {
             if let Some(record) = &mut self.record {
                 record.entries = None;
             }
-            buffers.iter().for_each(|buffers| self.parameters.set_buffer_values(buffers));
+            buffers.iter().try_for_each(|buffers| self.parameters.set_buffer_values(buffers))?;
         }
         clock.end_step(started.elapsed(), &ended);
         Ok(value)
     }
 
     fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluation, TrainError> {
-        let (held_out, input) = (&self.dataset.held_out, self.dataset.input);
-        let evaluation =
-            evaluation::evaluate(self.session, self.model.as_ref(), &self.parameters, held_out, input)?;
+        let (held_out, input, device) = (&self.dataset.held_out, self.dataset.input, &self.device);
+        let (model, parameters) = (self.model.as_ref(), &self.parameters);
+        let evaluation = evaluation::evaluate(self.session, model, parameters, held_out, input, device)?;
         clock.waits.share(self.session)?;
         if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
             self.loss_curve.push((step, evaluation.loss));
@@ -312,7 +320,7 @@ impl<'a> Run<'a> {
         clock: &Clock,
     ) -> Result<Summary, TrainError> {
         let (settings, workers) = (self.settings, self.session.world_size());
-        let digest = self.parameters.digest();
+        let digest = self.parameters.digest()?;
         let advice = "the updates were not the same everywhere; please report this together with the command";
         expect_agreement(self.session, &[("parameters at the end", digest.clone())], advice)?;
         let own = (self.batches[self.session.rank()], self.exchange.bytes_received());

@@ -43,6 +43,8 @@ enum Track {
     Group(u32),
     /// What travels while the program goes on.
     Background,
+    /// What the program had enqueued on a device, while that was under way.
+    Device,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +90,13 @@ impl Recorder {
     pub(crate) fn program(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
         if self.is_on() {
             self.add(Track::Program, step, What::Program(what.into()), during);
+        }
+    }
+
+    /// A device did this for the program.
+    pub(crate) fn device(&self, step: u64, what: impl Into<Cow<'static, str>>, during: Range<Instant>) {
+        if self.is_on() {
+            self.add(Track::Device, step, What::Program(what.into()), during);
         }
     }
 
@@ -187,6 +196,7 @@ impl Track {
             Self::Group(number) => 1 + u64::from(number),
             // After all groups that there can be.
             Self::Background => 2 + u64::from(u32::MAX),
+            Self::Device => 3 + u64::from(u32::MAX),
         }
     }
 
@@ -195,6 +205,7 @@ impl Track {
             Self::Program => "program".to_owned(),
             Self::Group(number) => format!("exchange {number}"),
             Self::Background => "in the background".to_owned(),
+            Self::Device => "device".to_owned(),
         }
     }
 }

@@ -105,7 +105,7 @@ mod tests {
         std::fs::write(directory.path().join("train.bin"), record(&[1, 99])).unwrap();
         std::fs::write(directory.path().join("test.bin"), record(&[1, 42])).unwrap();
         let dataset = load_100(directory.path()).unwrap();
-        assert_eq!(dataset.held_out.batch(&[0], 0).unwrap().targets, [42]);
+        assert_eq!(dataset.held_out.batch(&[0], 0, &candle_core::Device::Cpu).unwrap().targets, [42]);
         assert_eq!(dataset.classes, 100);
     }
 

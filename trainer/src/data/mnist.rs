@@ -119,7 +119,7 @@ mod tests {
     fn good_files_are_read() {
         let dataset = loaded("", None).unwrap();
         assert_eq!((dataset.train.len(), dataset.held_out.len(), dataset.classes), (3, 3, 10));
-        let batch = dataset.train.batch(&[1, 2], 0).unwrap();
+        let batch = dataset.train.batch(&[1, 2], 0, &candle_core::Device::Cpu).unwrap();
         assert_eq!(batch.targets, [9, 5]);
         assert_eq!(batch.input.dims(), [2, 2, 2, 1]);
     }

@@ -200,22 +200,28 @@ impl Examples {
         self.len() == 0
     }
 
-    /// The examples with these numbers; text is cut where this epoch cuts it.
-    pub fn batch(&self, numbers: &[u32], epoch: u64) -> candle_core::Result<Batch> {
+    /// The examples with these numbers, on a device; text is cut where this epoch cuts it.
+    pub fn batch(&self, numbers: &[u32], epoch: u64, device: &Device) -> candle_core::Result<Batch> {
         match self {
             Examples::Windows { characters, length, shifting } => {
                 // Multiples of an odd constant near length·0.618 spread the cuts of successive epochs.
                 let golden = (*length as u64 * 618 / 1000) | 1;
                 let shift = if *shifting { (epoch * golden) as usize % length } else { 0 };
-                windows(characters, *length, shift, numbers)
+                windows(characters, *length, shift, numbers, device)
             }
-            Examples::Images { pixels, labels, shape } => images(pixels, labels, *shape, numbers),
+            Examples::Images { pixels, labels, shape } => images(pixels, labels, *shape, numbers, device),
         }
     }
 }
 
 /// Time-major: (steps, sequences).
-fn windows(characters: &[u32], length: usize, shift: usize, numbers: &[u32]) -> candle_core::Result<Batch> {
+fn windows(
+    characters: &[u32],
+    length: usize,
+    shift: usize,
+    numbers: &[u32],
+    device: &Device,
+) -> candle_core::Result<Batch> {
     let mut input = Vec::with_capacity(length * numbers.len());
     let mut targets = Vec::with_capacity(length * numbers.len());
     for step in 0..length {
@@ -225,17 +231,23 @@ fn windows(characters: &[u32], length: usize, shift: usize, numbers: &[u32]) -> 
             targets.push(characters[at + 1]);
         }
     }
-    Ok(Batch { input: Tensor::from_vec(input, (length, numbers.len()), &Device::Cpu)?, targets })
+    Ok(Batch { input: Tensor::from_vec(input, (length, numbers.len()), device)?, targets })
 }
 
 /// Bytes become numbers from −2 to 2, so that typical pictures have a standard deviation near one.
-fn images(pixels: &[u8], labels: &[u8], shape: ImageShape, numbers: &[u32]) -> candle_core::Result<Batch> {
+fn images(
+    pixels: &[u8],
+    labels: &[u8],
+    shape: ImageShape,
+    numbers: &[u32],
+    device: &Device,
+) -> candle_core::Result<Batch> {
     let size = shape.values();
     let chosen = numbers.iter().flat_map(|&number| &pixels[number as usize * size..][..size]);
     let input: Vec<f32> = chosen.map(|&byte| f32::from(byte) * (4.0 / 255.0) - 2.0).collect();
     let shape = (numbers.len(), shape.height, shape.width, shape.channels);
     let targets = numbers.iter().map(|&number| u32::from(labels[number as usize])).collect();
-    Ok(Batch { input: Tensor::from_vec(input, shape, &Device::Cpu)?, targets })
+    Ok(Batch { input: Tensor::from_vec(input, shape, device)?, targets })
 }
 
 /// The largest data file that is read: VGG's ImageNet does not come this way.
@@ -280,11 +292,13 @@ mod tests {
     fn windows_follow_one_another_and_shift_by_epoch() {
         let examples = Examples::Windows { characters: (0..50).collect(), length: 4, shifting: true };
         assert_eq!(examples.len(), 11);
-        let batch = examples.batch(&[0, 10], 0).unwrap();
+        let batch = examples.batch(&[0, 10], 0, &Device::Cpu).unwrap();
         assert_eq!(batch.input.to_vec2::<u32>().unwrap()[1], [1, 41]);
         assert_eq!(batch.targets[..4], [1, 41, 2, 42]);
         let starts: std::collections::BTreeSet<u32> = (0..4)
-            .map(|epoch| examples.batch(&[10], epoch).unwrap().input.to_vec2::<u32>().unwrap()[0][0])
+            .map(|epoch| {
+                examples.batch(&[10], epoch, &Device::Cpu).unwrap().input.to_vec2::<u32>().unwrap()[0][0]
+            })
             .collect();
         assert_eq!(starts.len(), 4);
         assert!(starts.iter().all(|&start| start < 44));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::Mode;
+use super::{Mode, composed};
 use crate::parameters::{Builder, Weight};
 
 /// Keeps the variance away from zero.
@@ -20,8 +20,8 @@ const NEW_SHARE: f32 = 0.1;
 pub struct BatchNorm {
     scale: Weight,
     shift: Weight,
-    running_mean: Rc<RefCell<Vec<f32>>>,
-    running_variance: Rc<RefCell<Vec<f32>>>,
+    running_mean: Rc<RefCell<Tensor>>,
+    running_variance: Rc<RefCell<Tensor>>,
 }
 
 impl BatchNorm {
@@ -30,31 +30,65 @@ impl BatchNorm {
         Ok(BatchNorm {
             scale: builder.constant(&format!("{name}.weight"), &[channels], 1.0)?,
             shift: builder.constant(&format!("{name}.bias"), &[channels], 0.0)?,
-            running_mean: builder.buffer(&format!("{name}.running_mean"), vec![0.0; channels]),
-            running_variance: builder.buffer(&format!("{name}.running_var"), vec![1.0; channels]),
+            running_mean: builder.buffer(&format!("{name}.running_mean"), vec![0.0; channels])?,
+            running_variance: builder.buffer(&format!("{name}.running_var"), vec![1.0; channels])?,
         })
     }
 
     /// Normalises a tensor whose last dimension is the channel.
     pub fn forward(&self, input: &Tensor, mode: Mode) -> Result<Tensor> {
         let input = input.contiguous()?;
-        let channels = self.running_mean.borrow().len();
+        if !input.device().is_cpu() {
+            return self.forward_composed(&input, mode);
+        }
+        let channels = self.running_mean.borrow().elem_count();
         if mode == Mode::Evaluation {
-            let (mean, variance) = (self.running_mean.borrow(), self.running_variance.borrow());
+            let mean = self.running_mean.borrow().to_vec1()?;
+            let variance: Vec<f32> = self.running_variance.borrow().to_vec1()?;
             let inverse_deviation = variance.iter().map(|&variance| inverse_root(variance)).collect();
-            return self.apply(&input, mean.clone(), inverse_deviation, mode);
+            return self.apply(&input, mean, inverse_deviation, mode);
         }
         let (mean, variance) = super::with_values(&input, |values| mean_and_variance(values, channels))?;
         let count = (input.elem_count() / channels) as f32;
-        let follow = |running: &Rc<RefCell<Vec<f32>>>, new: &[f32], factor: f32| {
-            for (running, &new) in running.borrow_mut().iter_mut().zip(new) {
+        let follow = |running: &RefCell<Tensor>, new: &[f32], factor: f32| -> Result<()> {
+            let mut values: Vec<f32> = running.borrow().to_vec1()?;
+            for (running, &new) in values.iter_mut().zip(new) {
                 *running += NEW_SHARE * (new * factor - *running);
             }
+            *running.borrow_mut() = Tensor::from_vec(values, channels, input.device())?;
+            Ok(())
         };
-        follow(&self.running_mean, &mean, 1.0);
-        follow(&self.running_variance, &variance, count / (count - 1.0).max(1.0));
+        follow(&self.running_mean, &mean, 1.0)?;
+        follow(&self.running_variance, &variance, count / (count - 1.0).max(1.0))?;
         let inverse_deviation = variance.iter().map(|&variance| inverse_root(variance)).collect();
         self.apply(&input, mean, inverse_deviation, mode)
+    }
+
+    /// The same with candle's operations.
+    fn forward_composed(&self, input: &Tensor, mode: Mode) -> Result<Tensor> {
+        let (mean, variance) = match mode {
+            Mode::Training => {
+                let (mean, variance, count) = composed::mean_and_variance(input)?;
+                let follow = |running: &RefCell<Tensor>, new: &Tensor, factor: f64| -> Result<()> {
+                    let mut running = running.borrow_mut();
+                    let moved = ((new.affine(factor, 0.0)? - &*running)? * f64::from(NEW_SHARE))?;
+                    *running = (&*running + moved)?;
+                    Ok(())
+                };
+                follow(&self.running_mean, &mean, 1.0)?;
+                follow(&self.running_variance, &variance, count / (count - 1.0).max(1.0))?;
+                (mean, variance)
+            }
+            Mode::Evaluation => (self.running_mean.borrow().clone(), self.running_variance.borrow().clone()),
+        };
+        let inverse_deviation = (variance + f64::from(EPSILON))?.sqrt()?.recip()?;
+        composed::normalise(
+            input,
+            [&self.scale.tensor(), &self.shift.tensor()],
+            &mean,
+            &inverse_deviation,
+            mode,
+        )
     }
 
     fn apply(
@@ -187,21 +221,24 @@ impl CustomOp3 for Normalise {
 mod tests {
     use super::super::gradient_check::{assert_gradients, random};
     use super::*;
+    use candle_core::{DType, Device};
 
     fn layer(scale: Tensor, shift: Tensor) -> BatchNorm {
         let channels = scale.elem_count();
         BatchNorm {
             scale: scale.into(),
             shift: shift.into(),
-            running_mean: Rc::new(RefCell::new(vec![0.0; channels])),
-            running_variance: Rc::new(RefCell::new(vec![1.0; channels])),
+            running_mean: Rc::new(RefCell::new(Tensor::zeros(channels, DType::F32, &Device::Cpu).unwrap())),
+            running_variance: Rc::new(RefCell::new(
+                Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap(),
+            )),
         }
     }
 
     #[test]
     fn training_normalises_by_the_batch_and_moves_the_averages() {
         let input = random(1, &[64, 3]);
-        let ones = Tensor::ones(3, candle_core::DType::F32, input.device()).unwrap();
+        let ones = Tensor::ones(3, DType::F32, input.device()).unwrap();
         let layer = layer(ones.clone(), ones.zeros_like().unwrap());
         let output = layer.forward(&input, Mode::Training).unwrap();
         let (mean, variance) =
@@ -213,10 +250,11 @@ mod tests {
         let (mean, variance) =
             super::super::with_values(&input, |values| mean_and_variance(values, 3)).unwrap();
         for channel in 0..3 {
+            let running = |values: &RefCell<Tensor>| values.borrow().to_vec1::<f32>().unwrap()[channel];
             let expected = 0.1 * mean[channel];
-            assert!((layer.running_mean.borrow()[channel] - expected).abs() < 1e-6);
+            assert!((running(&layer.running_mean) - expected).abs() < 1e-6);
             let expected = 0.9 + 0.1 * variance[channel] * 64.0 / 63.0;
-            assert!((layer.running_variance.borrow()[channel] - expected).abs() < 1e-6);
+            assert!((running(&layer.running_variance) - expected).abs() < 1e-6);
         }
     }
 
@@ -226,6 +264,30 @@ mod tests {
         for mode in [Mode::Training, Mode::Evaluation] {
             assert_gradients(&[input.clone(), scale.clone(), shift.clone()], 1e-2, 1e-2, || {
                 layer(scale.as_tensor().clone(), shift.as_tensor().clone()).forward(&input, mode)
+            });
+        }
+    }
+
+    #[test]
+    fn composed_of_candles_operations_it_is_the_same() {
+        let (input, scale, shift) = (random(1, &[2, 3, 2, 3]), random(2, &[3]), random(3, &[3]));
+        let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for mode in [Mode::Training, Mode::Evaluation] {
+            let new = || layer(scale.as_tensor().clone(), shift.as_tensor().clone());
+            let (ours, composed) = (new(), new());
+            let pairs = [
+                (ours.forward(&input, mode).unwrap(), composed.forward_composed(&input, mode).unwrap()),
+                (ours.running_mean.borrow().clone(), composed.running_mean.borrow().clone()),
+                (ours.running_variance.borrow().clone(), composed.running_variance.borrow().clone()),
+            ];
+            for (ours, composed) in &pairs {
+                assert_eq!(ours.shape(), composed.shape());
+                let composed = values(composed);
+                let far = values(ours).into_iter().zip(&composed).map(|(a, b)| (a - b).abs());
+                assert!(far.fold(0.0, f32::max) < 1e-5, "{mode:?}: {ours} and {composed:?}");
+            }
+            assert_gradients(&[input.clone(), scale.clone(), shift.clone()], 1e-2, 1e-2, || {
+                new().forward_composed(&input, mode)
             });
         }
     }

@@ -3,7 +3,9 @@
 //! candle's own backward pass of a convolution is a direct transposed convolution, many times slower than its matrix
 //! product on a CPU. Here only the gathering is a new operation; the product and both of its gradients are candle's.
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+
+use super::composed;
 
 /// The side of the window; the padding is one, so that stride 1 keeps height and width.
 const SIDE: usize = 3;
@@ -14,11 +16,15 @@ const PADDING: usize = 1;
 /// Times a matrix (9·channels, outputs), this is the convolution.
 pub fn patches(images: &Tensor, stride: usize) -> Result<Tensor> {
     let geometry = Geometry::new(images, stride)?;
+    if !images.device().is_cpu() {
+        return composed::patches(images, geometry);
+    }
     images.contiguous()?.apply_op1(Gather(geometry))
 }
 
+/// Images, and how windows move over them.
 #[derive(Clone, Copy)]
-struct Geometry {
+pub(super) struct Geometry {
     images: usize,
     height: usize,
     width: usize,
@@ -27,7 +33,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    fn new(images: &Tensor, stride: usize) -> Result<Self> {
+    pub(super) fn new(images: &Tensor, stride: usize) -> Result<Self> {
         let (images, height, width, channels) = images.dims4()?;
         Ok(Geometry { images, height, width, channels, stride })
     }
@@ -40,9 +46,25 @@ impl Geometry {
         self.images * self.height * self.width * self.channels
     }
 
-    fn patch_shape(&self) -> (usize, usize) {
+    pub(super) fn patch_shape(&self) -> (usize, usize) {
         let rows = self.images * self.output_side(self.height) * self.output_side(self.width);
         (rows, SIDE * SIDE * self.channels)
+    }
+
+    /// For an image, as numbers of rows of channels: the pixel that each place of each window has, and for each place in a window, where
+    /// the gathered rows have each pixel. A row that there is not has the largest number, for which candle gathers zeros.
+    pub(super) fn rows(&self, device: &Device) -> Result<(Tensor, Vec<Tensor>)> {
+        let one = Geometry { images: 1, ..*self };
+        let windows = one.patch_shape().0;
+        let mut gathered = vec![u32::MAX; windows * SIDE * SIDE];
+        let mut uses = vec![vec![u32::MAX; self.height * self.width]; SIDE * SIDE];
+        one.for_each_run(|image, patch| {
+            let (pixel, row) = (image / self.channels, patch / self.channels);
+            gathered[row] = pixel as u32;
+            uses[row % (SIDE * SIDE)][pixel] = row as u32;
+        });
+        let on_device = |rows: Vec<u32>| Tensor::new(rows, device);
+        Ok((on_device(gathered)?, uses.into_iter().map(on_device).collect::<Result<_>>()?))
     }
 
     /// Calls `visit(image entry, patch entry)` with the start of each run of channels that a patch shares with its image.

@@ -8,6 +8,9 @@ pub fn cross_entropy(logits: &Tensor, targets: &[u32]) -> Result<Tensor> {
     if rows != targets.len() || targets.iter().any(|&target| target as usize >= classes) {
         candle_core::bail!("expected {rows} targets below {classes}, one for each row of logits");
     }
+    if !logits.device().is_cpu() {
+        return super::composed::cross_entropy(logits, targets);
+    }
     let logits = logits.contiguous()?;
     let (loss, probabilities) = super::with_values(&logits, |values| softmax(values, classes, targets))?;
     logits.apply_op1(CrossEntropy { loss: loss / rows as f32, probabilities, targets: targets.to_vec() })

@@ -16,6 +16,9 @@ pub fn lstm(projected: &Tensor, recurrent: &Tensor) -> Result<Tensor> {
     if gates != 4 * hidden || recurrent.dim(1)? != gates {
         candle_core::bail!("expected gates (_, _, {0}) and recurrent weights ({hidden}, {0})", 4 * hidden);
     }
+    if !projected.device().is_cpu() {
+        return super::composed::lstm(projected, recurrent);
+    }
     let projected = projected.contiguous()?;
     let record =
         super::with_values(&projected, |values| Record::new(values, recurrent, [steps, sequences, hidden]))??;

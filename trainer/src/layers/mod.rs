@@ -2,9 +2,11 @@
 //!
 //! Images are kept as (image, row, column, channel), so that a convolution is one matrix product over gathered patches
 //! and a channel's values lie side by side. Each layer computes its result first and then records it on candle's tape as
-//! one operation with a hand-derived backward pass; the tests compare that pass with finite differences.
+//! one operation with a hand-derived backward pass; the tests compare that pass with finite differences. Tensors on a device go through
+//! candle's own operations.
 
 mod batch_norm;
+mod composed;
 mod convolution;
 mod cross_entropy;
 mod lstm;

@@ -10,6 +10,9 @@ pub fn max_pool(images: &Tensor) -> Result<Tensor> {
     if height % 2 != 0 || width % 2 != 0 {
         candle_core::bail!("a 2 × 2 maximum needs an even height and width, found {height} × {width}");
     }
+    if !images.device().is_cpu() {
+        return super::composed::max_pool(images);
+    }
     let images = images.contiguous()?;
     let shape = (count, height / 2, width / 2, channels);
     let (maxima, origins) = super::with_values(&images, |values| maxima(values, width, channels))?;

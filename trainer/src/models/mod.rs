@@ -7,7 +7,7 @@ mod vgg;
 
 use std::fmt;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use clap::ValueEnum;
 
 use crate::data::{Input, Source};
@@ -46,14 +46,15 @@ impl ModelKind {
         }
     }
 
-    /// Puts the model together for this kind of input.
+    /// Puts the model together for this kind of input, on a device.
     pub fn build(
         self,
         input: Input,
         classes: usize,
         seed: u64,
+        device: &Device,
     ) -> Result<(Box<dyn Model>, Parameters), TrainerError> {
-        let mut builder = Builder::new(seed);
+        let mut builder = Builder::new(seed, device);
         let model: Box<dyn Model> = match (self, input) {
             (ModelKind::Lstm, Input::Characters) => {
                 Box::new(lstm::CharacterModel::new(&mut builder, classes)?)
@@ -123,7 +124,6 @@ mod tests {
     use crate::data::ImageShape;
     use crate::layers::cross_entropy;
     use crate::random::Generator;
-    use candle_core::Device;
     use gleaner_algorithms::{Method, merging};
     use gleaner_candle::{Overlap, with_values};
     use gleaner_runtime::Session;
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn parameter_counts_are_those_of_the_papers() {
-        let count = |kind: ModelKind, classes| kind.build(CIFAR, classes, 1).unwrap().1.count();
+        let count = |kind: ModelKind, classes| kind.build(CIFAR, classes, 1, &Device::Cpu).unwrap().1.count();
         assert_eq!(count(ModelKind::Resnet20, 10), 269_722);
         assert_eq!(count(ModelKind::Vgg16, 10), 14_728_266);
         assert_eq!(count(ModelKind::Vgg19, 100), 20_086_692);
@@ -145,7 +145,7 @@ mod tests {
             (ModelKind::Mlp, CIFAR, 10),
             (ModelKind::Resnet20, Input::Images(ImageShape { height: 8, width: 8, channels: 1 }), 10),
         ] {
-            let (model, parameters) = kind.build(input, classes, 1).unwrap();
+            let (model, parameters) = kind.build(input, classes, 1, &Device::Cpu).unwrap();
             let batch = match input {
                 Input::Characters => {
                     Tensor::zeros((5, 2), candle_core::DType::U32, &candle_core::Device::Cpu)
@@ -191,7 +191,7 @@ mod tests {
             (ModelKind::Vgg19, CIFAR, 100, 2),
         ] {
             let session = Session::join().unwrap();
-            let (model, mut parameters) = kind.build(input, classes, 1).unwrap();
+            let (model, mut parameters) = kind.build(input, classes, 1, &Device::Cpu).unwrap();
             // Dense, so that the update of one worker is its gradient; every parameter by itself.
             let merge = merging::named("layer-wise").unwrap().into();
             let mut overlap = Overlap::new(&session, parameters.variables(), Method::ring(), merge).unwrap();
@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_model_refuses_data_of_another_kind() {
-        let refusal = |kind: ModelKind, input| kind.build(input, 10, 1).err().unwrap().to_string();
+        let refusal =
+            |kind: ModelKind, input| kind.build(input, 10, 1, &Device::Cpu).err().unwrap().to_string();
         assert!(refusal(ModelKind::Lstm, CIFAR).contains("needs text"));
         assert!(refusal(ModelKind::Vgg16, Input::Characters).contains("found text"));
         let mnist = Input::Images(ImageShape { height: 28, width: 28, channels: 1 });

@@ -61,7 +61,10 @@ pub trait Exchange {
     }
 
     /// Parameter by parameter, the velocities that a checkpoint of the model holds; nothing where [`save`](Self::save) writes them.
-    fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>>;
+    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+
+    /// Goes on from these velocities, where a checkpoint of the model holds them.
+    fn set_velocities(&mut self, velocities: Vec<Vec<f32>>) -> Result<(), TrainError>;
 
     /// The number of the present step, and the run that it is of.
     fn stand(&self) -> (u64, String);

@@ -53,7 +53,7 @@ impl<'s> Overlapped<'s> {
                  pass (--merge single)"
             ));
         }
-        let optimizer = Optimizer::new(parameters, settings.sgd());
+        let optimizer = Optimizer::new(parameters, settings.sgd())?;
         Ok(Self { session, overlap, optimizer, clip: settings.clip, weight, merge: settings.merge.name() })
     }
 }
@@ -138,8 +138,12 @@ impl Exchange for Overlapped<'_> {
         self.overlap.pass_times()
     }
 
-    fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>> {
-        Some(&mut self.optimizer.velocities)
+    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        Ok(Some(self.optimizer.velocities()?))
+    }
+
+    fn set_velocities(&mut self, velocities: Vec<Vec<f32>>) -> Result<(), TrainError> {
+        Ok(self.optimizer.set_velocities(velocities)?)
     }
 
     fn stand(&self) -> (u64, String) {

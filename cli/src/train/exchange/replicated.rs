@@ -12,7 +12,7 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
-use gleaner_trainer::parameters::Parameters;
+use gleaner_trainer::parameters::{Parameter, Parameters};
 
 /// See the module.
 pub struct Replicated {
@@ -34,7 +34,7 @@ impl Replicated {
     ) -> Result<Self, TrainError> {
         settings.expect_replica()?;
         let units = units(parameters, &settings.method, settings.synchrony.osp().is_some());
-        let initial: Vec<f32> = parameters.list.iter().flat_map(|p| p.values().iter().copied()).collect();
+        let initial = parameters.list.iter().map(Parameter::values).collect::<Result<Vec<_>, _>>()?.concat();
         let options = Options {
             method: settings.method.clone(),
             synchrony: settings.synchrony.clone(),
@@ -74,7 +74,7 @@ impl Exchange for Replicated {
             };
             match gradient.get(parameter.variable()) {
                 Some(gradient) => with_values(gradient, ready)??,
-                None => ready(&vec![0.0; parameter.values().len()])?,
+                None => ready(&vec![0.0; parameter.count()])?,
             }
         }
         Ok(())
@@ -128,8 +128,12 @@ impl Exchange for Replicated {
         ("layer-wise".into(), self.units.count)
     }
 
-    fn velocities(&mut self) -> Option<&mut Vec<Vec<f32>>> {
-        None
+    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
+        Ok(None)
+    }
+
+    fn set_velocities(&mut self, _velocities: Vec<Vec<f32>>) -> Result<(), TrainError> {
+        Ok(())
     }
 
     fn stand(&self) -> (u64, String) {
@@ -151,7 +155,7 @@ impl Exchange for Replicated {
     fn hand_on(&mut self, parameters: &mut Parameters) -> Result<(), TrainError> {
         let mut rest = self.replica.parameters();
         for parameter in &mut parameters.list {
-            let (values, others) = rest.split_at(parameter.values().len());
+            let (values, others) = rest.split_at(parameter.count());
             parameter.update(|into| into.copy_from_slice(values))?;
             rest = others;
         }

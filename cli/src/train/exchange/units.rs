@@ -29,7 +29,7 @@ pub struct Units {
 /// Units in the order of the parameters. Parameters are of one layer where their names are the same up to the last point. `cuts` layers that
 /// are too large to travel at another time than others.
 pub fn units(parameters: &Parameters, method: &Method, cuts: bool) -> Units {
-    let named = parameters.list.iter().map(|p| (p.name.as_str(), p.values().len()));
+    let named = parameters.list.iter().map(|p| (p.name.as_str(), p.count()));
     of(&named.collect::<Vec<_>>(), method, cuts)
 }
 

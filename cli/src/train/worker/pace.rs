@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use candle_core::Device;
+
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
 use crate::train::uneven::Pacer;
@@ -21,11 +23,12 @@ pub fn measured(
     dataset: &Dataset,
     model: &dyn Model,
     parameters: &Parameters,
+    device: &Device,
 ) -> Result<Duration, TrainError> {
     let examples = dataset.train.len() as u32;
     let numbers: Vec<u32> = (0..samples as u32).map(|number| number % examples.max(1)).collect();
-    let batch = dataset.train.batch(&numbers, 0)?;
-    let buffers = parameters.buffer_values();
+    let batch = dataset.train.batch(&numbers, 0, device)?;
+    let buffers = parameters.buffer_values()?;
     let mut pacer = Pacer::new(&settings.uneven, rank, samples, settings.batch);
     let mut took = Vec::new();
     for _ in 0..=PASSES {
@@ -34,10 +37,11 @@ pub fn measured(
         pacer.between(began);
         let between = Instant::now();
         loss.backward()?;
+        device.synchronize()?;
         pacer.after(began, between.elapsed());
         took.push(began.elapsed());
     }
-    parameters.set_buffer_values(&buffers);
+    parameters.set_buffer_values(&buffers)?;
     let passes = &mut took[1..];
     passes.sort();
     Ok(passes[PASSES / 2])

@@ -7,6 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::residual::Correction;
 use gleaner_algorithms::{merging, synchrony};
 use gleaner_trainer::data::Source;
+use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 use std::fs;
 use std::path::Path;
@@ -30,6 +31,7 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
     Settings {
         source: Source::Mnist(data.into()),
         model: ModelKind::Resnet20,
+        device: Place::Cpu,
         method: Method::spardl().density(0.01),
         synchrony: synchrony::named("bsp").unwrap().into(),
         merge: merging::named("optimal").unwrap().into(),
