@@ -65,34 +65,71 @@ __device__ __forceinline__ Record record_of(const Record* records, const Call* c
     return records[calls[low].first + (number - calls[low].before)];
 }
 
-// The first record of a warp, and by how many its next one is further on.
-__device__ __forceinline__ u32 first_record() {
-    return blockIdx.x * WARPS + warp_of_thread();
+// Records of which a block of threads makes sums, and how many of them a warp takes.
+constexpr u32 EACH_WARP = 4;
+constexpr u32 RECORDS = WARPS * EACH_WARP;
+
+// Candidates of a record that a lane takes at a time: so many loads are under way together.
+constexpr u32 AT_ONCE = 4;
+
+// How many of a record's candidates are larger than a cut, and how many equal it: in all lanes.
+__device__ __forceinline__ u32 tally_record(const float* candidate_values, Record record, u32 cut) {
+    u32 packed = 0;
+    for (u32 start = 0; start < record.count; start += LANES * AT_ONCE) {
+        float values[AT_ONCE];
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            u32 at = start + i * LANES + lane_of_thread();
+            values[i] = at < record.count ? candidate_values[record.start + at] : 0.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            u32 at = start + i * LANES + lane_of_thread();
+            packed += at < record.count ? tally_of(values[i], cut) : 0;
+        }
+    }
+    return sum_of_lanes(packed);
 }
 
-__device__ __forceinline__ u32 record_stride() {
-    return gridDim.x * WARPS;
-}
-
-// counts[2 * r] and [2 * r + 1]: of the record that is rth by index. A warp takes a record.
+// counts[2 * r] and [2 * r + 1]: what the records before the rth by index have, of the same block of threads; `chunks`: what the blocks
+// before have. Notes in the cut how many entries are kept. There is a block for each RECORDS.
 extern "C" __global__ void __launch_bounds__(THREADS) count_found(
     const float* candidate_values, const Record* records, const Call* calls, u32 call_count, u32 record_count, u32 capacity,
-    const u32* reserved, const Cut* cut, u32* counts
+    const u32* reserved, Cut* cut, u32* counts, u64* chunks
 ) {
+    __shared__ u64 sums[WARPS];
+    __shared__ bool last;
     u32 magnitude = cut->magnitude;
     // Of candidates that did not all find room nothing is chosen.
     bool fits = *reserved <= capacity;
-    for (u32 number = first_record(); number < record_count; number += record_stride()) {
-        Record record = record_of(records, calls, call_count, number);
-        u32 packed = 0;
-        for (u32 i = lane_of_thread(); fits && i < record.count; i += LANES) {
-            packed += tally_of(candidate_values[record.start + i], magnitude);
-        }
-        packed = sum_of_lanes(packed);
-        if (lane_of_thread() == 0) {
-            Tallies tallies = tallies_of(packed);
-            counts[2 * number] = tallies.larger;
-            counts[2 * number + 1] = tallies.equal;
+    u32 first = blockIdx.x * RECORDS + warp_of_thread() * EACH_WARP;
+    u64 before[EACH_WARP];
+    u64 own = 0;
+#pragma unroll
+    for (u32 i = 0; i < EACH_WARP; i++) {
+        Record none = {0, 0};
+        Record record = fits && first + i < record_count ? record_of(records, calls, call_count, first + i) : none;
+        Tallies tallies = tallies_of(tally_record(candidate_values, record, magnitude));
+        before[i] = own;
+        own += static_cast<u64>(tallies.equal) << 32 | tallies.larger;
+    }
+    if (lane_of_thread() == 0) {
+        sums[warp_of_thread()] = own;
+    }
+    __syncthreads();
+    u64 lower = 0;
+    u64 all = 0;
+#pragma unroll
+    for (u32 warp = 0; warp < WARPS; warp++) {
+        lower += warp < warp_of_thread() ? sums[warp] : 0;
+        all += sums[warp];
+    }
+#pragma unroll
+    for (u32 i = 0; i < EACH_WARP; i++) {
+        if (lane_of_thread() == i && first + i < record_count) {
+            counts[2 * (first + i)] = static_cast<u32>(lower + before[i]);
+            counts[2 * (first + i) + 1] = static_cast<u32>((lower + before[i]) >> 32);
         }
     }
+    end_chunk(all, chunks, sums, last, cut);
 }

@@ -1,27 +1,18 @@
 // What a selection starts from: the k entries of largest magnitude, or all that reach a limit.
 
-// `reserved`: how many candidates there are, null if the values themselves are searched.
-extern "C" __global__ void start_cut(Cut* cut, u32 k, const u32* reserved, u32 capacity) {
-    if (blockIdx.x != 0 || threadIdx.x != 0) {
-        return;
-    }
+// Nothing is found yet; of `reached` entries it is known that they are searched.
+__device__ __forceinline__ void start_cut(Cut* cut, u32 magnitude, u32 reached, u32 remaining) {
     Cut started = {};
-    // Nothing is larger: of no entries, none are kept.
-    started.magnitude = k == 0 ? LARGEST : 0;
-    started.reached = reserved == nullptr ? 0 : *reserved;
+    started.magnitude = magnitude;
+    started.reached = reached;
     started.smallest = NO_MAGNITUDE;
-    // Of candidates that did not all find room nothing is looked for.
-    started.remaining = started.reached > capacity && reserved != nullptr ? 0 : k;
+    started.remaining = remaining;
     *cut = started;
 }
 
 // Keeps everything of magnitude >= `limit`, which is at least 1.
 extern "C" __global__ void fixed_cut(Cut* cut, u32 limit) {
-    if (blockIdx.x != 0 || threadIdx.x != 0) {
-        return;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        start_cut(cut, limit - 1, 0, 0);
     }
-    Cut fixed = {};
-    fixed.magnitude = limit - 1;
-    fixed.smallest = NO_MAGNITUDE;
-    *cut = fixed;
 }

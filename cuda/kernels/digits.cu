@@ -32,7 +32,8 @@ __device__ __forceinline__ Digit digit_of(u32 number, u32 magnitude) {
 
 // Adds the digits of `count` values to the bins of all blocks.
 __device__ __forceinline__ void count_digits(Bins& bins, const float* values, u32 count, Digit digit, u32* sums) {
-    for (u32 i = threadIdx.x; i < BINS * COPIES; i += THREADS) {
+    u32 used = digit.mask + 1;
+    for (u32 i = threadIdx.x; i < used * COPIES; i += THREADS) {
         bins.counts[i] = 0;
     }
     __syncthreads();
@@ -50,7 +51,7 @@ __device__ __forceinline__ void count_digits(Bins& bins, const float* values, u3
         }
     }
     __syncthreads();
-    for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) {
+    for (u32 bin = threadIdx.x; bin < used; bin += THREADS) {
         u32 sum = 0;
 #pragma unroll
         for (u32 i = 0; i < COPIES; i++) {
@@ -62,8 +63,9 @@ __device__ __forceinline__ void count_digits(Bins& bins, const float* values, u3
     }
 }
 
-// Picks the digit that the entry looked for has, and empties the bins. One block does it, after all have counted.
-__device__ __forceinline__ void pick_digit(Bins& bins, u32 number, Digit digit, bool notes_reached, Cut* cut, u32* sums) {
+// Picks the digit that the entry looked for has, and empties the bins. One block does it, after all have counted. The first digit begins
+// the cut: of the k largest, among `found` candidates or, if that is 0, among all that were counted.
+__device__ __forceinline__ void pick_digit(Bins& bins, u32 number, Digit digit, u32 k, u32 found, Cut* cut, u32* sums) {
     constexpr u32 EACH = BINS / THREADS;
     u32 counts[EACH];
     u32 own = 0;
@@ -76,8 +78,8 @@ __device__ __forceinline__ void pick_digit(Bins& bins, u32 number, Digit digit, 
         own += counts[i];
         sums[top - i] = 0;
     }
-    u32 remaining = cut->remaining;
-    u32 magnitude = cut->magnitude;
+    u32 remaining = number == 0 ? k : cut->remaining;
+    u32 magnitude = number == 0 ? 0 : cut->magnitude;
     u32 summed = sum_up_to_lane(own);
     if (lane_of_thread() == LANES - 1) {
         bins.sums[warp_of_thread()] = summed;
@@ -92,16 +94,13 @@ __device__ __forceinline__ void pick_digit(Bins& bins, u32 number, Digit digit, 
     }
     if (threadIdx.x == 0) {
         cut->ready = 0;
-        if (notes_reached) {
-            cut->reached = all;
-        }
-        if (all < remaining) {
-            // There are not as many: all that are not zero are kept, and no further digit is looked for.
-            cut->magnitude = 0;
-            cut->remaining = 0;
+        if (number == 0) {
+            // If there are not as many, all that are not zero are kept, and no further digit is looked for.
+            start_cut(cut, 0, found == 0 ? all : found, 0);
         }
     }
-    if (higher >= remaining || remaining > higher + own) {
+    __syncthreads();
+    if (all < remaining || higher >= remaining || remaining > higher + own) {
         return;
     }
 #pragma unroll
@@ -119,9 +118,9 @@ __device__ __forceinline__ void pick_digit(Bins& bins, u32 number, Digit digit, 
 }
 
 __device__ __forceinline__ void find_digit(
-    Bins& bins, const float* values, u32 count, u32 number, bool notes_reached, Cut* cut, u32* sums
+    Bins& bins, const float* values, u32 count, u32 number, u32 k, u32 found, Cut* cut, u32* sums
 ) {
-    Digit digit = digit_of(number, cut->magnitude);
+    Digit digit = digit_of(number, number == 0 ? 0 : cut->magnitude);
     count_digits(bins, values, count, digit, sums);
     // What a block added is seen by all before it says that it is done.
     __threadfence();
@@ -132,24 +131,37 @@ __device__ __forceinline__ void find_digit(
     __syncthreads();
     if (bins.last) {
         __threadfence();
-        pick_digit(bins, number, digit, notes_reached, cut, sums);
+        pick_digit(bins, number, digit, k, found, cut, sums);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) histogram_dense(const float* values, u32 count, u32 digit, Cut* cut, u32* bins) {
-    __shared__ Bins shared;
-    if (cut->remaining == 0 && digit != 0) {
-        return;
+// Whether there is no digit to be found: of a cut that is found already, of k = 0, which keeps nothing, and of candidates that did not
+// all find room. The first digit's launch writes the cut then.
+__device__ __forceinline__ bool ends_before(u32 number, u32 k, u32 reached, bool fits, Cut* cut) {
+    if (number != 0) {
+        return cut->remaining == 0;
     }
-    find_digit(shared, values, count, digit, digit == 0, cut, bins);
+    bool ends = k == 0 || !fits;
+    if (ends && blockIdx.x == 0 && threadIdx.x == 0) {
+        start_cut(cut, k == 0 ? LARGEST : 0, reached, 0);
+    }
+    return ends;
+}
+
+// The cut's memory is zero before its first use.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    histogram_dense(const float* values, u32 count, u32 digit, u32 k, Cut* cut, u32* bins) {
+    __shared__ Bins shared;
+    if (!ends_before(digit, k, 0, true, cut)) {
+        find_digit(shared, values, count, digit, k, 0, cut, bins);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    histogram_found(const float* candidate_values, const u32* reserved, u32 capacity, u32 digit, Cut* cut, u32* bins) {
+    histogram_found(const float* candidate_values, const u32* reserved, u32 capacity, u32 digit, u32 k, Cut* cut, u32* bins) {
     __shared__ Bins shared;
     u32 count = *reserved;
-    if (cut->remaining == 0 || count > capacity) {
-        return;
+    if (!ends_before(digit, k, count, count <= capacity, cut)) {
+        find_digit(shared, candidate_values, count, digit, k, count, cut, bins);
     }
-    find_digit(shared, candidate_values, count, digit, false, cut, bins);
 }

@@ -43,6 +43,13 @@ __device__ __forceinline__ void note_smallest(u32 smallest, Cut* cut) {
     }
 }
 
+// How many larger and how many equal entries come before a tile or a record, of which so many make a chunk.
+__device__ __forceinline__ Tallies tallies_before(const u32* counts, const u64* chunks, u32 number, u32 chunk) {
+    u64 lower = chunks[number / chunk];
+    Tallies before = {static_cast<u32>(lower) + counts[2 * number], static_cast<u32>(lower >> 32) + counts[2 * number + 1]};
+    return before;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     emit_dense(
         const float* values, u32 count, const u32* counts, const u64* chunks, Cut* cut, u32 most, u32* out_indices, float* out_values
@@ -74,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (packed == 0) {
             continue;
         }
-        Tallies before = tallies_before(counts, chunks, tile);
+        Tallies before = tallies_before(counts, chunks, tile, CHUNK);
         Tallies of_warps = tallies_of(lower);
         before.larger += of_warps.larger;
         before.equal += of_warps.equal;
@@ -87,26 +94,33 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     note_smallest(smallest, cut);
 }
 
-// A warp takes a record.
+// A warp takes a record. There is one for each.
 extern "C" __global__ void __launch_bounds__(THREADS) emit_found(
     const u32* candidate_indices, const float* candidate_values, const Record* records, const Call* calls, u32 call_count,
     u32 record_count, u32 capacity, const u32* reserved, const u32* counts, const u64* chunks, Cut* cut, u32 most, u32* out_indices,
     float* out_values
 ) {
-    if (*reserved > capacity) {
+    u32 number = blockIdx.x * WARPS + warp_of_thread();
+    if (*reserved > capacity || number >= record_count) {
         return;
     }
     Kept kept = {cut->magnitude, cut->ties, most, out_indices, out_values};
     u32 smallest = NO_MAGNITUDE;
-    for (u32 number = first_record(); number < record_count; number += record_stride()) {
-        Record record = record_of(records, calls, call_count, number);
-        Tallies before = tallies_before(counts, chunks, number);
-        for (u32 i = 0; i < record.count; i += LANES) {
-            bool is_there = i + lane_of_thread() < record.count;
-            u32 at = record.start + i + lane_of_thread();
-            u32 index = is_there ? candidate_indices[at] : 0;
-            float value = is_there ? candidate_values[at] : 0.0f;
-            smallest = min(smallest, emit_lanes(is_there, index, value, before, kept));
+    Record record = record_of(records, calls, call_count, number);
+    Tallies before = tallies_before(counts, chunks, number, RECORDS);
+    for (u32 start = 0; start < record.count; start += LANES * AT_ONCE) {
+        u32 indices[AT_ONCE];
+        float values[AT_ONCE];
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            u32 at = start + i * LANES + lane_of_thread();
+            indices[i] = at < record.count ? candidate_indices[record.start + at] : 0;
+            values[i] = at < record.count ? candidate_values[record.start + at] : 0.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            bool is_there = start + i * LANES + lane_of_thread() < record.count;
+            smallest = min(smallest, emit_lanes(is_there, indices[i], values[i], before, kept));
         }
     }
     note_smallest(smallest, cut);

@@ -6,6 +6,7 @@
 #include "accumulate.cu"
 #include "cut.cu"
 #include "digits.cu"
+#include "sums.cuh"
 #include "count.cu"
 #include "offsets.cu"
 #include "emit.cu"
@@ -18,7 +19,6 @@ GLEANER_KERNELS(
     GLEANER_KERNEL(accumulate_f32, THREADS),
     GLEANER_KERNEL(accumulate_f16, THREADS),
     GLEANER_KERNEL(accumulate_bf16, THREADS),
-    GLEANER_KERNEL(start_cut, 1),
     GLEANER_KERNEL(fixed_cut, 1),
     GLEANER_KERNEL(histogram_dense, THREADS),
     GLEANER_KERNEL(histogram_found, THREADS),

@@ -20,8 +20,11 @@ pub(crate) const WARP: u32 = 32;
 /// Entries that are counted together.
 pub(crate) const TILE: usize = 4096;
 
-/// Tiles, or records, of which a block makes sums.
+/// Tiles of which a block makes sums.
 pub(crate) const CHUNK: u32 = 1024;
+
+/// Records of which a block makes sums.
+pub(crate) const RECORDS: u32 = 32;
 
 /// Bins of a histogram of one digit.
 pub(crate) const BINS: usize = 2048;
@@ -42,7 +45,6 @@ kernels! {
     ACCUMULATE_F32 c"accumulate_f32"
     ACCUMULATE_F16 c"accumulate_f16"
     ACCUMULATE_BF16 c"accumulate_bf16"
-    START_CUT c"start_cut"
     FIXED_CUT c"fixed_cut"
     HISTOGRAM_DENSE c"histogram_dense"
     HISTOGRAM_FOUND c"histogram_found"

@@ -36,6 +36,7 @@ sources! {
     "accumulate.cu"
     "cut.cu"
     "digits.cu"
+    "sums.cuh"
     "count.cu"
     "offsets.cu"
     "emit.cu"

@@ -9,7 +9,7 @@ use super::collected::{CALLS, Call, Collected, room};
 use super::output::Output;
 use crate::context::{Context, Operation};
 use crate::fence::Fence;
-use crate::kernels::{BINS, CHUNK};
+use crate::kernels::{BINS, CHUNK, RECORDS};
 use crate::memory::{Layout, Memory, Pinned};
 
 /// More candidates than this for the k largest of `len` cost more than another look at all entries: as on the host.
@@ -141,7 +141,7 @@ impl Blocks {
         // The status, and behind it how many candidates each block has: both are reset at once.
         layout.take(STATUS + 4 * blocks.len());
         let (bins, counts) = (layout.take(4 * BINS), layout.take(8 * counted));
-        let chunks = layout.take(8 * counted.div_ceil(CHUNK as usize));
+        let chunks = layout.take(8 * counted.div_ceil(RECORDS.min(CHUNK) as usize));
         let memory = Memory::new(context, layout.bytes, "counts of candidates")?;
         let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context)?);
         let mut blocks =

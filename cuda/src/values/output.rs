@@ -27,6 +27,10 @@ impl Output {
         let bytes = Cut::WIDTH + 8 * room;
         let device = Memory::new(context, bytes, "selected entries")?;
         let (pinned, copied) = (Pinned::new(context, bytes)?, Fence::new(context)?);
+        context.put(Operation::Copy("a reset of a cut"), context.kernels(), || {
+            // SAFETY: it is within the memory, which is freed only when nothing is under way.
+            unsafe { context.backend().fill(device.address(), 0, Cut::WIDTH, context.kernels()) }
+        })?;
         Ok(Self { context: Arc::clone(context), device, pinned, copied, room })
     }
 

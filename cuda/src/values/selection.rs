@@ -9,7 +9,7 @@ use super::blocks::{Block, Blocks, Candidates};
 use crate::context::Context;
 use crate::kernels::{
     CHUNK, COUNT_DENSE, COUNT_FOUND, Cut, EMIT_DENSE, EMIT_FOUND, FIXED_CUT, HISTOGRAM_DENSE,
-    HISTOGRAM_FOUND, OFFSETS, START_CUT, THREADS, TILE, arguments,
+    HISTOGRAM_FOUND, OFFSETS, RECORDS, THREADS, arguments,
 };
 
 /// Digits of a magnitude.
@@ -49,10 +49,8 @@ impl Selection<'_> {
         match self.source {
             Source::All(block, values) => {
                 let (grid, len) = (context.grid_of_histogram(block.range.len()), block.range.len() as u32);
-                // SAFETY: see above.
-                unsafe { context.launch(START_CUT, (1, 1), arguments![cut, k, 0_u64, 0_u32])? };
                 for digit in 0..DIGITS {
-                    let given = arguments![values, len, digit, cut, bins];
+                    let given = arguments![values, len, digit, k, cut, bins];
                     // SAFETY: see above.
                     unsafe { context.launch(HISTOGRAM_DENSE, (grid, THREADS), given)? };
                 }
@@ -60,10 +58,8 @@ impl Selection<'_> {
             Source::Found(_, candidates, number) => {
                 let (reserved, capacity) = (self.blocks.reserved(number), candidates.capacity as u32);
                 let (grid, values) = (context.grid_of_histogram(candidates.capacity), candidates.values());
-                // SAFETY: see above.
-                unsafe { context.launch(START_CUT, (1, 1), arguments![cut, k, reserved, capacity])? };
                 for digit in 0..DIGITS {
-                    let given = arguments![values, reserved, capacity, digit, cut, bins];
+                    let given = arguments![values, reserved, capacity, digit, k, cut, bins];
                     // SAFETY: see above.
                     unsafe { context.launch(HISTOGRAM_FOUND, (grid, THREADS), given)? };
                 }
@@ -80,14 +76,16 @@ impl Selection<'_> {
 
     /// Counts what the cut keeps.
     pub(super) fn count(&self, cut: u64) -> Result<(), DeviceError> {
-        let (context, counts) = (self.context, self.blocks.counts());
-        let counted = match self.source {
+        let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
+        match self.source {
             Source::All(block, values) => {
                 let len = block.range.len();
-                let given = arguments![values, len as u32, cut, counts];
+                let (grid, given) = (context.grid_of_tiles(len), arguments![values, len as u32, cut, counts]);
                 // SAFETY: see above.
-                unsafe { context.launch(COUNT_DENSE, (context.grid_of_tiles(len), THREADS), given)? };
-                len.div_ceil(TILE) as u32
+                unsafe { context.launch(COUNT_DENSE, (grid, THREADS), given)? };
+                let given = arguments![counts, grid, chunks, cut];
+                // SAFETY: see above.
+                unsafe { context.launch(OFFSETS, (grid.div_ceil(CHUNK), THREADS), given) }
             }
             Source::Found(block, candidates, number) => {
                 let (records, reserved) = (block.collected.records(), self.blocks.reserved(number));
@@ -101,16 +99,13 @@ impl Selection<'_> {
                     reserved,
                     cut,
                     counts,
+                    chunks,
                 ];
+                let grid = records.div_ceil(RECORDS).max(1);
                 // SAFETY: see above.
-                unsafe { context.launch(COUNT_FOUND, (context.grid_of_records(records), THREADS), given)? };
-                records
+                unsafe { context.launch(COUNT_FOUND, (grid, THREADS), given) }
             }
-        };
-        let (chunks, given) =
-            (counted.div_ceil(CHUNK).max(1), arguments![counts, counted, self.blocks.chunks(), cut]);
-        // SAFETY: see above.
-        unsafe { context.launch(OFFSETS, (chunks, THREADS), given) }
+        }
     }
 
     /// Writes what was counted.

@@ -10,6 +10,7 @@ use libloading::{Library, Symbol};
 pub const THREADS: u32 = 256;
 pub const TILE: usize = 4096;
 pub const CHUNK: usize = 1024;
+pub const RECORDS: usize = 32;
 pub const NO_LIMIT: u32 = u32::MAX;
 
 /// What a kernel must write over, or must not touch.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::emulation::{CHUNK, Emulation, POISON, THREADS, TILE, launch};
+use crate::emulation::{CHUNK, Emulation, POISON, RECORDS, THREADS, TILE, launch};
 use crate::format::magnitude;
 
 /// What is asked for.
@@ -66,10 +66,10 @@ struct Output {
 impl Output {
     fn new(tiles: usize, most: usize) -> Self {
         Self {
-            cut: Cut { remaining: 77, ready: 77, ..Cut::default() },
+            cut: Cut { remaining: 77, ..Cut::default() },
             bins: vec![0; 2048],
             counts: vec![POISON; 2 * tiles],
-            chunks: vec![POISON.into(); tiles.div_ceil(CHUNK).max(1)],
+            chunks: vec![POISON.into(); tiles.div_ceil(RECORDS).max(1)],
             indices: vec![POISON; most + 1],
             values: vec![POISON; most + 1],
             most: most as u32,
@@ -78,7 +78,7 @@ impl Output {
 
     /// Makes sums of the counts of so many tiles.
     fn sum(&mut self, emulation: &Emulation, tiles: usize) {
-        let (grid, chunks) = (self.chunks.len() as u32, self.chunks.as_mut_ptr());
+        let (grid, chunks) = (tiles.div_ceil(CHUNK).max(1) as u32, self.chunks.as_mut_ptr());
         let (counts, cut) = (self.counts.as_mut_ptr(), &raw mut self.cut);
         launch!(emulation, "offsets", grid, THREADS, counts, tiles as u32, chunks, cut);
     }
@@ -107,7 +107,6 @@ pub fn select_dense(
     let cut = &raw mut output.cut;
     match want {
         Want::Largest(k) => {
-            launch!(emulation, "start_cut", 1, 1, cut, k, std::ptr::null::<u32>(), 0u32);
             for digit in 0u32..3 {
                 launch!(
                     emulation,
@@ -117,6 +116,7 @@ pub fn select_dense(
                     from,
                     count,
                     digit,
+                    k,
                     cut,
                     output.bins.as_mut_ptr()
                 );
@@ -212,7 +212,6 @@ impl Candidates {
         let (cut, reserved) = (&raw mut output.cut, &raw const self.reserved);
         match want {
             Want::Largest(k) => {
-                launch!(emulation, "start_cut", 1, 1, cut, k, reserved, self.capacity);
                 for digit in 0u32..3 {
                     launch!(
                         emulation,
@@ -223,6 +222,7 @@ impl Candidates {
                         reserved,
                         self.capacity,
                         digit,
+                        k,
                         cut,
                         output.bins.as_mut_ptr()
                     );
@@ -231,10 +231,11 @@ impl Candidates {
             Want::Reaching(limit) => launch!(emulation, "fixed_cut", 1, 1, cut, limit),
         }
         let (calls, call_count) = (self.calls.as_ptr(), self.calls.len() as u32);
+        let chunks = records.div_ceil(RECORDS).max(1) as u32;
         launch!(
             emulation,
             "count_found",
-            grid,
+            chunks,
             THREADS,
             self.values.as_ptr(),
             self.records.as_ptr(),
@@ -244,13 +245,13 @@ impl Candidates {
             self.capacity,
             reserved,
             cut,
-            output.counts.as_mut_ptr()
+            output.counts.as_mut_ptr(),
+            output.chunks.as_mut_ptr()
         );
-        output.sum(emulation, records);
         launch!(
             emulation,
             "emit_found",
-            grid,
+            records.div_ceil(THREADS as usize / 32).max(1) as u32,
             THREADS,
             self.indices.as_ptr(),
             self.values.as_ptr(),
