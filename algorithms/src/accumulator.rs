@@ -330,6 +330,16 @@ impl<T: Element> Written<'_, T> {
         }
     }
 
+    /// The same at entries that may be those that a device has chosen.
+    pub(crate) fn clear_chosen(&mut self, indices: &[u32]) -> Result<(), DeviceError> {
+        if let Written::Device(values, block) = self
+            && values.clear_chosen(*block, indices.len())?
+        {
+            return Ok(());
+        }
+        self.clear_at(indices)
+    }
+
     pub(crate) fn set(&mut self, entries: &Entries<T>) -> Result<(), DeviceError> {
         match self {
             Written::Host(values) => {

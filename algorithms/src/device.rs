@@ -252,6 +252,13 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
     /// What has failed on the device.
     fn clear_at(&mut self, block: usize, indices: &[u32]) -> Result<(), DeviceError>;
 
+    /// Makes a block zero at the entries that [`largest`](Self::largest) has chosen for this step, if they are so many and the device
+    /// knows them still: no index crosses over. Says whether it did.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    fn clear_chosen(&mut self, block: usize, count: usize) -> Result<bool, DeviceError>;
+
     /// Writes entries of a block, each index once.
     ///
     /// # Errors

@@ -416,3 +416,25 @@ fn a_right_prediction_spares_another_look_at_all_values() {
         assert_eq!(used, [[6, 0], [0, 6], [0, 6], [0, 6]]);
     });
 }
+
+#[test]
+fn what_was_chosen_is_cleared_where_it_lies() {
+    on_each(|cuda| {
+        let mut random = Random::new(17);
+        let mut pair = Pair::new(cuda, &[5000, 9000], &[Some(50), Some(90)]);
+        pair.thresholds = vec![Some(8.0), None];
+        let gradient: Vec<f32> = (0..14_000).map(|_| random.cube()).collect();
+        pair.accumulate(cuda, &gradient, Format::Float32, &mut random);
+        assert!(!pair.device.clear_chosen(0, 50).unwrap(), "nothing is chosen yet");
+        pair.device.begin().unwrap();
+        let chosen = [(0, 50), (1, 90)].map(|(block, k)| pair.device.largest(block, k).unwrap().entries);
+        assert!(!pair.device.clear_chosen(0, 49).unwrap(), "not all of it");
+        assert!(pair.device.clear_chosen(0, 50).unwrap());
+        assert!(!pair.device.clear_chosen(1, 90).unwrap(), "searched for without a prediction");
+        pair.device.clear_at(1, &chosen[1].indices).unwrap();
+        for (start, chosen) in [0, 5000].into_iter().zip(&chosen) {
+            chosen.indices.iter().for_each(|&i| pair.host[start + i as usize] = 0.0);
+        }
+        pair.check_values();
+    });
+}

@@ -52,6 +52,18 @@ pub(super) struct Selected<'a, T: Element> {
     pub(super) errors: &'a Entries<T>,
     /// Sums at entries that others contributed to and that were not selected.
     pub(super) settled: &'a Entries<T>,
+    /// Whether a device has selected them: all of these, and perhaps some that rounding took away.
+    pub(super) by_device: bool,
+}
+
+impl<T: Element> Selected<'_, T> {
+    /// Makes the residual zero where something selected has left it: everywhere, or at some of the indices.
+    fn clear(&self, residual: &mut Written<'_, T>, left: &[u32]) -> Result<(), DeviceError> {
+        match self.by_device && left.len() == self.indices.len() {
+            true => residual.clear_chosen(left),
+            false => residual.clear_at(left),
+        }
+    }
 }
 
 /// Only some of the worker's contribution was selected.
@@ -69,7 +81,7 @@ pub(super) fn commit_selected<T: Element>(
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
         let lost = rest(chosen.settled, residual)?;
-        residual.clear_at(chosen.indices)?;
+        chosen.clear(residual, chosen.indices)?;
         residual.set(chosen.errors)?;
         return Ok(lost.merge(&dropped));
     }
@@ -82,7 +94,7 @@ pub(super) fn commit_selected<T: Element>(
         }
         _ => rest(&settled, residual)?,
     };
-    residual.clear_at(&delivered.among(chosen.indices))?;
+    chosen.clear(residual, &delivered.among(chosen.indices))?;
     residual.set(&delivered.pick::<T, true>(chosen.errors))?;
     Ok(lost.merge(&collect(residual, &delivered, &dropped, collection)?))
 }

@@ -80,7 +80,7 @@ impl<T: Element> Residual<T> {
                     entries.indices.extend(piece.indices);
                     entries.values.extend(piece.values);
                 }
-                Candidates { threshold, entries }
+                Candidates { threshold, entries, by_device: false }
             })
             .collect();
         (self.zero, self.lent, self.given) = (false, true, false);
@@ -148,9 +148,10 @@ impl<T: Element> Residual<T> {
         // Sums that are zero are delivered too: else they would be chosen again for ever.
         let delivered = |b: usize| update[b].indices();
         let zero = whole.iter().all(|&whole| whole);
+        let by_device: Vec<bool> = candidates.iter().map(|candidates| candidates.by_device).collect();
         // Predictions of other blocks are of no use, and those that candidates were collected by must stay.
         if !self.given && partition == self.partition {
-            for (b, Candidates { threshold, mut entries }) in candidates.into_iter().enumerate() {
+            for (b, Candidates { threshold, mut entries, .. }) in candidates.into_iter().enumerate() {
                 entries.clear();
                 (self.thresholds[b], self.spare[b]) = (threshold, entries);
             }
@@ -174,7 +175,9 @@ impl<T: Element> Residual<T> {
                     }
                     Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b))?,
                     Fate::Selected { indices, errors, settled } => {
-                        let chosen = Selected { indices: &indices, errors: &errors, settled: &settled };
+                        let by_device = by_device.get(b).is_some_and(|by_device| *by_device);
+                        let chosen =
+                            Selected { indices: &indices, errors: &errors, settled: &settled, by_device };
                         commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))?
                     }
                 };

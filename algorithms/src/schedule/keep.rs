@@ -12,6 +12,8 @@ pub struct Candidates<T: Element = f32> {
     pub threshold: Option<T>,
     /// They.
     pub entries: Entries<T>,
+    /// Whether a device has chosen what was selected of the block.
+    pub by_device: bool,
 }
 
 impl<T: Element> Candidates<T> {
@@ -74,7 +76,11 @@ pub(super) fn own_top<T: Element>(
     let threshold = predict(k, &top, smallest, (found.threshold, found.reached));
     let settled = without(overlay, &top.indices);
     found.entries.clear();
-    Ok(OwnTop { kept: top, settled, next: Candidates { threshold, entries: found.entries } })
+    Ok(OwnTop {
+        kept: top,
+        settled,
+        next: Candidates { threshold, entries: found.entries, by_device: false },
+    })
 }
 
 /// From which magnitude on to collect in the next step, where so many reached a threshold and these were kept.
@@ -93,7 +99,7 @@ impl<T: Element> OwnTop<T> {
     fn of(largest: Largest<T>, k: usize) -> Self {
         let Largest { entries, smallest, threshold, reached } = largest;
         let threshold = predict(k, &entries, smallest, (threshold, reached));
-        let next = Candidates { threshold, entries: Entries::default() };
+        let next = Candidates { threshold, entries: Entries::default(), by_device: true };
         Self { kept: entries, settled: Entries::default(), next }
     }
 }

@@ -80,7 +80,7 @@ proptest! {
             None => Candidates::default(),
             Some(threshold) => {
                 let entries = reaching(&values, threshold).into_iter().map(|i| (i, values[i as usize])).collect();
-                Candidates { threshold: Some(threshold), entries }
+                Candidates { threshold: Some(threshold), entries, ..Candidates::default() }
             }
         };
         let choose = |selector, memory: &[f64]| {

@@ -56,7 +56,13 @@ pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResu
 ///
 /// # Errors
 /// Another type than float32, float16 and bfloat16.
-pub fn device_slice(py: Python<'_>, address: u64, len: usize, dtype: &str, stream: u64) -> PyResult<DeviceSlice> {
+pub fn device_slice(
+    py: Python<'_>,
+    address: u64,
+    len: usize,
+    dtype: &str,
+    stream: u64,
+) -> PyResult<DeviceSlice> {
     let format = match dtype {
         "float32" => Format::Float32,
         "float16" => Format::Float16,

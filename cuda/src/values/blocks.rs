@@ -31,6 +31,8 @@ pub(super) struct Candidates {
     pub(super) output: Output,
     /// Whether a choice was begun in this step.
     pub(super) begun: bool,
+    /// How many entries the output has that were chosen for this step, if it is they that were told.
+    pub(super) chosen: Option<usize>,
 }
 
 impl Candidates {
@@ -42,7 +44,17 @@ impl Candidates {
         let table = layout.take(size_of::<Call>() * CALLS.min(len));
         let memory = Memory::new(context, layout.bytes, "candidates")?;
         let output = Output::new(context, quota)?;
-        Ok(Self { capacity, memory, values, records, table, calls: Vec::new(), output, begun: false })
+        Ok(Self {
+            capacity,
+            memory,
+            values,
+            records,
+            table,
+            calls: Vec::new(),
+            output,
+            begun: false,
+            chosen: None,
+        })
     }
 
     /// Where the indices are.
@@ -193,7 +205,10 @@ impl Blocks {
     pub(super) fn clear(&mut self) -> Result<(), DeviceError> {
         for block in &mut self.blocks {
             block.collected.clear();
-            block.candidates.iter_mut().for_each(|candidates| candidates.begun = false);
+            block
+                .candidates
+                .iter_mut()
+                .for_each(|candidates| (candidates.begun, candidates.chosen) = (false, None));
         }
         // No position is as high as the first, and there are none.
         self.checked.before_kernels()?;

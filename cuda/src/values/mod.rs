@@ -280,7 +280,11 @@ impl DeviceValues<f32> for CudaValues {
         if k == 0 {
             return Ok(Largest::default());
         }
-        match self.chosen(&state, block, k)? {
+        let chosen = self.chosen(&state, block, k)?;
+        if let Some(candidates) = &mut state.blocks.blocks[block].candidates {
+            candidates.chosen = chosen.as_ref().map(|chosen| chosen.entries.len());
+        }
+        match chosen {
             Some(largest) => Ok(largest),
             None => self.search(&mut state, block, k),
         }
@@ -361,6 +365,18 @@ impl DeviceValues<f32> for CudaValues {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
         self.change_at(kernels::CLEAR_AT, &range, indices, None)
+    }
+
+    fn clear_chosen(&mut self, block: usize, count: usize) -> Result<bool, DeviceError> {
+        let candidates = self.state().blocks.blocks[block].candidates.as_ref();
+        let chosen = candidates.filter(|candidates| count > 0 && candidates.chosen == Some(count));
+        let Some(indices) = chosen.map(|candidates| candidates.output.indices()) else { return Ok(false) };
+        let range = self.changed(block);
+        let _entered = self.context.enter()?;
+        let (context, given) = (&self.context, arguments![self.at(range.start), indices, count as u32]);
+        // SAFETY: so many indices of the block are there, and all is freed only when nothing is under way.
+        unsafe { context.launch(kernels::CLEAR_AT, (context.grid_of_entries(count), THREADS), given)? };
+        Ok(true)
     }
 
     fn set(&mut self, block: usize, entries: &Entries<f32>) -> Result<(), DeviceError> {

@@ -139,7 +139,7 @@ impl<T: Element> Context<T> {
     fn by(&self, slots: &mut [Input<T>], selection: &Selection) -> Result<Vec<Sparsified<T>>, DeviceError> {
         let schedule = &self.program.schedule;
         let partition = &schedule.partition;
-        let mut candidates = Candidates { threshold: Some(T::ZERO), entries: Entries::default() };
+        let mut candidates = Candidates { threshold: Some(T::ZERO), ..Candidates::default() };
         for slot in slots.iter_mut() {
             let collected = &mut slot.candidates;
             // Complete from the highest of the thresholds on; not at all if one block has none.
