@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use gleaner::Error;
-use gleaner::algorithms::device::Device;
 use gleaner::algorithms::merging::{self, Strategy};
 use gleaner::cuda::Cuda;
 use gleaner::runtime::planner::PlanError;
@@ -62,10 +61,7 @@ pub fn make(
 ) -> PyResult<(Gradients, Arc<dyn Member>)> {
     let strategy = strategy(py, merge, method)?;
     let method = method.0.clone();
-    let made = call(py, move || {
-        let device = device.map(|device| device as Arc<dyn Device>);
-        Planned::new(session, &groups, method, strategy, settled_after, device)
-    })?;
+    let made = call(py, move || Planned::new(session, &groups, method, strategy, settled_after, device))?;
     let shared = Arc::new(Mutex::new(Some(made.map_err(|error| raise(py, &error))?)));
     let member: Arc<dyn Member> = shared.clone();
     Ok((Gradients(Owned::new(shared)), member))

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gleaner::algorithms::Sparsity;
-use gleaner::algorithms::device::{Device, DeviceSlice};
+use gleaner::algorithms::device::{Device, DeviceError, DeviceSlice};
 use gleaner::algorithms::merging::{Grouping, Strategy};
+use gleaner::cuda::{Cuda, Moment};
 use gleaner::runtime::planner::{Measured, PlanError, Planner, layers};
 use gleaner::{Layout, Method, Update};
 
@@ -20,10 +21,29 @@ pub struct Planned {
     sparsity: Sparsity,
     /// None where the groups stay as they were given.
     plan: Option<Plan>,
-    /// When this step began, its first gradient was ready, and the others after that.
+    /// Where gradients are computed, if not by the processor.
+    device: Option<Arc<Cuda>>,
+    /// When this step began, its first gradient was ready, and each of them.
     began: Instant,
     first: Option<Instant>,
-    finished: Vec<(usize, Duration)>,
+    finished: Vec<(usize, Ready)>,
+}
+
+/// When a gradient was ready.
+enum Ready {
+    Here(Instant),
+    /// In the order of the device's work: the program is ahead of it.
+    There(Moment),
+}
+
+impl Ready {
+    fn since(&self, first: &Self) -> Result<Duration, DeviceError> {
+        match (self, first) {
+            (Self::Here(now), Self::Here(first)) => Ok(now.saturating_duration_since(*first)),
+            (Self::There(now), Self::There(first)) => now.since(first),
+            _ => Ok(Duration::ZERO),
+        }
+    }
 }
 
 struct Plan {
@@ -47,7 +67,7 @@ impl Planned {
         method: Method,
         strategy: Option<Arc<dyn Strategy>>,
         settled_after: u64,
-        device: Option<Arc<dyn Device>>,
+        device: Option<Arc<Cuda>>,
     ) -> Result<Self, gleaner::Error> {
         let mut layout = Layout::new();
         for group in groups {
@@ -55,9 +75,9 @@ impl Planned {
         }
         let parameters = groups.concat();
         let sparsity = method.sparsity();
-        let gradients = match device {
+        let gradients = match device.clone() {
             None => session.gradients(&layout, method)?,
-            Some(device) => session.gradients_on(device, &layout, method)?,
+            Some(device) => session.gradients_on(device as Arc<dyn Device>, &layout, method)?,
         };
         Ok(Self {
             gradients,
@@ -65,6 +85,7 @@ impl Planned {
             positions: parameters.iter().cloned().map(|(name, _)| name).zip(0..).collect(),
             parameters,
             sparsity,
+            device,
             plan: strategy.map(|strategy| Plan { strategy, settled_after, steps: 0, layers: None }),
             began: Instant::now(),
             first: None,
@@ -78,7 +99,7 @@ impl Planned {
     /// As `Gradients::ready`.
     pub fn ready(&mut self, parameter: &str, values: &[f32]) -> Result<(), gleaner::Error> {
         self.gradients.ready(parameter, values)?;
-        self.note(parameter);
+        self.note(parameter, Ready::Here(Instant::now()));
         Ok(())
     }
 
@@ -88,16 +109,18 @@ impl Planned {
     /// As `Gradients::ready_on_device`.
     pub fn ready_on_device(&mut self, parameter: &str, values: &DeviceSlice) -> Result<(), gleaner::Error> {
         self.gradients.ready_on_device(parameter, values)?;
-        self.note(parameter);
+        if let (Some(device), Some(_)) = (&self.device, &self.plan) {
+            let ready = Ready::There(device.now()?);
+            self.note(parameter, ready);
+        }
         Ok(())
     }
 
     /// Notes when a parameter's gradient was ready.
-    fn note(&mut self, parameter: &str) {
-        let now = Instant::now();
-        let first = *self.first.get_or_insert(now);
+    fn note(&mut self, parameter: &str, ready: Ready) {
+        self.first.get_or_insert_with(Instant::now);
         if let Some(&position) = self.positions.get(parameter) {
-            self.finished.push((position, now - first));
+            self.finished.push((position, ready));
         }
     }
 
@@ -109,12 +132,15 @@ impl Planned {
         let now = Instant::now();
         let forward = self.first.take().map_or(Duration::ZERO, |first| first - self.began);
         let iteration = now - std::mem::replace(&mut self.began, now);
-        let finished = std::mem::take(&mut self.finished);
+        let ready = std::mem::take(&mut self.finished);
         let Some(plan) = self.plan.as_mut().filter(|_| update.skipped().is_none()) else { return Ok(()) };
         plan.steps += 1;
         if plan.steps <= plan.settled_after {
             return Ok(());
         }
+        let after = |(position, at): &(usize, Ready)| Ok((*position, at.since(&ready[0].1)?));
+        let finished: Result<Vec<(usize, Duration)>, DeviceError> = ready.iter().map(after).collect();
+        let finished = finished.map_err(gleaner::Error::from)?;
         if plan.layers.is_none() {
             return self.arrange(&finished);
         }
