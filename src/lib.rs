@@ -69,4 +69,8 @@ mod pages {
         merging: "docs/src/concepts/merging.md";
         synchrony: "docs/src/concepts/synchrony.md";
     }
+    #[cfg(feature = "cuda")]
+    pages! {
+        gpus: "docs/src/guide/cuda.md";
+    }
 }
