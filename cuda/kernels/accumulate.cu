@@ -20,7 +20,7 @@ __device__ __forceinline__ u32 place_of_item(u32 i) {
     return VECTORS ? i / 4 * (4 * LANES) + lane_of_thread() * 4 + i % 4 : i * LANES + lane_of_thread();
 }
 
-// Adds a segment of whole vectors. What is read is not read again before the caches have seen the rest of the gradient.
+// Adds a segment of whole vectors. No load or store tells the caches that it is not needed again: on an H200 that took 9% longer.
 template <class Format>
 __device__ __forceinline__ void add_vectors(
     float* values, const typename Format::Stored* gradient, bool replaces, float (&sums)[ITEMS]
@@ -31,13 +31,13 @@ __device__ __forceinline__ void add_vectors(
     float4 held[GROUPS];
 #pragma unroll
     for (u32 group = 0; group < GROUPS; group++) {
-        given[group] = __ldcs(given_at + group * LANES);
+        given[group] = load_vector(given_at + group * LANES);
         held[group] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
     if (!replaces) {
 #pragma unroll
         for (u32 group = 0; group < GROUPS; group++) {
-            held[group] = __ldcs(held_at + group * LANES);
+            held[group] = load_vector(held_at + group * LANES);
         }
     }
 #pragma unroll
@@ -48,7 +48,7 @@ __device__ __forceinline__ void add_vectors(
         sum.y = replaces ? added.y : __fadd_rn(held[group].y, added.y);
         sum.z = replaces ? added.z : __fadd_rn(held[group].z, added.z);
         sum.w = replaces ? added.w : __fadd_rn(held[group].w, added.w);
-        __stcs(held_at + group * LANES, sum);
+        store_vector(held_at + group * LANES, sum);
         sums[group * 4] = sum.x;
         sums[group * 4 + 1] = sum.y;
         sums[group * 4 + 2] = sum.z;
@@ -70,8 +70,8 @@ __device__ __forceinline__ void add_single(
 #pragma unroll
         for (u32 i = 0; i < HALF; i++) {
             u32 place = place_of_item<false>(from + i);
-            given[i] = place < entries ? __ldcs(gradient + place) : typename Format::Stored(0);
-            held[i] = !replaces && place < entries ? __ldcs(values + place) : 0.0f;
+            given[i] = place < entries ? gradient[place] : typename Format::Stored(0);
+            held[i] = !replaces && place < entries ? values[place] : 0.0f;
         }
 #pragma unroll
         for (u32 i = 0; i < HALF; i++) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void add_single(
             float added = Format::load(given[i]);
             sums[from + i] = replaces ? added : __fadd_rn(held[i], added);
             if (place < entries) {
-                __stcs(values + place, sums[from + i]);
+                values[place] = sums[from + i];
             }
         }
     }

@@ -394,7 +394,7 @@ inline float4 make_float4(float x, float y, float z, float w) {
 
 // Vectors are read from and written to what was declared as other types.
 template <class Value>
-Value __ldcs(const Value* from) {
+Value load_vector(const Value* from) {
     if (reinterpret_cast<std::uintptr_t>(from) % alignof(Value) != 0) {
         gleaner_host::fail("reads from an address that is not a multiple of the width", __FILE__, __LINE__);
     }
@@ -405,11 +405,11 @@ Value __ldcs(const Value* from) {
 
 template <class Value>
 Value __ldcg(const Value* from) {
-    return __ldcs(from);
+    return load_vector(from);
 }
 
 template <class Value>
-void __stcs(Value* to, Value value) {
+void store_vector(Value* to, Value value) {
     if (reinterpret_cast<std::uintptr_t>(to) % alignof(Value) != 0) {
         gleaner_host::fail("writes to an address that is not a multiple of the width", __FILE__, __LINE__);
     }

@@ -63,6 +63,19 @@ __device__ __forceinline__ u32 magnitude_of(float value) {
     return __float_as_uint(value) & LARGEST;
 }
 
+#ifndef GLEANER_HOST
+// Vectors of what was declared as single values: for g++ they are copied in host.hpp.
+template <class Value>
+__device__ __forceinline__ Value load_vector(const Value* from) {
+    return *from;
+}
+
+template <class Value>
+__device__ __forceinline__ void store_vector(Value* to, Value value) {
+    *to = value;
+}
+#endif
+
 __device__ __forceinline__ u32 divided_up(u64 number, u32 by) {
     return static_cast<u32>((number + by - 1) / by);
 }

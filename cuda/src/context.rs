@@ -210,7 +210,7 @@ impl Context {
 
     /// The same for a histogram: each block has one of its own, which it adds to that of all.
     pub(crate) fn grid_of_histogram(&self, entries: usize) -> u32 {
-        self.at_most(4, entries.div_ceil(TILE))
+        self.at_most(2, entries.div_ceil(TILE))
     }
 
     /// The same for a kernel of which each warp takes a record.
