@@ -140,7 +140,15 @@ impl Context {
         result.map_err(|failure| self.fail(Operation::Call(what), &failure))
     }
 
+    /// The result of a question about what is not ours, or of a call that may lack memory: it has no consequences.
+    pub(crate) fn ask<T>(&self, what: &str, result: Result<T, Failure>) -> Result<T, DeviceError> {
+        result.map_err(|failure| DeviceError(format!("{}: {what} failed: {}", self.name, failure.said)))
+    }
+
     fn fail(&self, seen: Operation, failure: &Failure) -> DeviceError {
+        if failure.is_memory {
+            return DeviceError(format!("{} has no memory for {seen}: {}", self.name, failure.said));
+        }
         let last = locked(&self.journal).last;
         let sentence = || {
             DeviceError(format!(

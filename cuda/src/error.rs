@@ -37,6 +37,14 @@ pub enum CudaError {
         /// What the driver says.
         said: String,
     },
+    /// There is a device, which cannot be used.
+    #[error("CUDA device {ordinal} cannot be used: the driver says {said}")]
+    Unusable {
+        /// Its number.
+        ordinal: u32,
+        /// What the driver says.
+        said: String,
+    },
     /// The driver does not know the kernels' PTX.
     #[error(
         "the CUDA driver is too old: expected one for CUDA {needed} or later, found one for CUDA {found}; update NVIDIA's driver"

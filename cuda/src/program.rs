@@ -41,7 +41,7 @@ impl Context {
         let last = slice.address.checked_add(slice.len as u64 * width - 1);
         for address in [Some(slice.address), last] {
             let place = match address {
-                Some(address) => self.call("asking whose an address is", self.backend().place(address))?,
+                Some(address) => self.ask("asking whose an address is", self.backend().place(address))?,
                 None => Place::Unknown,
             };
             let found = match place {
@@ -65,7 +65,7 @@ impl Context {
     }
 
     fn check_stream(&self, stream: Stream, what: &str) -> Result<(), DeviceError> {
-        let found = match self.call("asking whose a stream is", self.backend().belongs(stream))? {
+        let found = match self.ask("asking whose a stream is", self.backend().belongs(stream))? {
             Belongs::Ours => return Ok(()),
             Belongs::Capturing => "one that records a CUDA graph, whose work is not done now: hand it over outside of the capture".to_owned(),
             Belongs::OtherContext => "one of another context on the same device: make it in the primary context, as frameworks do".to_owned(),

@@ -14,7 +14,7 @@ use gleaner_cuda::Cuda;
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
 use gleaner_transport::memory;
 
-use devices::{Program, bits as bits_of, on_each, rounded};
+use devices::{Program, bits as bits_of, emulation, on_each, rounded};
 
 /// Three groups; the second has two parameters.
 const PARAMETERS: [(&str, usize); 4] = [("a", 3000), ("b", 120), ("c", 2801), ("d", 9000)];
@@ -198,6 +198,67 @@ fn by_default_it_fails_the_job_with_the_rank_and_the_parameter() {
             assert!(sentence.contains("not finite at entry 4500"), "{sentence}");
         }
     });
+}
+
+/// Two ranks, of which rank 1 has a device with something wrong, in a job that would skip what is not finite: what each says at last.
+fn with_a_faulty_device(device: &Arc<Cuda>, stream: u64) -> Vec<String> {
+    let method = Method::spardl().density(0.02).on_nonfinite(OnNonFinite::Skip);
+    run(2, |session| {
+        let rank = session.rank();
+        let device = Some(device).filter(|_| rank == 1);
+        let made = match device {
+            None => session.gradients(&layout(), method.clone()),
+            Some(device) => session.gradients_on(device.clone(), &layout(), method.clone()),
+        };
+        let mut gradients = match made {
+            Ok(gradients) => gradients,
+            Err(error) => return error.to_string(),
+        };
+        for step in 0..4 {
+            for (name, len) in PARAMETERS.iter().rev() {
+                let values = gradient(name, *len, rank, step);
+                let given = match device {
+                    None => gradients.ready(name, &values),
+                    Some(device) => {
+                        let there = Program::new(device, &values, Format::Float32);
+                        gradients.ready_on_device(name, &DeviceSlice { stream, ..there.slice(0..*len) })
+                    }
+                };
+                if let Err(error) = given {
+                    return error.to_string();
+                }
+            }
+            match gradients.wait() {
+                Ok(update) => assert!(update.skipped().is_none(), "a device that fails is no step to skip"),
+                Err(error) => return error.to_string(),
+            }
+        }
+        "nothing went wrong".to_owned()
+    })
+}
+
+#[test]
+fn a_device_that_fails_ends_the_job_in_the_name_of_its_rank() {
+    let Some(emulation) = emulation() else { return };
+    let failing = Cuda::emulated(emulation.failing_at("emit_found")).unwrap();
+    for sentence in with_a_faulty_device(&failing, 0) {
+        assert!(sentence.contains("rank 1") && sentence.contains("emit_found"), "{sentence}");
+    }
+}
+
+#[test]
+fn so_do_too_little_memory_and_a_stream_under_capture() {
+    let Some(small) = emulation() else { return };
+    let small = Cuda::emulated(small.memory(20_000)).unwrap();
+    let sentences = with_a_faulty_device(&small, 0);
+    assert!(sentences[0].contains("rank 1"), "{sentences:?}");
+    assert!(sentences[1].contains("a residual") && sentences[1].contains("free"), "{sentences:?}");
+    let Some(emulation) = emulation() else { return };
+    let capturing = emulation.program_stream(true);
+    let device = Cuda::emulated(emulation).unwrap();
+    for sentence in with_a_faulty_device(&device, capturing) {
+        assert!(sentence.contains("rank 1") && sentence.contains("CUDA graph"), "{sentence}");
+    }
 }
 
 #[test]

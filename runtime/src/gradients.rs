@@ -224,6 +224,7 @@ impl Gradients {
 
     fn accumulated_of(&self, p: &Parameter) -> Option<&[f32]> {
         let kept = self.kept.iter().find(|(group, _)| *group == p.group)?;
+        // A device that has failed has failed the job.
         Some(&kept.1.host().ok()?[p.offset..p.offset + p.len])
     }
 

@@ -85,18 +85,21 @@ impl<T: Element> Group<T> {
 
     /// Adds a part of the gradient to the residual, from position `offset` on. Sums that are not finite are refused in words
     /// that name the parameter, count them, and show the first.
-    pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), String> {
+    pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), Refused> {
         self.residual.accumulate(offset, gradient).map_err(|error| refused(name, offset, gradient, error))
     }
 
     /// Adds a part that lies on the device of the residual. What is not finite is found when the step has begun.
-    pub(crate) fn accumulate_there(&mut self, offset: usize, gradient: &DeviceSlice) -> Result<(), String> {
-        self.residual.accumulate(offset, *gradient).map_err(|error| error.to_string())
+    pub(crate) fn accumulate_there(&mut self, offset: usize, gradient: &DeviceSlice) -> Result<(), Refused> {
+        self.residual.accumulate(offset, *gradient).map_err(|error| match error {
+            AccumulateError::NonFinite(found) => Refused::NonFinite(found.to_string()),
+            AccumulateError::Device(error) => Refused::Device(error),
+        })
     }
 
     /// Adds all of the gradient, which is one parameter's, in memory that is exchanged for other where nothing is to be added or
     /// selected. Refuses as [`accumulate`](Self::accumulate) does.
-    pub(crate) fn accumulate_whole(&mut self, name: &str, gradient: &mut Vec<T>) -> Result<(), String> {
+    pub(crate) fn accumulate_whole(&mut self, name: &str, gradient: &mut Vec<T>) -> Result<(), Refused> {
         self.residual.accumulate_whole(gradient).map_err(|error| refused(name, 0, gradient, error))
     }
 
@@ -204,11 +207,29 @@ fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
     ))
 }
 
-/// A gradient that was not added, in words.
-fn refused<T: Element>(name: &str, offset: usize, gradient: &[T], error: AccumulateError) -> String {
+/// Why a gradient was not added.
+pub(crate) enum Refused {
+    /// Sums that are not finite, in words: a step of such can be left out.
+    NonFinite(String),
+    /// What cannot be done on a device.
+    Device(DeviceError),
+}
+
+impl Refused {
+    /// Why the step is to be left out, or else why the job fails.
+    pub(crate) fn skipped(self, policy: OnNonFinite) -> Result<String, String> {
+        match self {
+            Refused::NonFinite(reason) if policy == OnNonFinite::Skip => Ok(reason),
+            Refused::NonFinite(reason) => Err(reason),
+            Refused::Device(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn refused<T: Element>(name: &str, offset: usize, gradient: &[T], error: AccumulateError) -> Refused {
     match error {
-        AccumulateError::NonFinite(found) => refusal(name, offset, gradient, found),
-        AccumulateError::Device(error) => error.to_string(),
+        AccumulateError::NonFinite(found) => Refused::NonFinite(refusal(name, offset, gradient, found)),
+        AccumulateError::Device(error) => Refused::Device(error),
     }
 }
 

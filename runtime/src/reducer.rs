@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::residual::{OnNonFinite, norm};
+use gleaner_algorithms::residual::norm;
 use gleaner_algorithms::{Element, Method, Reduction};
 
 use crate::algorithm::Outcome;
@@ -107,18 +107,21 @@ impl<T: Element> Reducer<T> {
             Some(values.iter().map(|&value| factor * value).collect())
         });
         let values = clipped.as_deref().unwrap_or(values);
-        let own = self.exchange.group(0).accumulate(&parameter.name, 0, values).err();
-        match &own {
-            None => {
+        let accumulated = self.exchange.group(0).accumulate(&parameter.name, 0, values);
+        let own = match accumulated.map_err(|refused| refused.skipped(self.method.nonfinite())) {
+            Ok(()) => {
                 // In main memory sums are checked while they are added.
                 self.exchange.begin(0, false, |found| found.to_string())?;
+                None
             }
-            Some(_) if self.method.nonfinite() == OnNonFinite::Skip => self.exchange.leave_out(0),
-            Some(reason) => {
-                let reason = reason.clone();
+            Err(Ok(reason)) => {
+                self.exchange.leave_out(0);
+                Some(reason)
+            }
+            Err(Err(reason)) => {
                 return Err(self.session.fail(Failure { rank, step: Some(step), reason }));
             }
-        }
+        };
         let id = self.exchange.id(0);
         Ok(Handle {
             job: self.session.job.clone(),

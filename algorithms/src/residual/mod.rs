@@ -208,13 +208,13 @@ impl<T: Element> Residual<T> {
     fn accumulate_there(&mut self, offset: usize, part: Given<'_, T>) -> Result<(), DeviceError> {
         let values = self.values.there()?;
         if let Some(before) = &mut self.before
-            && !std::mem::replace(&mut before.given, true)
+            && !before.given
         {
-            before.zero = self.zero;
             match &mut before.there {
                 Some(there) => there.copy_from(values)?,
                 None => before.there = Some(values.duplicate()?),
             }
+            (before.zero, before.given) = (self.zero, true);
         }
         values.accumulate(offset, part, self.zero, &self.thresholds)
     }
@@ -371,13 +371,16 @@ impl<T: Element> Residual<T> {
     /// If the partition is of another number of entries.
     pub fn recut(&mut self, partition: Partition, quotas: Vec<Option<u32>>) -> Result<(), DeviceError> {
         assert_eq!(partition.entries(), self.partition.entries(), "the gradient keeps its length");
+        if !self.lent {
+            self.values.recut(&partition, &quotas)?;
+        }
         if partition.blocks() != self.partition.blocks() {
             self.thresholds = vec![None; partition.blocks()];
             self.pieces = vec![Vec::new(); partition.blocks()];
             self.spare = vec![Entries::default(); partition.blocks()];
         }
         (self.partition, self.quotas) = (partition, quotas);
-        if self.lent { Ok(()) } else { self.values.recut(&self.partition, &self.quotas) }
+        Ok(())
     }
 
     /// The blocks of this residual.

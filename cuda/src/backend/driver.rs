@@ -77,6 +77,7 @@ impl Driver {
     }
 
     fn load(ordinal: u32, committed: &Ptx) -> Result<Self, CudaError> {
+        let said = |failure: Failure| CudaError::Unusable { ordinal, said: failure.said };
         let mut device = 0;
         // SAFETY: the driver is initialised and lists this device.
         check(unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) }).map_err(said)?;

@@ -3,11 +3,11 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::residual::{NonFinite, OnNonFinite, norm};
+use gleaner_algorithms::residual::{NonFinite, norm};
 
 use super::{Gradients, StepTimes};
 use crate::failure::{Error, Failure};
-use crate::group::{Group, refusal_there};
+use crate::group::{Group, Refused, refusal_there};
 use crate::layout::{LayoutError, Parameter};
 
 impl Gradients {
@@ -27,6 +27,8 @@ impl Gradients {
             self.times = StepTimes::default();
             // The update was dropped before it was there: nothing waited for it.
             self.exchange.rest();
+            // Of a step before that was left out for another reason.
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         self.ready[position] = true;
         self.given += 1;
@@ -65,7 +67,7 @@ impl Gradients {
     pub(super) fn take_in(
         &mut self,
         position: usize,
-        accumulate: impl FnOnce(&mut Group<f32>, &str, usize) -> Result<(), String>,
+        accumulate: impl FnOnce(&mut Group<f32>, &str, usize) -> Result<(), Refused>,
     ) -> Result<(), Error> {
         let clock = Instant::now();
         let (number, offset) =
@@ -73,11 +75,14 @@ impl Gradients {
         let name = &self.layout.parameters[position].name;
         let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
-        if let Err(reason) = accumulated {
-            if self.method.nonfinite() != OnNonFinite::Skip {
-                let failure = Failure { rank: self.session.rank.0, step: Some(self.exchange.step), reason };
-                return Err(self.fail(failure));
-            }
+        if let Err(refused) = accumulated {
+            let reason = match refused.skipped(self.method.nonfinite()) {
+                Ok(reason) => reason,
+                Err(reason) => {
+                    let (rank, step) = (self.session.rank.0, Some(self.exchange.step));
+                    return Err(self.fail(Failure { rank, step, reason }));
+                }
+            };
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
             self.gathering[number].is_refused = true;
         }
@@ -94,7 +99,8 @@ impl Gradients {
             gathering.began = Some(Instant::now());
             let keeps = self.keeps || self.counts_entries();
             let refuse = self.refusal(number);
-            let begun = self.exchange.begin(number, keeps, refuse)?;
+            let begun =
+                self.exchange.begin(number, keeps, refuse).map_err(|error| self.cannot_follow(error))?;
             self.times.blocked += begun.blocked;
             self.kept.extend(begun.accumulated.map(|accumulated| (number, accumulated)));
         }
