@@ -4,7 +4,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Threads of a block, but for `offsets`, and entries that a block takes at a time. A warp takes a SEGMENT of a tile, so that what its
+// Threads of a block, and entries that a block takes at a time. A warp takes a SEGMENT of a tile, so that what its
 // lanes find is put in order without the other warps, and a thread ITEMS of it.
 constexpr u32 THREADS = 256;
 constexpr u32 LANES = 32;

@@ -11,7 +11,7 @@ const COMMITTED: &str = include_str!("../kernels/kernels.ptx");
 /// What the PTX in the repository is compiled for: the least that it runs on.
 pub(crate) const CAPABILITY: Version = Version { major: 7, minor: 0 };
 
-/// Threads of a block, in all kernels but those with one block.
+/// Threads of a block, in all kernels but that which fixes a cut.
 pub(crate) const THREADS: u32 = 256;
 
 /// Threads that go together.

@@ -53,7 +53,10 @@ def lend(array: Any, what: str) -> Lent:
     Raises:
         UnsupportedError: another type than float32, float16 and bfloat16, or values that are not one after the other.
     """
-    capsule = array.__dlpack__(stream=_DEFAULT_STREAM)
+    try:
+        capsule = array.__dlpack__(stream=_DEFAULT_STREAM)
+    except BufferError as error:
+        raise UnsupportedError(f"{what} cannot be lent: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     tensor = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents

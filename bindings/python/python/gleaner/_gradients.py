@@ -47,8 +47,8 @@ class Update:
         return values
 
     def copy_to(self, parameter: str, array: Any) -> None:
-        """Writes the mean of a parameter to an array on the gradients' device, of any library that speaks DLPack, in place. Only the entries
-        cross over.
+        """Writes the mean of a parameter to an array on the gradients' device, of any library that speaks DLPack, in place and in the order of
+        CUDA's default stream. Only the entries cross over.
 
         Raises:
             LayoutError: no such parameter, or an array with another number of entries.

@@ -50,6 +50,8 @@ def of(parameters: Dict[str, torch.Tensor], method: _native.Method) -> Optional[
     """The device of all parameters, if it is one and Gleaner can use it: otherwise gradients pass through main memory."""
     devices = {parameter.device for parameter in parameters.values()}
     if len(devices) != 1:
+        names = ", ".join(sorted(map(str, devices)))
+        warnings.warn(f"gradients pass through main memory: the parameters are on several devices, {names}", stacklevel=4)
         return None
     device = devices.pop()
     # What changes gradients before they are accumulated is done in main memory.
