@@ -113,6 +113,15 @@ class Launch(Starting):
         self.assertIn("rank 1 failed", done.stderr.strip().splitlines()[-1])
 
 
+def _has_ended(process):
+    """Whether a process of another's has ended, waited for or not."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 @unittest.skipIf(NO_TORCH, NO_TORCH)
 class Torchrun(Starting):
     def test_no_preparation(self):
@@ -138,16 +147,20 @@ class Torchrun(Starting):
                 self.assertEqual(sorted(re.findall(r"rank \d made 6 steps", out)), ["rank 0 made 6 steps", "rank 1 made 6 steps"])
 
     def test_a_rank_that_is_killed_is_named(self):
-        # It looks after its workers from time to time, and then ends all of them: those that live on have said by then what they know.
-        process = self.torchrun(self.script(TRAINS), "100000000", "gloo", options=["--monitor_interval", "3"])
+        process = self.torchrun(self.script(TRAINS), "100000000", "gloo")
         numbers = {}
         while len(numbers) < 2:
             line = process.stdout.readline()
             self.assertTrue(line, "torchrun ended")
             for number, rank in re.findall(r"process (\d+) is rank (\d)", line):
                 numbers[rank] = int(number)
+        # It looks after its workers from time to time, and ends all of them when one has died. So it looks away until the other has ended.
+        process.send_signal(signal.SIGSTOP)
         os.kill(numbers["1"], signal.SIGKILL)
         began = time.monotonic()
+        while not _has_ended(numbers["0"]) and time.monotonic() - began < 60:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=jobs.TIMEOUT)
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("JobFailed: rank 1 failed", err)
