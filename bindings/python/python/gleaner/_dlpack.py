@@ -36,7 +36,7 @@ class Lent(NamedTuple):
     """Values on a device, lent for as long as the capsule lives."""
 
     address: int
-    count: int
+    entries: int
     dtype: str
     capsule: Any
 

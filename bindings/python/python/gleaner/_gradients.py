@@ -57,7 +57,7 @@ class Update:
         if not _dlpack.is_on_device(array):
             raise UnsupportedError(f"the array for '{parameter}' lies in main memory; expected one on a GPU, or take values()")
         into = _dlpack.lend(array, f"the array for '{parameter}'")
-        self._native.copy_to_device(parameter, into.address, into.count, into.dtype, _dlpack.DEFAULT_STREAM)
+        self._native.copy_to_device(parameter, into.address, into.entries, into.dtype, _dlpack.DEFAULT_STREAM)
 
     def add_to(self, parameter: str, array: "numpy.ndarray[Any, Any]", scale: float) -> None:
         """`array += scale * mean`: what plain gradient descent does with a negative learning rate.
@@ -98,7 +98,7 @@ class Gradients:
         """
         if _dlpack.is_on_device(gradient):
             lent = _dlpack.lend(gradient, f"the gradient of '{parameter}'")
-            self.native.ready_on_device(parameter, lent.address, lent.count, lent.dtype, _dlpack.DEFAULT_STREAM)
+            self.native.ready_on_device(parameter, lent.address, lent.entries, lent.dtype, _dlpack.DEFAULT_STREAM)
             self._lent.append(lent)
             return
         values = _arrays.contiguous(gradient, f"the gradient of '{parameter}'")
