@@ -16,6 +16,17 @@ __device__ __forceinline__ Tallies tallies_of(u32 packed) {
     return tallies;
 }
 
+// Reads a warp's entries of a tile, and gives in all lanes how many of them are larger than a cut and how many equal it.
+__device__ __forceinline__ u32 tally_items(const float* values, u32 tile, u32 count, u32 cut, float (&items)[ITEMS]) {
+    load_items(values, static_cast<u64>(tile) * TILE, count, items);
+    u32 packed = 0;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        packed += tally_of(items[i], cut);
+    }
+    return sum_of_lanes(packed);
+}
+
 // counts[2 * t] and [2 * t + 1]: of tile t.
 extern "C" __global__ void __launch_bounds__(THREADS) count_dense(const float* values, u32 count, const Cut* cut, u32* counts) {
     // Tiles take turns: a warp may be one barrier ahead of the others.
@@ -25,13 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_dense(const float* v
     u32 turn = 0;
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float items[ITEMS];
-        load_items(values, static_cast<u64>(tile) * TILE, count, items);
-        u32 packed = 0;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            packed += tally_of(items[i], magnitude);
-        }
-        packed = sum_of_lanes(packed);
+        u32 packed = tally_items(values, tile, count, magnitude, items);
         if (lane_of_thread() == 0) {
             shared[turn][warp_of_thread()] = packed;
         }

@@ -62,13 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 turn = 0;
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float items[ITEMS];
-        load_items(values, static_cast<u64>(tile) * TILE, count, items);
-        u32 packed = 0;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            packed += tally_of(items[i], kept.magnitude);
-        }
-        packed = sum_of_lanes(packed);
+        u32 packed = tally_items(values, tile, count, kept.magnitude, items);
         if (lane_of_thread() == 0) {
             shared[turn][warp_of_thread()] = packed;
         }

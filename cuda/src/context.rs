@@ -322,7 +322,7 @@ impl Drop for Context {
         let trace = locked(&self.journal).trace.take().unwrap_or_default();
         let idle = std::mem::take(&mut *locked(&self.idle));
         let order = *locked(&self.order);
-        // SAFETY: all was made here, nothing is under way, and nobody uses it any more: whoever has memory has this context.
+        // SAFETY: all was made here, nothing is under way, and nothing uses it any more: all memory of the device holds this context.
         unsafe {
             for event in trace.iter().flat_map(|(_, start, end)| [*start, *end]).chain([order]) {
                 self.backend.destroy_event(event);

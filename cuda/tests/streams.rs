@@ -125,10 +125,10 @@ fn what_the_driver_says_of_memory_and_streams_is_believed() {
         let (mut other, mut theirs) = (ptr::null_mut(), 0);
         driver!(cuCtxCreate_v2(&mut other, 0, 0));
         driver!(cuMemAlloc_v2(&mut theirs, 4 * n));
-        let stranger = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+        let other = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
         driver!(cuCtxSetCurrent(primary));
         refused(cuda, slice(theirs, n, ours), "another context");
-        refused(cuda, slice(address, n, stranger), "another context");
+        refused(cuda, slice(address, n, other), "another context");
         driver!(cuCtxDestroy_v2(other));
 
         // Nothing of that was done, and the device goes on.
