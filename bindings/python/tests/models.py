@@ -1,5 +1,7 @@
 """What the tests of PyTorch share: whether there is PyTorch, models whose gradients are known, and groups."""
 
+import unittest
+
 import jobs  # noqa: F401  before PyTorch, for the variables that it reads
 
 try:
@@ -68,3 +70,15 @@ def wrapped(model, **options):
 
 def lists(tensors):
     return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
+
+
+class Numbers(unittest.TestCase):
+    """Comparisons of what ranks return."""
+
+    def assert_delivered(self, ranks, at=lambda rank: rank):
+        """What all ranks gave is what was delivered, on each of them."""
+        for name in SIZES:
+            given = sum(torch.tensor(at(rank)[0][name]) for rank in ranks) / len(ranks)
+            for rank in ranks:
+                self.assertEqual(at(rank)[1][name], at(ranks[0])[1][name])
+            torch.testing.assert_close(torch.tensor(at(ranks[0])[1][name]), given, atol=1e-4, rtol=1e-4)

@@ -1,8 +1,6 @@
-"""The hook of DistributedDataParallel, the Synchronizer and the backend among two and three workers."""
+"""The hook of DistributedDataParallel among two and three workers."""
 
-import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +9,7 @@ import unittest
 
 import jobs
 
-from models import SIZES, WHY, before, inputs_of, linear, lists, start, torch, wrapped
+from models import SIZES, WHY, Numbers, before, inputs_of, linear, lists, start, torch, wrapped
 
 if torch is not None:
     import torch.distributed as dist
@@ -267,187 +265,12 @@ def _refuses():
     return found
 
 
-def _synchronizes(launch_group):
-    if launch_group:
-        start()
-    else:
-        torch.manual_seed(0)
-    rank = int(os.environ["RANK"])
-    model = linear(SIZES)
-    with torch.no_grad():
-        model.a.fill_(float(rank))
-    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.05)
-    started = float(model.a[0, 0])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    given = {name: torch.zeros(size) for name, size in SIZES.items()}
-    for step in range(300):
-        optimizer.zero_grad()
-        names = ["a", "b", "d"] if rank == 1 else None
-        for paused in (True, False):
-            inputs = inputs_of(rank, 2 * step + paused, 8)
-            with sync.no_sync() if paused else contextlib.nullcontext():
-                model(inputs, names).backward()
-            for name in names or SIZES:
-                given[name] += inputs[name]
-        assert sync.step(optimizer)
-    return [lists(given), lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
-
-
-def _synchronizer_scales():
-    """A scaler, and a step that is not finite on rank 1 alone; then a state that goes on."""
-    rank = start()
-    model = linear({"a": (40,)})
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.1, scaler=scaler)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    given, skipped, scales = torch.zeros(40), [], []
-    for step in range(80):
-        gradient = torch.randn(40, generator=torch.Generator().manual_seed(100 * rank + step)) * (step < 6)
-        if step == 3 and rank == 1:
-            gradient = gradient + float("inf")
-        optimizer.zero_grad()
-        scaler.scale(model({"a": gradient})).backward()
-        if not sync.step(optimizer):
-            skipped.append([step, sync.skipped])
-        scaler.update()
-        if step != 3:
-            given += gradient
-        scales.append(scaler.get_scale())
-    return [given.tolist(), model.a.tolist(), skipped, scales]
-
-
-def _synchronizer_goes_on():
-    """A state that another Synchronizer of the same parameters goes on from."""
-    rank = start()
-
-    def steps(numbers, state=None):
-        model = linear(SIZES)
-        sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.02, merge="single")
-        if state is not None:
-            sync.load_state_dict(state)
-        found = []
-        for number in numbers:
-            model.zero_grad()
-            model(inputs_of(rank, number, 100)).backward()
-            sync.wait()
-            found.append(lists({name: p.grad for name, p in model.named_parameters()}))
-        state = sync.state_dict()
-        sync.close()
-        return found, state
-
-    first, state = steps(range(5))
-    again, _ = steps(range(5, 8), state)
-    straight, _ = steps(range(8))
-    return again == straight[5:] and first == straight[:5]
-
-
-def _synchronizer_refuses():
-    model, other = linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
-    sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
-    found = []
-    model({"a": torch.ones(4)}, ["a"]).backward()
-    optimizer = torch.optim.SGD([model.a, other], lr=0.1)
-    for call in (lambda: model({"a": torch.ones(4)}, ["a"]).backward(), lambda: sync.step(optimizer)):
-        try:
-            call()
-        except gleaner.LayoutError as error:
-            found.append(str(error))
-    return found
-
-
-def _backend():
-    dist.init_process_group("gleaner")
-    rank, workers = dist.get_rank(), dist.get_world_size()
-    found = {}
-    tensor = torch.arange(5.0) + rank
-    dist.all_reduce(tensor)
-    found["sum"] = tensor.tolist()
-    tensor = torch.tensor([rank, 5, -rank])
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    found["max"] = tensor.tolist()
-    tensor = torch.zeros(3, 100_000)
-    tensor[rank] = float(rank + 1)
-    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
-    found["mean"] = tensor[:, 0].tolist()
-    sparse = torch.sparse_coo_tensor([[rank, 5]], [1.0, 2.0], (8,))
-    dist.all_reduce(sparse)
-    found["sparse"] = [sparse.is_sparse, sparse.to_dense().tolist()]
-    for size in (3, 40_000):
-        tensor = torch.arange(size, dtype=torch.int64) * (rank + 1) - 7
-        dist.broadcast(tensor, src=1)
-        assert tensor.equal(torch.arange(size, dtype=torch.int64) * 2 - 7), tensor
-        parts = [torch.empty(size, dtype=torch.uint8) for _ in range(workers)]
-        dist.all_gather(parts, torch.full((size,), 200 + rank, dtype=torch.uint8))
-        assert all(part.eq(200 + number).all() for number, part in enumerate(parts)), parts
-    told = [{"rank": rank}]
-    dist.broadcast_object_list(told, src=0)
-    found["object"] = told
-    objects = [None] * workers
-    dist.all_gather_object(objects, rank)
-    found["objects"] = objects
-    dist.barrier()
-    group = dist.new_group([0, 1], backend="gleaner")
-    if rank < 2:
-        tensor = torch.ones(2)
-        dist.all_reduce(tensor, group=group)
-        found["group"] = tensor.tolist()
-    for name, call in [
-        ("send", lambda: dist.send(torch.ones(1), dst=(rank + 1) % workers)),
-        ("reduce_scatter", lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)] * workers)),
-    ]:
-        try:
-            call()
-        except gleaner.UnsupportedError as error:
-            found[name] = str(error)
-    # Rank 0 has the store, which the others need until here.
-    dist.barrier()
-    dist.destroy_process_group()
-    return found
-
-
-def _backend_trains(with_hook):
-    """The toy model of PyTorch's own tutorial."""
-    dist.init_process_group("gleaner")
-    rank = dist.get_rank()
-    torch.manual_seed(rank)
-    net = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 5))
-    model = DistributedDataParallel(net)
-    if with_hook:
-        gleaner.torch.register(model, density=0.2)
-    loss_fn = torch.nn.MSELoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    torch.manual_seed(5)
-    inputs, labels = torch.randn(20, 10), torch.randn(20, 5)
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = loss_fn(model(inputs), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-    dist.destroy_process_group()
-    return [losses, values]
-
-
-class Numbers(unittest.TestCase):
-    """Comparisons of what ranks return."""
-
-    def assert_delivered(self, ranks, at=lambda rank: rank):
-        """What all ranks gave is what was delivered, on each of them."""
-        for name in SIZES:
-            given = sum(torch.tensor(at(rank)[0][name]) for rank in ranks) / len(ranks)
-            for rank in ranks:
-                self.assertEqual(at(rank)[1][name], at(ranks[0])[1][name])
-            torch.testing.assert_close(torch.tensor(at(ranks[0])[1][name]), given, atol=1e-4, rtol=1e-4)
-
-
 @unittest.skipIf(torch is None, WHY)
 class Hooks(Numbers):
     def test_nothing_is_lost_though_buckets_are_rebuilt(self):
         for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
             with self.subTest(options):
-                ranks = jobs.run("test_torch:_hook_delivers_all", 2, options, {"method": "spardl", "density": 0.05})
+                ranks = jobs.run("test_hook:_hook_delivers_all", 2, options, {"method": "spardl", "density": 0.05})
                 self.assert_delivered(ranks)
                 self.assertTrue(ranks[0][2])
 
@@ -455,23 +278,23 @@ class Hooks(Numbers):
         for merge in ("single", "layer-wise"):
             with self.subTest(merge):
                 arguments = {"method": "oktopk", "density": 0.05, "merge": merge}
-                self.assert_delivered(jobs.run("test_torch:_hook_delivers_all", 3, {}, arguments))
+                self.assert_delivered(jobs.run("test_hook:_hook_delivers_all", 3, {}, arguments))
 
     def test_a_dense_method_is_what_ddp_does(self):
-        for difference in jobs.run("test_torch:_hook_is_exact", 3):
+        for difference in jobs.run("test_hook:_hook_is_exact", 3):
             self.assertLess(difference, 1e-5)
 
     def test_parameters_that_nobody_uses_get_what_waits_for_them(self):
-        self.assert_delivered(jobs.run("test_torch:_hook_unused"))
+        self.assert_delivered(jobs.run("test_hook:_hook_unused"))
 
     @unittest.skipIf(before(2, 1), before(2, 1))
     def test_bfloat16(self):
-        for found in jobs.run("test_torch:_hook_bf16"):
+        for found in jobs.run("test_hook:_hook_bf16"):
             self.assertEqual(found, ["torch.bfloat16", [2.0] * 50])
 
     @unittest.skipIf(before(2, 3), before(2, 3))
     def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
-        ranks = jobs.run("test_torch:_hook_scales")
+        ranks = jobs.run("test_hook:_hook_scales")
         mean = sum(torch.tensor(given) for given, _, _ in ranks) / 2
         for _, values, log in ranks:
             torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
@@ -481,16 +304,16 @@ class Hooks(Numbers):
             self.assertEqual(log, ranks[0][2])
 
     def test_a_state_goes_on_bit_by_bit(self):
-        self.assertEqual(jobs.run("test_torch:_hook_goes_on"), [True, True])
+        self.assertEqual(jobs.run("test_hook:_hook_goes_on"), [True, True])
 
     @unittest.skipIf(before(2, 2), before(2, 2))
     def test_a_state_goes_through_distributed_checkpoints(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(jobs.run("test_torch:_hook_is_checkpointed", 2, folder), [True, True])
+            self.assertEqual(jobs.run("test_hook:_hook_is_checkpointed", 2, folder), [True, True])
 
     @unittest.skipIf(before(2, 0), before(2, 0))
     def test_a_model_that_is_compiled(self):
-        for difference in jobs.run("test_torch:_hook_is_compiled"):
+        for difference in jobs.run("test_hook:_hook_is_compiled"):
             self.assertLess(difference, 1e-6)
 
     def test_workers_that_are_spawned(self):
@@ -503,112 +326,29 @@ class Hooks(Numbers):
                 self.assertEqual(first.read(), second.read())
 
     def test_uneven_inputs(self):
-        long, short = jobs.run("test_torch:_hook_joins")
+        long, short = jobs.run("test_hook:_hook_joins")
         self.assertEqual((long, short), ([1.0] * 3 + [0.5] * 3, [1.0] * 3))
 
     def test_what_cannot_work_is_refused_by_name(self):
-        for found in jobs.run("test_torch:_refuses"):
+        for found in jobs.run("test_hook:_refuses"):
             self.assertEqual(list(found), ["a module", "DataParallel", "FSDP", "float64", "sparse", "twice"])
             self.assertIn("FullyShardedDataParallel shards parameters", found["FSDP"])
             self.assertIn("Linear", found["a module"])
             self.assertIn("'weight' is float64", found["float64"].replace("module.", ""))
 
     def test_ranks_that_differ_hear_the_difference(self):
-        for sentence, rank in jobs.run("test_torch:_hook_differs"):
+        for sentence, rank in jobs.run("test_hook:_hook_differs"):
             self.assertEqual(rank, 1)
             self.assertIn("method", sentence)
 
     def test_a_rank_that_is_killed_is_named(self):
-        job = jobs.Job("test_torch:_hook_dies", 3)
+        job = jobs.Job("test_hook:_hook_dies", 3)
         for rank in range(3):
             job.wait_for(rank, "registered")
         job.send(2, signal.SIGKILL)
         for ended in job.ends()[:2]:
             self.assertNotEqual(ended.code, 0)
             self.assertIn("rank 2 failed", ended.err)
-
-
-@unittest.skipIf(torch is None, WHY)
-class Synchronizers(Numbers):
-    def test_nothing_is_lost(self):
-        for with_group in (True, False):
-            with self.subTest(with_group):
-                ranks = jobs.run("test_torch:_synchronizes", 2, with_group)
-                for name in SIZES:
-                    given = sum(torch.tensor(rank[0][name]) for rank in ranks) / 2
-                    for rank in ranks:
-                        self.assertEqual(rank[1][name], ranks[0][1][name])
-                    torch.testing.assert_close(torch.tensor(ranks[0][1][name]), given, atol=1e-4, rtol=1e-4)
-                self.assertEqual([rank[2] for rank in ranks], [0.0, 0.0])
-                self.assertTrue(ranks[0][3])
-
-    @unittest.skipIf(before(2, 3), before(2, 3))
-    def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
-        ranks = jobs.run("test_torch:_synchronizer_scales")
-        mean = sum(torch.tensor(given) for given, *_ in ranks) / 2
-        for _, values, skipped, scales in ranks:
-            torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
-            self.assertEqual(skipped, [[3, 1]])
-            self.assertLess(scales[3], scales[2])
-            self.assertEqual(scales, ranks[0][3])
-
-    def test_a_state_goes_on_bit_by_bit(self):
-        self.assertEqual(jobs.run("test_torch:_synchronizer_goes_on"), [True, True])
-
-    def test_what_is_not_exchanged_is_found(self):
-        (found,) = jobs.run("test_torch:_synchronizer_refuses", 1)
-        self.assertIn("finished twice", found[0])
-        self.assertIn("shape (3,) that is not exchanged", found[1])
-
-
-@unittest.skipIf(torch is None, WHY)
-class Backend(unittest.TestCase):
-    def test_collectives(self):
-        for workers in (2, 3):
-            for rank, found in enumerate(jobs.run("test_torch:_backend", workers)):
-                total = sum(range(workers))
-                self.assertEqual(found["sum"], [workers * value + total for value in range(5)])
-                self.assertEqual(found["max"], [workers - 1, 5, 0])
-                means = [(number + 1) / workers if number < workers else 0.0 for number in range(3)]
-                torch.testing.assert_close(found["mean"], means)
-                sparse = [0.0] * 8
-                for number in range(workers):
-                    sparse[number] += 1.0
-                    sparse[5] += 2.0
-                self.assertEqual(found["sparse"], [True, sparse])
-                self.assertEqual(found["object"], [{"rank": 0}])
-                self.assertEqual(found["objects"], list(range(workers)))
-                self.assertIn("no send", found["send"])
-                self.assertIn("no reduce_scatter", found["reduce_scatter"])
-                if rank < 2:
-                    self.assertEqual(found["group"], [2.0, 2.0])
-
-    def test_the_model_of_the_tutorial_trains(self):
-        for with_hook in (False, True):
-            with self.subTest(with_hook):
-                ranks = jobs.run("test_torch:_backend_trains", 2, with_hook)
-                self.assertEqual(ranks[0], ranks[1])
-                losses = ranks[0][0]
-                self.assertLess(losses[-1], 0.97 * losses[0])
-
-
-@unittest.skipIf(torch is None, WHY)
-class Tutorial(unittest.TestCase):
-    def test_it_runs_as_it_is_and_with_the_hook(self):
-        for backend, hook in (("gleaner", "plain"), ("gleaner", "hook"), ("gloo", "hook")):
-            if backend == "gloo" and before(2, 0):
-                # There taking down a group of Gloo's may wait for itself, when a thread of its own lets a tensor go.
-                continue
-            with self.subTest(backend=backend, hook=hook), tempfile.TemporaryDirectory() as folder:
-                # Its workers find a model saved in the folder for temporary files.
-                environment = {**jobs.clean(), "TMPDIR": folder}
-                command = [sys.executable, os.path.join(jobs.HERE, "tutorial.py"), backend, str(jobs.two_ports()), hook]
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=jobs.TIMEOUT)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                for part in ("basic", "checkpoint"):
-                    values = re.findall(rf"rank \d {part} ([-\d.]+)", done.stdout)
-                    self.assertEqual(len(values), 2, done.stdout)
-                    self.assertEqual(values[0], values[1])
 
 
 if __name__ == "__main__":

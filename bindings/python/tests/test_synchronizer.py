@@ -1,0 +1,142 @@
+"""The Synchronizer among two workers."""
+
+import contextlib
+import os
+import unittest
+
+import jobs
+
+from models import SIZES, WHY, Numbers, before, inputs_of, linear, lists, start, torch
+
+if torch is not None:
+    import gleaner.torch
+
+import gleaner
+
+
+# What workers do.
+
+
+def _synchronizes(launch_group):
+    if launch_group:
+        start()
+    else:
+        torch.manual_seed(0)
+    rank = int(os.environ["RANK"])
+    model = linear(SIZES)
+    with torch.no_grad():
+        model.a.fill_(float(rank))
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.05)
+    started = float(model.a[0, 0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given = {name: torch.zeros(size) for name, size in SIZES.items()}
+    for step in range(300):
+        optimizer.zero_grad()
+        names = ["a", "b", "d"] if rank == 1 else None
+        for paused in (True, False):
+            inputs = inputs_of(rank, 2 * step + paused, 8)
+            with sync.no_sync() if paused else contextlib.nullcontext():
+                model(inputs, names).backward()
+            for name in names or SIZES:
+                given[name] += inputs[name]
+        assert sync.step(optimizer)
+    return [lists(given), lists({n: -p.detach() for n, p in model.named_parameters()}), started, sync.groups is not None]
+
+
+def _synchronizer_scales():
+    """A scaler, and a step that is not finite on rank 1 alone; then a state that goes on."""
+    rank = start()
+    model = linear({"a": (40,)})
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.1, scaler=scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    given, skipped, scales = torch.zeros(40), [], []
+    for step in range(80):
+        gradient = torch.randn(40, generator=torch.Generator().manual_seed(100 * rank + step)) * (step < 6)
+        if step == 3 and rank == 1:
+            gradient = gradient + float("inf")
+        optimizer.zero_grad()
+        scaler.scale(model({"a": gradient})).backward()
+        if not sync.step(optimizer):
+            skipped.append([step, sync.skipped])
+        scaler.update()
+        if step != 3:
+            given += gradient
+        scales.append(scaler.get_scale())
+    return [given.tolist(), model.a.tolist(), skipped, scales]
+
+
+def _synchronizer_goes_on():
+    """A state that another Synchronizer of the same parameters goes on from."""
+    rank = start()
+
+    def steps(numbers, state=None):
+        model = linear(SIZES)
+        sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.02, merge="single")
+        if state is not None:
+            sync.load_state_dict(state)
+        found = []
+        for number in numbers:
+            model.zero_grad()
+            model(inputs_of(rank, number, 100)).backward()
+            sync.wait()
+            found.append(lists({name: p.grad for name, p in model.named_parameters()}))
+        state = sync.state_dict()
+        sync.close()
+        return found, state
+
+    first, state = steps(range(5))
+    again, _ = steps(range(5, 8), state)
+    straight, _ = steps(range(8))
+    return again == straight[5:] and first == straight[:5]
+
+
+def _synchronizer_refuses():
+    model, other = linear({"a": (4,)}), torch.nn.Parameter(torch.zeros(3))
+    sync = gleaner.torch.Synchronizer(model.parameters(), method="ring")
+    found = []
+    model({"a": torch.ones(4)}, ["a"]).backward()
+    optimizer = torch.optim.SGD([model.a, other], lr=0.1)
+    for call in (lambda: model({"a": torch.ones(4)}, ["a"]).backward(), lambda: sync.step(optimizer)):
+        try:
+            call()
+        except gleaner.LayoutError as error:
+            found.append(str(error))
+    return found
+
+
+@unittest.skipIf(torch is None, WHY)
+class Synchronizers(Numbers):
+    def test_nothing_is_lost(self):
+        for with_group in (True, False):
+            with self.subTest(with_group):
+                ranks = jobs.run("test_synchronizer:_synchronizes", 2, with_group)
+                for name in SIZES:
+                    given = sum(torch.tensor(rank[0][name]) for rank in ranks) / 2
+                    for rank in ranks:
+                        self.assertEqual(rank[1][name], ranks[0][1][name])
+                    torch.testing.assert_close(torch.tensor(ranks[0][1][name]), given, atol=1e-4, rtol=1e-4)
+                self.assertEqual([rank[2] for rank in ranks], [0.0, 0.0])
+                self.assertTrue(ranks[0][3])
+
+    @unittest.skipIf(before(2, 3), before(2, 3))
+    def test_a_scaled_step_that_is_not_finite_is_left_out_on_all_ranks(self):
+        ranks = jobs.run("test_synchronizer:_synchronizer_scales")
+        mean = sum(torch.tensor(given) for given, *_ in ranks) / 2
+        for _, values, skipped, scales in ranks:
+            torch.testing.assert_close(-torch.tensor(values), mean, atol=1e-4, rtol=1e-4)
+            self.assertEqual(skipped, [[3, 1]])
+            self.assertLess(scales[3], scales[2])
+            self.assertEqual(scales, ranks[0][3])
+
+    def test_a_state_goes_on_bit_by_bit(self):
+        self.assertEqual(jobs.run("test_synchronizer:_synchronizer_goes_on"), [True, True])
+
+    def test_what_is_not_exchanged_is_found(self):
+        (found,) = jobs.run("test_synchronizer:_synchronizer_refuses", 1)
+        self.assertIn("finished twice", found[0])
+        self.assertIn("shape (3,) that is not exchanged", found[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
