@@ -319,7 +319,7 @@ class Hooks(Numbers):
     def test_workers_that_are_spawned(self):
         with tempfile.TemporaryDirectory() as folder:
             # A process of its own, which no torchrun has started.
-            program = f"import sys; sys.path.insert(0, {jobs.HERE!r}); import test_torch; test_torch._spawns({folder!r}, {jobs.two_ports()})"
+            program = f"import sys; sys.path.insert(0, {jobs.HERE!r}); import test_hook; test_hook._spawns({folder!r}, {jobs.two_ports()})"
             done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=jobs.TIMEOUT)
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(os.path.join(folder, "0"), encoding="ascii") as first, open(os.path.join(folder, "1"), encoding="ascii") as second:
