@@ -122,14 +122,14 @@ fn what_the_driver_says_of_memory_and_streams_is_believed() {
         driver!(cuStreamEndCapture(ours, &mut graph));
         driver!(cuGraphDestroy(graph));
 
-        let (mut other, mut theirs) = (ptr::null_mut(), 0);
-        driver!(cuCtxCreate_v2(&mut other, 0, 0));
+        let (mut context, mut theirs) = (ptr::null_mut(), 0);
+        driver!(cuCtxCreate_v2(&mut context, 0, 0));
         driver!(cuMemAlloc_v2(&mut theirs, 4 * n));
         let other = stream(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
         driver!(cuCtxSetCurrent(primary));
         refused(cuda, slice(theirs, n, ours), "another context");
         refused(cuda, slice(address, n, other), "another context");
-        driver!(cuCtxDestroy_v2(other));
+        driver!(cuCtxDestroy_v2(context));
 
         // Nothing of that was done, and the device goes on.
         assert_all(&*values, 1.0);
