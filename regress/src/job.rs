@@ -167,7 +167,7 @@ fn by_coordinates(
     progress: &mut dyn FnMut(u64, u64, Option<&Epoch>),
 ) -> Result<Ran, RegressError> {
     let columns = Columns::of(&std::mem::take(&mut prepared.samples), prepared.n);
-    let exchange = Exchange::new(session, columns.len(), &settings.method)?;
+    let exchange = Exchange::new(session, columns.len().max(1), &settings.method)?;
     let place = (session.rank(), session.world_size());
     let goal = (settings.loss, settings.penalty);
     let chosen = (settings.seed, coordinates);
