@@ -30,7 +30,8 @@ pub(crate) enum Pending {
 impl Exchange {
     pub(crate) fn new(session: &Session, n: usize, method: &Method) -> Result<Self, RegressError> {
         let is_alone = session.world_size() == 1;
-        let reducer = (!is_alone).then(|| session.reducer(NAME, n, method.clone().density(1.0))).transpose()?;
+        let reducer =
+            (!is_alone).then(|| session.reducer(NAME, n, method.clone().density(1.0))).transpose()?;
         Ok(Self { reducer, n, workers: session.world_size() as f32, spent: Duration::ZERO })
     }
 

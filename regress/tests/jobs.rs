@@ -128,24 +128,27 @@ fn both_algorithms_come_to_the_same_minimum() {
             let by_coordinates = trained(workers, &with(Algorithm::Scd { coordinates: 5 }, 300));
             let found = by_coordinates.objective;
             assert!((found - descended).abs() < 1e-6, "{loss}, {workers} workers: {found}, {descended}");
-            let fell =
-                by_coordinates.epochs.windows(2).filter(|two| two[1].objective > two[0].objective).count();
-            assert!(fell < 20, "the objective rose in {fell} epochs");
+            // But for rounding, once there is nothing left to fall.
+            let rises = by_coordinates
+                .epochs
+                .windows(2)
+                .filter(|two| two[1].objective > two[0].objective.map(|o| o + 1e-7));
+            assert!(rises.count() < 5, "{loss}, {workers} workers");
         }
     }
 }
 
-/// Two samples whose features are all alike: without caution, workers that change them together overshoot for ever.
+/// Samples whose features are all alike: without caution, workers that change them together overshoot for ever.
 #[test]
 fn coordinates_that_meet_do_not_diverge() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("alike.svm");
     let row: String = (1..=16).map(|index| format!(" {index}:1")).collect();
-    fs::write(&path, format!("1{row}\n-1{row}\n3{row}\n")).unwrap();
+    fs::write(&path, format!("1{row}\n-1{row}\n3{row}\n1{row}\n")).unwrap();
     let settings = settings(Source::File(path), Loss::Squares, Algorithm::Scd { coordinates: 1 });
     let found = trained(4, &Settings { epochs: 400, ..settings });
-    // The mean of the labels is 1, and the mean of the squares around it 8/3.
-    assert!((found.objective - 4.0 / 3.0).abs() < 1e-6, "{}", found.objective);
+    // The mean of the labels is 1, and the mean of the squares around it 2.
+    assert!((found.objective - 1.0).abs() < 1e-6, "{}", found.objective);
 }
 
 #[test]
