@@ -1,14 +1,14 @@
 //! The sum of the gradients of a batch, as sparse as its samples.
 //!
-//! Each thread takes a piece of the batch, sorts what its samples contribute by feature and adds up what is of one feature, in the
-//! order of the samples. Then the pieces are merged, always in the same order: bits depend on the number of threads, never on
-//! which of them is faster.
+//! Each thread takes a piece of the batch and adds up what its samples contribute, in their order, in a place for each feature that
+//! this worker's samples have; a bit for each place says where something was added. Then the pieces are merged, always in the same
+//! order: bits depend on the number of threads, never on which of them is faster.
 
 use std::thread;
 
 use gleaner_algorithms::bag::Entries;
 
-use crate::data::Samples;
+use crate::compact::{Compact, ones};
 use crate::objective::Loss;
 use crate::weights::Weights;
 
@@ -19,25 +19,26 @@ pub(crate) struct Computer {
 }
 
 /// What one thread needs, and what it found.
-#[derive(Default)]
 struct Piece {
-    /// A feature and the bits of a value, as one number.
-    terms: Vec<u64>,
-    sorted: Vec<u64>,
+    /// Of each feature, zero between steps.
+    sums: Vec<f64>,
+    /// A bit for each of them, set where something was added.
+    touched: Vec<u64>,
     loss: f64,
 }
 
 impl Computer {
-    /// For a loss and so many threads.
-    pub(crate) fn new(loss: Loss, threads: usize) -> Self {
-        let pieces = (0..threads.max(1)).map(|_| Piece::default()).collect();
-        Self { loss, pieces }
+    /// For a loss, so many threads, and samples of so many features.
+    pub(crate) fn new(loss: Loss, threads: usize, features: usize) -> Self {
+        let piece =
+            || Piece { sums: vec![0.0; features], touched: vec![0; features.div_ceil(64)], loss: 0.0 };
+        Self { loss, pieces: (0..threads.max(1)).map(|_| piece()).collect() }
     }
 
     /// The sum of the gradients of these samples, and of their losses. `signs` has each sample's y.
     pub(crate) fn gradient(
         &mut self,
-        samples: &Samples,
+        samples: &Compact,
         signs: &[f32],
         batch: &[u32],
         weights: &Weights,
@@ -69,82 +70,40 @@ impl Piece {
     fn work(
         &mut self,
         loss: Loss,
-        samples: &Samples,
+        Compact { samples, features }: &Compact,
         signs: &[f32],
         batch: &[u32],
         weights: &Weights,
     ) -> Entries<f32> {
-        self.terms.clear();
         self.loss = 0.0;
         for &number in batch {
             let row = samples.row(number as usize);
             let y = f64::from(signs[number as usize]);
-            let margin = weights.margin(row.indices, row.values);
+            let margin = weights.margin(row.iter().map(|(number, value)| (features[number as usize], value)));
             self.loss += loss.value(margin, y);
             let slope = loss.slope(margin, y) as f32;
             if slope != 0.0 {
-                let term = |(index, value): (u32, f32)| {
-                    u64::from(index) << 32 | u64::from((slope * value).to_bits())
-                };
-                self.terms.extend(row.iter().map(term));
+                for (number, value) in row.iter() {
+                    self.sums[number as usize] += f64::from(slope * value);
+                    self.touched[number as usize / 64] |= 1 << (number % 64);
+                }
             }
         }
-        sort(&mut self.terms, &mut self.sorted);
-        sums(&self.terms)
+        let mut entries = Entries::default();
+        ones(&mut self.touched, |number| {
+            let sum = std::mem::take(&mut self.sums[number]) as f32;
+            if sum != 0.0 {
+                entries.push(features[number], sum);
+            }
+        });
+        entries
     }
-}
-
-/// Bits of a digit, at most: as many counts stay in the nearest cache.
-const DIGIT: u32 = 11;
-
-/// Sorts by the upper 32 bits; what is equal there stays in order.
-fn sort(terms: &mut Vec<u64>, other: &mut Vec<u64>) {
-    let highest = terms.iter().fold(0, |most, term| most | term >> 32);
-    let bits = u64::BITS - highest.leading_zeros();
-    let passes = bits.div_ceil(DIGIT);
-    other.resize(terms.len(), 0);
-    for pass in 0..passes {
-        let width = bits.div_ceil(passes);
-        let digit = |term: u64| (term >> (32 + pass * width)) as usize & ((1 << width) - 1);
-        let mut places = vec![0_usize; 1 << width];
-        terms.iter().for_each(|&term| places[digit(term)] += 1);
-        let mut next = 0;
-        places.iter_mut().for_each(|place| next += std::mem::replace(place, next));
-        for &term in terms.iter() {
-            let place = &mut places[digit(term)];
-            other[*place] = term;
-            *place += 1;
-        }
-        std::mem::swap(terms, other);
-    }
-}
-
-/// The sums of what is of one feature, without those that are zero.
-fn sums(terms: &[u64]) -> Entries<f32> {
-    let mut sums = Entries::default();
-    let mut rest = terms;
-    while let Some(&first) = rest.first() {
-        let index = first >> 32;
-        let mut sum = 0.0_f64;
-        let mut length = 0;
-        while let Some(&term) = rest.get(length)
-            && term >> 32 == index
-        {
-            sum += f64::from(f32::from_bits(term as u32));
-            length += 1;
-        }
-        rest = &rest[length..];
-        if sum as f32 != 0.0 {
-            sums.push(index as u32, sum as f32);
-        }
-    }
-    sums
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Shape;
+    use crate::data::{Samples, Shape};
     use crate::objective::Penalty;
 
     #[test]
@@ -155,6 +114,7 @@ mod tests {
         let start: Entries<f32> = (0..n as u32).map(|i| (i, (i % 7) as f32 - 3.0)).collect();
         weights.step(&start, 8, 0.25);
         let batch: Vec<u32> = (3..50).collect();
+        let (labels, compact) = (samples.labels().to_vec(), Compact::of(samples.clone()));
         for loss in Loss::ALL {
             let mut dense = vec![0.0; n];
             let mut losses = 0.0;
@@ -166,18 +126,19 @@ mod tests {
                 row.iter().for_each(|(i, x)| dense[i as usize] += slope * f64::from(x));
             }
             for threads in [1, 2, 3, 100] {
-                let mut computer = Computer::new(loss, threads);
-                let (sum, found) = computer.gradient(&samples, samples.labels(), &batch, &weights);
+                let mut computer = Computer::new(loss, threads, compact.features.len());
+                let (sum, found) = computer.gradient(&compact, &labels, &batch, &weights);
                 assert!((found - losses).abs() < 1e-9 * losses, "{loss}: {found} {losses}");
                 assert!(sum.indices.is_sorted_by(|a, b| a < b));
                 for (found, expected) in sum.to_dense(n).into_iter().zip(&dense) {
                     assert!((f64::from(found) - expected).abs() < 1e-4, "{loss}");
                 }
                 // Memory that was used before makes no difference.
-                assert_eq!(computer.gradient(&samples, samples.labels(), &batch, &weights).0, sum);
+                assert_eq!(computer.gradient(&compact, &labels, &batch, &weights).0, sum);
             }
         }
-        let nothing = Computer::new(Loss::Hinge, 2).gradient(&samples, samples.labels(), &[], &weights);
+        let mut computer = Computer::new(Loss::Hinge, 2, compact.features.len());
+        let nothing = computer.gradient(&compact, &labels, &[], &weights);
         assert!(nothing.0.is_empty() && nothing.1 == 0.0);
     }
 }

@@ -8,6 +8,7 @@ use twox_hash::XxHash3_128;
 
 use crate::agreement::{expect_same, gather};
 use crate::columns::Columns;
+use crate::compact::Compact;
 use crate::coordinates::Coordinates;
 use crate::error::RegressError;
 use crate::evaluation::Evaluation;
@@ -77,7 +78,7 @@ pub fn train(
     settings.check()?;
     let mut prepared = Prepared::of(session, settings)?;
     let ran = match &settings.algorithm {
-        Algorithm::Sgd(descent) => by_samples(session, settings, descent, &prepared, &mut progress),
+        Algorithm::Sgd(descent) => by_samples(session, settings, descent, &mut prepared, &mut progress),
         Algorithm::Scd { coordinates } => {
             by_coordinates(session, settings, *coordinates, &mut prepared, &mut progress)
         }
@@ -125,7 +126,7 @@ fn by_samples(
     session: &Session,
     settings: &Settings,
     descent: &Descent,
-    prepared: &Prepared,
+    prepared: &mut Prepared,
     progress: &mut dyn FnMut(u64, u64, Option<&Epoch>),
 ) -> Result<Ran, RegressError> {
     let rate = match descent.rate {
@@ -135,7 +136,8 @@ fn by_samples(
     let seed = descent.shuffles.then_some(settings.seed);
     let order = Order::new(session.rank(), prepared.held.clone(), descent.batch, seed);
     let exchange = Exchange::new(session, prepared.n, &settings.method)?;
-    let training = (&prepared.samples, &prepared.signs[..]);
+    let samples = Compact::of(std::mem::take(&mut prepared.samples));
+    let training = (&samples, &prepared.signs[..]);
     let goal = (settings.loss, settings.penalty);
     let mut sgd = Sgd::new(descent, training, goal, rate, order, (prepared.n, exchange));
     let (steps, mut epochs) = (sgd.steps(), Vec::new());
@@ -151,7 +153,8 @@ fn by_samples(
         expect_finite(epoch, training_loss)?;
     }
     let weights = sgd.weights().to_vec();
-    let scores = scoring::scores(&prepared.samples, &prepared.signs, &weights);
+    let of_these: Vec<f32> = samples.features.iter().map(|&index| weights[index as usize]).collect();
+    let scores = scoring::scores(&samples.samples, &prepared.signs, &of_these);
     let own = scores.iter().map(|score| settings.loss.value(score.margin, score.y.into())).sum();
     let losses: f64 = gather(session, &[own])?.iter().map(|told| told[0]).sum();
     let penalty = settings.penalty.value(weights.iter().map(|&weight| weight.into()));

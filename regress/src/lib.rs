@@ -12,6 +12,7 @@ pub mod settings;
 
 mod agreement;
 mod columns;
+mod compact;
 mod coordinates;
 mod error;
 mod exchange;

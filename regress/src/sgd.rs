@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::data::Samples;
+use crate::compact::Compact;
 use crate::error::RegressError;
 use crate::exchange::{Exchange, Pending};
 use crate::gradient::Computer;
@@ -14,7 +14,7 @@ use crate::weights::Weights;
 /// A worker's descent.
 pub(crate) struct Sgd<'a> {
     pub(crate) descent: &'a Descent,
-    pub(crate) samples: &'a Samples,
+    pub(crate) samples: &'a Compact,
     /// Each sample's y.
     pub(crate) signs: &'a [f32],
     /// The learning rate at first.
@@ -30,13 +30,13 @@ pub(crate) struct Sgd<'a> {
 impl<'a> Sgd<'a> {
     pub(crate) fn new(
         descent: &'a Descent,
-        (samples, signs): (&'a Samples, &'a [f32]),
+        (samples, signs): (&'a Compact, &'a [f32]),
         (loss, penalty): (Loss, Penalty),
         rate: f64,
         order: Order,
         (n, exchange): (usize, Exchange),
     ) -> Self {
-        let computer = Computer::new(loss, descent.threads);
+        let computer = Computer::new(loss, descent.threads, samples.features.len());
         let weights = Weights::new(n, penalty);
         Self { descent, samples, signs, rate, order, computer, weights, exchange, pending: VecDeque::new() }
     }

@@ -46,11 +46,10 @@ impl Weights {
         }
     }
 
-    /// The margin of a sample.
+    /// The margin of a sample with these entries.
     #[inline]
-    pub(crate) fn margin(&self, indices: &[u32], values: &[f32]) -> f64 {
-        let terms = indices.iter().zip(values);
-        self.scale * terms.map(|(&index, &value)| self.unscaled(index) * f64::from(value)).sum::<f64>()
+    pub(crate) fn margin(&self, entries: impl Iterator<Item = (u32, f32)>) -> f64 {
+        self.scale * entries.map(|(index, value)| self.unscaled(index) * f64::from(value)).sum::<f64>()
     }
 
     /// A step against a sum of gradients of so many samples.

@@ -78,6 +78,11 @@ impl Samples {
         (0..self.len()).map(|number| self.row(number))
     }
 
+    /// The indices of all entries, sample by sample, to be numbered anew; they must stay ascending.
+    pub(crate) fn indices_mut(&mut self) -> &mut [u32] {
+        &mut self.indices
+    }
+
     /// Appends an entry to the sample that [`end`](Self::end) will complete; its index must be above those before.
     pub fn push(&mut self, index: u32, value: f32) {
         self.indices.push(index);
