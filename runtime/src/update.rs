@@ -97,10 +97,26 @@ impl<T: Element> Update<T> {
     /// # Panics
     /// If such an entry of the parameter has no index of 32 bits.
     pub fn sparse(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        self.entries_of(parameter, |value| self.mean(value))
+    }
+
+    /// [`sparse`](Self::sparse) with the sums over the workers in place of their means: where sums are exact, these are, for any
+    /// number of workers.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn sparse_sum(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        self.entries_of(parameter, |value| value)
+    }
+
+    fn entries_of(&self, parameter: &str, of: impl Fn(T) -> T) -> Result<Entries<T>, LayoutError> {
         let p = self.parameter(parameter)?;
         let (mut entries, absent) = (Entries::default(), self.absent());
         self.visit(p, |i, value| {
-            let value = self.mean(value);
+            let value = of(value);
             if value != absent {
                 assert!(u32::try_from(i).is_ok(), "entry {i} of '{parameter}' has no index of 32 bits");
                 entries.push(i as u32, value);
