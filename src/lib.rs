@@ -36,8 +36,8 @@ pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{
     Awaited, Cancelled, CheckpointError, Config, ConfigError, Congestion, Error, Failure, Gradients, Handle,
     Layout, LayoutError, Options, Pass, Preference, Reducer, Replica, ReplicaError, Session, Skipped,
-    Sockets, StepTimes, Stepped, Transport, TransportChoice, Update, VerbsDevice, Waits, keep_freed_memory,
-    local_rank,
+    Sockets, SparseReducer, StepTimes, Stepped, Transport, TransportChoice, Update, VerbsDevice, Waits,
+    keep_freed_memory, local_rank,
 };
 
 pub use gleaner_algorithms as algorithms;

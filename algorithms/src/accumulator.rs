@@ -1,4 +1,7 @@
-//! Gradient plus residual, which a step chooses from: in main memory, or in a device's.
+//! Gradient plus residual, which a step chooses from: in main memory, as all values or as entries alone, or in a device's.
+
+mod sparse;
+mod written;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,6 +11,9 @@ use crate::bag::Entries;
 use crate::device::{DeviceError, DeviceValues, Largest};
 use crate::residual::NonFinite;
 use crate::{Block, Element, Partition, select};
+use sparse::SparseBlock;
+pub use sparse::SparseValues;
+pub(crate) use written::{Writable, Written};
 
 /// See the module. A clone is the same accumulator.
 #[derive(Clone, Debug)]
@@ -16,6 +22,8 @@ pub enum Accumulator<T: Element = f32> {
     Host(Arc<Vec<T>>),
     /// In a device's memory.
     Device(Arc<OnDevice<T>>),
+    /// In main memory, of a gradient that is sparse already: its entries alone.
+    Sparse(Arc<SparseValues<T>>),
 }
 
 /// Values in a device's memory, and their copy in main memory once somebody has asked for it.
@@ -43,12 +51,19 @@ impl<T: Element> From<Box<dyn DeviceValues<T>>> for Accumulator<T> {
     }
 }
 
+impl<T: Element> From<SparseValues<T>> for Accumulator<T> {
+    fn from(values: SparseValues<T>) -> Self {
+        Self::Sparse(Arc::new(values))
+    }
+}
+
 impl<T: Element> Accumulator<T> {
     /// How many values it has.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(values) => values.len(),
             Self::Device(there) => there.values.len(),
+            Self::Sparse(values) => values.len(),
         }
     }
 
@@ -57,7 +72,8 @@ impl<T: Element> Accumulator<T> {
         self.len() == 0
     }
 
-    /// Its values in main memory. Of a device they are copied once, and the copy is kept as long as nothing is written.
+    /// Its values in main memory, all of them. Of a device, or of entries alone, they are copied once, and the copy is kept as long
+    /// as nothing is written.
     ///
     /// # Errors
     /// What has failed on the device.
@@ -65,6 +81,7 @@ impl<T: Element> Accumulator<T> {
         match self {
             Self::Host(values) => Ok(values),
             Self::Device(there) => there.copied(),
+            Self::Sparse(values) => Ok(values.copied()),
         }
     }
 
@@ -73,6 +90,7 @@ impl<T: Element> Accumulator<T> {
         match self {
             Self::Host(values) => Arc::strong_count(values),
             Self::Device(there) => Arc::strong_count(there),
+            Self::Sparse(values) => Arc::strong_count(values),
         }
     }
 
@@ -82,7 +100,7 @@ impl<T: Element> Accumulator<T> {
     /// What has failed on the device.
     pub fn check(&self) -> Result<Option<NonFinite>, DeviceError> {
         match self {
-            Self::Host(_) => Ok(None),
+            Self::Host(_) | Self::Sparse(_) => Ok(None),
             Self::Device(there) => there.values.check(),
         }
     }
@@ -95,13 +113,14 @@ impl<T: Element> Accumulator<T> {
         match self {
             Self::Host(values) => Ok(values[range].to_vec()),
             Self::Device(there) => there.values.read(range),
+            Self::Sparse(values) => Ok(SparseBlock::of(values.entries(), range.clone()).part(0..range.len())),
         }
     }
 
     /// The gradient is complete, see [`DeviceValues::begin`].
     pub(crate) fn begin(&mut self) -> Result<(), DeviceError> {
         match self {
-            Self::Host(_) => Ok(()),
+            Self::Host(_) | Self::Sparse(_) => Ok(()),
             Self::Device(there) => Self::alone(there)?.begin(),
         }
     }
@@ -117,7 +136,7 @@ impl<T: Element> Accumulator<T> {
     pub(crate) fn there(&mut self) -> Result<&mut (dyn DeviceValues<T> + 'static), DeviceError> {
         match self {
             Self::Device(there) => Self::alone(there),
-            Self::Host(_) => Err(DeviceError("the residual lies in main memory".into())),
+            Self::Host(_) | Self::Sparse(_) => Err(DeviceError("the residual lies in main memory".into())),
         }
     }
 
@@ -127,6 +146,7 @@ impl<T: Element> Accumulator<T> {
         match self {
             Self::Host(values) => Own::Host(&values[range]),
             Self::Device(there) => Own::Device { there, block: block.index(), range },
+            Self::Sparse(values) => Own::Sparse(SparseBlock::of(values.entries(), range)),
         }
     }
 
@@ -138,6 +158,7 @@ impl<T: Element> Accumulator<T> {
         match self {
             Self::Host(values) => Ok(Writable::Host(Arc::make_mut(values).as_mut_slice())),
             Self::Device(there) => Self::alone(there).map(Writable::Device),
+            Self::Sparse(values) => SparseValues::alone(values).map(Writable::Sparse).ok_or_else(held),
         }
     }
 
@@ -151,9 +172,14 @@ impl<T: Element> Accumulator<T> {
                 there.copy.take();
                 Ok(&mut *there.values)
             }
-            None => Err(DeviceError("an accumulator on a device is held by somebody else".into())),
+            None => Err(held()),
         }
     }
+}
+
+/// No copy of an accumulator was made for one that is held elsewhere.
+fn held() -> DeviceError {
+    DeviceError("an accumulator that is written to is held by somebody else".into())
 }
 
 impl<T: Element> OnDevice<T> {
@@ -171,6 +197,7 @@ impl<T: Element> OnDevice<T> {
 pub(crate) enum Own<'a, T: Element> {
     Host(&'a [T]),
     Device { there: &'a OnDevice<T>, block: usize, range: Range<usize> },
+    Sparse(SparseBlock<'a, T>),
 }
 
 impl<'a, T: Element> Own<'a, T> {
@@ -178,26 +205,48 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(values) => values.len(),
             Own::Device { range, .. } => range.len(),
+            Own::Sparse(block) => block.len(),
         }
     }
 
-    /// All of them, for what is done on the host alone.
-    pub(crate) fn values(&self) -> Result<&'a [T], DeviceError> {
+    /// How many values a pass over it looks at.
+    pub(crate) fn stored(&self) -> usize {
         match self {
-            Own::Host(values) => Ok(values),
-            Own::Device { there, range, .. } => Ok(&there.copied()?[range.clone()]),
+            Own::Sparse(block) => block.stored(),
+            Own::Host(_) | Own::Device { .. } => self.len(),
         }
+    }
+
+    /// Those at some positions, zeros included, for what is done on the host alone.
+    pub(crate) fn part(&self, range: Range<usize>) -> Result<Cow<'a, [T]>, DeviceError> {
+        match self {
+            Own::Host(values) => Ok(Cow::Borrowed(&values[range])),
+            Own::Device { there, range: all, .. } => {
+                Ok(Cow::Borrowed(&there.copied()?[all.start + range.start..all.start + range.end]))
+            }
+            Own::Sparse(block) => Ok(Cow::Owned(block.part(range))),
+        }
+    }
+
+    /// All that are not `absent`.
+    pub(crate) fn other_than(&self, absent: T) -> Result<Entries<T>, DeviceError> {
+        if let Own::Sparse(block) = self {
+            return Ok(block.other_than(absent).collect());
+        }
+        let values = self.part(0..self.len())?;
+        Ok((0u32..).zip(values.iter().copied()).filter(|(_, value)| *value != absent).collect())
     }
 
     /// The values at some indices, in the order given.
     pub(crate) fn gather(&self, indices: &[u32]) -> Result<Vec<T>, DeviceError> {
         match self {
             Own::Host(values) => Ok(indices.iter().map(|&index| values[index as usize]).collect()),
-            Own::Device { there, .. } if indices.is_empty() || there.copy.get().is_some() => {
-                let values = if indices.is_empty() { &[][..] } else { self.values()? };
+            Own::Device { there, range, .. } if indices.is_empty() || there.copy.get().is_some() => {
+                let values = if indices.is_empty() { &[][..] } else { &there.copied()?[range.clone()] };
                 Ok(indices.iter().map(|&index| values[index as usize]).collect())
             }
             Own::Device { there, block, .. } => there.values.gather(*block, indices),
+            Own::Sparse(block) => Ok(block.gather(indices)),
         }
     }
 
@@ -212,13 +261,14 @@ impl<'a, T: Element> Own<'a, T> {
                 let threshold = if entries.len() < k { T::ZERO } else { smallest };
                 Ok((entries, threshold))
             }
+            Own::Sparse(block) => Ok((block.other_than(T::ZERO).collect(), T::ZERO)),
         }
     }
 
     /// The k largest, if it is the device that chooses them.
     pub(crate) fn largest(&self, k: usize) -> Result<Option<Largest<T>>, DeviceError> {
         match self {
-            Own::Host(_) => Ok(None),
+            Own::Host(_) | Own::Sparse(_) => Ok(None),
             Own::Device { there, block, range } => there.values.largest(*block, k.min(range.len())).map(Some),
         }
     }
@@ -234,6 +284,10 @@ impl<'a, T: Element> Own<'a, T> {
             Own::Device { there, block, range } => {
                 Ok(there.values.reaching(*block, threshold, range.len())?.unwrap_or_default())
             }
+            Own::Sparse(block) => {
+                let reaches = |&(_, value): &(u32, T)| T::from_magnitude(value.magnitude()) >= threshold;
+                Ok(block.other_than(T::ZERO).filter(reaches).collect())
+            }
         }
     }
 
@@ -244,6 +298,7 @@ impl<'a, T: Element> Own<'a, T> {
             Own::Device { there, block, range } => {
                 there.values.reaching(*block, threshold, select::crowd(k, range.len()))
             }
+            Own::Sparse(_) => self.reaching(threshold).map(Some),
         }
     }
 
@@ -253,120 +308,13 @@ impl<'a, T: Element> Own<'a, T> {
         match self {
             Own::Host(values) => Ok(select::estimate_threshold(values, k)),
             Own::Device { range, .. } => select::estimate_from(range.len(), k, gather),
+            // All of them are looked at.
+            Own::Sparse(_) => Ok(T::ZERO),
         }
     }
 
     /// Whether a device holds them, and what was collected with them.
     pub(crate) fn is_on_device(&self) -> bool {
         matches!(self, Own::Device { .. })
-    }
-}
-
-/// An accumulator that is written to.
-pub(crate) enum Writable<'a, T: Element> {
-    Host(&'a mut [T]),
-    Device(&'a mut (dyn DeviceValues<T> + 'static)),
-}
-
-/// A block of it.
-pub(crate) enum Written<'a, T: Element> {
-    Host(&'a mut [T]),
-    Device(&'a mut (dyn DeviceValues<T> + 'static), usize),
-}
-
-impl<T: Element> Writable<'_, T> {
-    pub(crate) fn block(&mut self, partition: &Partition, block: Block) -> Written<'_, T> {
-        match self {
-            Writable::Host(values) => Written::Host(&mut values[partition.range(block)]),
-            Writable::Device(values) => Written::Device(&mut **values, block.index()),
-        }
-    }
-
-    /// Writes values from a position on.
-    pub(crate) fn write(&mut self, offset: usize, values: &[T]) -> Result<(), DeviceError> {
-        match self {
-            Writable::Host(all) => {
-                all[offset..offset + values.len()].copy_from_slice(values);
-                Ok(())
-            }
-            Writable::Device(all) => all.write(offset, values),
-        }
-    }
-
-    /// Adds another accumulator, of the same device where it lies on one.
-    pub(crate) fn add_all(&mut self, other: &Accumulator<T>) -> Result<(), DeviceError> {
-        match (self, other) {
-            (Writable::Device(values), Accumulator::Device(other)) => values.add_all(&*other.values),
-            (Writable::Host(values), other) => {
-                values.iter_mut().zip(other.host()?.iter()).for_each(|(value, &other)| *value += other);
-                Ok(())
-            }
-            (Writable::Device(_), Accumulator::Host(_)) => {
-                Err(DeviceError("an accumulator in main memory is added to one on a device".into()))
-            }
-        }
-    }
-}
-
-impl<T: Element> Written<'_, T> {
-    pub(crate) fn clear(&mut self) -> Result<(), DeviceError> {
-        match self {
-            Written::Host(values) => {
-                values.fill(T::ZERO);
-                Ok(())
-            }
-            Written::Device(values, block) => values.clear(*block),
-        }
-    }
-
-    pub(crate) fn clear_at(&mut self, indices: &[u32]) -> Result<(), DeviceError> {
-        match self {
-            Written::Host(values) => {
-                indices.iter().for_each(|&index| values[index as usize] = T::ZERO);
-                Ok(())
-            }
-            Written::Device(_, _) if indices.is_empty() => Ok(()),
-            Written::Device(values, block) => values.clear_at(*block, indices),
-        }
-    }
-
-    /// The same at entries that may be those that a device has chosen.
-    pub(crate) fn clear_chosen(&mut self, indices: &[u32]) -> Result<(), DeviceError> {
-        if let Written::Device(values, block) = self
-            && values.clear_chosen(*block, indices.len())?
-        {
-            return Ok(());
-        }
-        self.clear_at(indices)
-    }
-
-    pub(crate) fn set(&mut self, entries: &Entries<T>) -> Result<(), DeviceError> {
-        match self {
-            Written::Host(values) => {
-                entries.iter().for_each(|(index, value)| values[index as usize] = value);
-                Ok(())
-            }
-            Written::Device(_, _) if entries.is_empty() => Ok(()),
-            Written::Device(values, block) => values.set(*block, entries),
-        }
-    }
-
-    pub(crate) fn add(&mut self, entries: &Entries<T>) -> Result<(), DeviceError> {
-        match self {
-            Written::Host(values) => {
-                entries.iter().for_each(|(index, value)| values[index as usize] += value);
-                Ok(())
-            }
-            Written::Device(_, _) if entries.is_empty() => Ok(()),
-            Written::Device(values, block) => values.add(*block, entries),
-        }
-    }
-
-    pub(crate) fn gather(&self, indices: &[u32]) -> Result<Cow<'_, [T]>, DeviceError> {
-        match self {
-            Written::Host(values) => Ok(indices.iter().map(|&index| values[index as usize]).collect()),
-            Written::Device(_, _) if indices.is_empty() => Ok(Cow::Borrowed(&[])),
-            Written::Device(values, block) => values.gather(*block, indices).map(Cow::Owned),
-        }
     }
 }

@@ -33,7 +33,7 @@ mod sentence;
 pub mod shares;
 pub mod synchrony;
 
-pub use accumulator::{Accumulator, OnDevice};
+pub use accumulator::{Accumulator, OnDevice, SparseValues};
 pub use allotment::Allotment;
 pub use collectives::Method;
 pub use element::Element;

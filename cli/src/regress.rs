@@ -67,11 +67,13 @@ pub fn run(arguments: &Regress) -> Result<u8, CommandError> {
         Ok(text) => text,
         Err(error) => {
             // All ranks are to know why; what they have been told of together, they do.
-            match &error {
-                CommandError::Regress(known) if known.of_all().is_some() => {
-                    known.of_all().iter().for_each(|failure| drop(gleaner_runtime::report::failed(failure)));
-                }
-                _ => drop(session.abort(&error)),
+            let known = match &error {
+                CommandError::Regress(error) => error.of_all(),
+                _ => None,
+            };
+            match known {
+                Some(failure) => _ = gleaner_runtime::report::failed(&failure),
+                None => drop(session.abort(&error)),
             }
             return Err(error);
         }

@@ -275,6 +275,70 @@ fn the_minimum_is_that_of_scikit_learn() {
     }
 }
 
+/// One of LIBLINEAR's commands with arguments, if it is installed under Debian's name of it or its own.
+fn liblinear(command: &str, arguments: &[&str]) -> Option<Output> {
+    let names = [format!("liblinear-{command}"), command.to_owned()];
+    names.iter().find_map(|name| Command::new(name).args(arguments).stdin(Stdio::null()).output().ok())
+}
+
+/// LIBLINEAR finds the same minimum, and reads our models.
+#[test]
+fn liblinear_agrees() {
+    let folder = Folder::new();
+    let path = folder.text("small.svm");
+    let words = "regress --data webspam --samples 120 --features 80 --generate";
+    assert!(gleaner(words, &[&path]).status.success());
+    let (theirs, ours, model, out) =
+        (folder.text("theirs"), folder.text("ours"), folder.text("model"), folder.text("out"));
+    // C = 1/(λ₂N).
+    let train = |solver| {
+        liblinear("train", &["-q", "-s", solver, "-c", "0.0833333333333333", "-e", "1e-10", &path, &theirs])
+    };
+    for (solver, loss) in [("0", "logistic"), ("2", "squared-hinge")] {
+        let Some(trained) = train(solver) else {
+            println!("SKIPPED: LIBLINEAR is not installed: apt-get install liblinear-tools");
+            return;
+        };
+        assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+        let files = ["--data", &path, "--liblinear", &ours, "--model", &model];
+        let found = summary(&format!("regress --loss {loss} --l2 0.1 --algorithm scd --epochs 200"), &files);
+        let expected =
+            objective(loss, &fs::read_to_string(&path).unwrap(), &fs::read_to_string(&theirs).unwrap());
+        assert!((number(&found, "objective") - expected).abs() < 1e-6, "{found}, by LIBLINEAR {expected}");
+
+        let Some(predicted) = liblinear("predict", &[&path, &ours, &theirs]) else { continue };
+        assert!(predicted.status.success(), "{}", String::from_utf8_lossy(&predicted.stderr));
+        summary("regress", &["--data", &path, "--predict", &model, "--out", &out]);
+        let classes = |name: &str| -> Vec<f64> {
+            let text = fs::read_to_string(name).unwrap();
+            text.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
+        };
+        assert_eq!(classes(&theirs), classes(&out));
+    }
+}
+
+/// F with λ₂ = 0.1, of LIBLINEAR's text of a model.
+fn objective(loss: &str, samples: &str, model: &str) -> f64 {
+    let (header, weights) = model.split_once("\nw\n").unwrap();
+    let weights: Vec<f64> = weights.lines().map(|line| line.trim().parse().unwrap()).collect();
+    // LIBLINEAR's margin is that of the label that it names first.
+    let first: f64 =
+        header.split("label ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let losses: Vec<f64> = samples
+        .lines()
+        .map(|line| {
+            let (label, entries) = line.split_once(' ').unwrap();
+            let entry = |entry: &str| {
+                let (index, value) = entry.split_once(':').unwrap();
+                weights[index.parse::<usize>().unwrap() - 1] * value.parse::<f64>().unwrap()
+            };
+            let ym = label.parse::<f64>().unwrap() * first * entries.split(' ').map(entry).sum::<f64>();
+            if loss == "logistic" { (-ym).exp().ln_1p() } else { (1.0 - ym).max(0.0).powi(2) }
+        })
+        .collect();
+    losses.iter().sum::<f64>() / losses.len() as f64 + 0.05 * weights.iter().map(|w| w * w).sum::<f64>()
+}
+
 /// Several gigabytes are read with what the samples take, and no more: here, a piece of a file is a piece in memory.
 #[test]
 fn a_worker_reads_its_part_of_a_file() {

@@ -135,7 +135,7 @@ fn by_samples(
     };
     let seed = descent.shuffles.then_some(settings.seed);
     let order = Order::new(session.rank(), prepared.held.clone(), descent.batch, seed);
-    let exchange = Exchange::new(session, prepared.n, &settings.method)?;
+    let exchange = Exchange::new(session, prepared.n, &settings.method, descent.staleness)?;
     let samples = Compact::of(std::mem::take(&mut prepared.samples));
     let training = (&samples, &prepared.signs[..]);
     let goal = (settings.loss, settings.penalty);
@@ -170,7 +170,7 @@ fn by_coordinates(
     progress: &mut dyn FnMut(u64, u64, Option<&Epoch>),
 ) -> Result<Ran, RegressError> {
     let columns = Columns::of(&std::mem::take(&mut prepared.samples), prepared.n);
-    let exchange = Exchange::new(session, columns.len().max(1), &settings.method)?;
+    let exchange = Exchange::new(session, columns.len().max(1), &settings.method, 1)?;
     let place = (session.rank(), session.world_size());
     let goal = (settings.loss, settings.penalty);
     let chosen = (settings.seed, coordinates);

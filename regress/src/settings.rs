@@ -86,8 +86,8 @@ pub struct Settings {
     pub method: Method,
 }
 
-/// Features, at most: what indices of 32 bits from 1 on can name, with room for a constant.
-pub const MOST_FEATURES: usize = u32::MAX as usize - 1;
+/// Features, at most: what vectors of indices of 32 bits can have, with room for a constant.
+pub const MOST_FEATURES: usize = u32::MAX as usize - 2;
 
 impl Settings {
     /// Makes sure that options make sense, and fit each other.

@@ -21,7 +21,7 @@ use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
 use crate::exchange::Exchange;
 use crate::failure::{Error, Failure};
-use crate::group::Group;
+use crate::group::{Group, Home};
 use crate::layout::{Layout, LayoutError, Parameter};
 use crate::notes::Purpose;
 use crate::session::{Inner, block_on};
@@ -131,8 +131,8 @@ impl Gradients {
         for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
             let (membership, layers) = (session.membership(), layout.layers(number));
-            let (stream, device) = (stream + number as u64, device.clone());
-            groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, device)?);
+            let (stream, home) = (stream + number as u64, device.clone().map_or(Home::Host, Home::Device));
+            groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, home)?);
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gleaner_algorithms::bag::Bag;
 use gleaner_algorithms::bag::wire::{PIECE, PIECES};
+use gleaner_algorithms::bag::{Bag, Entries};
 use gleaner_algorithms::collectives::{MethodError, Routine, Shape};
 use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice};
 use gleaner_algorithms::residual::{AccumulateError, Lent, NonFinite, OnNonFinite, Residual, VersionError};
@@ -33,6 +33,16 @@ pub(crate) struct Group<T: Element = f32> {
     version: u64,
 }
 
+/// Where a residual lies, and what of it.
+pub(crate) enum Home<T: Element = f32> {
+    /// All values, in main memory.
+    Host,
+    /// Entries alone, of gradients that are sparse already.
+    Sparse,
+    /// All values, on a device.
+    Device(Arc<dyn Device<T>>),
+}
+
 /// What a committed step gave.
 pub(crate) struct Delivered<T: Element = f32> {
     /// The sums over all workers, with the blocks that they are cut into.
@@ -44,25 +54,26 @@ pub(crate) struct Delivered<T: Element = f32> {
 }
 
 impl<T: Element> Group<T> {
-    /// A gradient of these layers that is synchronised by this method, with a residual of zeros, in main memory or on a device.
-    /// `stream` tells it apart from others of the session.
+    /// A gradient of these layers that is synchronised by this method, with a residual of zeros. `stream` tells it apart from
+    /// others of the session.
     pub(crate) fn new(
         membership: Membership,
         method: Method,
         layers: Layers,
         stream: u64,
         reduction: Reduction<T>,
-        device: Option<Arc<dyn Device<T>>>,
+        home: Home<T>,
     ) -> Result<Self, Error> {
         let routine = Routine::new(method.clone(), membership, layers.clone(), stream)?;
         let schedule = routine.prepared().program.schedule();
         let (partition, quotas) = (schedule.partition.clone(), schedule.quotas());
-        let mut residual = match device {
-            None => Residual::new(partition, quotas).corrected(method.correction()),
-            Some(device) if method.correction().touches_gradients() => {
+        let mut residual = match home {
+            Home::Host => Residual::new(partition, quotas).corrected(method.correction()),
+            Home::Sparse => Residual::sparse(partition, quotas),
+            Home::Device(device) if method.correction().touches_gradients() => {
                 return Err(corrected_on(&*device).into());
             }
-            Some(device) => Residual::on(device, partition, quotas)?,
+            Home::Device(device) => Residual::on(device, partition, quotas)?,
         };
         method.correction().fits(&reduction).map_err(MethodError::from)?;
         if method.nonfinite() == OnNonFinite::Skip {
@@ -87,6 +98,19 @@ impl<T: Element> Group<T> {
     /// that name the parameter, count them, and show the first.
     pub(crate) fn accumulate(&mut self, name: &str, offset: usize, gradient: &[T]) -> Result<(), Refused> {
         self.residual.accumulate(offset, gradient).map_err(|error| refused(name, offset, gradient, error))
+    }
+
+    /// Adds entries of the gradient, which is one parameter's and has zeros elsewhere. Refuses as
+    /// [`accumulate`](Self::accumulate) does.
+    pub(crate) fn accumulate_entries(&mut self, name: &str, gradient: &Entries<T>) -> Result<(), Refused> {
+        self.residual.accumulate_entries(gradient).map_err(|error| match error {
+            AccumulateError::NonFinite(found) => {
+                let value =
+                    gradient.indices.binary_search(&(found.entry as u32)).map(|at| gradient.values[at]);
+                Refused::NonFinite(sentence(name, found, found.entry, value.unwrap_or(T::ZERO)))
+            }
+            AccumulateError::Device(error) => Refused::Device(error),
+        })
     }
 
     /// Adds a part that lies on the device of the residual. What is not finite is found when the step has begun.
@@ -248,13 +272,15 @@ pub(crate) fn refusal_there(name: &str, offset: usize, NonFinite { entry, count 
 
 /// Sums that are not finite, in words.
 fn refusal<T: Element>(name: &str, offset: usize, gradient: &[T], found: NonFinite) -> String {
-    let NonFinite { entry, count } = found;
-    let index = entry - offset;
-    let found = if gradient[index].is_finite() {
-        "an infinite sum with its residual".into()
-    } else {
-        gradient[index].to_string()
-    };
+    let index = found.entry - offset;
+    sentence(name, found, index, gradient[index])
+}
+
+/// The same, of a gradient that has this value at the first of them.
+fn sentence<T: Element>(name: &str, found: NonFinite, index: usize, value: T) -> String {
+    let count = found.count;
+    let found =
+        if value.is_finite() { "an infinite sum with its residual".into() } else { value.to_string() };
     let others = match count {
         1 => "the only entry that is not finite".to_owned(),
         _ => format!("the first of {count} entries that are not finite"),
@@ -282,7 +308,7 @@ mod tests {
     /// Rank 2 of six workers with a million entries, of which each selects so many.
     fn selecting(method: Method, k: usize) -> Group {
         let (membership, layers) = (Membership::first(Rank(2), 6), Layers::from(1_000_000));
-        Group::new(membership, method.k(k), layers, 0, Reduction::Sum, None).unwrap()
+        Group::new(membership, method.k(k), layers, 0, Reduction::Sum, Home::Host).unwrap()
     }
 
     /// A thousand.

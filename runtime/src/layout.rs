@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use gleaner_algorithms::Layers;
+use gleaner_algorithms::bag::Entries;
+use gleaner_algorithms::{Element, Layers};
 
 /// Named parameters in a fixed order, in one or more groups. Every group is a gradient of its own: it is
 /// selected from, exchanged and merged by itself, as soon as all its parameters are ready.
@@ -30,6 +31,22 @@ impl Parameter {
         }
         Err(LayoutError::Length { name: self.name.clone(), expected: self.len, found })
     }
+
+    /// Refuses entries whose indices do not ascend strictly or are not below the number of entries.
+    pub(crate) fn expect_entries<T: Element>(&self, entries: &Entries<T>) -> Result<(), LayoutError> {
+        let (name, len) = (|| self.name.clone(), self.len);
+        let Entries { indices, values } = entries;
+        if indices.len() != values.len() {
+            return Err(LayoutError::Uneven { name: name(), indices: indices.len(), values: values.len() });
+        }
+        if let Some(pair) = indices.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(LayoutError::Unsorted { name: name(), before: pair[0], index: pair[1] });
+        }
+        match indices.last() {
+            Some(&index) if index as usize >= len => Err(LayoutError::Beyond { name: name(), index, len }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A trainer's call that does not fit its layout.
@@ -50,6 +67,51 @@ pub enum LayoutError {
         expected: usize,
         /// Entries given.
         found: usize,
+    },
+    /// Other than one value for each index.
+    #[error("the sparse gradient of '{name}' has {indices} indices and {values} values; expected as many")]
+    Uneven {
+        /// The parameter.
+        name: String,
+        /// Indices given.
+        indices: usize,
+        /// Values given.
+        values: usize,
+    },
+    /// Indices out of order.
+    #[error(
+        "the sparse gradient of '{name}' has index {index} after {before}; expected indices that ascend, each once: add up \
+         what has one index"
+    )]
+    Unsorted {
+        /// The parameter.
+        name: String,
+        /// The index before.
+        before: u32,
+        /// An index that is not above.
+        index: u32,
+    },
+    /// An index that is none.
+    #[error("the sparse gradient of '{name}' has index {index}; expected indices below {len}")]
+    Beyond {
+        /// The parameter.
+        name: String,
+        /// The last index.
+        index: u32,
+        /// Entries in the layout.
+        len: usize,
+    },
+    /// More entries than indices can count.
+    #[error(
+        "the sparse gradient of '{name}' has {n} entries; expected at most {most}, as indices are 32 bits wide: cut it into \
+         several",
+        most = u32::MAX
+    )]
+    LongForSparse {
+        /// The parameter.
+        name: String,
+        /// Its entries, zeros included.
+        n: usize,
     },
     /// A gradient given twice in a step.
     #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]

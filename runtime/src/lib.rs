@@ -58,7 +58,7 @@ pub use layout::{Layout, LayoutError};
 pub use local_rank::local_rank;
 pub use memory::keep_freed_memory;
 pub use probe::Probed;
-pub use reducer::{Handle, Reducer};
+pub use reducer::{Handle, Reducer, SparseReducer};
 pub use replica::{Options, Pass, Replica, ReplicaError, Stepped};
 pub use roles::{OnFailure, Roles};
 pub use session::Session;

@@ -1,5 +1,7 @@
 //! All-reduces that a trainer starts and does not wait for.
 
+mod sparse;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
@@ -15,7 +17,7 @@ use crate::algorithm::Outcome;
 use crate::auto;
 use crate::exchange::{Exchange, Outcomes};
 use crate::failure::{Cancelled, Error, Failure};
-use crate::group::Group;
+use crate::group::{Group, Home, Refused};
 use crate::layout::{Layout, LayoutError};
 use crate::mailbox::Command;
 use crate::notes::Purpose;
@@ -23,6 +25,8 @@ use crate::session::{Inner, Job, block_on};
 use crate::steps::Cause;
 use crate::tag::StepId;
 use crate::update::{Skipped, Update};
+
+pub use sparse::SparseReducer;
 
 /// An all-reduce of a fixed number of entries, with a residual of its own. Each step is started, and gives a [`Handle`];
 /// steps of different reducers may be under way at once.
@@ -59,6 +63,17 @@ impl<T: Element> Reducer<T> {
         method: Method,
         reduction: Reduction<T>,
     ) -> Result<Self, Error> {
+        Self::with(session, stream, (name, n), method, reduction, || Home::Host)
+    }
+
+    fn with(
+        session: Arc<Inner>,
+        stream: u64,
+        (name, n): (&str, usize),
+        method: Method,
+        reduction: Reduction<T>,
+        home: fn() -> Home<T>,
+    ) -> Result<Self, Error> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
         // Whichever method a choice comes to.
@@ -67,9 +82,10 @@ impl<T: Element> Reducer<T> {
         }
         let reduced = format!("{} of {}", reduction.name(), T::NAME);
         let nonfinite = format!("on values that are not finite: {}", method.nonfinite().name());
-        let lines = format!("reducer '{name}' with {n} entries\nmethod {method}\n{reduced}\n{nonfinite}\n");
+        let kind = if matches!(home(), Home::Sparse) { "sparse reducer" } else { "reducer" };
+        let lines = format!("{kind} '{name}' with {n} entries\nmethod {method}\n{reduced}\n{nonfinite}\n");
         let agree = || session.agree(Purpose::Reducer, &lines);
-        let group = |method| Group::new(session.membership(), method, n.into(), stream, reduction, None);
+        let group = |method| Group::new(session.membership(), method, n.into(), stream, reduction, home());
         let group = if method.is_auto() {
             // Before anything is measured for it.
             agree()?;
@@ -100,14 +116,26 @@ impl<T: Element> Reducer<T> {
             return Err(LayoutError::Length { name, expected, found }.into());
         }
         self.rest()?;
-        let (rank, step) = (self.session.rank.0, self.exchange.step);
-        let correction = self.method.correction();
-        let clipped: Option<Vec<T>> = correction.clip.and_then(|_| {
-            let factor = T::from_f64(correction.shortening(norm(values), self.session.workers)?);
-            Some(values.iter().map(|&value| factor * value).collect())
-        });
+        let factor = self.shortening(values);
+        let clipped = factor.map(|factor| values.iter().map(|&value| factor * value).collect::<Vec<T>>());
         let values = clipped.as_deref().unwrap_or(values);
-        let accumulated = self.exchange.group(0).accumulate(&parameter.name, 0, values);
+        self.begin(|group, name| group.accumulate(name, 0, values))
+    }
+
+    /// By what values are to be multiplied where they are clipped.
+    fn shortening(&self, values: &[T]) -> Option<T> {
+        let correction = self.method.correction();
+        correction.clip?;
+        correction.shortening(norm(values), self.session.workers).map(T::from_f64)
+    }
+
+    /// Starts a step with what `accumulate` adds to the residual; no step is under way.
+    fn begin(
+        &mut self,
+        accumulate: impl FnOnce(&mut Group<T>, &str) -> Result<(), Refused>,
+    ) -> Result<Handle<T>, Error> {
+        let (rank, step) = (self.session.rank.0, self.exchange.step);
+        let accumulated = accumulate(&mut self.exchange.group(0), &self.layout.parameters[0].name);
         let own = match accumulated.map_err(|refused| refused.skipped(self.method.nonfinite())) {
             Ok(()) => {
                 // In main memory sums are checked while they are added.

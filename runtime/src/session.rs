@@ -24,7 +24,7 @@ use crate::layout::Layout;
 use crate::mailbox::{Command, Mailbox};
 use crate::notes::Purpose;
 use crate::probe::{self, Probed};
-use crate::reducer::Reducer;
+use crate::reducer::{Reducer, SparseReducer};
 use crate::roles::RoleMap;
 use crate::server;
 use crate::tag::SERVED;
@@ -180,6 +180,30 @@ impl Session {
         self.inner.expect_worker()?;
         let stream = REDUCERS + self.reducers.fetch_add(1, Ordering::Relaxed);
         Reducer::new(self.inner.clone(), stream, name, n, method, reduction)
+    }
+
+    /// Agrees with all ranks on an all-reduce of vectors of n values that are sparse already, and given as entries. Otherwise as
+    /// [`reducer`](Self::reducer). A method without a density delivers all entries.
+    ///
+    /// # Errors
+    /// As [`reducer`](Self::reducer); n above 2³² − 1, and a method that cannot deliver all entries without looking at all n.
+    pub fn sparse_reducer(&self, name: &str, n: usize, method: Method) -> Result<SparseReducer, Error> {
+        self.sparse_reducer_of(name, n, method)
+    }
+
+    /// [`sparse_reducer`](Self::sparse_reducer) for values of another type. All ranks give the same.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sparse_reducer_of<T: Element>(
+        &self,
+        name: &str,
+        n: usize,
+        method: Method,
+    ) -> Result<SparseReducer<T>, Error> {
+        self.inner.expect_worker()?;
+        let stream = REDUCERS + self.reducers.fetch_add(1, Ordering::Relaxed);
+        SparseReducer::new(self.inner.clone(), stream, name, n, &method)
     }
 
     /// Measures the network and the workers' speed, for a gradient of about n entries: once in a session, all ranks

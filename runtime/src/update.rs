@@ -73,11 +73,56 @@ impl<T: Element> Update<T> {
     }
 
     fn put(&self, p: &Parameter, into: &mut [T]) {
-        let is_sum = self.reduction.has_residual();
-        into.fill(if is_sum { T::ZERO } else { self.reduction.neutral() });
+        into.fill(self.absent());
+        self.visit(p, |i, value| into[i] = self.mean(value));
+    }
+
+    /// What [`values`](Self::values) has where there is no entry.
+    fn absent(&self) -> T {
+        if self.reduction.has_residual() { T::ZERO } else { self.reduction.neutral() }
+    }
+
+    /// What [`values`](Self::values) has where there is one.
+    fn mean(&self, sum: T) -> T {
         // Adding zero leaves one zero, also of the −0 that stands in a dense bag where there is no entry.
-        let mean = |sum: T| if is_sum { sum.divide(self.workers) + T::ZERO } else { sum };
-        self.visit(p, |i, value| into[i] = mean(value));
+        if self.reduction.has_residual() { sum.divide(self.workers) + T::ZERO } else { sum }
+    }
+
+    /// [`values`](Self::values) as entries, in ascending order: those that are not zero; of another reduction than the sum,
+    /// not its neutral element. It takes as long as there are entries, where a method has kept the update sparse.
+    ///
+    /// # Errors
+    /// An unknown name.
+    ///
+    /// # Panics
+    /// If such an entry of the parameter has no index of 32 bits.
+    pub fn sparse(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        self.entries_of(parameter, |value| self.mean(value))
+    }
+
+    /// [`sparse`](Self::sparse) with the sums over the workers in place of their means: where sums are exact, these are, for any
+    /// number of workers.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn sparse_sum(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        self.entries_of(parameter, |value| value)
+    }
+
+    fn entries_of(&self, parameter: &str, of: impl Fn(T) -> T) -> Result<Entries<T>, LayoutError> {
+        let p = self.parameter(parameter)?;
+        let (mut entries, absent) = (Entries::default(), self.absent());
+        self.visit(p, |i, value| {
+            let value = of(value);
+            if value != absent {
+                assert!(u32::try_from(i).is_ok(), "entry {i} of '{parameter}' has no index of 32 bits");
+                entries.push(i as u32, value);
+            }
+        });
+        Ok(entries)
     }
 
     /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.

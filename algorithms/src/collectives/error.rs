@@ -115,6 +115,14 @@ pub enum MethodError {
         /// The selector.
         selector: Selector,
     },
+    /// What cannot be done with entries alone.
+    #[error("{method} does not take gradients that are sparse already {why}")]
+    NotSparse {
+        /// The method's name.
+        method: &'static str,
+        /// What does not go with that, and what to do.
+        why: &'static str,
+    },
     /// Groups whose entries are not chosen by magnitude alone have nothing to compete with.
     #[error(
         "selection over the whole gradient needs a method that selects its k largest entries, and {method} with the selector \

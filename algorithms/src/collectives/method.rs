@@ -1,6 +1,7 @@
 //! A method as a user chooses it.
 
 mod display;
+mod sparse;
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::{Layers, Rank, SelectOver, Sparsity};
 #[derive(Clone, Debug)]
 pub struct Method {
     collective: Arc<dyn Erased>,
-    sparsity: Sparsity,
+    /// None where none was asked for.
+    sparsity: Option<Sparsity>,
     collection: Collection,
     coding: Coding,
     selector: Selector,
@@ -152,7 +154,7 @@ impl Method {
     pub fn of(collective: impl Collective + Clone + 'static) -> Self {
         Self {
             collective: Arc::new(collective),
-            sparsity: Sparsity::Density(0.01),
+            sparsity: None,
             collection: Collection::Global,
             coding: Coding::Exact,
             selector: Selector::Top,
@@ -165,13 +167,13 @@ impl Method {
     /// Delivers this share of the entries, in [0, 1].
     #[must_use]
     pub fn density(self, density: f64) -> Self {
-        Self { sparsity: Sparsity::Density(density), ..self }
+        Self { sparsity: Some(Sparsity::Density(density)), ..self }
     }
 
     /// Delivers this many entries.
     #[must_use]
     pub fn k(self, k: usize) -> Self {
-        Self { sparsity: Sparsity::K(k), ..self }
+        Self { sparsity: Some(Sparsity::K(k)), ..self }
     }
 
     /// Collects these residuals.
@@ -263,9 +265,9 @@ impl Method {
         &*self.collective
     }
 
-    /// How many entries are delivered.
+    /// How many entries are delivered: 1% where nothing was asked for.
     pub fn sparsity(&self) -> Sparsity {
-        self.sparsity
+        self.sparsity.unwrap_or(Sparsity::Density(0.01))
     }
 
     /// Which residuals are collected.
@@ -286,7 +288,8 @@ impl Method {
         if step >= self.correction.warm_up {
             return Ok(self.clone());
         }
-        Ok(Self { sparsity: self.correction.sparsity(self.sparsity, step, n)?, ..self.clone() })
+        let sparsity = self.correction.sparsity(self.sparsity(), step, n)?;
+        Ok(Self { sparsity: Some(sparsity), ..self.clone() })
     }
 
     /// What becomes of a step with values that are not finite.
@@ -311,7 +314,7 @@ impl Method {
         if workers == 0 {
             return Err(MethodError::NoWorkers);
         }
-        let (method, coding, k) = (self.collective.name(), self.coding, self.sparsity.k(n)?);
+        let (method, coding, k) = (self.collective.name(), self.coding, self.sparsity().k(n)?);
         let selector = self.selector;
         let selection = (selector != Selector::Top).then(|| Arc::new(Selection { selector, k, layers }));
         let mut shape = Shape { workers, n, k, coding, selection };

@@ -7,6 +7,7 @@
 mod commit;
 mod correction;
 mod options;
+mod sparse;
 mod versions;
 mod waiting;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use crate::bag::Entries;
 use crate::device::{Device, DeviceError, DeviceValues, Given};
 use crate::select::{STRIDE, crowd};
-use crate::{Accumulator, Block, Element, Partition, select};
+use crate::{Accumulator, Block, Element, Partition, SparseValues, select};
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};
@@ -63,6 +64,8 @@ pub struct Residual<T: Element = f32> {
     values: Accumulator<T>,
     /// Where the residual lies, if it is not in main memory.
     device: Option<Arc<dyn Device<T>>>,
+    /// Whether it holds entries alone, of gradients that are sparse already.
+    sparse: bool,
     /// Whether a step has `values`, and nothing has come since.
     lent: bool,
     /// The version that the next step gets.
@@ -93,9 +96,11 @@ struct Before<T: Element> {
     values: Vec<T>,
     /// What stands in place of `values` on a device.
     there: Option<Box<dyn DeviceValues<T>>>,
+    /// What stands in place of `values` where only entries are held.
+    entries: Option<SparseValues<T>>,
     velocity: Vec<T>,
     zero: bool,
-    /// Whether the step's gradient has begun to come to a device.
+    /// Whether the step's gradient has begun to come to a device, or to entries.
     given: bool,
 }
 
@@ -128,6 +133,7 @@ impl<T: Element> Residual<T> {
     ) -> Self {
         let blocks = partition.blocks();
         Self {
+            sparse: matches!(values, Accumulator::Sparse(_)),
             values,
             device,
             lent: false,
@@ -172,10 +178,12 @@ impl<T: Element> Residual<T> {
         part: impl Into<Given<'a, T>>,
     ) -> Result<(), AccumulateError> {
         let part = part.into();
-        self.given = true;
-        self.overlapped |= !self.open.is_empty();
-        self.present()?;
+        self.given_one()?;
         match (&self.device, part) {
+            (None, Given::Host(gradient)) if self.sparse => {
+                let entries = Entries::from_dense(gradient);
+                Ok(self.accumulate_sparse(offset, &entries)?)
+            }
             (None, Given::Host(gradient)) => Ok(self.accumulate_here(offset, gradient)?),
             (None, Given::Device(_)) => Err(DeviceError(
                 "the gradient lies on a device and its residual in main memory: make the gradients on that device".into(),
@@ -183,6 +191,13 @@ impl<T: Element> Residual<T> {
             .into()),
             (Some(_), part) => Ok(self.accumulate_there(offset, part)?),
         }
+    }
+
+    /// A part of the next step's gradient comes.
+    fn given_one(&mut self) -> Result<(), DeviceError> {
+        self.given = true;
+        self.overlapped |= !self.open.is_empty();
+        self.present()
     }
 
     fn accumulate_here(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {
@@ -231,7 +246,8 @@ impl<T: Element> Residual<T> {
         assert_eq!(gradient.len(), self.partition.entries(), "a whole gradient");
         let is_plain = self.velocity.is_none() && self.before.is_none();
         let selects = self.quotas.iter().any(Option::is_some);
-        let in_the_way = selects || self.given || !self.open.is_empty() || self.device.is_some();
+        let elsewhere = self.device.is_some() || self.sparse;
+        let in_the_way = selects || self.given || !self.open.is_empty() || elsewhere;
         if !self.zero || !is_plain || in_the_way {
             return self.accumulate(0, &gradient[..]);
         }
@@ -313,6 +329,7 @@ impl<T: Element> Residual<T> {
     fn present(&mut self) -> Result<(), DeviceError> {
         if self.lent {
             self.values = match &self.device {
+                None if self.sparse => self.no_entries(),
                 None => Arc::new(vec![T::ZERO; self.partition.entries()]).into(),
                 Some(device) => device.zeros(self.partition.entries())?.into(),
             };
@@ -392,15 +409,20 @@ impl<T: Element> Residual<T> {
 impl<T: Element> Before<T> {
     /// How many entries it remembers.
     fn len(&self) -> usize {
-        self.there.as_ref().map_or(self.values.len(), |there| there.len())
+        match (&self.there, &self.entries) {
+            (Some(there), _) => there.len(),
+            (None, Some(entries)) => entries.len(),
+            (None, None) => self.values.len(),
+        }
     }
 
     /// Gives what the residual was.
     fn take(&mut self) -> Accumulator<T> {
         self.given = false;
-        match self.there.take() {
-            Some(there) => there.into(),
-            None => Arc::new(std::mem::take(&mut self.values)).into(),
+        match (self.there.take(), self.entries.take()) {
+            (Some(there), _) => there.into(),
+            (None, Some(entries)) => entries.into(),
+            (None, None) => Arc::new(std::mem::take(&mut self.values)).into(),
         }
     }
 

@@ -266,8 +266,17 @@ impl<T: Element> Execution<T> {
         let receipts = self.values.run.program.facts.get(step).map(|facts| &facts.receipts[..]);
         let expected =
             receipts.and_then(|receipts| receipts.get(received)).map(|receipt| &receipt.expected[..]);
-        let sparse = expected.unwrap_or_default().iter().filter(|expected| expected.bound < expected.len);
-        if payload.len() == PIECE { 0 } else { sparse.map(|expected| expected.bound as usize).sum() }
+        // Where gradients are sparse already, a block that may have all of its entries has few of them.
+        let is_sparse = self.values.run.is_sparse();
+        let sparse =
+            expected.unwrap_or_default().iter().filter(|expected| is_sparse || expected.bound < expected.len);
+        let most = sparse.map(|expected| expected.bound as usize).sum();
+        match payload.len() {
+            PIECE => 0,
+            // All of the message is in it.
+            len if is_sparse && self.values.is_between_messages() => (len / T::WIDTH).min(most),
+            _ => most,
+        }
     }
 
     /// Takes the next message from a peer in; appends what can be sent right away.

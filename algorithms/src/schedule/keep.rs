@@ -179,7 +179,7 @@ impl<T: Element> Searched<'_, T> {
     /// Entries that there are to choose from.
     pub(super) fn len(&self) -> usize {
         match self {
-            Searched::Own(own, ..) => own.len(),
+            Searched::Own(own, ..) => own.stored(),
             Searched::Bag(entries) => entries.len(),
         }
     }

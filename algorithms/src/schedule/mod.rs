@@ -188,6 +188,12 @@ impl Schedule {
         (0..).zip(first).map(quota).collect()
     }
 
+    /// Whether it leaves no entry out, but for what it rounds, and names none that nobody brings: then it does for gradients that
+    /// are sparse already.
+    pub fn keeps_entries(&self) -> bool {
+        self.steps.iter().all(|step| step.keeps_entries(&self.partition, self.lanes))
+    }
+
     /// The sends and receives of a step, if it is an exchange.
     pub fn exchange(&self, step: usize) -> Option<(&[Send], &[Receive])> {
         self.steps.get(step)?.exchange()

@@ -150,6 +150,16 @@ impl Rule {
         self.scope() == Scope::Nothing
     }
 
+    /// Whether it leaves no entry of these blocks out, given with their lengths, whatever the values are.
+    pub(super) fn keeps_entries(&self, mut blocks: impl Iterator<Item = (Block, usize)>) -> bool {
+        match self {
+            Rule::Every | Rule::Dense => true,
+            Rule::Top(k) => blocks.all(|(block, len)| k.least(block) as usize >= len),
+            Rule::Jointly(k) => *k >= blocks.map(|(_, len)| len).sum(),
+            Rule::TopOf { .. } | Rule::Above { .. } | Rule::By(_) | Rule::Random(_) => false,
+        }
+    }
+
     /// Whether every index stays where it is, so that what is aligned stays aligned.
     pub fn keeps_form(&self) -> bool {
         match self {

@@ -2,8 +2,8 @@
 //! apart.
 
 use super::{Note, Rule, Slots};
-use crate::Rank;
 use crate::bag::Coding;
+use crate::{Partition, Rank};
 
 /// What becomes of a slot that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,18 @@ impl Step {
             | Step::Split { .. }
             | Step::Propose { .. }
             | Step::Annotate { .. } => true,
+        }
+    }
+
+    /// Whether it leaves no entry out, but for what it rounds, and names none that nobody brings.
+    pub(super) fn keeps_entries(&self, partition: &Partition, lanes: u32) -> bool {
+        match self {
+            Step::Keep { slots, rule, .. } => {
+                let places = slots.places(partition.blocks(), lanes);
+                rule.keeps_entries(places.map(|place| (place.block, partition.block_len(place.block))))
+            }
+            Step::Propose { .. } | Step::Align { .. } => false,
+            Step::Exchange { .. } | Step::Sum { .. } | Step::Split { .. } | Step::Annotate { .. } => true,
         }
     }
 

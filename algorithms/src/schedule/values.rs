@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::execution::{ExecutionError, Finished, Outgoing, OwnChoice};
-use super::keep::Candidates;
+use super::keep::{Candidates, overlaid};
 use super::{After, Memory, Place, Program, Store, Tally};
 use crate::accumulator::{Accumulator, Own};
 use crate::bag::wire::{Decoder, Encoded};
@@ -164,6 +164,11 @@ impl<T: Element> Context<T> {
         matches!(self.accumulator, Accumulator::Device(_))
     }
 
+    /// Whether the accumulator holds entries alone.
+    pub(super) fn is_sparse(&self) -> bool {
+        matches!(self.accumulator, Accumulator::Sparse(_))
+    }
+
     fn block_len(&self, block: Block) -> usize {
         self.program.schedule.partition.block_len(block)
     }
@@ -175,14 +180,20 @@ impl<T: Element> Context<T> {
     /// The worker's own values at some positions of a block. Where somebody selects from what workers bring, their zeros are
     /// no entries.
     fn contribution(&self, block: Block, range: Range<usize>) -> Result<Cow<'_, [T]>, DeviceError> {
-        let own = &self.own(block).values()?[range];
+        let own = self.own(block).part(range)?;
         if self.program.whole[block.index()] || !self.reduction.has_residual() {
-            return Ok(Cow::Borrowed(own));
+            return Ok(own);
         }
         Ok(own.iter().map(|&value| if value == T::ZERO { -T::ZERO } else { value }).collect())
     }
 
+    /// What a block holds with the sums laid over it, as a bag: dense, unless its accumulator is sparse.
     fn materialise(&self, block: Block, overlay: &Entries<T>) -> Result<Bag<T>, DeviceError> {
+        if self.is_sparse() {
+            let (len, neutral) = (self.block_len(block), self.reduction.neutral());
+            let entries = overlaid(self.own(block).other_than(neutral)?, overlay);
+            return Ok(Bag::smaller_with(entries, len, &self.reduction));
+        }
         let mut values = self.contribution(block, 0..self.block_len(block))?.into_owned();
         overlay.iter().for_each(|(i, v)| values[i as usize] = v);
         Ok(Bag::Dense(values.into()))
@@ -224,11 +235,16 @@ impl<T: Element> Values<T> {
         (values, held)
     }
 
+    /// Whether nothing has come yet of the message that is awaited.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.decoder.is_none()
+    }
+
     /// At how many entries its selections will look.
     pub(super) fn chooses_from(&self) -> usize {
         let of = |(block, candidates): (u32, &Candidates<T>)| match candidates.threshold {
             Some(_) if !self.run.is_on_device() => candidates.entries.len(),
-            _ => self.run.block_len(Block(block)),
+            _ => self.run.own(Block(block)).stored(),
         };
         (0..).zip(&self.candidates).map(of).sum()
     }
@@ -269,7 +285,7 @@ impl<T: Element> Values<T> {
             };
             let own = match &self.fates[b] {
                 Fate::Selected { indices, settled, .. } => indices.len() + settled.len(),
-                Fate::Whole => len,
+                Fate::Whole => self.run.own(block).stored(),
             };
             delivered + own + self.drops[b].len()
         };

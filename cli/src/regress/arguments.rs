@@ -88,7 +88,8 @@ pub struct Regress {
     /// Passes over the data, or over the coordinates
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// How workers sum up sparse vectors
+    /// How workers sum up sparse vectors: ssar-split-all-gather, ssar-recursive-double, dsar-split-all-gather, topka, topkdsa, gtopk,
+    /// spardl, or one of the dense methods
     #[arg(long, value_name = "METHOD", default_value = "ssar-split-all-gather")]
     method: String,
     /// Where the random numbers start

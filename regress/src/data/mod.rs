@@ -68,6 +68,7 @@ impl Samples {
     }
 
     /// The sample with this number, from 0.
+    #[inline]
     pub fn row(&self, number: usize) -> Row<'_> {
         let range: Range<usize> = self.starts[number]..self.starts[number + 1];
         Row { label: self.labels[number], indices: &self.indices[range.clone()], values: &self.values[range] }

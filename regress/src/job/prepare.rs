@@ -1,6 +1,5 @@
 //! What a worker has before its first step: samples, and what all workers agree on about them.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use gleaner_runtime::Session;
@@ -223,25 +222,11 @@ impl Told {
 
 /// The two labels of all workers' samples, the lower one first.
 fn classes(session: &Session, settings: &Settings, samples: &Samples) -> Result<[f32; 2], RegressError> {
-    /// Labels that are told, at most.
-    const SHOWN: usize = 5;
-    let distinct = |labels: &mut dyn Iterator<Item = f32>| {
-        let mut found = BTreeSet::new();
-        for label in labels {
-            if found.len() < SHOWN {
-                // Zero has one sign here, and finite numbers come in this order of their bits.
-                let bits = (label + 0.0).to_bits() as i32;
-                found.insert(bits ^ (((bits >> 31) as u32) >> 1) as i32);
-            }
-        }
-        found
-    };
-    let label = |key: i32| f32::from_bits((key ^ (((key >> 31) as u32) >> 1) as i32) as u32);
-    let own = distinct(&mut samples.labels().iter().copied());
-    let note: Vec<u8> = own.iter().flat_map(|&key| label(key).to_le_bytes()).collect();
+    let own = distinct(samples.labels().iter().copied());
+    let note: Vec<u8> = own.iter().flat_map(|label| label.to_le_bytes()).collect();
     let notes = session.all_gather(&note)?;
     let labels = notes.iter().flat_map(|note| note.as_chunks::<4>().0).map(|&word| f32::from_le_bytes(word));
-    let all: Vec<f32> = distinct(&mut labels.into_iter()).into_iter().map(label).collect();
+    let all = distinct(labels);
     match all[..] {
         [negative, positive] => Ok([negative, positive]),
         _ => Err(RegressError::Data {
@@ -249,11 +234,27 @@ fn classes(session: &Session, settings: &Settings, samples: &Samples) -> Result<
             expected: format!("labels of two classes for --loss {}", settings.loss),
             found: match all.len() {
                 1 => format!("{} alone", all[0]),
-                _ => format!("{}{}", listed(&all), if all.len() == SHOWN { " and perhaps more" } else { "" }),
+                SHOWN => format!("{} and perhaps more", listed(&all)),
+                _ => listed(&all),
             },
             advice: "give data of two classes, or take --loss squares for numbers",
         }),
     }
+}
+
+/// Labels that are told, at most.
+const SHOWN: usize = 5;
+
+/// The first different ones, ascending.
+fn distinct(labels: impl Iterator<Item = f32>) -> Vec<f32> {
+    let mut found = Vec::with_capacity(SHOWN);
+    for label in labels {
+        if found.len() < SHOWN && !found.contains(&label) {
+            found.push(label);
+        }
+    }
+    found.sort_by(f32::total_cmp);
+    found
 }
 
 fn listed(labels: &[f32]) -> String {

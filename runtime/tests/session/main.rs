@@ -22,6 +22,7 @@ mod reductions;
 mod regroup;
 mod servers;
 mod shares;
+mod sparse;
 mod stale;
 mod timeline;
 mod unknown_schedule;

@@ -13,7 +13,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.collective.name())?;
         let is_sparse = self.collective.is_sparse();
-        match self.sparsity {
+        match self.sparsity() {
             _ if !is_sparse => {}
             Sparsity::Density(density) => write!(f, " at density {density}")?,
             Sparsity::K(k) => write!(f, " with k = {k}")?,

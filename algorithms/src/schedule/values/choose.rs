@@ -101,7 +101,7 @@ impl<T: Element> Context<T> {
                 let candidates = std::mem::take(&mut slot.candidates);
                 // Without candidates the block is read again.
                 if candidates.threshold.is_none() && k > 0 {
-                    tally.dense += len as f64;
+                    tally.dense += self.own(block).stored() as f64;
                 }
                 let OwnTop { kept, settled, next } =
                     own_top(&self.own(block), &overlay, candidates, k as u32)?;
@@ -109,9 +109,7 @@ impl<T: Element> Context<T> {
                 Sparsified { kept, left: settled, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
-                let neutral = self.reduction.neutral();
-                let present = (0u32..).zip(self.own(block).values()?).filter(|(_, v)| **v != neutral);
-                let kept = overlaid(present.map(|(i, &v)| (i, v)).collect(), &overlay);
+                let kept = overlaid(self.own(block).other_than(self.reduction.neutral())?, &overlay);
                 Sparsified { kept, left: Entries::default(), seen: len, own: true }
             }
             (Some(Held::Bag(Carried { bag, .. })), k) => {

@@ -242,15 +242,18 @@ impl<T: Element> Values<T> {
             Some(Held::Own(_) | Held::Bag(Carried { bag: Bag::Sparse(_), .. })) => self.tally.dense += len,
             _ => {}
         }
+        let dense = |bag: Bag<T>| match bag {
+            Bag::Sparse(entries) => {
+                let len = self.run.block_len(place.block);
+                Held::bag(Bag::Dense(entries.to_dense_with(len, self.run.reduction.neutral()).into()))
+            }
+            dense @ Bag::Dense(_) => Held::bag(dense),
+        };
         let held = match store.at(place).take() {
             Some(Held::Own(overlay)) if !overlay.is_empty() => {
-                Some(Held::bag(self.run.materialise(place.block, &overlay)?))
+                Some(dense(self.run.materialise(place.block, &overlay)?))
             }
-            Some(Held::Bag(Carried { bag: Bag::Sparse(entries), .. })) => {
-                let len = self.run.block_len(place.block);
-                let sum = entries.to_dense_with(len, self.run.reduction.neutral());
-                Some(Held::bag(Bag::Dense(sum.into())))
-            }
+            Some(Held::Bag(Carried { bag: bag @ Bag::Sparse(_), .. })) => Some(dense(bag)),
             held => held,
         };
         *store.at(place) = held;

@@ -152,7 +152,7 @@ impl<T: Element> Work<T> {
             let few = candidates.entries.len() + overlay.len();
             let quota = self.run.quota(&self.rule, place.block).filter(|_| few <= most);
             let suffice = quota.is_some_and(|k| candidates.suffice(overlay, k));
-            all += if suffice { few } else { self.run.block_len(place.block) };
+            all += if suffice { few } else { self.run.own(place.block).stored() };
         }
         Some(all).filter(|all| *all <= most)
     }
