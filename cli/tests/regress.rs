@@ -17,7 +17,9 @@ fn gleaner(words: &str, more: &[&str]) -> Output {
 fn summary(words: &str, more: &[&str]) -> Value {
     let output = gleaner(&format!("{words} --json"), more);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output, and nothing else")
+    // The launcher says whose line it is.
+    let line = output.stdout.strip_prefix(b"[0] ").unwrap_or(&output.stdout);
+    serde_json::from_slice(line).expect("one JSON object on standard output, and nothing else")
 }
 
 fn number(summary: &Value, field: &str) -> f64 {
