@@ -107,7 +107,8 @@ fn a_model_is_trained_kept_and_applied() {
     assert!(number(&trained, "auc") > 0.95 && number(&trained, "accuracy") > 0.9, "{trained}");
     let first = &trained["epochs"][0];
     assert!(number(&trained, "held_out_loss") < number(first, "held_out_loss"), "{trained}");
-    assert_eq!(number(&trained, "steps_per_epoch"), 10.0);
+    // 1,000 samples of each worker, but for where the middle of the file falls.
+    assert!((10.0..=11.0).contains(&number(&trained, "steps_per_epoch")), "{trained}");
 
     let apply = |workers: &str| {
         let files = ["--data", &held_out, "--predict", &model, "--out", &out, "--workers", workers];
