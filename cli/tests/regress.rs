@@ -17,7 +17,9 @@ fn gleaner(words: &str, more: &[&str]) -> Output {
 fn summary(words: &str, more: &[&str]) -> Value {
     let output = gleaner(&format!("{words} --json"), more);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output, and nothing else")
+    // The launcher says whose line it is.
+    let line = output.stdout.strip_prefix(b"[0] ").unwrap_or(&output.stdout);
+    serde_json::from_slice(line).expect("one JSON object on standard output, and nothing else")
 }
 
 fn number(summary: &Value, field: &str) -> f64 {
@@ -105,7 +107,8 @@ fn a_model_is_trained_kept_and_applied() {
     assert!(number(&trained, "auc") > 0.95 && number(&trained, "accuracy") > 0.9, "{trained}");
     let first = &trained["epochs"][0];
     assert!(number(&trained, "held_out_loss") < number(first, "held_out_loss"), "{trained}");
-    assert_eq!(number(&trained, "steps_per_epoch"), 10.0);
+    // 1,000 samples of each worker, but for where the middle of the file falls.
+    assert!((10.0..=11.0).contains(&number(&trained, "steps_per_epoch")), "{trained}");
 
     let apply = |workers: &str| {
         let files = ["--data", &held_out, "--predict", &model, "--out", &out, "--workers", workers];
@@ -218,8 +221,8 @@ from sklearn.linear_model import LogisticRegression, Ridge, Lasso
 from sklearn.svm import LinearSVC
 warnings.filterwarnings("ignore")
 x, y = load_svmlight_file(sys.argv[1])
-n = len(y)
-m = lambda w: numpy.asarray(x @ w).ravel()
+x, n = x.toarray(), len(y)
+m = lambda w: x @ w
 logistic = lambda w: numpy.logaddexp(0, -y * m(w)).mean()
 hinge = lambda w: numpy.maximum(0, 1 - y * m(w)).mean()
 squared = lambda w: (numpy.maximum(0, 1 - y * m(w)) ** 2).mean()
@@ -256,13 +259,13 @@ fn the_minimum_is_that_of_scikit_learn() {
         let with = |algorithm: &str| {
             number(&summary(&format!("{words} {algorithm}"), &["--data", &path]), "objective")
         };
-        let (descent, within) = match loss {
-            // Of a loss with corners, steps that fall with 1/t come near, and no nearer.
-            "hinge" => ("--batch 120 --epochs 20000 --lr 5 --schedule inverse --decay 0.5", 1e-4),
-            _ => ("--batch 120 --epochs 5000", 1e-6),
+        let descent = match loss {
+            // A loss with corners, which steps that fall with 1/t come to.
+            "hinge" => "--batch 120 --epochs 20000 --lr 5 --schedule inverse --decay 0.5",
+            _ => "--batch 120 --epochs 5000",
         };
         let found = with(descent);
-        assert!((found - expected).abs() < within, "{loss} by sgd: {found}, by scikit-learn {expected}");
+        assert!((found - expected).abs() < 1e-6, "{loss} by sgd: {found}, by scikit-learn {expected}");
         if loss != "hinge" {
             for workers in [1, 2] {
                 let found = with(&format!("--algorithm scd --epochs 200 --workers {workers}"));

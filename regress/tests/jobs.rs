@@ -125,7 +125,7 @@ fn both_algorithms_come_to_the_same_minimum() {
         let all = Descent { batch: 60, rate: None, ..descent() };
         let descended = objective(&with(Algorithm::Sgd(all), 8000));
         for workers in [1, 2, 4] {
-            let by_coordinates = trained(workers, &with(Algorithm::Scd { coordinates: 5 }, 300));
+            let by_coordinates = trained(workers, &with(Algorithm::Scd { coordinates: 10 }, 200));
             let found = by_coordinates.objective;
             assert!((found - descended).abs() < 1e-6, "{loss}, {workers} workers: {found}, {descended}");
             // But for rounding, once there is nothing left to fall.
