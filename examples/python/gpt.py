@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/python/gpt.py
 
-It learns the book's pages, byte by byte, and prints the loss on pages that it was not trained on.
+It learns the text byte by byte, and prints the loss on a part of it that it was not trained on.
 """
 
 import argparse
@@ -20,11 +20,9 @@ CONTEXT = 64
 
 
 def text():
-    """The bytes of the book: nine tenths to train with, the rest to test."""
-    root = pathlib.Path(__file__).resolve().parents[2]
-    pages = sorted(root.glob("docs/src/**/*.md"))
-    content = b"".join(page.read_bytes() for page in pages)
-    values = torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
+    """The bytes of the text: nine tenths to train with, the rest to test."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "trainer/data/documentation.txt"
+    values = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
     cut = len(values) * 9 // 10
     return values[:cut], values[cut:]
 
