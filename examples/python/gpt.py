@@ -56,7 +56,7 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, width=128, heads=4, blocks=2):
+    def __init__(self, width=64, heads=4, blocks=2):
         super().__init__()
         self.token, self.place = torch.nn.Embedding(256, width), torch.nn.Embedding(CONTEXT, width)
         self.blocks = torch.nn.ModuleList([Block(width, heads) for _ in range(blocks)])
@@ -90,13 +90,13 @@ def main():
         sparse = gleaner.Method(arguments.method).is_sparse
         gleaner.torch.register(model, arguments.method, density=arguments.density if sparse else None)
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     random = torch.Generator().manual_seed(dist.get_rank())
     held_out = batch(test, 64, torch.Generator().manual_seed(0))
     began = time.monotonic()
     for _ in range(arguments.steps):
         optimizer.zero_grad()
-        loss_of(model, *batch(train, 16, random)).backward()
+        loss_of(model, *batch(train, 8, random)).backward()
         optimizer.step()
 
     if dist.get_rank() == 0:

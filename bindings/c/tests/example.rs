@@ -53,6 +53,11 @@ fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     succeed(&mut command).split_whitespace().map(str::to_owned).collect()
 }
 
+/// The book's page on C.
+fn page() -> String {
+    fs::read_to_string(here().join("../../docs/src/guide/c.md")).unwrap()
+}
+
 /// A compiled program, in a folder of its own.
 struct Program {
     folder: TempDir,
@@ -147,7 +152,7 @@ fn the_example_trains() {
 #[test]
 fn the_program_of_the_book_finds_its_line() {
     let Some(prefix) = installed() else { return };
-    let page = fs::read_to_string(here().join("../../docs/src/guide/c.md")).unwrap();
+    let page = page();
     let (_, rest) = page.split_once("```c\n").unwrap();
     let (program, rest) = rest.split_once("```").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -190,8 +195,10 @@ fn programs_ask_for_the_soname() {
     assert!(asked(&format!("\0libgleaner.so.{major}\0")) && !asked("\0libgleaner_c.so\0"));
     let file = format!("libgleaner.so.{}", env!("CARGO_PKG_VERSION"));
     for link in ["libgleaner.so".to_owned(), format!("libgleaner.so.{major}")] {
+        assert!(page().contains(&format!("`{link}`")), "{link} is not on the page");
         assert_eq!(library.join(link).canonicalize().unwrap(), library.canonicalize().unwrap().join(&file));
     }
+    assert!(page().contains(&format!("`{file}`")), "{file} is not on the page");
 }
 
 /// Whatever a caller passes that cannot be gets a code and a sentence, and nothing is read that was freed.
