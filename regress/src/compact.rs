@@ -24,7 +24,7 @@ impl Compact {
             count += word.count_ones();
         }
         let mut features = Vec::with_capacity(count as usize);
-        ones(&mut occurs.clone(), |index| features.push(index as u32));
+        ones(&occurs, |index| features.push(index as u32));
         for index in indices {
             let (word, bit) = (*index as usize / 64, *index % 64);
             *index = before[word] + (occurs[word] & ((1 << bit) - 1)).count_ones();
@@ -33,12 +33,13 @@ impl Compact {
     }
 }
 
-/// Calls `found` with the place of each bit that is set, ascending, and clears them all.
-pub(crate) fn ones(words: &mut [u64], mut found: impl FnMut(usize)) {
-    for (number, word) in words.iter_mut().enumerate() {
-        while *word != 0 {
-            found(number * 64 + word.trailing_zeros() as usize);
-            *word &= *word - 1;
+/// Calls `found` with the place of each bit that is set, ascending.
+pub(crate) fn ones(words: &[u64], mut found: impl FnMut(usize)) {
+    for (number, &word) in words.iter().enumerate() {
+        let mut left = word;
+        while left != 0 {
+            found(number * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
         }
     }
 }

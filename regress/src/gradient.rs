@@ -1,8 +1,8 @@
 //! The sum of the gradients of a batch, as sparse as its samples.
 //!
-//! Each thread takes a piece of the batch and adds up what its samples contribute, in their order, in a place for each feature that
-//! this worker's samples have; a bit for each place says where something was added. Then the pieces are merged, always in the same
-//! order: bits depend on the number of threads, never on which of them is faster.
+//! Each thread takes a piece of the batch. It has a place for each feature that this worker's samples have, and fetches the weights of those
+//! in its piece: they lie far apart among n, and close together here. Then it adds up what the samples contribute, in their order, beside
+//! the weights. The pieces are merged always in the same order: bits depend on the number of threads, never on which of them is faster.
 
 use std::thread;
 
@@ -20,18 +20,27 @@ pub(crate) struct Computer {
 
 /// What one thread needs, and what it found.
 struct Piece {
-    /// Of each feature, zero between steps.
-    sums: Vec<f64>,
-    /// A bit for each of them, set where something was added.
-    touched: Vec<u64>,
+    places: Vec<Place>,
+    /// A bit for each of them, set for the features of the piece.
+    in_piece: Vec<u64>,
     loss: f64,
+}
+
+/// What belongs to a feature.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    weight: f64,
+    sum: f64,
 }
 
 impl Computer {
     /// For a loss, so many threads, and samples of so many features.
     pub(crate) fn new(loss: Loss, threads: usize, features: usize) -> Self {
-        let piece =
-            || Piece { sums: vec![0.0; features], touched: vec![0; features.div_ceil(64)], loss: 0.0 };
+        let piece = || Piece {
+            places: vec![Place::default(); features],
+            in_piece: vec![0; features.div_ceil(64)],
+            loss: 0.0,
+        };
         Self { loss, pieces: (0..threads.max(1)).map(|_| piece()).collect() }
     }
 
@@ -75,27 +84,32 @@ impl Piece {
         batch: &[u32],
         weights: &Weights,
     ) -> Entries<f32> {
-        self.loss = 0.0;
+        let Self { places, in_piece, loss: losses } = self;
+        for &number in batch {
+            let indices = samples.row(number as usize).indices;
+            indices.iter().for_each(|&place| in_piece[place as usize / 64] |= 1 << (place % 64));
+        }
+        ones(in_piece, |place| places[place] = Place { weight: weights.unscaled(features[place]), sum: 0.0 });
+        *losses = 0.0;
         for &number in batch {
             let row = samples.row(number as usize);
             let y = f64::from(signs[number as usize]);
-            let margin = weights.margin(row.iter().map(|(number, value)| (features[number as usize], value)));
-            self.loss += loss.value(margin, y);
+            let terms = row.iter().map(|(place, value)| places[place as usize].weight * f64::from(value));
+            let margin = weights.scale() * terms.sum::<f64>();
+            *losses += loss.value(margin, y);
             let slope = loss.slope(margin, y) as f32;
             if slope != 0.0 {
-                for (number, value) in row.iter() {
-                    self.sums[number as usize] += f64::from(slope * value);
-                    self.touched[number as usize / 64] |= 1 << (number % 64);
-                }
+                row.iter().for_each(|(place, value)| places[place as usize].sum += f64::from(slope * value));
             }
         }
         let mut entries = Entries::default();
-        ones(&mut self.touched, |number| {
-            let sum = std::mem::take(&mut self.sums[number]) as f32;
+        ones(in_piece, |place| {
+            let sum = places[place].sum as f32;
             if sum != 0.0 {
-                entries.push(features[number], sum);
+                entries.push(features[place], sum);
             }
         });
+        in_piece.fill(0);
         entries
     }
 }

@@ -37,8 +37,9 @@ impl Weights {
         self.scale * self.unscaled(index)
     }
 
+    /// A weight's v, with what L1 takes of it.
     #[inline]
-    fn unscaled(&self, index: u32) -> f64 {
+    pub(crate) fn unscaled(&self, index: u32) -> f64 {
         let value = f64::from(self.values[index as usize]);
         match self.paid.get(index as usize) {
             Some(paid) if value != 0.0 => shrink(value, self.taken - paid),
@@ -46,10 +47,9 @@ impl Weights {
         }
     }
 
-    /// The margin of a sample with these entries.
-    #[inline]
-    pub(crate) fn margin(&self, entries: impl Iterator<Item = (u32, f32)>) -> f64 {
-        self.scale * entries.map(|(index, value)| self.unscaled(index) * f64::from(value)).sum::<f64>()
+    /// s, by which [`unscaled`](Self::unscaled) weights are multiplied.
+    pub(crate) fn scale(&self) -> f64 {
+        self.scale
     }
 
     /// A step against a sum of gradients of so many samples.
