@@ -67,7 +67,8 @@ fn several_processes_come_to_the_bits_of_one() {
         println!("SKIPPED: gzip is not installed");
         return;
     };
-    let words = "regress --loss hinge --l1 0.0009765625 --lr 0.0625 --order file --features 2000 --epochs 3";
+    let words =
+        "regress --loss-function hinge --l1 0.0009765625 --lr 0.0625 --order file --features 2000 --epochs 3";
     let alone = summary(&format!("{words} --batch 48"), &["--data", &gzip]);
     assert!(number(&alone, "nonzero_weights") > 100.0);
     assert_eq!((number(&alone, "samples"), number(&alone, "bytes_received")), (480.0, 0.0));
@@ -174,7 +175,10 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
             "1 1:1\n0 2:1\n-1 3:inf\n",
             "line 3, column 6: expected a value that is a finite number, found \"inf\"",
         ),
-        ("1 1:1\n0 2:1\n-1 3:1\n", "expected labels of two classes for --loss logistic, found -1, 0, 1"),
+        (
+            "1 1:1\n0 2:1\n-1 3:1\n",
+            "expected labels of two classes for --loss-function logistic, found -1, 0, 1",
+        ),
         ("", "expected at least one sample for each of 2 workers, found no sample; bring more"),
     ]
     .into_iter()
@@ -189,7 +193,10 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         assert!(told >= 2 && output.stdout.is_empty(), "{expected}: {said}");
     }
     for (words, expected) in [
-        ("--data url --loss hinge --algorithm scd", "--loss: expected logistic, squared-hinge or squares"),
+        (
+            "--data url --loss-function hinge --algorithm scd",
+            "--loss-function: expected logistic, squared-hinge or squares",
+        ),
         ("--data url --lr 0", "--lr: expected a finite number above 0, found 0"),
         ("--data none.svm --samples 5", "--samples: expected it beside --data url"),
         ("--data none.svm", "none.svm: could not be read"),
@@ -255,7 +262,7 @@ fn the_minimum_is_that_of_scikit_learn() {
         let (loss, expected) = line.split_once(' ').unwrap();
         let expected: f64 = expected.parse().unwrap();
         let penalty = if loss == "squares" { "--l1 0.02" } else { "--l2 0.1" };
-        let words = format!("regress --loss {loss} {penalty}");
+        let words = format!("regress --loss-function {loss} {penalty}");
         let with = |algorithm: &str| {
             number(&summary(&format!("{words} {algorithm}"), &["--data", &path]), "objective")
         };
@@ -304,7 +311,8 @@ fn liblinear_agrees() {
         };
         assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
         let files = ["--data", &path, "--liblinear", &ours, "--model", &model];
-        let found = summary(&format!("regress --loss {loss} --l2 0.1 --algorithm scd --epochs 200"), &files);
+        let found =
+            summary(&format!("regress --loss-function {loss} --l2 0.1 --algorithm scd --epochs 200"), &files);
         let expected =
             objective(loss, &fs::read_to_string(&path).unwrap(), &fs::read_to_string(&theirs).unwrap());
         assert!((number(&found, "objective") - expected).abs() < 1e-6, "{found}, by LIBLINEAR {expected}");

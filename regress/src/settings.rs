@@ -124,7 +124,7 @@ impl Settings {
                 if self.loss.curvature().is_none() {
                     let expected = "logistic, squared-hinge or squares for coordinate descent, which can stop at a corner \
                                     of another loss";
-                    return Err(refused("--loss", expected, self.loss));
+                    return Err(refused("--loss-function", expected, self.loss));
                 }
                 Ok(())
             }

@@ -226,7 +226,11 @@ fn bad_data_are_refused_on_every_rank() {
             Some(8),
             "line 2, column 4: expected an index from 1 to the number of features, 8, found \"9\"",
         ),
-        ("1 1:1\n1 2:1\n1 3:1\n", None, "expected labels of two classes for --loss logistic, found 1 alone"),
+        (
+            "1 1:1\n1 2:1\n1 3:1\n",
+            None,
+            "expected labels of two classes for --loss-function logistic, found 1 alone",
+        ),
         ("1 1:1\n2 2:1\n-0.5 3:1\n", None, "found -0.5, 1, 2"),
         ("", None, "expected at least one sample for each of 3 workers, found no sample"),
         ("1 1:1\n-1 2:1\n", None, "expected at least one sample for each of 3 workers, found 2"),

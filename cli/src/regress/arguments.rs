@@ -16,9 +16,9 @@ const EXAMPLES: &str = "\
 Examples:
   gleaner regress --data url --samples 100_000 --workers 4
           logistic regression on made-up data of the shape of URL, by four workers on this machine
-  gleaner regress --data train.svm.gz --held-out test.svm --loss squared-hinge --l2 1e-6 --model spam.model
+  gleaner regress --data train.svm.gz --held-out test.svm --loss-function squared-hinge --l2 1e-6 --model spam.model
           a support vector machine on a LIBSVM file, and its loss, accuracy and AUC on another
-  gleaner regress --data train.svm --loss squares --l1 0.01 --algorithm scd --epochs 50
+  gleaner regress --data train.svm --loss-function squares --l1 0.01 --algorithm scd --epochs 50
           the Lasso, by coordinate descent
   gleaner regress --predict spam.model --data new.svm --out predictions
           a model applied to other data
@@ -49,7 +49,7 @@ pub struct Regress {
     bias: Option<f32>,
     /// What a wrong prediction costs: logistic (logistic regression), hinge or squared-hinge (support vector machines), or
     /// squares (least squares, where labels are numbers)
-    #[arg(long, value_name = "LOSS", default_value = "logistic", value_parser = loss)]
+    #[arg(long = "loss-function", value_name = "LOSS", default_value = "logistic", value_parser = loss)]
     loss: Loss,
     /// The factor of the sum of the weights' magnitudes in the objective
     #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]

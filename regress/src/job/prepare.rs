@@ -231,13 +231,13 @@ fn classes(session: &Session, settings: &Settings, samples: &Samples) -> Result<
         [negative, positive] => Ok([negative, positive]),
         _ => Err(RegressError::Data {
             data: settings.data.to_string(),
-            expected: format!("labels of two classes for --loss {}", settings.loss),
+            expected: format!("labels of two classes for --loss-function {}", settings.loss),
             found: match all.len() {
                 1 => format!("{} alone", all[0]),
                 SHOWN => format!("{} and perhaps more", listed(&all)),
                 _ => listed(&all),
             },
-            advice: "give data of two classes, or take --loss squares for numbers",
+            advice: "give data of two classes, or take --loss-function squares for numbers",
         }),
     }
 }
