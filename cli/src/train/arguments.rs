@@ -22,7 +22,7 @@ use gleaner_trainer::models::ModelKind;
 const EXAMPLES: &str = "\
 Examples:
   gleaner train
-          four workers on this machine learn the project's own documentation, character by character,
+          four workers on this machine learn an earlier version of this documentation, character by character,
           and exchange one gradient entry in a hundred
   gleaner train --method ring
           the same with every entry, to compare

@@ -23,7 +23,7 @@ use crate::parameters::hexadecimal;
 /// Where the data come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The project's own documentation, which is inside the program.
+    /// An earlier text of the project's documentation, which is inside the program.
     Documentation,
     /// A text file, as characters.
     Text(PathBuf),
