@@ -98,15 +98,31 @@ impl<T: Element> Update<T> {
     /// If such an entry of the parameter has no index of 32 bits.
     pub fn sparse(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
         let p = self.parameter(parameter)?;
-        let (mut entries, absent) = (Entries::default(), self.absent());
-        self.visit(p, |i, value| {
-            let value = self.mean(value);
+        Ok(self.entries_of(p, self.absent(), |sum| self.mean(sum)))
+    }
+
+    /// [`sparse`](Self::sparse) with the sums over the workers in place of the means.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn sparse_sums(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        let p = self.parameter(parameter)?;
+        Ok(self.entries_of(p, self.absent(), |sum| sum))
+    }
+
+    fn entries_of(&self, p: &Parameter, absent: T, value: impl Fn(T) -> T) -> Entries<T> {
+        let mut entries = Entries::default();
+        self.visit(p, |i, sum| {
+            let value = value(sum);
             if value != absent {
-                assert!(u32::try_from(i).is_ok(), "entry {i} of '{parameter}' has no index of 32 bits");
+                assert!(u32::try_from(i).is_ok(), "entry {i} of '{}' has no index of 32 bits", p.name);
                 entries.push(i as u32, value);
             }
         });
-        Ok(entries)
+        entries
     }
 
     /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.
