@@ -152,7 +152,7 @@ fn what_does_not_fit_is_said() {
         let error = session.sparse_reducer("w", 10, selector).unwrap_err().to_string();
         assert!(error.contains("leave the selector out"), "{error}");
         let correction = Correction { momentum: 0.9, ..Correction::default() };
-        let error = session.gradients(&layout, Method::spardl().corrected(correction)).unwrap_err();
+        let error = session.gradients(&layout, Method::spardl().corrected(correction)).err().unwrap();
         assert!(error.to_string().contains("velocities do not stay sparse"), "{error}");
         // All goes on.
         gradients.ready_sparse("embedding", &entries(&[3, 9])).unwrap();
@@ -167,7 +167,7 @@ fn ranks_that_differ_are_told() {
         if session.rank() == 0 {
             session.sparse_reducer("w", 10, Method::ring()).unwrap_err().to_string()
         } else {
-            session.reducer("w", 10, Method::ring()).unwrap_err().to_string()
+            session.reducer("w", 10, Method::ring()).err().unwrap().to_string()
         }
     });
     assert!(errors.iter().all(|error| error.contains("sparse reducer 'w' with 10 entries")), "{errors:?}");
