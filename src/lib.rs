@@ -59,6 +59,7 @@ mod pages {
         trainer: "docs/src/guide/trainer.md";
         accuracy: "docs/src/guide/accuracy.md";
         non_blocking: "docs/src/guide/non-blocking.md";
+        sparse: "docs/src/guide/sparse.md";
         async_programs: "docs/src/guide/async.md";
         elements: "docs/src/guide/elements.md";
         choosing_synchrony: "docs/src/guide/synchrony.md";

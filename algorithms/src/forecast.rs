@@ -173,6 +173,33 @@ impl Model {
         self.rank_all(choice.candidates(workers, n)?, workers, n)
     }
 
+    /// What each of a choice's [candidates](Method::sparse_candidates) for sparse gradients costs, the cheapest first, where each
+    /// worker brings so many entries of n; no more than a density that was asked for. Selecting takes as long as there are entries.
+    ///
+    /// # Errors
+    /// As [`Method::sparse_candidates`] and [`forecast`](Self::forecast).
+    pub fn rank_sparse(
+        &self,
+        choice: &Method,
+        workers: u32,
+        n: usize,
+        entries: usize,
+    ) -> Result<Vec<Forecast>, RoutineError> {
+        let speed = Speed { select: self.speed.select * entries as f64 / n.max(1) as f64, ..self.speed };
+        let most = choice.asked().map_or(Ok(n), |asked| asked.k(n)).map_err(MethodError::from)?;
+        let k = entries.clamp(1, most.max(1)).min(n);
+        let own = choice.sparse_candidates(workers, n)?;
+        let of_entries = own.iter().map(|method| method.clone().k(k)).collect();
+        let model = Self { speed, bytes_per_entry: bytes_per_entry(&choice.clone().k(k), n)?, ..*self };
+        let mut ranking = model.rank_all(of_entries, workers, n)?;
+        for forecast in &mut ranking {
+            // As it runs, whatever is met in a step.
+            let runs = own.iter().find(|method| method.title() == forecast.method.title());
+            forecast.method = runs.unwrap_or(&forecast.method).clone();
+        }
+        Ok(ranking)
+    }
+
     /// As [`rank`](Self::rank), of these methods.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! The laws that every method keeps, to be tested for one of your own. That its schedules add up to an all-reduce at all is
 //! proved whenever they are made.
 
+mod sparse;
 mod trial;
 
+pub use sparse::check_sparse;
 pub use trial::{Outcome, Trial};
 
 use crate::Method;
@@ -61,6 +63,25 @@ pub enum LawError {
         brought: f64,
         /// The update, new residuals and what was lost, added up.
         found: f64,
+    },
+    /// Entries alone that come to something else than all values.
+    #[error(
+        "in step {step} rank {rank} takes entries alone, and entry {entry} is {found} in {what}; expected {expected}, as of all \
+         values"
+    )]
+    Sparse {
+        /// The step, from 0.
+        step: u64,
+        /// The first rank that differs.
+        rank: usize,
+        /// The position in the flat gradient.
+        entry: usize,
+        /// The update, or the residual after it.
+        what: &'static str,
+        /// What it is of entries alone.
+        found: f64,
+        /// What it is of all values.
+        expected: f64,
     },
     /// Something waits for ever.
     #[error("after {steps} steps without gradients entry {entry} still waits in the residual of rank {rank}")]

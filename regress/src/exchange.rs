@@ -64,7 +64,7 @@ impl Exchange {
             Pending::Together(number, handle) => (number, handle),
         };
         let began = Instant::now();
-        let sum = handle.wait()?.sparse_sum(&self.reducers[number].0)?;
+        let sum = handle.wait()?.sparse_sums(&self.reducers[number].0)?;
         self.spent += began.elapsed();
         Ok(sum)
     }

@@ -35,7 +35,36 @@ pub(crate) fn cheapest<T>(
 ) -> Result<T, Error> {
     let probed = probe::probe(session, n)?;
     let model = Model::new(probed.network, probed.speed, choice, n)?;
-    let ranking = model.rank(choice, session.workers, n)?;
+    first_of(session, name, model.rank(choice, session.workers, n)?, make)
+}
+
+/// The same for gradients that are sparse already, of which each worker brings so many entries now. The ranks agree on how many
+/// that are: all call it together.
+///
+/// # Errors
+/// As [`cheapest`].
+pub(crate) fn cheapest_sparse<T>(
+    session: &Inner,
+    name: &str,
+    choice: &Method,
+    (n, entries): (usize, usize),
+    make: impl Fn(Method) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let probed = probe::probe(session, entries)?;
+    let notes = session.gather(Purpose::Choose, &(entries as u64).to_le_bytes())?;
+    let told = notes.iter().map(|note| <[u8; 8]>::try_from(&note[..]).map_or(0, u64::from_le_bytes));
+    let sum = told.fold(0, u64::saturating_add);
+    let entries = (sum / u64::from(session.workers)).min(n as u64) as usize;
+    let model = Model::new(probed.network, probed.speed, &choice.clone().k(entries), n)?;
+    first_of(session, name, model.rank_sparse(choice, session.workers, n, entries)?, make)
+}
+
+fn first_of<T>(
+    session: &Inner,
+    name: &str,
+    ranking: Vec<Forecast>,
+    make: impl Fn(Method) -> Result<T, Error>,
+) -> Result<T, Error> {
     let mut refused = MethodError::Unresolved.into();
     for forecast in ranking {
         match make(forecast.method.clone()) {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::collectives::MethodError;
 use gleaner_algorithms::device::{Device, DeviceSlice};
 use gleaner_algorithms::{Accumulator, Method, Reduction, SelectOver, Sparsity, shares};
@@ -53,8 +54,9 @@ pub struct Gradients {
     kept: Vec<(usize, Accumulator)>,
     /// By which the parameters' groups share k, if they compete for it and have agreed on that.
     weights: Vec<u64>,
-    /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides.
-    held: Vec<Vec<f32>>,
+    /// Under local clipping, the gradients of this step by parameter until all are there: their norm decides. Of parameters that
+    /// are not sparse, values without indices.
+    held: Vec<Entries>,
     /// Parameters that are ready in this step, and how many.
     ready: Vec<bool>,
     given: usize,
@@ -109,20 +111,7 @@ impl Gradients {
         device: Option<Arc<dyn Device>>,
     ) -> Result<Self, Error> {
         let by_name = Arc::new(layout.by_name()?);
-        let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
-        let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
-        let methods: Vec<(Method, usize)> = match method.sparsity() {
-            Sparsity::Density(_) if !over => entries.iter().map(|&n| (method.clone(), n)).collect(),
-            sparsity => {
-                let k = sparsity.k(layout.entries()).map_err(MethodError::from)?;
-                let lengths: Vec<u64> = entries.iter().map(|&n| n as u64).collect();
-                let shares = match over {
-                    true => shares::by_weight(k, &lengths, &entries),
-                    false => shares::by_length(k, &entries),
-                };
-                shares.into_iter().zip(entries).map(|(k, n)| (method.clone().k(k), n)).collect()
-            }
-        };
+        let methods = methods(&session, layout, &method)?;
         let mut auto = None;
         if method.is_auto() {
             auto = Some(Auto::new(&session, &methods)?);
@@ -131,7 +120,12 @@ impl Gradients {
         for (number, (method, _)) in methods.into_iter().enumerate() {
             let method = auto.as_ref().map_or(method, |auto| auto.method(number));
             let (membership, layers) = (session.membership(), layout.layers(number));
-            let (stream, home) = (stream + number as u64, device.clone().map_or(Home::Host, Home::Device));
+            let home = match &device {
+                _ if layout.is_sparse(number) => Home::Sparse,
+                Some(device) => Home::Device(device.clone()),
+                None => Home::Host,
+            };
+            let stream = stream + number as u64;
             groups.push(Group::new(membership, method, layers, stream, Reduction::Sum, home)?);
             let parameters = layout.parameters.iter().filter(|p| p.group == number).count();
             gathering.push(Gathering { missing: parameters, parameters, ..Gathering::default() });
@@ -150,7 +144,7 @@ impl Gradients {
             keeps: false,
             kept: Vec::new(),
             weights: Vec::new(),
-            held: vec![Vec::new(); ready.len()],
+            held: vec![Entries::default(); ready.len()],
             ready,
             given: 0,
             times: StepTimes::default(),
@@ -174,7 +168,21 @@ impl Gradients {
         let position = self.receive(parameter, gradient.len())?;
         match self.method.correction().clip {
             None => self.take_in(position, |group, name, offset| group.accumulate(name, offset, gradient)),
-            Some(_) => self.hold(position, gradient),
+            Some(_) => self.hold(position, &[], gradient),
+        }
+    }
+
+    /// [`ready`](Self::ready) of a [sparse parameter](Layout::sparse_parameter), of whose gradient all values but these entries are
+    /// zero: memory and time of its step grow with the entries, and not with its length.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready); a parameter that is not sparse, indices that do not ascend or are not below its length, and
+    /// other than one value for each.
+    pub fn ready_sparse(&mut self, parameter: &str, gradient: &Entries) -> Result<(), Error> {
+        let position = self.receive_entries(parameter, gradient)?;
+        match self.method.correction().clip {
+            None => self.take_in(position, |group, name, _| group.accumulate_entries(name, gradient)),
+            Some(_) => self.hold(position, &gradient.indices, &gradient.values),
         }
     }
 
@@ -191,7 +199,7 @@ impl Gradients {
         match self.method.correction().clip {
             None if alone => self.take_in(position, |group, name, _| group.accumulate_whole(name, gradient)),
             None => self.take_in(position, |group, name, offset| group.accumulate(name, offset, gradient)),
-            Some(_) => self.hold(position, gradient),
+            Some(_) => self.hold(position, &[], gradient),
         }
     }
 
@@ -398,12 +406,39 @@ fn stream(channel: u64) -> u64 {
     channel << 16
 }
 
+/// The method of each group and how many entries it has. k of all entries is shared out to those that are not sparse, of which
+/// all entries are delivered.
+fn methods(session: &Inner, layout: &Layout, method: &Method) -> Result<Vec<(Method, usize)>, Error> {
+    let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
+    let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
+    let of_group = |(number, (method, n)): (usize, (Method, usize))| -> Result<(Method, usize), Error> {
+        let method = if layout.is_sparse(number) { method.beside(session.workers, n)? } else { method };
+        Ok((method, n))
+    };
+    let methods: Vec<(Method, usize)> = match method.sparsity() {
+        Sparsity::Density(_) if !over => entries.iter().map(|&n| (method.clone(), n)).collect(),
+        sparsity => {
+            let k = sparsity.k(layout.dense_entries()).map_err(MethodError::from)?;
+            let dense = |(number, &n): (usize, &usize)| if layout.is_sparse(number) { 0 } else { n };
+            let dense: Vec<usize> = entries.iter().enumerate().map(dense).collect();
+            let lengths: Vec<u64> = dense.iter().map(|&n| n as u64).collect();
+            let shares = match over {
+                true => shares::by_weight(k, &lengths, &dense),
+                false => shares::by_length(k, &dense),
+            };
+            shares.into_iter().zip(entries).map(|(k, n)| (method.clone().k(k), n)).collect()
+        }
+    };
+    methods.into_iter().enumerate().map(of_group).collect()
+}
+
 /// What all ranks must agree on, a line each.
 pub(crate) fn describe(layout: &Layout, method: &Method) -> String {
     let mut text = format!("method {method}\n{} entries in all\n", layout.entries());
     text += &format!("on values that are not finite: {}\n", method.nonfinite().name());
     for p in &layout.parameters {
-        text += &format!("parameter '{}' with {} entries in group {}\n", p.name, p.len, p.group);
+        let kind = if p.is_sparse { "sparse parameter" } else { "parameter" };
+        text += &format!("{kind} '{}' with {} entries in group {}\n", p.name, p.len, p.group);
     }
     text
 }

@@ -21,9 +21,16 @@ pub(crate) struct Parameter {
     pub(crate) group: usize,
     /// Position of its first entry in its group.
     pub(crate) offset: usize,
+    /// Whether its gradients are sparse already: it is alone in its group.
+    pub(crate) is_sparse: bool,
 }
 
 impl Parameter {
+    /// Of how many entries something may wait between two steps: of a sparse parameter everything is delivered.
+    pub(crate) fn waiting(&self) -> usize {
+        if self.is_sparse { 0 } else { self.len }
+    }
+
     /// Refuses another number of entries.
     pub(crate) fn expect(&self, found: usize) -> Result<(), LayoutError> {
         if found == self.len {
@@ -113,6 +120,16 @@ pub enum LayoutError {
         /// Its entries, zeros included.
         n: usize,
     },
+    /// Entries for a parameter that takes all values, or the other way round.
+    #[error(
+        "'{name}' is {}", kind(*.is_sparse)
+    )]
+    Kind {
+        /// The parameter.
+        name: String,
+        /// What it is.
+        is_sparse: bool,
+    },
     /// A gradient given twice in a step.
     #[error("the gradient of '{0}' was given twice in one step; call wait() between steps")]
     Again(String),
@@ -149,6 +166,13 @@ pub enum LayoutError {
 
 gleaner_transport::debug_as_sentence!(LayoutError);
 
+fn kind(is_sparse: bool) -> &'static str {
+    match is_sparse {
+        true => "a sparse parameter of this layout: expected its gradient as entries, by ready_sparse()",
+        false => "a dense parameter of this layout: expected all values of its gradient, by ready()",
+    }
+}
+
 fn entries(entries: Option<usize>) -> String {
     entries.map_or("no place in the layout".into(), |entries| format!("{entries} entries"))
 }
@@ -166,8 +190,20 @@ impl Layout {
         let group = self.groups - 1;
         let before = self.parameters.last().filter(|p| p.group == group);
         let offset = before.map_or(0, |p| p.offset + p.len);
-        self.parameters.push(Parameter { name: name.into(), len, group, offset });
+        self.parameters.push(Parameter { name: name.into(), len, group, offset, is_sparse: false });
         self
+    }
+
+    /// Appends a parameter of `len` entries whose gradients are sparse already, such as an embedding, and handed over as entries
+    /// ([`ready_sparse`](crate::Gradients::ready_sparse)). It is a group by itself, of which all entries that are given are
+    /// delivered: no density, coding or selector is applied to it, and nothing of it waits.
+    #[must_use]
+    pub fn sparse_parameter(self, name: impl Into<String>, len: usize) -> Self {
+        let mut layout = self.group().parameter(name, len);
+        if let Some(last) = layout.parameters.last_mut() {
+            last.is_sparse = true;
+        }
+        layout.group()
     }
 
     /// Lets the parameters that follow travel in a group of their own. A group without parameters does not count.
@@ -187,6 +223,16 @@ impl Layout {
     /// The groups that have parameters.
     pub(crate) fn group_count(&self) -> usize {
         self.parameters.last().map_or(0, |p| p.group + 1)
+    }
+
+    /// Whether a group is a sparse parameter.
+    pub(crate) fn is_sparse(&self, group: usize) -> bool {
+        self.parameters.iter().any(|p| p.group == group && p.is_sparse)
+    }
+
+    /// The number of entries over all parameters but the sparse ones.
+    pub(crate) fn dense_entries(&self) -> usize {
+        self.parameters.iter().filter(|p| !p.is_sparse).map(|p| p.len).sum()
     }
 
     /// The parameters of a group, as the layers of its gradient.
@@ -210,7 +256,10 @@ impl Layout {
     /// One group by itself.
     pub(crate) fn only(&self, group: usize) -> Self {
         let parameters = self.parameters.iter().filter(|p| p.group == group);
-        parameters.fold(Self::new(), |layout, p| layout.parameter(p.name.clone(), p.len))
+        parameters.fold(Self::new(), |layout, p| match p.is_sparse {
+            true => layout.sparse_parameter(p.name.clone(), p.len),
+            false => layout.parameter(p.name.clone(), p.len),
+        })
     }
 
     /// The names of a group's parameters.
@@ -230,7 +279,10 @@ impl Layout {
                 return Err(LayoutError::Regrouped { name: p.name.clone(), new, present });
             }
         }
-        Ok(())
+        let is_sparse =
+            |layout: &Self, name: &str| layout.parameters.iter().any(|p| p.name == name && p.is_sparse);
+        let changed = self.parameters.iter().find(|p| p.is_sparse != is_sparse(other, &p.name));
+        changed.map_or(Ok(()), |p| Err(LayoutError::Kind { name: p.name.clone(), is_sparse: p.is_sparse }))
     }
 
     pub(crate) fn by_name(&self) -> Result<HashMap<String, usize>, LayoutError> {
@@ -239,6 +291,9 @@ impl Layout {
         }
         let mut positions = HashMap::new();
         for (position, parameter) in self.parameters.iter().enumerate() {
+            if parameter.is_sparse && u32::try_from(parameter.len).is_err() {
+                return Err(LayoutError::LongForSparse { name: parameter.name.clone(), n: parameter.len });
+            }
             if positions.insert(parameter.name.clone(), position).is_some() {
                 return Err(LayoutError::Twice(parameter.name.clone()));
             }

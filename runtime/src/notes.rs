@@ -47,6 +47,7 @@ pub(crate) enum Purpose {
     Replica = 11,
     Epoch = 12,
     Waits = 13,
+    Choose = 14,
 }
 
 impl Purpose {
@@ -69,6 +70,7 @@ impl Purpose {
             10 => "wait() where groups compete for the entries of a step",
             11 => "replica()",
             13 => "share() of waits",
+            14 => "the first start() of a sparse reducer with the method auto",
             12 => "step() at the end of an epoch",
             _ => "an unknown call",
         }

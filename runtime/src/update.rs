@@ -97,32 +97,33 @@ impl<T: Element> Update<T> {
     /// # Panics
     /// If such an entry of the parameter has no index of 32 bits.
     pub fn sparse(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
-        self.entries_of(parameter, |value| self.mean(value))
+        let p = self.parameter(parameter)?;
+        Ok(self.entries_of(p, self.absent(), |sum| self.mean(sum)))
     }
 
-    /// [`sparse`](Self::sparse) with the sums over the workers in place of their means: where sums are exact, these are, for any
-    /// number of workers.
+    /// [`sparse`](Self::sparse) with the sums over the workers in place of the means: where sums are exact, these are, for any number of
+    /// workers.
     ///
     /// # Errors
     /// As there.
     ///
     /// # Panics
     /// As there.
-    pub fn sparse_sum(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
-        self.entries_of(parameter, |value| value)
+    pub fn sparse_sums(&self, parameter: &str) -> Result<Entries<T>, LayoutError> {
+        let p = self.parameter(parameter)?;
+        Ok(self.entries_of(p, self.absent(), |sum| sum))
     }
 
-    fn entries_of(&self, parameter: &str, of: impl Fn(T) -> T) -> Result<Entries<T>, LayoutError> {
-        let p = self.parameter(parameter)?;
-        let (mut entries, absent) = (Entries::default(), self.absent());
-        self.visit(p, |i, value| {
-            let value = of(value);
+    fn entries_of(&self, p: &Parameter, absent: T, value: impl Fn(T) -> T) -> Entries<T> {
+        let mut entries = Entries::default();
+        self.visit(p, |i, sum| {
+            let value = value(sum);
             if value != absent {
-                assert!(u32::try_from(i).is_ok(), "entry {i} of '{parameter}' has no index of 32 bits");
+                assert!(u32::try_from(i).is_ok(), "entry {i} of '{}' has no index of 32 bits", p.name);
                 entries.push(i as u32, value);
             }
         });
-        Ok(entries)
+        entries
     }
 
     /// `into += scale · mean`, for one parameter's entries; of another reduction than the sum, what it gives instead of the mean.

@@ -16,8 +16,8 @@ pub(crate) enum Marks<'a> {
     Sorted(&'a [u32]),
 }
 
-/// Words of bits for each marked index, at most: as many as one of a thousand indices marked takes.
-const WORDS: usize = 16;
+/// Words of bits for each marked index, at most: as many as one marked index of 128 takes.
+const WORDS: usize = 2;
 
 impl<'a> Marks<'a> {
     /// Marks these, which ascend.

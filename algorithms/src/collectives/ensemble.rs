@@ -24,12 +24,29 @@ impl<T: Element> Ensemble<T> {
     /// # Errors
     /// As [`Routine::new`].
     pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, RoutineError> {
-        let routines = Routine::all(&method, workers, &layers.into())?;
-        let residual = |routine: &Routine| {
-            let schedule = routine.prepared().program.schedule();
-            Residual::new(schedule.partition.clone(), schedule.quotas()).corrected(method.correction())
-        };
-        let residuals = routines.iter().map(residual).collect();
+        Self::with(&method, workers, &layers.into(), |partition, quotas| {
+            Residual::new(partition, quotas).corrected(method.correction())
+        })
+    }
+
+    /// The same with gradients of n entries that are sparse already: residuals of entries alone.
+    ///
+    /// # Errors
+    /// As [`Method::for_sparse`] and [`Routine::new`].
+    pub fn sparse(method: &Method, workers: u32, n: usize) -> Result<Self, RoutineError> {
+        Self::with(&method.for_sparse(workers, n)?, workers, &n.into(), Residual::sparse)
+    }
+
+    fn with(
+        method: &Method,
+        workers: u32,
+        layers: &Layers,
+        residual: impl Fn(Partition, Vec<Option<u32>>) -> Residual<T>,
+    ) -> Result<Self, RoutineError> {
+        let routines = Routine::all(method, workers, layers)?;
+        let schedules = routines.iter().map(|routine| routine.prepared().program.schedule());
+        let residuals =
+            schedules.map(|schedule| residual(schedule.partition.clone(), schedule.quotas())).collect();
         Ok(Self { versions: vec![0; routines.len()], residuals, routines, reduction: Reduction::Sum })
     }
 

@@ -270,6 +270,11 @@ impl Method {
         self.sparsity.unwrap_or(Sparsity::Density(0.01))
     }
 
+    /// How many entries were asked for, if it was said.
+    pub fn asked(&self) -> Option<Sparsity> {
+        self.sparsity
+    }
+
     /// Which residuals are collected.
     pub fn collection(&self) -> Collection {
         self.collection

@@ -61,9 +61,21 @@ impl<T: Element> Trial<T> {
     /// # Errors
     /// As [`Ensemble::new`].
     pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, LawError> {
+        Ok(Self::of(&method.clone(), Ensemble::new(method, workers, layers)?))
+    }
+
+    /// The same with gradients of n entries of which only those are taken in that are not zero, and residuals of entries alone.
+    ///
+    /// # Errors
+    /// As [`Ensemble::sparse`].
+    pub fn sparse(method: &Method, workers: u32, n: usize) -> Result<Self, LawError> {
+        Ok(Self::of(method, Ensemble::sparse(method, workers, n)?))
+    }
+
+    fn of(method: &Method, ensemble: Ensemble<T>) -> Self {
         let collection = method.collection();
         let may_lose = collection != Collection::Global && method.collective().is_sparse();
-        Ok(Self { ensemble: Ensemble::new(method, workers, layers)?, collection, may_lose, step: 0 })
+        Self { ensemble, collection, may_lose, step: 0 }
     }
 
     /// Which residuals are collected.
@@ -187,7 +199,7 @@ impl<T: Element> Trial<T> {
     }
 
     /// The first rank with something in its residual, and where.
-    fn waiting(&self) -> Result<Option<(usize, usize)>, LawError> {
+    pub(super) fn waiting(&self) -> Result<Option<(usize, usize)>, LawError> {
         let of = |(rank, residual): (usize, &Vec<T>)| {
             residual.iter().position(|value| *value != T::ZERO).map(|entry| (rank, entry))
         };

@@ -68,6 +68,8 @@ impl<T: Element> Residual<T> {
         if self.device.is_some() {
             self.values.begin()?;
         }
+        // Of entries alone nothing is collected: all of them are looked at.
+        let collects = !self.sparse;
         let candidates = self
             .pieces
             .iter_mut()
@@ -80,7 +82,7 @@ impl<T: Element> Residual<T> {
                     entries.indices.extend(piece.indices);
                     entries.values.extend(piece.values);
                 }
-                Candidates { threshold, entries, by_device: false }
+                Candidates { threshold: threshold.filter(|_| collects), entries, by_device: false }
             })
             .collect();
         (self.zero, self.lent, self.given) = (false, true, false);

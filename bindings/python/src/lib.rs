@@ -13,6 +13,7 @@ mod owned;
 mod plan;
 mod reducer;
 mod session;
+mod sparse;
 mod update;
 mod waiting;
 
@@ -31,6 +32,8 @@ mod _native {
     use crate::reducer::{Handle, Reducer};
     #[pymodule_export]
     use crate::session::{Listener, Session};
+    #[pymodule_export]
+    use crate::sparse::{Entries, SparseReducer};
     #[pymodule_export]
     use crate::update::Update;
 

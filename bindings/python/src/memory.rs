@@ -52,6 +52,45 @@ pub unsafe fn values_mut<'a, T: Element>(address: usize, count: usize) -> PyResu
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
 }
 
+/// So many indices of 64 bits at an address, as PyTorch has them.
+///
+/// # Errors
+/// An address that no index can have, and indices that are not below 2³².
+///
+/// # Safety
+/// The indices are there, and nobody writes to them during the call.
+pub unsafe fn indices(address: usize, count: usize) -> PyResult<Vec<u32>> {
+    check::<i64>(address, count)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: aligned and not null; the caller promises the rest.
+    let indices = unsafe { std::slice::from_raw_parts(address as *const i64, count) };
+    let narrow = |&index: &i64| {
+        u32::try_from(index)
+            .map_err(|_| PyValueError::new_err(format!("index {index} has more than 32 bits")))
+    };
+    indices.iter().map(narrow).collect()
+}
+
+/// Writes indices to memory for as many of 64 bits.
+///
+/// # Errors
+/// An address that no index can have.
+///
+/// # Safety
+/// The memory is there, and nobody else uses it during the call.
+pub unsafe fn put_indices(indices: &[u32], address: usize) -> PyResult<()> {
+    check::<i64>(address, indices.len())?;
+    if indices.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: aligned and not null; the caller promises the rest.
+    let into = unsafe { std::slice::from_raw_parts_mut(address as *mut i64, indices.len()) };
+    into.iter_mut().zip(indices).for_each(|(into, &index)| *into = i64::from(index));
+    Ok(())
+}
+
 /// So many values of a type at an address of a device, in the order of a stream. The driver says whose memory it is.
 ///
 /// # Errors

@@ -46,7 +46,7 @@ struct Steps<T: Element> {
 }
 
 /// A step that was started.
-enum Step<T: Element> {
+pub enum Step<T: Element> {
     UnderWay(gleaner::Handle<T>),
     Over(Result<gleaner::Update<T>, Error>),
     /// Its result was taken.
@@ -76,7 +76,7 @@ impl<T: Element> Step<T> {
 }
 
 /// Waits until a step is over.
-fn settle<T: Element>(step: &Mutex<Step<T>>) -> PyResult<()> {
+pub fn settle<T: Element>(step: &Mutex<Step<T>>) -> PyResult<()> {
     block_on(std::future::poll_fn(|context| look(step).poll(context)))
 }
 
@@ -218,7 +218,7 @@ impl Reducer {
 }
 
 /// A step that was started, by the type of its values.
-enum Started {
+pub enum Started {
     F32(Arc<Mutex<Step<f32>>>),
     F64(Arc<Mutex<Step<f64>>>),
     Bf16(Arc<Mutex<Step<bf16>>>),
@@ -251,6 +251,12 @@ macro_rules! each_started {
 /// An all-reduce that was started.
 #[pyclass(frozen, module = "gleaner._native")]
 pub struct Handle(Owned<Started>);
+
+impl From<Started> for Handle {
+    fn from(started: Started) -> Self {
+        Self(Owned::new(started))
+    }
+}
 
 #[pymethods]
 impl Handle {

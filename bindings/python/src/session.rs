@@ -17,6 +17,7 @@ use crate::memory;
 use crate::method::Method;
 use crate::owned::Owned;
 use crate::reducer::{self, Reducer, left, look};
+use crate::sparse::{self, SparseReducer};
 use crate::waiting::call;
 
 /// What lives no longer than its session.
@@ -204,6 +205,21 @@ impl Session {
         op: &str,
     ) -> PyResult<Reducer> {
         let (reducer, member) = reducer::make(py, self.here(py)?, name, n, method.0.clone(), dtype, op)?;
+        self.add(&member);
+        Ok(reducer)
+    }
+
+    /// An all-reduce of vectors of n values of a type that are sparse already, and given as entries.
+    #[pyo3(signature = (name, n, method, dtype = "float32"))]
+    fn sparse_reducer(
+        &self,
+        py: Python<'_>,
+        name: String,
+        n: usize,
+        method: &Method,
+        dtype: &str,
+    ) -> PyResult<SparseReducer> {
+        let (reducer, member) = sparse::make(py, self.here(py)?, name, n, method.0.clone(), dtype)?;
         self.add(&member);
         Ok(reducer)
     }

@@ -1,12 +1,13 @@
 //! What a step delivers, of any of the four types.
 
 use gleaner::Skipped;
-use gleaner::algorithms::Element;
+use gleaner::algorithms::{Element, bag};
 use half::{bf16, f16};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::memory::{device_slice, values_mut};
+use crate::sparse::{self, Entries};
 
 /// The same update on every rank.
 #[pyclass(frozen, module = "gleaner._native")]
@@ -100,6 +101,25 @@ impl Update {
             let into = unsafe { values_mut(address, count)? };
             write(py, update, parameter, into, workers)
         })
+    }
+
+    /// The mean of a parameter, or the sum, as entries that are not zero.
+    #[pyo3(signature = (parameter, sums = false))]
+    fn sparse(&self, py: Python<'_>, parameter: &str, sums: bool) -> PyResult<Entries> {
+        fn of<T: Element>(
+            update: &gleaner::Update<T>,
+            parameter: &str,
+            sums: bool,
+        ) -> Result<bag::Entries<T>, gleaner::LayoutError> {
+            if sums { update.sparse_sums(parameter) } else { update.sparse(parameter) }
+        }
+        let entries = py.detach(|| match &self.0 {
+            Values::F32(update) => of(update, parameter, sums).map(sparse::Values::F32),
+            Values::F64(update) => of(update, parameter, sums).map(sparse::Values::F64),
+            Values::Bf16(update) => of(update, parameter, sums).map(sparse::Values::Bf16),
+            Values::F16(update) => of(update, parameter, sums).map(sparse::Values::F16),
+        });
+        Ok(entries.map_err(|error| raise(py, &error.into()))?.into())
     }
 
     /// Writes the mean of a parameter to so many values of a type at an address of the gradients' device, in the order of a stream.

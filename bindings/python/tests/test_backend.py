@@ -40,6 +40,15 @@ def _backend():
     sparse = torch.sparse_coo_tensor([[rank, 5]], [1.0, 2.0], (8,))
     dist.all_reduce(sparse)
     found["sparse"] = [sparse.is_sparse, sparse.to_dense().tolist()]
+    # An embedding's gradient, of a length that no dense tensor could have here.
+    rows = torch.tensor([[7 + rank, 40_000_000, 7 + rank]])
+    sparse = torch.sparse_coo_tensor(rows, torch.ones(3, 64) * (rank + 1), (50_000_000, 64))
+    dist.all_reduce(sparse, op=dist.ReduceOp.AVG)
+    sparse = sparse.coalesce()
+    found["embedding"] = [sparse.indices()[0].tolist(), sparse.values()[:, 63].tolist(), list(sparse.shape)]
+    sparse = torch.sparse_coo_tensor([[2], [rank]], [1.0], (3, 4), dtype=torch.float64)
+    dist.all_reduce(sparse)
+    found["matrix"] = sparse.to_dense().tolist()
     for size in (3, 40_000):
         tensor = torch.arange(size, dtype=torch.int64) * (rank + 1) - 7
         dist.broadcast(tensor, src=1)
@@ -113,6 +122,14 @@ class Backend(unittest.TestCase):
                     sparse[number] += 1.0
                     sparse[5] += 2.0
                 self.assertEqual(found["sparse"], [True, sparse])
+                means = [2 * (number + 1) / workers for number in range(workers)]
+                means.append(sum(range(1, workers + 1)) / workers)
+                rows = [7 + number for number in range(workers)] + [40_000_000]
+                self.assertEqual(found["embedding"][0], rows)
+                torch.testing.assert_close(found["embedding"][1], means)
+                self.assertEqual(found["embedding"][2], [50_000_000, 64])
+                row = [1.0 if number < workers else 0.0 for number in range(4)]
+                self.assertEqual(found["matrix"], [[0.0] * 4, [0.0] * 4, row])
                 self.assertEqual(found["object"], [{"rank": 0}])
                 self.assertEqual(found["objects"], list(range(workers)))
                 self.assertIn("no send", found["send"])

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::residual::{NonFinite, norm};
 
 use super::{Gradients, StepTimes};
@@ -13,13 +14,27 @@ use crate::layout::{LayoutError, Parameter};
 impl Gradients {
     /// A gradient of so many entries has come. Says which parameter's.
     pub(super) fn receive(&mut self, parameter: &str, len: usize) -> Result<usize, Error> {
+        self.receive_of_kind(parameter, false, |p| p.expect(len))
+    }
+
+    /// A gradient of these entries has come. Says which parameter's.
+    pub(super) fn receive_entries(&mut self, parameter: &str, gradient: &Entries) -> Result<usize, Error> {
+        self.receive_of_kind(parameter, true, |p| p.expect_entries(gradient))
+    }
+
+    fn receive_of_kind(
+        &mut self,
+        parameter: &str,
+        is_sparse: bool,
+        expect: impl FnOnce(&Parameter) -> Result<(), LayoutError>,
+    ) -> Result<usize, Error> {
         self.alive()?;
         let position = *self.by_name.get(parameter).ok_or_else(|| LayoutError::Unknown(parameter.into()))?;
         let p = &self.layout.parameters[position];
-        if len != p.len {
-            let (name, expected) = (p.name.clone(), p.len);
-            return Err(LayoutError::Length { name, expected, found: len }.into());
+        if p.is_sparse != is_sparse {
+            return Err(LayoutError::Kind { name: p.name.clone(), is_sparse: p.is_sparse }.into());
         }
+        expect(p)?;
         if self.ready[position] {
             return Err(LayoutError::Again(p.name.clone()).into());
         }
@@ -36,11 +51,12 @@ impl Gradients {
     }
 
     /// Keeps a gradient until all are there, since the norm of all of them decides.
-    pub(super) fn hold(&mut self, position: usize, gradient: &[f32]) -> Result<(), Error> {
+    pub(super) fn hold(&mut self, position: usize, indices: &[u32], gradient: &[f32]) -> Result<(), Error> {
         let clock = Instant::now();
         let held = &mut self.held[position];
         held.clear();
-        held.extend_from_slice(gradient);
+        held.indices.extend_from_slice(indices);
+        held.values.extend_from_slice(gradient);
         self.times.select += clock.elapsed();
         if self.given == self.ready.len() { self.clip() } else { Ok(()) }
     }
@@ -49,15 +65,20 @@ impl Gradients {
     fn clip(&mut self) -> Result<(), Error> {
         let clock = Instant::now();
         // Of all parameters together: the norm of their norms.
-        let norms: Vec<f64> = self.held.iter().map(|values| norm(values)).collect();
+        let norms: Vec<f64> = self.held.iter().map(|held| norm(&held.values)).collect();
         let factor = self.method.correction().shortening(norm(&norms), self.session.workers);
         if let Some(factor) = factor {
-            self.held.iter_mut().flatten().for_each(|value| *value *= factor as f32);
+            let values = self.held.iter_mut().flat_map(|held| &mut held.values);
+            values.for_each(|value| *value *= factor as f32);
         }
         self.times.select += clock.elapsed();
         let held = std::mem::take(&mut self.held);
-        let taken = held.iter().enumerate().try_for_each(|(i, values)| {
-            self.take_in(i, |group, name, offset| group.accumulate(name, offset, values))
+        let taken = held.iter().enumerate().try_for_each(|(i, held)| {
+            let is_sparse = self.layout.parameters[i].is_sparse;
+            self.take_in(i, |group, name, offset| match is_sparse {
+                true => group.accumulate_entries(name, held),
+                false => group.accumulate(name, offset, &held.values),
+            })
         });
         self.held = held;
         taken

@@ -111,7 +111,7 @@ impl Gradients {
         let parameters = self.layout.parameters.iter();
         let waiting = parameters.clone().map(|p| {
             let group = self.exchange.group(p.group);
-            Ok((p.name.clone(), group.residual.waiting(p.offset..p.offset + p.len)?))
+            Ok((p.name.clone(), group.residual.waiting(p.offset..p.offset + p.waiting())?))
         });
         let waiting = waiting.collect::<Result<_, DeviceError>>()?;
         let groups = self.exchange.groups().enumerate().map(|(number, group)| Learnt {
@@ -185,7 +185,7 @@ impl Gradients {
         for p in &self.layout.parameters {
             let waiting = state.waiting.get(&p.name);
             let len = waiting.map(|waiting| waiting.residual.len());
-            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.len)))?;
+            state.expect(path, &format!("length of '{}'", p.name), Found(len), Found(Some(p.waiting())))?;
             let moves = self.exchange.group(p.group).residual.velocity(0..0).is_some();
             let found = waiting.and_then(|waiting| waiting.velocity.as_ref()).map(Vec::len);
             let velocity = format!("velocity of '{}'", p.name);

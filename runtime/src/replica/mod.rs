@@ -165,6 +165,9 @@ impl Replica {
         if initial.len() != layout.entries() {
             return Err(ReplicaError::Initial { expected: layout.entries(), found: initial.len() }.into());
         }
+        if let Some(sparse) = layout.parameters.iter().find(|p| p.is_sparse) {
+            return Err(ReplicaError::Sparse(sparse.name.clone()).into());
+        }
         options.check()?;
         let synchrony = options.synchrony.name();
         let has_servers = session.role_map.roles.servers > 0;

@@ -83,6 +83,12 @@ pub enum ReplicaError {
         /// Values given.
         found: usize,
     },
+    /// A parameter of another kind.
+    #[error(
+        "the replica was given the sparse parameter '{0}', and a replica takes gradients whole; declare it by parameter(), or \
+         exchange it by gradients() or by a sparse reducer"
+    )]
+    Sparse(String),
     /// Two options that do not go together.
     #[error("the synchrony {synchrony} does not go with {option}: {reason}")]
     Unfit {

@@ -1,8 +1,12 @@
 //! What a method does with gradients that are sparse already.
 
+use super::super::ssar_split_all_gather::SsarSplitAllGather;
 use super::super::{MethodError, Shape, Structure};
 use super::Method;
+use crate::bag::Coding;
+use crate::residual::Correction;
 use crate::selectors::Selector;
+use crate::{SelectOver, Sparsity};
 
 impl Method {
     /// This method for gradients of n entries that are sparse already, and given as entries alone. Without a
@@ -24,9 +28,6 @@ impl Method {
         if method.correction.momentum > 0.0 {
             return refused("with momentum correction, whose velocities do not stay sparse; leave it out");
         }
-        if method.is_auto() {
-            return Ok(method);
-        }
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
             return refused(
@@ -35,6 +36,44 @@ impl Method {
             );
         }
         Ok(method)
+    }
+
+    /// What this choice may be resolved to for gradients of n entries that are sparse already: of its
+    /// [candidates](Self::candidates) those that [take](Self::for_sparse) them. A method that is no choice is its own only one.
+    ///
+    /// # Errors
+    /// As [`for_sparse`](Self::for_sparse) and [`candidates`](Self::candidates), and a choice of which no method takes them.
+    pub fn sparse_candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
+        if !self.is_auto() {
+            return Ok(vec![self.for_sparse(workers, n)?]);
+        }
+        let all = Self { sparsity: self.sparsity.or(Some(Sparsity::Density(1.0))), ..self.clone() };
+        let candidates = all.candidates(workers, n)?.into_iter();
+        let own = candidates.map(|method| Self { sparsity: self.sparsity, ..method }.for_sparse(workers, n));
+        let (taken, refused): (Vec<_>, Vec<_>) = own.partition(Result::is_ok);
+        match refused.into_iter().find_map(Result::err) {
+            Some(error) if taken.is_empty() => Err(error),
+            _ => Ok(taken.into_iter().flatten().collect()),
+        }
+    }
+
+    /// The method by which a parameter of n entries whose gradients are sparse already travels beside others that travel by this
+    /// one: all of its entries, told exactly. This method where it can do that, and otherwise SSAR_Split_AllGather.
+    ///
+    /// # Errors
+    /// [`MethodError::NotSparse`], with momentum correction; as [`shape`](Self::shape).
+    pub fn beside(&self, workers: u32, n: usize) -> Result<Self, MethodError> {
+        let correction = Correction { warm_up: 0, clip: None, ..self.correction };
+        let (coding, selector, over) = (Coding::Exact, Selector::Top, SelectOver::Group);
+        let whole = Self { sparsity: None, coding, selector, over, correction, ..self.clone() };
+        if whole.collective.is_sparse() && !whole.is_auto() {
+            match whole.for_sparse(workers, n) {
+                Err(MethodError::NotSparse { .. }) if correction.momentum == 0.0 => {}
+                found => return found,
+            }
+        }
+        let other = Self { collective: Self::of(SsarSplitAllGather).collective, ..whole };
+        other.for_sparse(workers, n)
     }
 
     /// Whether no schedule leaves an entry out, whatever is learnt.

@@ -76,6 +76,34 @@ def _host(tensor: torch.Tensor, what: str) -> None:
         raise UnsupportedError(f"{what} of the backend gleaner was given a tensor on {tensor.device}; expected one on the CPU")
 
 
+def _flattened(tensor: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The places of a COO tensor's values in the flattened tensor, in ascending order, and the values."""
+    tensor = tensor.coalesce()
+    indices, values = tensor.indices(), tensor.values()
+    places = torch.zeros(indices.shape[1], dtype=torch.int64)
+    for of_dimension, size in zip(indices, tensor.shape):
+        places = places * size + of_dimension
+    width = math.prod(tensor.shape[tensor.sparse_dim() :])
+    if width != 1:
+        places = (places.unsqueeze(1) * width + torch.arange(width)).flatten()
+    return places.contiguous(), values.contiguous().flatten()
+
+
+def _unflattened(places: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The COO tensor, of the shape and the sparse dimensions of another, that has these values there."""
+    dense = like.shape[like.sparse_dim() :]
+    width = math.prod(dense)
+    rows, which = torch.unique_consecutive(torch.div(places, width, rounding_mode="floor"), return_inverse=True)
+    of_rows = torch.zeros(rows.numel(), width, dtype=values.dtype)
+    of_rows[which, places.remainder(width)] = values
+    indices: List[torch.Tensor] = []
+    for size in reversed(like.shape[: like.sparse_dim()]):
+        indices.insert(0, rows.remainder(size))
+        rows = torch.div(rows, size, rounding_mode="floor")
+    made = torch.sparse_coo_tensor(torch.stack(indices), of_rows.view(-1, *dense), like.shape)
+    return made.coalesce()
+
+
 class ProcessGroup(dist.ProcessGroup):
     """A process group whose collectives Gleaner carries: all-reduce, broadcast, all-gather and barrier.
 
@@ -88,6 +116,7 @@ class ProcessGroup(dist.ProcessGroup):
         #: The session behind it, which `gleaner.torch.register` uses, too.
         self.session = session
         self._reducers: Dict[Tuple[Any, ...], _native.Reducer] = {}
+        self._sparse_reducers: Dict[str, _native.SparseReducer] = {}
 
     def getBackendName(self) -> str:
         """The name that init_process_group was given."""
@@ -156,12 +185,29 @@ class ProcessGroup(dist.ProcessGroup):
             raise UnsupportedError(
                 f"all_reduce has no {op} of sparse tensors of {tensor.dtype}; expected SUM or AVG of float32, float64, bfloat16 or float16"
             )
-        values = tensor.detach().to_dense().contiguous()
-        if values.numel() == 0:
+        if tensor.numel() == 0:
             return
-        # SparCML's: at a density of 1 nothing is left out, and entries that are zero are not sent.
-        result = self._reduced(values, op, "ssar-recursive-double", 1.0)
-        tensor.copy_(result.view(tensor.shape).to_sparse(tensor.sparse_dim()))
+        if tensor.numel() >= 1 << 32:
+            raise UnsupportedError(
+                f"all_reduce was given a sparse tensor of {tensor.numel()} values; expected fewer than 2**32: cut it into several"
+            )
+        places, values = _flattened(tensor.detach())
+        update, name = self._reduced_entries(places, values, tensor.numel())
+        entries = update.sparse(name, op == "sum")
+        places = torch.empty(entries.count, dtype=torch.int64)
+        values = torch.empty(entries.count, dtype=tensor.dtype)
+        entries.copy_to(places.data_ptr(), values.data_ptr(), entries.count)
+        tensor.copy_(_unflattened(places, values, tensor))
+
+    def _reduced_entries(self, places: torch.Tensor, values: torch.Tensor, n: int) -> Tuple[_native.Update, str]:
+        kind = _TYPES[values.dtype]
+        name = f"sparse {kind}[{n}]"
+        reducer = self._sparse_reducers.get(name)
+        if reducer is None:
+            # SparCML's. Without a density nothing is left out.
+            reducer = self.session.native.sparse_reducer(name, n, as_method("ssar-recursive-double", None), kind)
+            self._sparse_reducers[name] = reducer
+        return reducer.start(places.data_ptr(), values.data_ptr(), values.numel()).wait(), name
 
     def broadcast(self, tensors: List[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         """Gives every rank the tensor of one, bit by bit, of any type."""
@@ -220,11 +266,13 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Leaves the job."""
         self._reducers.clear()
+        self._sparse_reducers.clear()
         self.session.leave()
 
     def abort(self) -> None:
         """Ends the job on all ranks."""
         self._reducers.clear()
+        self._sparse_reducers.clear()
         try:
             self.session.abort("its process group was aborted")
         except Error:
