@@ -78,6 +78,9 @@ fn check(job: &Job) -> Result<(), String> {
         Ok(crate::cli::Command::Train(arguments)) => {
             arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
         }
+        Ok(crate::cli::Command::Regress(arguments)) => {
+            arguments.settings().map(drop).map_err(|e| refuse(e.to_string()))
+        }
         Ok(_) => Err(refuse("this is no measurement".into())),
         Err(_) if !cfg!(feature = "train") && typed().starts_with("train") => {
             Err(refuse("this gleaner was built without its trainer; build it with the feature train".into()))
