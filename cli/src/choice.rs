@@ -99,7 +99,8 @@ pub fn options() -> impl Iterator<Item = &'static str> {
     Options::stated().into_keys()
 }
 
-fn named(name: &str) -> Result<Method, MethodError> {
+/// A method by its name.
+pub fn named(name: &str) -> Result<Method, MethodError> {
     Method::among(all().chain([Method::auto()]), name)
 }
 

@@ -9,7 +9,7 @@ use gleaner_runtime::report::{self, say, say_panics};
 
 #[cfg(feature = "train")]
 use crate::train;
-use crate::{bench, calibrate, choice, launch, merge_plan, plan, reduce, select, simulate, testbed};
+use crate::{bench, calibrate, choice, launch, merge_plan, plan, reduce, regress, select, simulate, testbed};
 
 /// Data-parallel training that exchanges the entries that matter and gathers the rest as residuals.
 #[derive(Parser)]
@@ -18,6 +18,7 @@ pub(crate) enum Command {
     #[cfg(feature = "train")]
     Train(train::TrainArgs),
     Bench(bench::Bench),
+    Regress(regress::Regress),
     Reduce(reduce::Reduce),
     Select(select::Select),
     Plan(plan::Plan),
@@ -44,6 +45,9 @@ pub fn main_with(own: impl IntoIterator<Item = Method>) -> ExitCode {
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
         Command::Bench(arguments) => bench::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string()),
+        Command::Regress(arguments) => {
+            regress::run(&arguments).map(ExitCode::from).map_err(|e| e.to_string())
+        }
         Command::Reduce(arguments) => {
             reduce::run(&arguments).map(|()| ExitCode::SUCCESS).map_err(|e| e.to_string())
         }

@@ -9,6 +9,7 @@ mod launch;
 mod merge_plan;
 mod plan;
 mod reduce;
+mod regress;
 mod report;
 mod roles;
 mod select;

@@ -26,9 +26,14 @@ fn names_candle(tree: &str) -> bool {
 
 #[test]
 fn only_the_trainer_needs_candle() {
-    for package in
-        ["gleaner-algorithms", "gleaner-transport", "gleaner-runtime", "gleaner-testbed", "gleaner"]
-    {
+    for package in [
+        "gleaner-algorithms",
+        "gleaner-transport",
+        "gleaner-runtime",
+        "gleaner-testbed",
+        "gleaner-regress",
+        "gleaner",
+    ] {
         let tree = tree(&["--package", package, "--edges", "normal,build"]);
         assert!(tree.starts_with(package) && !names_candle(&tree), "{tree}");
     }

@@ -304,7 +304,9 @@ fn every_page_has_one_title() {
 /// What the sources call tests, with their files.
 fn tests_there_are() -> BTreeMap<String, Vec<PathBuf>> {
     let mut sources = Vec::new();
-    for room in ["algorithms", "candle", "cli", "runtime", "src", "testbed", "trainer", "transport"] {
+    for room in
+        ["algorithms", "candle", "cli", "regress", "runtime", "src", "testbed", "trainer", "transport"]
+    {
         collect_sources(Path::new(room), &mut sources);
     }
     let mut tests: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();

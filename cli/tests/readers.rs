@@ -14,7 +14,7 @@ const READERS: [&str; 5] = [
     "algorithms/src/schedule/values/choose.rs",
     "testbed/src/simulation/lengths/steps.rs",
 ];
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "algorithms/src",
     "algorithms/examples",
     "candle/src",
@@ -22,6 +22,7 @@ const SOURCES: [&str; 11] = [
     "runtime/src",
     "testbed/src",
     "trainer/src",
+    "regress/src",
     "src",
     "examples",
     "cli/src",

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/python/hugging_face.py
 
-The model is a tiny GPT-2 from its configuration, and the data are this repository's pages: nothing is downloaded.
+The model is a tiny GPT-2 from its configuration, and the data are a text in this repository: nothing is downloaded.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import pathlib
 import tempfile
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import gleaner.torch
 
@@ -30,13 +30,12 @@ class Gleaner(TrainerCallback):
             self.hook = gleaner.torch.register(self.trainer.model_wrapped, **self.options)
 
 
-class Pages(torch.utils.data.Dataset):
-    """The book's bytes in pieces."""
+class Pieces(torch.utils.data.Dataset):
+    """The bytes of a text in pieces: nine tenths to train with, 64 pieces of the rest to test."""
 
     def __init__(self, part):
-        root = pathlib.Path(__file__).resolve().parents[2]
-        content = b"".join(page.read_bytes() for page in sorted(root.glob("docs/src/**/*.md")))
-        pieces = torch.frombuffer(bytearray(content), dtype=torch.uint8).long().split(CONTEXT)[:-1]
+        path = pathlib.Path(__file__).resolve().parents[2] / "trainer/data/documentation.txt"
+        pieces = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long().split(CONTEXT)[:-1]
         cut = len(pieces) * 9 // 10
         self.pieces = pieces[:cut] if part == "train" else pieces[cut : cut + 64]
 
@@ -50,11 +49,14 @@ class Pages(torch.utils.data.Dataset):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--merge", default="optimal", help="how parameters are merged into groups; optimal measures the first steps")
     arguments = parser.parse_args()
 
+    # Before the model is made: the Trainer sets its own seed after that.
+    set_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0))
     with tempfile.TemporaryDirectory() as folder:
-        callback = Gleaner(method="spardl", density=0.01)                    # new
+        callback = Gleaner(method="spardl", density=0.01, merge=arguments.merge)    # new
         trainer = Trainer(
             model=model,
             args=TrainingArguments(
@@ -67,11 +69,11 @@ def main():
                 use_cpu=True,
                 disable_tqdm=True,
             ),
-            train_dataset=Pages("train"),
-            eval_dataset=Pages("test"),
-            callbacks=[callback],                                            # new
+            train_dataset=Pieces("train"),
+            eval_dataset=Pieces("test"),
+            callbacks=[callback],                                                   # new
         )
-        callback.trainer = trainer                                           # new
+        callback.trainer = trainer                                                  # new
         trainer.train()
         # Not before: a model that was evaluated first is not wrapped for training after that.
         loss = trainer.evaluate()["eval_loss"]

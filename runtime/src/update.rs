@@ -101,7 +101,8 @@ impl<T: Element> Update<T> {
         Ok(self.entries_of(p, self.absent(), |sum| self.mean(sum)))
     }
 
-    /// [`sparse`](Self::sparse) with the sums over the workers in place of the means.
+    /// [`sparse`](Self::sparse) with the sums over the workers in place of the means: where sums are exact, these are, for any number of
+    /// workers.
     ///
     /// # Errors
     /// As there.

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::sync::Mutex;
 
-use gleaner::{Gradients, Layout, Update};
+use gleaner::{Gradients, Layout, LayoutError, Update};
 
 use crate::handles::{Handles, lock};
 use crate::method::{METHODS, gleaner_method};
@@ -32,6 +32,43 @@ struct Stepping {
 
 static GRADIENTS: Handles<gleaner_gradients> =
     Handles::new("the gradients", "gleaner_gradients_new", "gleaner_gradients_free");
+
+/// Calls `work` with the last update, a parameter's name and the values of the caller's.
+///
+/// # Safety
+/// The pointers are null or valid, and there are `count` values that nobody else uses meanwhile.
+unsafe fn with_mean(
+    gradients: *mut gleaner_gradients,
+    parameter: *const c_char,
+    values: *mut f32,
+    count: usize,
+    work: impl FnOnce(&Update, &str, &mut [f32]) -> Result<(), LayoutError>,
+) -> gleaner_status {
+    call(|| {
+        let own = GRADIENTS.get(gradients)?;
+        // SAFETY: the caller promises it.
+        let (parameter, values) =
+            unsafe { (text(parameter, "the parameter's name")?, slice_mut(values, count, "the values")?) };
+        Ok(work(lock(&own.0).last()?, parameter, values).map_err(gleaner::Error::from)?)
+    })
+}
+
+/// Calls `work` with the gradients and a path.
+///
+/// # Safety
+/// The pointers are null or valid.
+unsafe fn with_file(
+    gradients: *mut gleaner_gradients,
+    path: *const c_char,
+    work: impl FnOnce(&mut Gradients, &Path) -> Result<(), gleaner::Error>,
+) -> gleaner_status {
+    call(|| {
+        let own = GRADIENTS.get(gradients)?;
+        // SAFETY: the caller promises it.
+        let path = unsafe { text(path, "the path")? };
+        Ok(work(&mut lock(&own.0).gradients, Path::new(path))?)
+    })
+}
 
 impl Stepping {
     fn last(&self) -> Result<&Update, Refused> {
@@ -132,13 +169,12 @@ pub unsafe extern "C" fn gleaner_read(
     values: *mut f32,
     count: usize,
 ) -> gleaner_status {
-    call(|| {
-        let own = GRADIENTS.get(gradients)?;
-        // SAFETY: the caller promises it.
-        let (parameter, values) =
-            unsafe { (text(parameter, "the parameter's name")?, slice_mut(values, count, "the values")?) };
-        Ok(lock(&own.0).last()?.copy_to(parameter, values).map_err(gleaner::Error::from)?)
-    })
+    // SAFETY: the caller promises it.
+    unsafe {
+        with_mean(gradients, parameter, values, count, |update, parameter, values| {
+            update.copy_to(parameter, values)
+        })
+    }
 }
 
 /// Adds `scale` times a parameter's mean over all ranks, of the last update: with a negative learning rate, what plain
@@ -154,13 +190,12 @@ pub unsafe extern "C" fn gleaner_add(
     count: usize,
     scale: f32,
 ) -> gleaner_status {
-    call(|| {
-        let own = GRADIENTS.get(gradients)?;
-        // SAFETY: the caller promises it.
-        let (parameter, values) =
-            unsafe { (text(parameter, "the parameter's name")?, slice_mut(values, count, "the values")?) };
-        Ok(lock(&own.0).last()?.add_to(parameter, values, scale).map_err(gleaner::Error::from)?)
-    })
+    // SAFETY: the caller promises it.
+    unsafe {
+        with_mean(gradients, parameter, values, count, |update, parameter, values| {
+            update.add_to(parameter, values, scale)
+        })
+    }
 }
 
 /// Writes what this rank has not delivered yet, what the method has learnt and the step to a file, which holds a whole
@@ -173,12 +208,8 @@ pub unsafe extern "C" fn gleaner_save(
     gradients: *mut gleaner_gradients,
     path: *const c_char,
 ) -> gleaner_status {
-    call(|| {
-        let own = GRADIENTS.get(gradients)?;
-        // SAFETY: the caller promises it.
-        let path = unsafe { text(path, "the path")? };
-        Ok(lock(&own.0).gradients.save(Path::new(path))?)
-    })
+    // SAFETY: the caller promises it.
+    unsafe { with_file(gradients, path, |gradients, path| gradients.save(path)) }
 }
 
 /// Goes on from what gleaner_save wrote, bit by bit. All ranks call it together, each with its own file; if one cannot go
@@ -191,12 +222,8 @@ pub unsafe extern "C" fn gleaner_load(
     gradients: *mut gleaner_gradients,
     path: *const c_char,
 ) -> gleaner_status {
-    call(|| {
-        let own = GRADIENTS.get(gradients)?;
-        // SAFETY: the caller promises it.
-        let path = unsafe { text(path, "the path")? };
-        Ok(lock(&own.0).gradients.load(Path::new(path))?)
-    })
+    // SAFETY: the caller promises it.
+    unsafe { with_file(gradients, path, |gradients, path| gradients.load(path)) }
 }
 
 /// Frees gradients; nothing for null. In the middle of a step this ends the job: the others wait for the rest of it.

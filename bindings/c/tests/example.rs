@@ -53,6 +53,11 @@ fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     succeed(&mut command).split_whitespace().map(str::to_owned).collect()
 }
 
+/// The book's page on C.
+fn page() -> String {
+    fs::read_to_string(here().join("../../docs/src/guide/c.md")).unwrap()
+}
+
 /// A compiled program, in a folder of its own.
 struct Program {
     folder: TempDir,
@@ -147,7 +152,7 @@ fn the_example_trains() {
 #[test]
 fn the_program_of_the_book_finds_its_line() {
     let Some(prefix) = installed() else { return };
-    let page = fs::read_to_string(here().join("../../docs/src/guide/c.md")).unwrap();
+    let page = page();
     let (_, rest) = page.split_once("```c\n").unwrap();
     let (program, rest) = rest.split_once("```").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -165,8 +170,8 @@ fn the_program_of_the_book_finds_its_line() {
 fn the_example_trains_when_it_is_linked_statically() {
     let Some(prefix) = installed() else { return };
     let mut flags = flags(prefix, &["--cflags", "--static", "--libs"]);
-    let library = flags.iter_mut().find(|flag| *flag == "-lgleaner_c").unwrap();
-    *library = "-l:libgleaner_c.a".into();
+    let library = flags.iter_mut().find(|flag| *flag == "-lgleaner").unwrap();
+    *library = "-l:libgleaner.a".into();
     let program = Program::compile(&here().join("examples/train.c"), prefix, &flags, &[]);
     // It needs no library beside it.
     Program { library: PathBuf::new(), ..program }.train();
@@ -176,6 +181,24 @@ fn the_example_trains_when_it_is_linked_statically() {
 fn the_example_is_clean_under_address_sanitizer() {
     let Some(prefix) = installed() else { return };
     Program::dynamic("examples/train.c", prefix, &SANITIZER).train();
+}
+
+/// A program asks the loader for the library by its SONAME, so that another major version beside it changes nothing.
+#[test]
+fn programs_ask_for_the_soname() {
+    let Some(prefix) = installed() else { return };
+    let library = prefix.join("lib");
+    let major = env!("CARGO_PKG_VERSION_MAJOR");
+    let program = Program::dynamic("examples/train.c", prefix, &[]);
+    let bytes = fs::read(program.path()).unwrap();
+    let asked = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+    assert!(asked(&format!("\0libgleaner.so.{major}\0")) && !asked("\0libgleaner_c.so\0"));
+    let file = format!("libgleaner.so.{}", env!("CARGO_PKG_VERSION"));
+    for link in ["libgleaner.so".to_owned(), format!("libgleaner.so.{major}")] {
+        assert!(page().contains(&format!("`{link}`")), "{link} is not on the page");
+        assert_eq!(library.join(link).canonicalize().unwrap(), library.canonicalize().unwrap().join(&file));
+    }
+    assert!(page().contains(&format!("`{file}`")), "{file} is not on the page");
 }
 
 /// Whatever a caller passes that cannot be gets a code and a sentence, and nothing is read that was freed.

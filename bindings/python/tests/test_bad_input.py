@@ -220,7 +220,7 @@ class BadInput(unittest.TestCase):
             self.assertRegex(first.err, "JobFailed: rank 1 failed.*left the job")
 
     def test_several_hosts_without_a_secret(self):
-        first, second = jobs.run("test_bad_input:_on_two_hosts", 2, env={"GLEANER_TIMEOUT": "2s"})
+        first, second = jobs.run("test_bad_input:_on_two_hosts", 2, env={"GLEANER_TIMEOUT": "1s"})
         self.assertEqual(second[0], "ConfigError")
         self.assertIn("set GLEANER_SECRET_FILE", second[1])
         self.assertEqual(first[0], "JoinError")

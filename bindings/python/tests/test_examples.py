@@ -77,7 +77,7 @@ class Examples(unittest.TestCase):
 
     def test_hugging_face(self):
         self.needs("torch", "transformers", "accelerate")
-        said = self.torchrun("hugging_face.py", "--steps", "30")
+        said = self.torchrun("hugging_face.py", "--steps", "30", "--merge", "single")
         self.assertLess(self.number(r"held-out loss ([\d.]+)", said), 4.5)
         self.assertIn("30 steps by Gleaner", said)
 

@@ -9,6 +9,7 @@
 mod inside;
 mod machines;
 mod speeds;
+mod strikes;
 /// The networks that the transport is tested on.
 #[path = "../../../transport/tests/support/mod.rs"]
 mod support;
@@ -32,7 +33,7 @@ rdma link add rxe0 type rxe netdev v1
 fn inside(name: &str) {
     let _alone = alone();
     let this = std::env::current_exe().unwrap();
-    let script = format!("{DEVICE}\nexec '{}' --ignored --exact --nocapture inside::{name}", this.display());
+    let script = format!("{DEVICE}\nexec '{}' --ignored --exact --nocapture {name}", this.display());
     let machines = Machines::new(1, &script);
     let Some(outputs) = machines.run(&[]) else { return };
     let output = &outputs[0];
@@ -44,19 +45,19 @@ fn inside(name: &str) {
 #[test]
 #[ignore = "takes minutes of emulated machines"]
 fn verbs_keep_the_laws() {
-    inside("verbs_keep_the_laws");
+    inside("inside::verbs_keep_the_laws");
 }
 
 #[test]
 #[ignore = "takes minutes of emulated machines"]
 fn messages_of_every_size_reach_up_to_eight_peers() {
-    inside("messages_of_every_size_reach_up_to_eight_peers");
+    inside("inside::messages_of_every_size_reach_up_to_eight_peers");
 }
 
 #[test]
 #[ignore = "takes minutes of emulated machines"]
 fn what_is_wrong_is_told_in_a_sentence() {
-    inside("what_is_wrong_is_told_in_a_sentence");
+    inside("inside::what_is_wrong_is_told_in_a_sentence");
 }
 
 /// What each machine does: a device over its wire, jobs by TCP and by verbs with the same data, and then what ends a job.

@@ -64,6 +64,9 @@ fn sums_are_those_of_dense_reducers() {
                         );
                         assert_eq!(found.sparse("w").unwrap(), Entries::from_dense(&values), "{name}");
                         assert_eq!(expected.sparse("w").unwrap(), Entries::from_dense(&values), "{name}");
+                        let mut sums = vec![0.0; n];
+                        expected.add_to("w", &mut sums, workers as f32).unwrap();
+                        assert_eq!(found.sparse_sums("w").unwrap(), Entries::from_dense(&sums), "{name}");
                         assert_eq!(sparse.residual().unwrap(), Entries::default(), "{name}");
                     }
                 }

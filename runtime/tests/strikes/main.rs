@@ -5,10 +5,12 @@
 //! wrapped, and strikes by itself at the wanted message. Methods are those that are listed; a new one needs nothing here.
 //!
 //! Over QUIC it is one message of each rank, for every method: what the runtime makes of the end of a link does not depend on what
-//! carries it. With `GLEANER_TEST_TRANSPORT=quic` every message is struck over QUIC, in place of TCP.
+//! carries it. Every message is struck over QUIC, in place of TCP, by `GLEANER_TEST_TRANSPORT=quic cargo test --release --package
+//! gleaner-runtime --test strikes`. Over verbs one message of each rank is struck in an emulated machine, by `cli/tests/verbs`.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+mod cases;
 mod jobs;
 mod network;
 mod worker;
@@ -16,8 +18,9 @@ mod worker;
 use gleaner_algorithms::Method;
 use gleaner_transport::Transport;
 
+use cases::{OPTIONS, everywhere, one_message_of_each_rank};
 use jobs::{Case, probe, run_all};
-use network::{Blow, Kind, Moment, Strike};
+use network::{Blow, Kind};
 use worker::{B_SAG, BALANCING, LARGE, OVERLAPPED, R_SAG};
 
 /// The world sizes: a power of two, and one that is none.
@@ -37,57 +40,10 @@ fn usual() -> Transport {
     if asked.is_ok_and(|name| name == Transport::Quic.to_string()) { Transport::Quic } else { Transport::Tcp }
 }
 
-/// A method, its number of workers, and what is counted.
-type Work = (&'static str, u32, Kind);
-
-/// Every rank of a job struck at every message that it sends or receives in a step, by the blows that are chosen by number.
-fn everywhere(
-    transport: Transport,
-    (method, workers, kind): Work,
-    blows: impl Fn(u32) -> Vec<Blow>,
-) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (victim, (sends, receives)) in (0..).zip(probe(transport, method, workers, kind)) {
-        // A rank that leaves does not wait for the goodbyes of others.
-        let hears = receives > 0 || kind == Kind::Bye;
-        assert!(sends > 0 && hears, "rank {victim} takes no part in {method}");
-        // Measuring takes seconds of all processors, and how often it repeats the same messages depends on the time.
-        let most = if kind == Kind::Probe { 1 } else { u32::MAX };
-        let moments =
-            (0..sends.min(most)).map(Moment::Send).chain((0..receives.min(most)).map(Moment::Receive));
-        for (number, moment) in (victim..).zip(moments) {
-            // While links are still being opened, or when all are there; where steps have other messages, as CLT-k's have with
-            // every leader, in the one that was counted.
-            let step = match kind {
-                Kind::Bye => 0,
-                Kind::Probe => 2,
-                _ if [BALANCING, "clt-k"].contains(&method) => 2,
-                _ => 2 * (number % 2),
-            };
-            for blow in blows(number) {
-                let strike = Strike { blow, moment, step };
-                cases.push(Case { transport, method, workers, kind, victim, strike });
-            }
-        }
-    }
-    cases
-}
-
-/// Options that give another schedule: teams need a number of workers that they divide, and four regions are never so uneven
-/// that they are balanced.
-const OPTIONS: [(&str, u32); 3] = [(R_SAG, 4), (B_SAG, 4), (BALANCING, 5)];
-
 fn all_methods(blows: impl Fn(u32) -> Vec<Blow>) -> Vec<Case> {
     let listed = Method::all().flat_map(|m| WORKERS.map(|workers| (m.collective().name(), workers)));
     let jobs = listed.chain(OPTIONS).map(|(method, workers)| (method, workers, Kind::Bags));
     jobs.flat_map(|work| everywhere(usual(), work, &blows)).collect()
-}
-
-/// Of each rank one case: of the lowest at its first message, of the highest at its last.
-fn one_of_each_rank(cases: &[Case]) -> Vec<Case> {
-    let of_ranks: Vec<_> = cases.chunk_by(|one, next| one.victim == next.victim).collect();
-    let last = of_ranks.len() - 1;
-    of_ranks.iter().enumerate().map(|(rank, cases)| cases[rank * (cases.len() - 1) / last]).collect()
 }
 
 /// Balancing sends P − 1 messages more than the P − 1 + ⌈log2 P⌉ of Ok-Topk; teams have other rounds than one team alone.
@@ -154,20 +110,7 @@ fn a_rank_that_is_struck_when_it_leaves_holds_nobody_up() {
 /// Every method, and all else that is struck above.
 #[test]
 fn over_quic_a_rank_that_is_struck_is_named_by_all_others() {
-    let blow = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff, Blow::CutLink][number as usize % 4]];
-    let call = |number: u32| vec![[Blow::Kill, Blow::Stop, Blow::CutOff][number as usize % 3]];
-    let listed = Method::all().map(|method| (method.collective().name(), 5));
-    let special = LARGE.into_iter().chain(OVERLAPPED).map(|method| (method, 4));
-    let bags = listed.chain(OPTIONS).chain(special).map(|(method, workers)| (method, workers, Kind::Bags));
-    let work =
-        bags.chain([(4, Kind::Cancel), (5, Kind::Note), (5, Kind::Probe)].map(|(p, kind)| ("ring", p, kind)));
-    let cases = work.flat_map(|work| {
-        let is_call = matches!(work.2, Kind::Note | Kind::Probe);
-        let cases =
-            everywhere(Transport::Quic, work, |number| if is_call { call(number) } else { blow(number) });
-        one_of_each_rank(&cases)
-    });
-    run_all(cases.collect());
+    run_all(one_message_of_each_rank(Transport::Quic, 5));
 }
 
 #[test]

@@ -8,10 +8,10 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{Sag, SparDl};
 use gleaner_algorithms::synchrony::{self, Sgd};
 use gleaner_runtime::{Error, Failure, Layout, Options, Pass, Session};
-use gleaner_transport::{JoinConfig, Peer, Secret, TransportChoice};
+use gleaner_transport::{JoinConfig, Peer, Preference, Secret, Transport, TransportChoice};
 use serde::{Deserialize, Serialize};
 
-use crate::network::{Kind, Strike, Watch, watched};
+use super::network::{Kind, Strike, Watch, watched};
 
 pub const JOB: &str = "STRIKE_TEST_JOB";
 
@@ -146,8 +146,9 @@ fn steps<'a>(session: &'a Session, part: &Part) -> Result<Step<'a>, Error> {
 }
 
 pub fn main(part: &Part) -> ! {
-    std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_secs(60));
+    let limit = 20 * part.timeout;
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
         println!("it hangs");
         std::process::exit(2);
     });
@@ -163,6 +164,7 @@ pub fn main(part: &Part) -> ! {
 fn work(part: &Part) -> Result<Said, (Error, Duration)> {
     let watch = Watch::new(part.kind, part.strike);
     let listener = (part.rank == 0).then(|| std::io::stdin().as_fd().try_clone_to_owned().unwrap().into());
+    let transport = part.transport.parse().unwrap();
     let config = JoinConfig {
         peer: Peer(part.rank),
         workers: part.workers,
@@ -171,8 +173,9 @@ fn work(part: &Part) -> Result<Said, (Error, Duration)> {
         rendezvous: part.rendezvous.clone(),
         secret: Secret::from_hex(&part.secret).unwrap(),
         job: String::new(),
-        is_plain: false,
-        choice: TransportChoice { transport: part.transport.parse().unwrap(), ..TransportChoice::default() },
+        // Verbs have no other links.
+        is_plain: transport == Preference::Named(Transport::Verbs),
+        choice: TransportChoice { transport, ..TransportChoice::default() },
         timeout: Duration::from_secs(30),
         listener,
     };

@@ -138,7 +138,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
     }
     let chaos = events(&file, fewest, &cases)?;
     let together = file.together.as_ref().map_or(command == Workload::Bench, |together| *together.get_ref());
-    if let Some(asked) = file.together.as_ref().filter(|_| together && command == Workload::Train) {
+    if let Some(asked) = file.together.as_ref().filter(|_| together && command != Workload::Bench) {
         return Err((
             asked.span(),
             Problem::Conflict("only methods of 'bench' take turns in one job; leave 'together' out"),
@@ -181,9 +181,9 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
 }
 
 fn command(workload: &Spanned<Keys>) -> Result<Workload, Placed> {
-    const EXPECTED: &str = "\"bench\" or \"train\"";
+    const EXPECTED: &str = "\"bench\", \"train\" or \"regress\"";
     let Some((key, value)) = workload.get_ref().iter().find(|(key, _)| key.get_ref() == "command") else {
-        let advice = "write command = \"bench\" or command = \"train\"";
+        let advice = "write command = \"bench\", command = \"train\" or command = \"regress\"";
         return Err((workload.span(), Problem::Lacks { key: "command", section: "workload", advice }));
     };
     let problem = || {
@@ -284,7 +284,8 @@ fn need(
         return Err(Problem::Lacks { key: "params", section: "workload", advice });
     }
     if lacks(fixed, "method") {
-        fixed.0.insert("method".to_owned(), "spardl".into());
+        let method = if command == Workload::Regress { "ssar-split-all-gather" } else { "spardl" };
+        fixed.0.insert("method".to_owned(), method.into());
     }
     if lacks(fixed, "seed") {
         fixed.0.insert("seed".to_owned(), SEED.into());

@@ -14,11 +14,15 @@ pub enum Workload {
     Bench,
     /// `gleaner train`.
     Train,
+    /// `gleaner regress`.
+    Regress,
 }
 
-/// Of both commands.
-const BOTH: &[&str] =
-    &["method", "density", "k", "values", "selector", "residual", "timeout", "steps", "seed"];
+/// Of all commands.
+const ALL: &[&str] = &["method", "timeout", "seed"];
+
+/// Of those that choose entries.
+const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
 
 /// What their launcher is told, by options of its own.
 pub const LAUNCHED: &[&str] = &["transport", "sockets"];
@@ -53,6 +57,28 @@ const TRAIN: &[&str] = &[
     "target_loss",
 ];
 
+/// Of `regress` alone.
+const REGRESS: &[&str] = &[
+    "data",
+    "samples",
+    "held_out",
+    "features",
+    "bias",
+    "loss_function",
+    "l1",
+    "l2",
+    "algorithm",
+    "batch",
+    "lr",
+    "schedule",
+    "decay",
+    "staleness",
+    "threads",
+    "order",
+    "coordinates",
+    "epochs",
+];
+
 /// What shapes the links rather than the command.
 pub const LINK: &[&str] = &["rate", "delay", "jitter", "loss", "congestion"];
 
@@ -61,6 +87,7 @@ impl fmt::Display for Workload {
         f.write_str(match self {
             Self::Bench => "bench",
             Self::Train => "train",
+            Self::Regress => "regress",
         })
     }
 }
@@ -68,17 +95,19 @@ impl fmt::Display for Workload {
 impl Workload {
     /// The options, those that methods state among them, in the spelling of files: `lr_drops` for `--lr-drops`.
     pub fn options(self) -> impl Iterator<Item = &'static str> + Clone {
-        let own = match self {
-            Self::Bench => BENCH,
-            Self::Train => TRAIN,
+        let (own, chooses) = match self {
+            Self::Bench => (BENCH, true),
+            Self::Train => (TRAIN, true),
+            Self::Regress => (REGRESS, false),
         };
         let mut stated = Vec::new();
-        for option in Method::all().flat_map(|method| method.collective().options()) {
+        for option in Method::all().flat_map(|method| method.collective().options()).filter(|_| chooses) {
             if !stated.contains(&option.name) {
                 stated.push(option.name);
             }
         }
-        BOTH.iter().chain(LAUNCHED).chain(own).copied().chain(stated)
+        let choosing = if chooses { CHOOSING } else { &[] };
+        ALL.iter().chain(choosing).chain(LAUNCHED).chain(own).copied().chain(stated)
     }
 }
 

@@ -146,7 +146,7 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
 }
 
 /// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there.
-fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
+pub fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
     let seed = |r: &Sample| r.seed.is_none() || sample.seed.is_none() || r.seed == sample.seed;
     let beside = |r: &Sample| {
         r.method == REFERENCE

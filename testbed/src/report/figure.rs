@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::read::Run;
 use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
 use super::statistics::Spread;
-use super::{exchange, fit, metrics, training};
+use super::{exchange, fit, metrics, regression, training};
 
 /// A question and the numbers that answer it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -169,6 +169,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let (exchanges, trainings) = (of(Kind::Exchange), of(Kind::Training));
     let mut figures = training::figures(&trainings);
     figures.extend(metrics::figures(&trainings));
+    figures.extend(regression::figures(&of(Kind::Regression)));
     figures.extend(exchange::figures(&exchanges));
     figures.extend(fit::figures(&exchanges));
     figures.retain(|figure| !figure.panels.is_empty());

@@ -11,6 +11,7 @@ mod metrics;
 pub mod page;
 mod plot;
 pub mod read;
+mod regression;
 mod sample;
 mod statistics;
 pub mod summary;

@@ -50,6 +50,8 @@ pub enum Kind {
     Exchange,
     /// It trains: `gleaner train`.
     Training,
+    /// It trains a linear model: `gleaner regress`.
+    Regression,
 }
 
 /// One measurement that came to an end.
@@ -73,14 +75,14 @@ pub struct Sample {
     pub options: Vec<String>,
     /// What surrounds it: workers, parameters, rate and whatever else the experiment varied.
     pub axes: Axes,
-    /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations.
+    /// A step, in seconds: the median over the steps with quartiles. In training the mean, with evaluations. Of a regression an epoch.
     pub seconds: Option<Spread>,
     /// Of a step on the slowest rank, in seconds: select, exchange, merge; or, in training, forward, backward and what is exposed of the
-    /// exchange.
+    /// exchange; or, of an epoch of a regression, computing and communication.
     pub parts: Option<[f64; 3]>,
     /// What these are parts of, in seconds.
     pub whole: Option<f64>,
-    /// What the worker that receives most receives in a step, in bytes, by the method's own count.
+    /// What the worker that receives most receives in a step, or in an epoch of a regression, in bytes, by the method's own count.
     pub bytes: Option<f64>,
     /// The same on its interface, with the headers of all layers.
     pub interface_bytes: Option<f64>,
@@ -120,6 +122,9 @@ pub fn samples(runs: &[Run]) -> Vec<Sample> {
         for (place, record) in of_run.records.iter().enumerate() {
             if let Outcome::Done(Value::Object(object)) = &record.outcome {
                 let mut sample = sample(run, place, record, object);
+                if record.case.get("command").is_some_and(|command| command == "regress") {
+                    of_epochs(&mut sample, object);
+                }
                 // What crossed the interface belongs to all methods of a job together.
                 sample.interface_bytes.take_if(|_| jobs[&job(record)] > 1);
                 samples.push(sample);
@@ -176,6 +181,21 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         metrics: case("synchrony").map(|_| Metrics::of(object)).unwrap_or_default(),
         evaluations: evaluations.into_iter().flatten().filter_map(|e| evaluation(e, params)).collect(),
     }
+}
+
+/// Fills in what a regression tells of its epochs.
+fn of_epochs(sample: &mut Sample, object: &Map<String, Value>) {
+    let epochs = object.get("epochs").and_then(Value::as_array).into_iter().flatten();
+    let told = |name: &str| -> Vec<f64> {
+        epochs.clone().filter_map(|epoch| epoch.get(name).and_then(Value::as_f64)).collect()
+    };
+    let mean = |name: &str| Some(Spread::mean(&told(name))?.value);
+    sample.kind = Kind::Regression;
+    sample.seconds = Spread::quartiles(&told("seconds"));
+    let parts = mean("seconds").zip(mean("communication_seconds"));
+    sample.parts = parts.map(|(whole, communication)| [whole - communication, communication, 0.0]);
+    sample.bytes = mean("bytes_received");
+    sample.interface_bytes = None;
 }
 
 /// The density in the case, unless the method is dense: an experiment may name a density for all its methods.

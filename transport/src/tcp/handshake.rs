@@ -259,6 +259,23 @@ async fn judged(
     Ok((verdict, stream))
 }
 
+/// Says that this dialler takes the link. Where the connection broke since, the link tells that.
+pub(super) async fn say_taken(first: &mut Stream) {
+    if first.write_all(&TAKEN).await.is_ok() {
+        let _ = first.flush().await;
+    }
+}
+
+/// Waits until the dialler that was welcomed says so. False if it leaves instead.
+pub(super) async fn taken(first: &mut Stream, limit: Duration) -> io::Result<bool> {
+    let mut said = [0; TAKEN.len()];
+    match timeout(limit, first.read_exact(&mut said)).await? {
+        Ok(_) => Ok(said == TAKEN),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// A caller that has proved that it holds the job's key, and waits for the verdict.
 #[derive(Debug)]
 pub(super) struct Visitor {
@@ -363,12 +380,7 @@ impl Visitor {
     /// link to us by then.
     pub(super) async fn welcome(&mut self, us: &Identity) -> io::Result<bool> {
         self.answer(us, &Verdict::Welcome).await?;
-        let mut said = [0; TAKEN.len()];
-        match timeout(us.timeout, self.stream.read_exact(&mut said)).await? {
-            Ok(_) => Ok(said == TAKEN),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(error),
-        }
+        taken(&mut self.stream, us.timeout).await
     }
 
     /// Says what differs between the caller's picture of the job and ours, both values, or nothing if all agree.

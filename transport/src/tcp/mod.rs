@@ -51,8 +51,9 @@
 //!
 //! A link of [several sockets](crate::Sockets) begins as one of a single socket. The first 8 bytes of the hash with which its Noise
 //! ends are the link's name. Before the dialler takes the link it makes the other connections, each with a handshake to add a
-//! socket, in which it says the link's name and which socket it is; so does a guest once the rendezvous is complete. Messages
-//! are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
+//! socket, in which it says the link's name and which socket it is. A guest does so once the rendezvous is complete, and then says that it
+//! takes the link. The acceptor has the link once it hears that: whichever welcome was lost before, the dialler has made that socket again.
+//! Messages are numbered from 0 in each direction of the link. Each socket carries runs of messages that follow one another: before a run
 //! stands a message without payload, whose tag is the number of the run's first, shifted left by 8 bits, and how many there
 //! are, at most 64. The receiver hands messages out in the order of their numbers.
 

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -20,12 +19,12 @@ use super::cards;
 use super::cause::{Cause, panicked};
 use super::door::{Caller, Door};
 use super::events::Events;
-use super::handshake::{Identity, Visitor, greet};
+use super::handshake::{Identity, Visitor, greet, say_taken};
 use super::link::TcpLink;
 use super::links::{Dial, Hold, Links, Turn};
 use super::rendezvous::Met;
 use super::stream::{Stream, prepare};
-use super::wire::{ADD, ASK, LINK, TAKEN, Verdict};
+use super::wire::{ADD, ASK, LINK, Verdict};
 use crate::{Counters, Link, LinkEvent, Network, OpenError, Peer};
 
 mod asking;
@@ -261,11 +260,11 @@ impl Inner {
     /// Dials until there is a link, whichever side made it, or none can come.
     async fn reach(self: &Arc<Self>, peer: Peer, dialling: u64, at: SocketAddr) -> Result<(), OpenError> {
         let address = at.to_string();
-        let (deadline, scarce) = deadlines(self.timeout);
+        let until @ Until { deadline, scarce } = Until::after(self.timeout);
         let mut last = "it holds an older link, or is opening one".to_owned();
         let (mut silent, mut pause, mut unreached) = (0, PAUSE.0, None);
         while Instant::now() < deadline {
-            match self.attempt(peer, dialling, at, deadline).await {
+            match self.attempt(peer, dialling, at, until).await {
                 Attempt::Done => return Ok(()),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again => {}
@@ -292,20 +291,14 @@ impl Inner {
         })
     }
 
-    async fn attempt(
-        self: &Arc<Self>,
-        peer: Peer,
-        dialling: u64,
-        at: SocketAddr,
-        deadline: Instant,
-    ) -> Attempt {
+    async fn attempt(self: &Arc<Self>, peer: Peer, dialling: u64, at: SocketAddr, until: Until) -> Attempt {
         let address = at.to_string();
         match self.links.turn(peer, dialling, Dial::Knocking) {
             Turn::Go => {}
             Turn::Wait => return Attempt::Again,
             Turn::Done => return Attempt::Done,
         }
-        let socket = match timeout_at(deadline, TcpStream::connect(at)).await {
+        let socket = match timeout_at(until.deadline, TcpStream::connect(at)).await {
             Ok(Ok(socket)) => socket,
             Ok(Err(source)) => {
                 return match Cause::of(&source) {
@@ -322,7 +315,7 @@ impl Inner {
             Turn::Done => return Attempt::Done,
         }
         match greet(socket, &self.us, peer, LINK, 0).await {
-            Ok((Verdict::Welcome, stream)) => match self.complete(peer, at, stream).await {
+            Ok((Verdict::Welcome, stream)) => match self.complete(peer, at, stream, until).await {
                 Ok(streams) => {
                     self.take(peer, dialling, streams).await;
                     Attempt::Done
@@ -356,21 +349,26 @@ impl Inner {
     /// Takes a link that was welcomed, unless another one has come meanwhile.
     async fn take(&self, peer: Peer, dialling: u64, mut streams: Vec<Stream>) {
         let Some(hold) = self.links.welcomed(peer, dialling) else { return };
-        // One that broke since is told by the link.
-        if let Some(first) = streams.first_mut()
-            && first.write_all(&TAKEN).await.is_ok()
-        {
-            let _ = first.flush().await;
+        if let Some(first) = streams.first_mut() {
+            say_taken(first).await;
         }
         self.up(peer, streams, hold);
     }
 }
 
 /// Until when a connection is tried, and until when where this host lacks what it takes: that is told while those who wait
-/// for this worker still do.
-fn deadlines(timeout: Duration) -> (Instant, Instant) {
-    let now = Instant::now();
-    (now + timeout, now + timeout / 2)
+/// for this worker still do. All sockets of a link share both.
+#[derive(Clone, Copy)]
+struct Until {
+    deadline: Instant,
+    scarce: Instant,
+}
+
+impl Until {
+    fn after(timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self { deadline: now + timeout, scarce: now + timeout / 2 }
+    }
 }
 
 /// What came of dialling once.

@@ -12,10 +12,13 @@ use super::end::End;
 use super::offer::Offer;
 use super::queue::Queue;
 use super::sys::*;
-use super::{HEADER, LEAST_SPINS, MOST_SPINS, SHORT, STAGED};
+use super::{HEADER, SHORT, STAGED};
 use crate::{Counters, Lease, Link, LinkError, MAX_PAYLOAD, Message, Peer, Tag};
 
+mod looking;
 mod sending;
+
+use looking::{Looking, Next};
 
 /// See the module.
 pub(super) struct VerbsLink {
@@ -27,8 +30,7 @@ pub(super) struct VerbsLink {
     incoming: Incoming,
     counters: Arc<Counters>,
     proof: Proof,
-    /// How often to look for completions before waiting: more often while that finds some.
-    spins: u32,
+    looking: Looking,
     /// Who waits until more is sent, and until more has come. What either finds for the other, it wakes the other for.
     sender: Option<Waker>,
     receiver: Option<Waker>,
@@ -150,7 +152,7 @@ impl VerbsLink {
             incoming: Incoming::default(),
             counters: Arc::clone(counters),
             proof: Proof { length, is_answered: false, has_come: false, refusal: None },
-            spins: LEAST_SPINS,
+            looking: Looking::default(),
             sender: None,
             receiver: None,
             is_closed: false,
@@ -163,7 +165,7 @@ impl VerbsLink {
 
     /// Whether packets pass in both directions; or why not, in the peer's words if it has any.
     pub(super) fn poll_proven(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Unproven>> {
-        self.drive(context);
+        self.drive(context, |link| link.proof.is_answered && link.proof.has_come);
         if let Some(refusal) = self.proof.refusal.take() {
             return Poll::Ready(Err(Unproven::Refused(refusal)));
         }
@@ -183,8 +185,9 @@ impl VerbsLink {
         &mut *self.control
     }
 
-    /// Takes all completions that there are, and has the context woken when there are more.
-    fn drive(&mut self, context: &mut Context<'_>) {
+    /// Takes all completions that there are. If the caller has nothing to return then, it has the context woken when there are more;
+    /// otherwise it says so, and nothing wakes who waits for the other direction.
+    fn drive(&mut self, context: &mut Context<'_>, has_news: impl Fn(&Self) -> bool) -> bool {
         if !self.is_closed {
             match self.control.poll_received(context) {
                 Poll::Pending => {}
@@ -195,34 +198,38 @@ impl VerbsLink {
                 Poll::Ready(Ok(_)) => self.damaged("a message where there should be none".to_owned()),
             }
         }
-        let (mut completions, mut spins) = (Queue::completions(), 0);
+        let mut completions = Queue::completions();
+        self.looking.begin();
+        let mut is_news = has_news(self);
         while self.failed.is_none() {
-            let taken = match self.end.queue.take(&mut completions) {
-                Ok(0) if spins < self.spins => {
-                    spins += 1;
-                    std::hint::spin_loop();
-                    continue;
-                }
-                Ok(0) => match self.end.queue.poll_ready(context) {
-                    Poll::Pending => {
-                        self.spins = (self.spins - self.spins / 32).max(LEAST_SPINS);
+            match self.end.queue.take(&mut completions) {
+                // To look for more would delay them.
+                Ok(0) if is_news => break,
+                Ok(0) => match self.looking.nothing() {
+                    Next::Look => std::hint::spin_loop(),
+                    // Not armed: an event for each completion would cost more than the message. Polled again, this looks on.
+                    Next::Yield => {
+                        context.waker().wake_by_ref();
                         break;
                     }
-                    Poll::Ready(Ok(())) => continue,
-                    Poll::Ready(Err(error)) => return self.fail(&error),
+                    Next::Wait => match self.end.queue.poll_ready(context) {
+                        Poll::Pending => break,
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(error)) => self.fail(&error),
+                    },
                 },
-                Ok(taken) => taken,
-                Err(error) => return self.fail(&error),
-            };
-            if spins > 0 {
-                self.spins = (self.spins * 4).min(MOST_SPINS);
+                Ok(taken) => {
+                    self.looking.found();
+                    completions[..taken].iter().for_each(|completion| self.complete(completion));
+                    is_news = has_news(self);
+                }
+                Err(error) => self.fail(&error),
             }
-            spins = 0;
-            completions[..taken].iter().for_each(|completion| self.complete(completion));
         }
         self.tell_credit();
         // Credit may have come.
         self.post();
+        is_news
     }
 
     fn fail(&mut self, error: &io::Error) {
@@ -364,8 +371,9 @@ impl Link for VerbsLink {
         }
         // What is handed over before is completed while this waits.
         self.post();
-        self.drive(context);
-        if !self.incoming.arrived.is_empty() || self.incoming.damage.is_some() || self.ended().is_some() {
+        let is_news = self.drive(context, |link| link.outgoing.done > 0);
+        let Incoming { arrived, damage, .. } = &self.incoming;
+        if is_news || !arrived.is_empty() || damage.is_some() || self.ended().is_some() {
             wake(&mut self.receiver);
         }
         match (std::mem::take(&mut self.outgoing.done), self.ended()) {
@@ -377,8 +385,9 @@ impl Link for VerbsLink {
 
     fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, LinkError>> {
         if self.incoming.arrived.is_empty() || self.incoming.is_damaged {
-            self.drive(context);
-            if self.outgoing.done > 0 || self.ended().is_some() {
+            let has_news = |link: &Self| !(link.incoming.arrived.is_empty() || link.incoming.is_damaged);
+            let is_news = self.drive(context, has_news);
+            if is_news || self.outgoing.done > 0 || self.ended().is_some() {
                 wake(&mut self.sender);
             }
         }

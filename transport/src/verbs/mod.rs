@@ -68,9 +68,6 @@ const RING: usize = 4 << 20;
 const STAGED: usize = 2;
 /// Buffers for long payloads that a link lends, registered when they are first needed.
 const LEASES: usize = 8;
-/// How often completions are looked for before waiting for them, at least and at most: a microsecond, and some tens of it.
-const LEAST_SPINS: u32 = 64;
-const MOST_SPINS: u32 = 2048;
 /// Bytes of registered memory that each link needs, without leases.
 const LINK_MEMORY: usize = RING + (RECEIVES + SENDS) * SLOT + STAGED * MAX_PAYLOAD;
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use super::{ATTEMPTS, Inner, PAUSE, deadlines, dial};
+use super::{ATTEMPTS, Inner, PAUSE, Until, dial};
 use crate::tcp::HOST;
 use crate::tcp::cards::{self, Known};
 use crate::tcp::cause::Cause;
@@ -147,7 +147,7 @@ async fn ask(inner: Arc<Inner>) {
             return;
         }
         let peers: Vec<_> = wanted.iter().map(|want| want.peer()).collect();
-        let (mut attempts, (deadline, scarce)) = (0, deadlines(inner.timeout));
+        let (mut attempts, Until { deadline, scarce }) = (0, Until::after(inner.timeout));
         let found = loop {
             attempts += 1;
             match cards::ask(&inner.us, zero, &peers).await {

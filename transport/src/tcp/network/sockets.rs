@@ -2,20 +2,18 @@
 //! for them.
 
 use std::collections::BTreeMap;
-use std::future::pending;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Attempt, Inner, PAUSE, deadlines};
+use super::{Attempt, Inner, PAUSE, Until};
 use crate::tcp::cause::{Cause, panicked};
-use crate::tcp::handshake::{Visitor, add};
+use crate::tcp::handshake::{Visitor, add, say_taken, taken};
 use crate::tcp::links::Hold;
 use crate::tcp::stream::{LinkId, Stream, prepare};
 use crate::tcp::wire::Verdict;
@@ -25,75 +23,74 @@ use crate::{LinkEvent, OpenError, Peer};
 /// their handshake than may.
 const AT_ONCE: usize = 4;
 
-/// How long, once the first socket of a link has ended, others may take to come that were made before.
-const ENDING: Duration = Duration::from_secs(1);
-
 /// Links whose other sockets are to come, by peer.
 #[derive(Debug, Default)]
-pub(super) struct Coming(Mutex<BTreeMap<Peer, (LinkId, mpsc::Sender<Numbered>)>>);
+pub(super) struct Coming(Mutex<BTreeMap<Peer, Expected>>);
 
-/// A socket and which one it is.
-type Numbered = (u8, Stream);
+#[derive(Debug)]
+struct Expected {
+    first: LinkId,
+    /// How many were let in.
+    admitted: usize,
+    sender: mpsc::UnboundedSender<Admitted>,
+}
+
+/// What came of one that was let in: which socket of the link it is, in which turn it came, and nothing else if it was lost since.
+type Admitted = (u8, usize, Option<Stream>);
 
 /// What one link waits for.
 pub(super) struct Others {
     first: LinkId,
-    come: mpsc::Receiver<Numbered>,
+    come: mpsc::UnboundedReceiver<Admitted>,
 }
 
 impl Coming {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Peer, (LinkId, mpsc::Sender<Numbered>)>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Peer, Expected>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, the others of the link with this first socket may come.
     pub(super) fn expect(&self, peer: Peer, first: &Stream) -> Others {
-        let (sender, come) = mpsc::channel(1);
-        self.all().insert(peer, (first.id(), sender));
+        let (sender, come) = mpsc::unbounded_channel();
+        self.all().insert(peer, Expected { first: first.id(), admitted: 0, sender });
         Others { first: first.id(), come }
     }
 
-    /// Where one goes; none where nobody waits for it.
-    fn expected(&self, peer: Peer, link: &[u8]) -> Option<mpsc::Sender<Numbered>> {
-        let all = self.all();
-        let (expected, sender) = all.get(&peer)?;
-        (expected[..] == *link && !sender.is_closed()).then(|| sender.clone())
+    /// Lets one in: says its turn, and where it goes; nothing where nobody waits for it.
+    fn admit(&self, peer: Peer, link: &[u8]) -> Option<(usize, mpsc::UnboundedSender<Admitted>)> {
+        let mut all = self.all();
+        let expected = all.get_mut(&peer)?;
+        if expected.first[..] != *link || expected.sender.is_closed() {
+            return None;
+        }
+        expected.admitted += 1;
+        Some((expected.admitted, expected.sender.clone()))
     }
 
-    /// No more come for that link.
-    fn forget(&self, peer: Peer, first: LinkId) {
-        let mut all = self.all();
-        if all.get(&peer).is_some_and(|(expected, _)| *expected == first) {
-            all.remove(&peer);
+    /// No more come for that link. Says how many were let in.
+    fn close(&self, peer: Peer, first: LinkId) -> usize {
+        match self.all().entry(peer) {
+            Entry::Occupied(expected) if expected.get().first == first => expected.remove().admitted,
+            _ => 0,
         }
     }
 }
 
 impl Inner {
-    /// Waits until all sockets of a link have come: gives them in their order. None if they do not come within the time-out, or the first
-    /// ends, by which the dialler says that it gives the link up.
+    /// All sockets of a link that its dialler has taken, in their order: it has heard a welcome for each. None if it gives the link up,
+    /// or does not take it within the time-out.
     pub(super) async fn gather(&self, peer: Peer, first: Stream, mut others: Others) -> Option<Vec<Stream>> {
-        let deadline = Instant::now() + self.timeout;
-        let all = usize::from(self.us.sockets);
         let mut streams = BTreeMap::new();
-        {
-            let mut come = pin!(async {
-                while streams.len() + 1 < all
-                    && let Some((number, stream)) = others.come.recv().await
-                {
-                    // Where there is one already, the dialler has lost it.
-                    streams.insert(number, stream);
-                }
-            });
-            tokio::select! {
-                _ = timeout_at(deadline, &mut come) => {}
-                () = ended(&first) => {
-                    let _ = timeout(ENDING, come).await;
-                }
+        for _ in 0..self.coming.close(peer, others.first) {
+            let (number, turn, stream) = others.come.recv().await?;
+            // Of two, the dialler has lost the one that came first: it did not hear its welcome.
+            if streams.get(&number).is_none_or(|(earlier, _)| *earlier < turn) {
+                streams.insert(number, (turn, stream));
             }
         }
-        self.coming.forget(peer, others.first);
-        (streams.len() + 1 == all).then(|| std::iter::once(first).chain(streams.into_values()).collect())
+        let others: Option<Vec<_>> = streams.into_values().map(|(_, stream)| stream).collect();
+        let all: Vec<_> = std::iter::once(first).chain(others?).collect();
+        (all.len() == usize::from(self.us.sockets)).then_some(all)
     }
 
     /// Makes the others of a link with this first socket, several at once: gives them all in their order.
@@ -102,6 +99,7 @@ impl Inner {
         peer: Peer,
         at: SocketAddr,
         first: Stream,
+        until: Until,
     ) -> Result<Vec<Stream>, Attempt> {
         let (link, mut making) = (first.id(), JoinSet::new());
         let (mut numbers, mut streams) = (1..self.us.sockets, BTreeMap::from([(0, first)]));
@@ -109,7 +107,7 @@ impl Inner {
             for number in numbers.by_ref().take(AT_ONCE - making.len()) {
                 let inner = Arc::clone(self);
                 making.spawn(async move {
-                    inner.another(peer, at, link, number).await.map(|made| (number, made))
+                    inner.another(peer, at, (link, number), until).await.map(|made| (number, made))
                 });
             }
             let Some(made) = making.join_next().await else { break };
@@ -128,10 +126,15 @@ impl Inner {
         Ok(streams.into_values().collect())
     }
 
-    /// Makes one of them. Its peer, or the way to it, may be overrun at the moment, so it is tried for as long as a link is.
-    async fn another(&self, peer: Peer, at: SocketAddr, link: LinkId, number: u8) -> Result<Stream, Attempt> {
-        let address = || at.to_string();
-        let ((deadline, scarce), mut pause) = (deadlines(self.timeout), PAUSE.0);
+    /// Makes one of them. Its peer, or the way to it, may be overrun at the moment, so it is tried for as long as its link is.
+    async fn another(
+        &self,
+        peer: Peer,
+        at: SocketAddr,
+        (link, number): (LinkId, u8),
+        Until { deadline, scarce }: Until,
+    ) -> Result<Stream, Attempt> {
+        let (address, mut pause) = (|| at.to_string(), PAUSE.0);
         loop {
             let failed = match timeout_at(deadline, TcpStream::connect(at)).await {
                 Ok(Ok(socket)) => {
@@ -169,30 +172,29 @@ impl Inner {
     }
 }
 
-/// Returns when that connection has ended, and never where its dialler has said something: then it has made all sockets.
-async fn ended(first: &Stream) {
-    if matches!(first.socket().peek(&mut [0]).await, Ok(1..)) {
-        pending().await
-    }
-}
-
 /// The task that lets in one socket of a link that is being opened.
 pub(super) async fn admit(inner: Arc<Inner>, mut visitor: Visitor) {
     let (peer, number) = (visitor.hello.from, visitor.hello.socket);
-    let place = inner.coming.expected(peer, &visitor.card);
-    let Some(place) = place.filter(|_| (1..inner.us.sockets).contains(&number)) else {
+    let is_known = (1..inner.us.sockets).contains(&number);
+    let admitted = if is_known { inner.coming.admit(peer, &visitor.card) } else { None };
+    let Some((turn, place)) = admitted else {
         let _ = visitor.answer(&inner.us, &Verdict::Busy).await;
         return;
     };
-    if visitor.answer(&inner.us, &Verdict::Welcome).await.is_ok() {
-        let _ = place.send((number, visitor.stream)).await;
-    }
+    let answered = visitor.answer(&inner.us, &Verdict::Welcome).await;
+    // Who gathers them may have given up.
+    let _ = place.send((number, turn, answered.is_ok().then_some(visitor.stream)));
 }
 
 /// The task that makes several sockets of what a rendezvous left, at the end that called: the link to rank 0.
 pub(super) async fn widen(inner: Arc<Inner>, peer: Peer, at: SocketAddr, stream: Stream, hold: Hold) {
-    match inner.complete(peer, at, stream).await {
-        Ok(streams) => inner.confirm(peer, streams, hold),
+    match inner.complete(peer, at, stream, Until::after(inner.timeout)).await {
+        Ok(mut streams) => {
+            if let Some(first) = streams.first_mut() {
+                say_taken(first).await;
+            }
+            inner.confirm(peer, streams, hold);
+        }
         Err(attempt) => {
             inner.links.withdraw(hold);
             match attempt {
@@ -205,8 +207,12 @@ pub(super) async fn widen(inner: Arc<Inner>, peer: Peer, at: SocketAddr, stream:
 }
 
 /// The same at rank 0.
-pub(super) async fn await_all(inner: Arc<Inner>, peer: Peer, stream: Stream, hold: Hold, others: Others) {
-    match inner.gather(peer, stream, others).await {
+pub(super) async fn await_all(inner: Arc<Inner>, peer: Peer, mut stream: Stream, hold: Hold, others: Others) {
+    let whole = match taken(&mut stream, inner.timeout).await {
+        Ok(true) => inner.gather(peer, stream, others).await,
+        _ => None,
+    };
+    match whole {
         Some(streams) => inner.confirm(peer, streams, hold),
         None => inner.withdraw(peer, hold),
     }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tokio::io::copy;
+use tokio::io::{AsyncReadExt, copy};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::super::wire::{CHALLENGE, NOISE};
 use super::*;
 use crate::conformance::{exchange, receive, send};
 use crate::{LinkError, Message, Network, Tag};
@@ -25,6 +26,8 @@ struct Fault {
     now: Notify,
     /// So many connections after the first are closed at once.
     cuts: usize,
+    /// It ends when its acceptor has welcomed it, and before its dialler hears that.
+    unheard: bool,
 }
 
 /// A relay before an address: tells where it listens. The connection of that number is struck.
@@ -49,6 +52,18 @@ async fn relay(to: SocketAddr, struck: usize, fault: Arc<Fault>) -> (SocketAddr,
 
 async fn pass(near: TcpStream, far: TcpStream, fault: Option<Arc<Fault>>) {
     let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.into_split(), far.into_split());
+    if fault.as_ref().is_some_and(|fault| fault.unheard) {
+        let back = async {
+            // What comes after the challenge is the welcome.
+            let challenge = (CHALLENGE + NOISE) as u64;
+            copy(&mut (&mut from_far).take(challenge), &mut to_near).await.unwrap();
+            from_far.read_u8().await.unwrap();
+        };
+        return tokio::select! {
+            _ = copy(&mut from_near, &mut to_far) => {}
+            () = back => {}
+        };
+    }
     let all = async {
         let there = forward(&mut from_near, &mut to_far, fault.as_deref());
         let back = forward(&mut from_far, &mut to_near, None);
@@ -68,7 +83,7 @@ async fn pass(near: TcpStream, far: TcpStream, fault: Option<Arc<Fault>>) {
 async fn forward(from: &mut tcp::OwnedReadHalf, to: &mut tcp::OwnedWriteHalf, fault: Option<&Fault>) {
     const HANDSHAKE: u64 = 1000;
     if let Some(fault) = fault.filter(|fault| fault.holds.load(Ordering::Relaxed)) {
-        let passed = copy(&mut tokio::io::AsyncReadExt::take(&mut *from, HANDSHAKE), to).await;
+        let passed = copy(&mut (&mut *from).take(HANDSHAKE), to).await;
         if passed.is_ok_and(|passed| passed == HANDSHAKE) {
             fault.now.notified().await;
         }
@@ -204,6 +219,20 @@ async fn sockets_that_are_closed_while_a_link_opens_are_made_again() {
         exchange(&mut *one, messages(5, 100_000), 5, drop)
     );
     assert!(talk.0.is_ok() && talk.1.is_ok());
+}
+
+/// It is made again, and the one that the acceptor had let in is none of the link: also when no other is missing.
+#[tokio::test]
+async fn a_socket_whose_welcome_is_lost_is_made_again() {
+    for struck in 1..usize::from(SOCKETS) {
+        let fault = Arc::new(Fault { unheard: true, ..Fault::default() });
+        let Pair { _networks, links: [mut zero, mut one], _relay } = Pair::with(struck, &fault).await;
+        let talk = tokio::join!(
+            exchange(&mut *zero, messages(50, 10_000), 50, drop),
+            exchange(&mut *one, messages(50, 10_000), 50, drop)
+        );
+        assert!(talk.0.is_ok() && talk.1.is_ok(), "{struck}: {talk:?}");
+    }
 }
 
 /// Its other sockets, which never come, are not waited for.

@@ -9,18 +9,18 @@ matter that buckets are put together anew after the first step.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
 
 import torch
 
 from gleaner import _native
 from gleaner._membership import Membership
-from gleaner._method import MethodLike, as_method
+from gleaner._method import MethodLike
 from gleaner.errors import JobFailed, LayoutError, UnsupportedError
 from gleaner.torch import _device, _refusals
-from gleaner.torch._sessions import names_of, session_of
-from gleaner.torch._state import load_state, state_of
-from gleaner.torch._tensors import Staging, memory
+from gleaner.torch._exchange import Exchange, method_and_merge
+from gleaner.torch._sessions import session_of
+from gleaner.torch._tensors import memory
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -47,13 +47,8 @@ class _Bucket(NamedTuple):
     parts: List[_Part]
 
 
-class Hook:
-    """What `register` gives: the state of the exchange.
-
-    Attributes:
-        session: the session of the group's ranks.
-        skipped: the rank for whose gradients the last step was left out, or None.
-    """
+class Hook(Exchange):
+    """What `register` gives: the state of the exchange."""
 
     def __init__(
         self,
@@ -63,10 +58,6 @@ class Hook:
         scaler: Any,
         merge: str,
     ) -> None:
-        self.session = session
-        self.skipped: Optional[int] = None
-        self._model = model
-        self._scaler = scaler
         ignored = getattr(model, "parameters_to_ignore", ())
         named = {
             name: parameter
@@ -74,15 +65,9 @@ class Hook:
             if parameter.requires_grad and name not in ignored
         }
         _refusals.refuse_parameters(named)
-        self._names = names_of(named)
+        super().__init__(named, method, session, scaler, merge, _SETTLED_AFTER, _device.of(named, method))
+        self._model = model
         self._ignored = len(ignored)
-        layout = [(name, parameter.numel()) for name, parameter in named.items()]
-        # Backpropagation comes to the last parameters first.
-        layout.reverse()
-        self._device = _device.of(named, method)
-        native = None if self._device is None else self._device.native
-        self.gradients = session.native.gradients([layout], method, merge, _SETTLED_AFTER, native)
-        self._staging = Staging()
         self._open: List[_Bucket] = []
         self._scale = 1.0
         #: What the present backward pass raises when it ends.
@@ -210,33 +195,10 @@ class Hook:
             # A rank without data, which `join` makes take part outside of a backward pass: it steps no optimiser.
             pass
 
-    def state_dict(self) -> Dict[str, Any]:
-        """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between
-        steps."""
-        return state_of(self.gradients, self.session.rank, self.session.world_size)
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on from a `state_dict`. All ranks call it together.
-
-        Raises:
-            CheckpointError: a state of another model, method, step or run, here or on another rank. Nothing has changed then.
-        """
-        load_state(self.gradients, state, self.session.rank, self.session.world_size)
-
     @property
     def step(self) -> int:
         """The number of the present step, from 0."""
         return self.gradients.step()
-
-    @property
-    def groups(self) -> Optional[List[List[str]]]:
-        """The names of the parameters that travel together, once they were planned."""
-        return self.gradients.groups()
-
-    @property
-    def expected(self) -> Optional[Tuple[float, float]]:
-        """What a step is expected to take by the plan, in seconds, and the share of its exchange that is hidden."""
-        return self.gradients.expected()
 
 
 def _future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":
@@ -288,12 +250,7 @@ def register(
     _refusals.refuse_wrapper(model)
     _refusals.refuse_options(model)
     _refusals.refuse_modules(model.module)
-    made = as_method(method, density, **options)
-    if scaler is not None:
-        made = made.skipping()
-    if merge == "optimal" and options.get("clip") is not None:
-        # The norm of the whole gradient decides before any of it is exchanged.
-        merge = "single"
+    made, merge = method_and_merge(method, density, scaler, merge, options)
     hook = Hook(model, made, session_of(model.process_group), scaler, merge)
     try:
         model.register_comm_hook(hook, _exchange)

@@ -10,17 +10,17 @@ import torch
 
 from gleaner import _native
 from gleaner._membership import Membership
-from gleaner._method import MethodLike, as_method
+from gleaner._method import MethodLike
 from gleaner.errors import Error, JobFailed, LayoutError
 from gleaner.torch import _device, _refusals
-from gleaner.torch._sessions import default_group, names_of, session_of
-from gleaner.torch._state import load_state, state_of
-from gleaner.torch._tensors import Staging, memory
+from gleaner.torch._exchange import Exchange, method_and_merge
+from gleaner.torch._sessions import default_group, session_of
+from gleaner.torch._tensors import memory
 
 Parameters = Union[Iterable[torch.Tensor], Iterable[Tuple[str, torch.Tensor]]]
 
 
-class Synchronizer:
+class Synchronizer(Exchange):
     """Exchanges the gradients of parameters as soon as the backward pass has finished each of them.
 
         sync = gleaner.torch.Synchronizer(model.named_parameters(), density=0.01)
@@ -63,21 +63,9 @@ class Synchronizer:
         """
         self._parameters = _named(parameters)
         _refusals.refuse_parameters(self._parameters)
-        self._names = names_of(self._parameters)
-        self._scaler = scaler
-        made = as_method(method, density, **options)
-        if scaler is not None:
-            made = made.skipping()
-        if merge == "optimal" and options.get("clip") is not None:
-            merge = "single"
-        self.session = session_of(default_group()) if session is None else session
-        # Backpropagation comes to the last parameters first.
-        layout = [(name, parameter.numel()) for name, parameter in reversed(self._parameters.items())]
-        self._device = _device.of(self._parameters, made)
-        native = None if self._device is None else self._device.native
-        self.gradients: _native.Gradients = self.session.native.gradients([layout], made, merge, 0, native)
-        self.skipped: Optional[int] = None
-        self._staging = Staging()
+        made, merge = method_and_merge(method, density, scaler, merge, options)
+        joined = session_of(default_group()) if session is None else session
+        super().__init__(self._parameters, made, joined, scaler, merge, 0, _device.of(self._parameters, made))
         self._given: Dict[str, bool] = {}
         self._is_paused = False
         self._step_scale: Optional[float] = None
@@ -250,24 +238,6 @@ class Synchronizer:
             hook.remove()
         self._hooks.clear()
         self._accumulators.clear()
-
-    def state_dict(self) -> Dict[str, Any]:
-        """What this rank has not delivered yet, and what the method has learnt. Save it on every rank, beside the model's state and between
-        steps."""
-        return state_of(self.gradients, self.session.rank, self.session.world_size)
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on from a `state_dict`. All ranks call it together.
-
-        Raises:
-            CheckpointError: a state of another model, method, step or run, here or on another rank. Nothing has changed then.
-        """
-        load_state(self.gradients, state, self.session.rank, self.session.world_size)
-
-    @property
-    def groups(self) -> Optional[List[List[str]]]:
-        """The names of the parameters that travel together, once they were planned."""
-        return self.gradients.groups()
 
 
 def _named(parameters: Parameters) -> Dict[str, torch.Tensor]:

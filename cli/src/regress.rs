@@ -1,0 +1,206 @@
+//! `gleaner regress`: linear models on sparse data.
+
+mod arguments;
+mod summary;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use gleaner_regress::data::{Samples, Source};
+use gleaner_regress::settings::Settings;
+use gleaner_regress::{Epoch, Predicted, RegressError, predict, train};
+use gleaner_runtime::launcher::LaunchError;
+use gleaner_runtime::staged::{Staged, StagedError};
+use gleaner_runtime::{Config, Error, Session};
+use gleaner_testbed::quantity;
+
+use crate::choice::ChoiceError;
+use crate::crew::{self, Display, Progress, Role};
+use crate::report;
+
+pub use arguments::Regress;
+use summary::{PredictionSummary, Summary};
+
+/// Why nothing was trained, predicted or generated.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// A method that cannot be.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// A run that cannot be, or failed.
+    #[error(transparent)]
+    Regress(#[from] RegressError),
+    /// Workers that cannot be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// A job that does not come about.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// A file that cannot be written.
+    #[error(transparent)]
+    Staged(#[from] StagedError),
+    /// No output.
+    #[error("the summary cannot be printed: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Runs the command, as a worker or as the launcher of workers; gives the exit code.
+pub fn run(arguments: &Regress) -> Result<u8, CommandError> {
+    let settings = arguments.settings()?;
+    if let Some(path) = &arguments.generate {
+        return generate(arguments, &settings, path).map(|()| 0);
+    }
+    // One worker needs no launcher.
+    let is_alone = arguments.workers == 1 && !Config::is_worker();
+    if !is_alone
+        && let Role::Launched(code) = crew::assemble(arguments.workers, "regress", arguments.timeout)?
+    {
+        return Ok(code);
+    }
+    let session = Session::join()?;
+    let done = match &arguments.predict {
+        Some(model) => apply(&session, arguments, model),
+        None => learn(&session, arguments, &settings),
+    };
+    let text = match done {
+        Ok(text) => text,
+        Err(error) => {
+            // All ranks are to know why; what they have been told of together, they do.
+            let known = match &error {
+                CommandError::Regress(error) => error.of_all(),
+                _ => None,
+            };
+            match known {
+                Some(failure) => _ = gleaner_runtime::report::failed(&failure),
+                None => drop(session.abort(&error)),
+            }
+            return Err(error);
+        }
+    };
+    if let Some(text) = text {
+        report::print(&text)?;
+    }
+    Ok(0)
+}
+
+/// Trains; rank 0 writes the model, and gets what is to be printed.
+fn learn(
+    session: &Session,
+    arguments: &Regress,
+    settings: &Settings,
+) -> Result<Option<String>, CommandError> {
+    let is_first = session.rank() == 0;
+    for file in [&arguments.model, &arguments.liblinear].into_iter().flatten().filter(|_| is_first) {
+        expect_room(file)?;
+    }
+    let display = is_first.then(Display::new);
+    let mut shown = Instant::now();
+    let trained = train(session, settings, |done, of, epoch| {
+        // Drawing takes longer than a step may.
+        if let Some(display) = display.as_ref().filter(|_| shown.elapsed().as_millis() > 100 || done == of) {
+            shown = Instant::now();
+            display.show(&Progress { done, of, note: epoch.map_or(String::new(), note) });
+        }
+    })?;
+    drop(display);
+    if !is_first {
+        return Ok(None);
+    }
+    if let Some(path) = &arguments.model {
+        save(path, |file| file.write_all(&trained.model.to_bytes()?))?;
+    }
+    if let Some(path) = &arguments.liblinear {
+        save(path, |file| trained.model.write_liblinear(file))?;
+    }
+    let summary = Summary::of(settings, session.world_size(), trained);
+    Ok(Some(if arguments.json { summary.json() } else { summary.table() }))
+}
+
+/// What is said of an epoch beside the bar.
+fn note(epoch: &Epoch) -> String {
+    let loss = epoch.objective.or(epoch.training_loss).unwrap_or_default();
+    let held_out =
+        epoch.held_out.map_or(String::new(), |held_out| format!(", held-out {:.4}", held_out.loss));
+    format!(
+        "epoch {}: loss {loss:.4}{held_out}, {:.2} s ({:.2} s exchanging), {}",
+        epoch.epoch,
+        epoch.seconds,
+        epoch.communication_seconds,
+        quantity::bytes(epoch.bytes_received as f64),
+    )
+}
+
+/// Applies a model; rank 0 writes the predictions, and gets what is to be printed.
+fn apply(session: &Session, arguments: &Regress, model: &Path) -> Result<Option<String>, CommandError> {
+    let is_first = session.rank() == 0;
+    if let Some(out) = arguments.out.as_deref().filter(|_| is_first) {
+        expect_room(out)?;
+    }
+    let Source::File(data) = arguments.source()? else {
+        return Err(RegressError::Setting {
+            option: "--data",
+            expected: "a LIBSVM file beside --predict".into(),
+            found: arguments.data.clone(),
+        }
+        .into());
+    };
+    let began = Instant::now();
+    let (model, predicted) = predict(session, model, &data, arguments.features)?;
+    let seconds = began.elapsed().as_secs_f64();
+    if !is_first {
+        return Ok(None);
+    }
+    if let Some(path) = &arguments.out {
+        save(path, |file| predicted.write(&model, file))?;
+    }
+    let Predicted { margins, evaluation } = predicted;
+    let summary = PredictionSummary::new(&model, margins.len(), evaluation, seconds);
+    Ok(Some(if arguments.json { summary.json() } else { summary.table() }))
+}
+
+/// Writes generated data as a LIBSVM file.
+fn generate(arguments: &Regress, settings: &Settings, path: &Path) -> Result<(), CommandError> {
+    let Source::Generated { shape, samples: count } = settings.data else {
+        return Err(RegressError::Setting {
+            option: "--data",
+            expected: "url or webspam beside --generate".into(),
+            found: arguments.data.clone(),
+        }
+        .into());
+    };
+    let features = settings.features.unwrap_or(shape.features());
+    let display = Display::new();
+    let (mut one, mut shown) = (Samples::default(), Instant::now());
+    save(path, |file| {
+        for number in 0..count {
+            one.clear();
+            shape.sample(settings.seed, number, features, &mut one);
+            let row = one.row(0);
+            write!(file, "{:+}", row.label)?;
+            row.iter().try_for_each(|(index, value)| write!(file, " {}:{value}", index + 1))?;
+            writeln!(file)?;
+            if shown.elapsed().as_millis() > 100 {
+                shown = Instant::now();
+                display.show(&Progress { done: number + 1, of: count, note: "samples written".into() });
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Writes a file whole, or not at all.
+fn save(
+    path: &Path,
+    contents: impl FnOnce(&mut io::BufWriter<std::fs::File>) -> io::Result<()>,
+) -> Result<(), StagedError> {
+    let mut staged = Staged::default();
+    staged.write(path, contents)?;
+    staged.publish()
+}
+
+/// Sees now whether a file can be written at the end; never published, it leaves nothing behind.
+fn expect_room(path: &Path) -> Result<(), StagedError> {
+    Staged::default().write(path, |_| Ok(()))
+}

@@ -1,0 +1,193 @@
+//! What a run reports at its end.
+
+use std::fmt::Write as _;
+
+use gleaner_regress::evaluation::Evaluation;
+use gleaner_regress::model::Model;
+use gleaner_regress::settings::{Algorithm, Settings};
+use gleaner_regress::{Epoch, Trained};
+use gleaner_testbed::quantity::{bytes, grouped};
+use serde::Serialize;
+
+use crate::report::columns;
+
+/// What came of a training. The field names are documented in `docs/` and stay as they are.
+#[derive(Serialize)]
+pub struct Summary {
+    data: String,
+    loss: &'static str,
+    l1: f64,
+    l2: f64,
+    algorithm: &'static str,
+    method: &'static str,
+    workers: usize,
+    samples: u64,
+    features: usize,
+    nonzeros: u64,
+    loading_seconds: f64,
+    steps_per_epoch: u64,
+    learning_rate: Option<f64>,
+    epochs: Vec<EpochSummary>,
+    seconds: f64,
+    communication_seconds: f64,
+    bytes_received: u64,
+    objective: f64,
+    held_out_loss: Option<f64>,
+    accuracy: Option<f64>,
+    auc: Option<f64>,
+    nonzero_weights: usize,
+    weights_digest: String,
+}
+
+/// What came of an epoch.
+#[derive(Serialize)]
+struct EpochSummary {
+    epoch: u64,
+    seconds: f64,
+    communication_seconds: f64,
+    bytes_received: u64,
+    training_loss: Option<f64>,
+    objective: Option<f64>,
+    held_out_loss: Option<f64>,
+    accuracy: Option<f64>,
+    auc: Option<f64>,
+}
+
+impl From<Epoch> for EpochSummary {
+    fn from(epoch: Epoch) -> Self {
+        Self {
+            epoch: epoch.epoch,
+            seconds: epoch.seconds,
+            communication_seconds: epoch.communication_seconds,
+            bytes_received: epoch.bytes_received,
+            training_loss: epoch.training_loss,
+            objective: epoch.objective,
+            held_out_loss: epoch.held_out.map(|held_out| held_out.loss),
+            accuracy: epoch.held_out.and_then(|held_out| held_out.accuracy),
+            auc: epoch.held_out.and_then(|held_out| held_out.auc),
+        }
+    }
+}
+
+impl Summary {
+    /// Of a run by so many workers.
+    pub fn of(settings: &Settings, workers: usize, trained: Trained) -> Self {
+        let held_out = trained.epochs.last().and_then(|epoch| epoch.held_out);
+        let epochs = &trained.epochs;
+        Self {
+            data: settings.data.to_string(),
+            loss: settings.loss.name(),
+            l1: settings.penalty.l1,
+            l2: settings.penalty.l2,
+            algorithm: match settings.algorithm {
+                Algorithm::Sgd(_) => "sgd",
+                Algorithm::Scd { .. } => "scd",
+            },
+            method: settings.method.collective().name(),
+            workers,
+            samples: trained.samples,
+            features: trained.model.features,
+            nonzeros: trained.nonzeros,
+            loading_seconds: trained.loading_seconds,
+            steps_per_epoch: trained.steps,
+            learning_rate: trained.rate,
+            seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
+            communication_seconds: epochs.iter().map(|epoch| epoch.communication_seconds).sum(),
+            bytes_received: epochs.iter().map(|epoch| epoch.bytes_received).sum(),
+            objective: trained.objective,
+            held_out_loss: held_out.map(|held_out| held_out.loss),
+            accuracy: held_out.and_then(|held_out| held_out.accuracy),
+            auc: held_out.and_then(|held_out| held_out.auc),
+            nonzero_weights: trained.model.weights.len(),
+            weights_digest: trained.digest,
+            epochs: trained.epochs.into_iter().map(EpochSummary::from).collect(),
+        }
+    }
+
+    pub fn json(&self) -> String {
+        format!("{}\n", serde_json::json!(self))
+    }
+
+    /// A row for each epoch, and what there is to say of all.
+    pub fn table(&self) -> String {
+        let s = if self.workers == 1 { "" } else { "s" };
+        let mut text = format!(
+            "{}, {} by {} worker{s}: {} samples of {} features, {} non-zero entries, loaded in {:.2} s\n\n",
+            self.data,
+            self.loss,
+            self.workers,
+            grouped(self.samples),
+            grouped(self.features as u64),
+            grouped(self.nonzeros),
+            self.loading_seconds,
+        );
+        let head = ["epoch", "seconds", "exchanging", "received", "loss", "held-out loss", "accuracy", "AUC"];
+        let mut cells = vec![head.map(str::to_owned).to_vec()];
+        let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.6}"));
+        cells.extend(self.epochs.iter().map(|epoch| {
+            vec![
+                epoch.epoch.to_string(),
+                format!("{:.3}", epoch.seconds),
+                format!("{:.3}", epoch.communication_seconds),
+                bytes(epoch.bytes_received as f64),
+                number(epoch.objective.or(epoch.training_loss)),
+                number(epoch.held_out_loss),
+                number(epoch.accuracy),
+                number(epoch.auc),
+            ]
+        }));
+        text.push_str(&columns(&cells));
+        let _ = writeln!(
+            text,
+            "\nobjective {:.9}, {} of {} weights are not zero",
+            self.objective,
+            grouped(self.nonzero_weights as u64),
+            grouped(self.features as u64),
+        );
+        text
+    }
+}
+
+/// What came of a prediction. The field names are documented in `docs/` and stay as they are.
+#[derive(Serialize)]
+pub struct PredictionSummary {
+    loss: &'static str,
+    features: usize,
+    samples: usize,
+    seconds: f64,
+    held_out_loss: Option<f64>,
+    accuracy: Option<f64>,
+    auc: Option<f64>,
+}
+
+impl PredictionSummary {
+    pub fn new(model: &Model, samples: usize, evaluation: Option<Evaluation>, seconds: f64) -> Self {
+        Self {
+            loss: model.loss.name(),
+            features: model.features,
+            samples,
+            seconds,
+            held_out_loss: evaluation.map(|evaluation| evaluation.loss),
+            accuracy: evaluation.and_then(|evaluation| evaluation.accuracy),
+            auc: evaluation.and_then(|evaluation| evaluation.auc),
+        }
+    }
+
+    pub fn json(&self) -> String {
+        format!("{}\n", serde_json::json!(self))
+    }
+
+    pub fn table(&self) -> String {
+        let number = |name: &str, value: Option<f64>| {
+            value.map_or(String::new(), |value| format!(", {name} {value:.6}"))
+        };
+        format!(
+            "{} samples in {:.2} s{}{}{}\n",
+            grouped(self.samples as u64),
+            self.seconds,
+            number("loss", self.held_out_loss),
+            number("accuracy", self.accuracy),
+            number("AUC", self.auc),
+        )
+    }
+}

@@ -1,0 +1,67 @@
+//! Samples whose features are numbered without gaps: what has a place for each of them grows with the samples, and not with n.
+
+use crate::data::Samples;
+
+/// Samples, and the features that their numbers stand for.
+pub(crate) struct Compact {
+    /// With numbers for features, ascending as these.
+    pub(crate) samples: Samples,
+    /// The features that some sample has, ascending.
+    pub(crate) features: Vec<u32>,
+}
+
+impl Compact {
+    /// Numbers the features of samples.
+    pub(crate) fn of(mut samples: Samples) -> Self {
+        let indices = samples.indices_mut();
+        let most = indices.iter().max().map_or(0, |&most| most as usize + 1);
+        // A bit for each feature that occurs, and how many occur before those of a word.
+        let mut occurs = vec![0_u64; most.div_ceil(64)];
+        indices.iter().for_each(|&index| occurs[index as usize / 64] |= 1 << (index % 64));
+        let (mut before, mut count) = (Vec::with_capacity(occurs.len()), 0);
+        for word in &occurs {
+            before.push(count);
+            count += word.count_ones();
+        }
+        let mut features = Vec::with_capacity(count as usize);
+        ones(&occurs, |index| features.push(index as u32));
+        for index in indices {
+            let (word, bit) = (*index as usize / 64, *index % 64);
+            *index = before[word] + (occurs[word] & ((1 << bit) - 1)).count_ones();
+        }
+        Self { samples, features }
+    }
+}
+
+/// Calls `found` with the place of each bit that is set, ascending.
+pub(crate) fn ones(words: &[u64], mut found: impl FnMut(usize)) {
+    for (number, &word) in words.iter().enumerate() {
+        let mut left = word;
+        while left != 0 {
+            found(number * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Shape;
+
+    #[test]
+    fn numbers_stand_for_the_features_that_occur() {
+        let mut samples = Samples::default();
+        (0..20).for_each(|number| Shape::Url.sample(2, number, 100_000, &mut samples));
+        let Compact { samples: numbered, features } = Compact::of(samples.clone());
+        assert!(features.is_sorted_by(|a, b| a < b));
+        let mut used = vec![false; features.len()];
+        for (row, original) in numbered.rows().zip(samples.rows()) {
+            assert!(row.iter().map(|(number, value)| (features[number as usize], value)).eq(original.iter()));
+            row.indices.iter().for_each(|&number| used[number as usize] = true);
+        }
+        assert!(used.into_iter().all(|used| used));
+        let nothing = Compact::of(Samples::default());
+        assert!(nothing.samples.is_empty() && nothing.features.is_empty());
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong; each says what was expected, what was found, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use gleaner_runtime::Failure;
+
+/// Why nothing was trained or predicted.
+#[derive(Debug, thiserror::Error)]
+pub enum RegressError {
+    /// A line that is no sample.
+    #[error("{}: line {line}, column {column}: expected {expected}, found {found}; correct the line", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// The byte within the line, from 1.
+        column: usize,
+        /// What should stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// A file that cannot be read.
+    #[error("{}: could not be read: {source}; make sure that it is there, whole, and may be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason, or the decoder's.
+        source: io::Error,
+    },
+    /// Data that do not fit each other or the options.
+    #[error("{data}: expected {expected}, found {found}; {advice}")]
+    Data {
+        /// The file or the shape.
+        data: String,
+        /// What is needed.
+        expected: String,
+        /// What is there.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// An option has a value that makes no sense.
+    #[error("{option}: expected {expected}, found {found}; correct the option")]
+    Setting {
+        /// The option, such as `--lr`.
+        option: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// The loss is no longer a number.
+    #[error("in epoch {epoch} the loss is {loss}, not a finite number; lower --lr")]
+    Diverged {
+        /// From 1.
+        epoch: u64,
+        /// The loss.
+        loss: f64,
+    },
+    /// A model file that is none, is damaged, or is of other data.
+    #[error("{}: expected {expected}, found {found}; {advice}", path.display())]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// What is needed.
+        expected: String,
+        /// What is there.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// Workers that must agree do not.
+    #[error("expected the same {what} on every worker, found {found}; {advice}")]
+    WorkersDiffer {
+        /// The first of those that differ from rank 0.
+        rank: u32,
+        /// What must agree.
+        what: &'static str,
+        /// Who has what.
+        found: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// Another worker has been refused something.
+    #[error("rank {rank} cannot go on: {reason}")]
+    Refused {
+        /// Which one.
+        rank: u32,
+        /// What it says.
+        reason: String,
+    },
+    /// A worker sent a note that this version does not understand.
+    #[error(
+        "expected a note of {expected} from rank {rank}, found {found} bytes; run the same version of gleaner on every worker"
+    )]
+    Note {
+        /// The sender.
+        rank: usize,
+        /// What the note should be.
+        expected: &'static str,
+        /// Its length.
+        found: usize,
+    },
+    /// A file that cannot be written.
+    #[error(transparent)]
+    Staged(#[from] gleaner_runtime::staged::StagedError),
+    /// The exchange with the other workers failed.
+    #[error(transparent)]
+    Runtime(#[from] gleaner_runtime::Error),
+    /// What is asked of an update and what it holds differ.
+    #[error(transparent)]
+    Layout(#[from] gleaner_runtime::LayoutError),
+}
+
+impl RegressError {
+    /// The failure that all ranks have been told of together, so that this one need not tell them.
+    pub fn of_all(&self) -> Option<Failure> {
+        let (rank, reason) = match self {
+            RegressError::Refused { rank, reason } => (*rank, reason.clone()),
+            RegressError::WorkersDiffer { rank, .. } => (*rank, self.to_string()),
+            _ => return None,
+        };
+        Some(Failure { rank, step: None, reason })
+    }
+}

@@ -1,0 +1,65 @@
+//! Figures of regressions on sparse data, epoch by epoch.
+
+use super::exchange::{self, REFERENCE, times_the_reference};
+use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
+use super::sample::Sample;
+use super::statistics::Spread;
+
+/// All figures for which there may be numbers; those without have no panel.
+pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
+    let mut time = exchange::step_time("epoch-time", "Time of an epoch", samples);
+    time.value.name = "time of an epoch".into();
+    time.caption = "A pass over the data, on the slowest worker, without evaluations. Where a setting was measured several times, the mark \
+                    is the median of the turns and its bar reaches from the least to the largest; where it was measured once, the bar reaches from \
+                    quartile to quartile of its epochs."
+        .into();
+    let mut bytes = exchange::bytes("epoch-bytes", samples);
+    bytes.title = "Bytes received by a worker in an epoch";
+    bytes.value.name = "bytes received in an epoch".into();
+    bytes.caption =
+        "The worker that receives most, by the method's own count, headers of its messages included.".into();
+    vec![time, split(samples), speed_up(samples), bytes]
+}
+
+/// SparCML's Table 2: the communication part beside the whole.
+fn split(samples: &[&Sample]) -> Figure {
+    let points = |of_label: &[&Sample], _: &[&Sample]| {
+        let mean = |part: usize| {
+            let parts: Vec<f64> = of_label.iter().filter_map(|s| Some(s.parts?[part])).collect();
+            Spread::mean(&parts)
+        };
+        let point = |(part, name)| Some(Point { part: Some(name), ..Point::of(None, mean(part)?, of_label) });
+        [(0, "computing"), (1, "communication")].into_iter().filter_map(point).collect()
+    };
+    Figure {
+        id: "epoch-split",
+        title: "What an epoch is spent on",
+        caption: "Communication is what a worker spends on handing its gradients over and waiting for their sums, the mean over the workers; \
+                  computing is the rest of the slowest worker's epoch. Means over the epochs and turns."
+            .into(),
+        shape: Shape::Stacks,
+        value: Quantity { name: "time of an epoch".into(), unit: Unit::Seconds },
+        against: None,
+        panels: panels(&settings(samples, None), points),
+    }
+}
+
+/// SparCML's Table 2: how many times as fast as the dense method, for each of the others.
+fn speed_up(samples: &[&Sample]) -> Figure {
+    let points = |of_label: &[&Sample], all: &[&Sample]| {
+        let of_others: Vec<&Sample> = of_label.iter().copied().filter(|s| s.method != REFERENCE).collect();
+        Point::over(None, &of_others, |s| times_the_reference(s, all)).into_iter().collect()
+    };
+    Figure {
+        id: "epoch-speed-up",
+        title: "Speed-up of an epoch",
+        caption: format!(
+            "The time of an epoch of the dense {REFERENCE} divided by the method's, in the same run and turn and with the same seed: above 1 the \
+             method is faster. With several turns, the mark is the median of their ratios and its bar reaches from the least to the largest."
+        ),
+        shape: Shape::Rows,
+        value: Quantity { name: "speed-up over the dense ring".into(), unit: Unit::None },
+        against: None,
+        panels: panels(&settings(samples, None), points),
+    }
+}
