@@ -20,7 +20,7 @@ fn named<T: FromStr<Err: Display>>(py: Python<'_>, name: &str) -> PyResult<T> {
 }
 
 /// How many entries are delivered.
-fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<Sparsity> {
+fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<Option<Sparsity>> {
     match (density, k) {
         (Some(_), Some(_)) => {
             Err(refuse_method(py, "density and k were both given; expected a share or a number of entries"))
@@ -29,10 +29,10 @@ fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<
             py,
             format!("the density is {density}; expected a number above 0 and at most 1, such as 0.01"),
         )),
-        (Some(density), None) => Ok(Sparsity::Density(density)),
+        (Some(density), None) => Ok(Some(Sparsity::Density(density))),
         (None, Some(0)) => Err(refuse_method(py, "k is 0; expected at least one entry")),
-        (None, Some(k)) => Ok(Sparsity::K(k)),
-        (None, None) => Ok(Sparsity::Density(0.01)),
+        (None, Some(k)) => Ok(Some(Sparsity::K(k))),
+        (None, None) => Ok(None),
     }
 }
 
@@ -65,8 +65,9 @@ impl Method {
             method = method.with(option, value).map_err(|error| refuse_method(py, error))?;
         }
         method = match sparsity(py, density, k)? {
-            Sparsity::Density(density) => method.density(density),
-            Sparsity::K(k) => method.k(k),
+            None => method,
+            Some(Sparsity::Density(density)) => method.density(density),
+            Some(Sparsity::K(k)) => method.k(k),
         };
         let correction = Correction { momentum, mask, clip, warm_up };
         correction.check().map_err(|error| refuse_method(py, error))?;
