@@ -169,12 +169,17 @@ fn a_full_disk_is_a_sentence_and_takes_nothing_that_was_measured() {
 /// What a file may say is what the commands take, or the launcher that starts their workers.
 #[test]
 fn the_options_of_a_file_are_documented_options_of_the_commands() {
-    for (workload, page) in [(Workload::Bench, "bench"), (Workload::Train, "train")] {
+    let pages = [
+        (Workload::Bench, "commands/bench"),
+        (Workload::Train, "commands/train"),
+        (Workload::Regress, "guide/regression"),
+    ];
+    for (workload, page) in pages {
         let read = |page: &str| {
-            let path = format!("{}/../docs/src/commands/{page}.md", env!("CARGO_MANIFEST_DIR"));
+            let path = format!("{}/../docs/src/{page}.md", env!("CARGO_MANIFEST_DIR"));
             fs::read_to_string(path).unwrap()
         };
-        let (text, launch) = (read(page), read("launch"));
+        let (text, launch) = (read(page), read("commands/launch"));
         for option in workload.options() {
             let written = format!("`--{}", option.replace('_', "-"));
             let is_on = |text: &str| {

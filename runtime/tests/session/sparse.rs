@@ -75,7 +75,7 @@ fn sums_are_those_of_dense_reducers() {
     }
 }
 
-/// Whoever would leave entries out or name all n says so, and takes them with a density.
+/// Methods that leave entries out, or that name all n, are refused, and run where a density is asked for.
 #[test]
 fn methods_that_leave_entries_out_are_refused() {
     job::run(Over::Memory, 3, |session| {
