@@ -35,8 +35,9 @@ def missing():
     for program, what in [("gleaner", "the command gleaner: cargo install --path cli"), ("java", "Java 17 or later: apt-get install default-jre-headless"), ("ip", "iproute2: apt-get install iproute2")]:
         if shutil.which(program) is None:
             said.append(f"{program} is not on the PATH; install {what}")
-    if importlib.util.find_spec("pyspark") is None:
-        said.append("this Python has no pyspark; install it: pip install pyspark")
+    for module, package in [("pyspark", "pyspark"), ("numpy", "numpy"), ("sklearn", "scikit-learn")]:
+        if importlib.util.find_spec(module) is None:
+            said.append(f"this Python has no {module}; install it: pip install {package}")
     return said
 
 
@@ -234,7 +235,7 @@ def main():
     parser.add_argument("--shape", default="url", choices=("url", "webspam"), help="of the data that are made up")
     parser.add_argument("--samples", type=int, default=64000, help="of the data that are made up")
     parser.add_argument("--data", help="a LIBSVM file instead, with labels 1 and -1")
-    parser.add_argument("--features", type=int, default=3_231_961)
+    parser.add_argument("--features", type=int, help="by default those of the data that are made up")
     parser.add_argument("--rates", default="1gbit", help="of the hosts' links")
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--batch", type=int, default=1000, help="samples of each worker in a step of SGD")
@@ -250,6 +251,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.be_driver:
         return drive(arguments)
+    if arguments.features is None:
+        arguments.features = {"url": 3_231_961, "webspam": 16_609_143}[arguments.shape]
+    if arguments.data is not None:
+        arguments.data = os.path.abspath(arguments.data)
     said = missing()
     if said:
         raise SystemExit("\n".join(said))

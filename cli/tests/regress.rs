@@ -197,6 +197,12 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
             "--data url --loss-function hinge --algorithm scd",
             "--loss-function: expected logistic, squared-hinge or squares",
         ),
+        (
+            "--data webspam --samples 5 --features 1",
+            "--features: expected 2 or more of data that are made up, found 1",
+        ),
+        ("--data url --threads 0", "--threads: expected 1 to 256, found 0"),
+        ("--data url --staleness 65", "--staleness: expected at most 64 steps, found 65"),
         ("--data url --lr 0", "--lr: expected a finite number above 0, found 0"),
         ("--data none.svm --samples 5", "--samples: expected it beside --data url"),
         ("--data none.svm", "none.svm: could not be read"),

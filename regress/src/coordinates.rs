@@ -56,8 +56,9 @@ impl<'a> Coordinates<'a> {
     ) -> Self {
         let (count, samples) = (columns.len(), signs.len());
         let at = |rank: usize| (count * rank / workers) as u32;
-        let (width, together) = (columns.longest_row as f64, (chunk * workers).min(count) as f64);
-        let meeting = 1.0 + (width - 1.0).max(0.0) * (together - 1.0) / (count as f64 - 1.0).max(1.0);
+        let (width, together) = (columns.longest_row as f64, chunk.saturating_mul(workers).min(count) as f64);
+        let meeting =
+            1.0 + (width - 1.0).max(0.0) * (together - 1.0).max(0.0) / (count as f64 - 1.0).max(1.0);
         let mut descent = Self {
             columns,
             signs,

@@ -104,9 +104,6 @@ pub enum RegressError {
         /// Its length.
         found: usize,
     },
-    /// A file that cannot be written.
-    #[error(transparent)]
-    Staged(#[from] gleaner_runtime::staged::StagedError),
     /// The exchange with the other workers failed.
     #[error(transparent)]
     Runtime(#[from] gleaner_runtime::Error),

@@ -159,6 +159,7 @@ fn by_samples(
     let losses: f64 = gather(session, &[own])?.iter().map(|told| told[0]).sum();
     let penalty = settings.penalty.value(weights.iter().map(|&weight| weight.into()));
     let objective = losses / prepared.all as f64 + penalty;
+    expect_finite(settings.epochs - 1, Some(objective))?;
     Ok(Ran { rate: Some(rate), steps, epochs, objective, weights })
 }
 

@@ -2,7 +2,8 @@
 //! machines and least squares with L1 and L2, as SparCML's MPI-OPT trains them.
 //!
 //! Every worker holds its samples in main memory as rows of indices and values, eight bytes for each non-zero entry, and a model of
-//! four bytes for each feature, or twelve with L1. What a step takes beyond that grows with the entries of its batch alone.
+//! four bytes for each feature, or twelve with L1; each thread has 16 bytes for each feature that occurs. What a step takes beyond
+//! that grows with the entries of its batch alone.
 
 pub mod data;
 pub mod evaluation;

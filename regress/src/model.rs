@@ -8,9 +8,11 @@ use std::path::Path;
 use gleaner_algorithms::bag::Entries;
 use gleaner_runtime::checksum;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use twox_hash::XxHash3_128;
 
 use crate::error::RegressError;
 use crate::objective::{Loss, Penalty};
+use crate::settings::MOST_FEATURES;
 
 /// What a file says of its format.
 const FORMAT: &str = "gleaner linear model 1";
@@ -120,30 +122,59 @@ impl Model {
                 .transpose()?,
             weights: Entries { indices, values },
         };
-        let (indices, n) = (&model.weights.indices, model.features + usize::from(model.bias.is_some()));
+        let (indices, n) =
+            (&model.weights.indices, model.features.saturating_add(usize::from(model.bias.is_some())));
         let fits =
             indices.is_sorted_by(|a, b| a < b) && indices.last().is_none_or(|&last| (last as usize) < n);
         let pairs = indices.len() == model.weights.values.len();
+        let is_finite =
+            model.bias.is_none_or(f32::is_finite) && model.weights.values.iter().all(|w| w.is_finite());
+        let ordered = model.classes.is_none_or(|[negative, positive]| negative < positive);
+        if !(1..=MOST_FEATURES).contains(&model.features) || !ordered || !is_finite {
+            return Err(lacks("features, classes, bias and weights"));
+        }
         if !fits || !pairs || model.loss.classifies() != model.classes.is_some() {
             return Err(lacks("weights"));
         }
         Ok(model)
     }
 
+    /// What two models have in common only if they are the same.
+    pub(crate) fn digest(&self) -> String {
+        let Self { loss, penalty, features, bias, classes, weights } = self;
+        let mut hash = XxHash3_128::new();
+        hash.write(format!("{loss} {penalty:?} {features} {bias:?} {classes:?}").as_bytes());
+        for (index, weight) in weights.iter() {
+            hash.write(&index.to_le_bytes());
+            hash.write(&weight.to_le_bytes());
+        }
+        format!("digest {:032x}", hash.finish_128())
+    }
+
     /// Writes LIBLINEAR's text, by which its `predict` gives the same predictions.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A file that cannot be written, and labels that are no whole numbers, which LIBLINEAR cannot read.
     pub fn write_liblinear(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "solver_type {}\nnr_class 2", self.solver())?;
         if let Some([negative, positive]) = self.classes {
+            if negative.fract() != 0.0 || positive.fract() != 0.0 {
+                let labels =
+                    format!("LIBLINEAR's labels are whole numbers, and these are {negative} and {positive}");
+                return Err(io::Error::other(labels));
+            }
             writeln!(out, "label {positive} {negative}")?;
         }
-        let bias = self.bias.unwrap_or(-1.0);
+        // A negative one means to LIBLINEAR that there is none.
+        let bias = self.bias.map_or(-1.0, f32::abs);
+        let turns = self.bias.is_some_and(|bias| bias < 0.0);
         writeln!(out, "nr_feature {}\nbias {bias}\nw", self.features)?;
         let mut entries = self.weights.iter().peekable();
         for index in 0..(self.features + usize::from(self.bias.is_some())) as u32 {
             match entries.next_if(|(at, _)| *at == index) {
+                Some((_, weight)) if turns && index as usize == self.features => {
+                    writeln!(out, "{} ", -weight)?
+                }
                 Some((_, weight)) => writeln!(out, "{weight} ")?,
                 None => out.write_all(b"0 \n")?,
             }
@@ -198,8 +229,22 @@ mod tests {
                 assert!(Model::of_bytes(&bytes[..at]).is_err(), "{at}");
             }
         }
-        let beyond = Model { features: 4, ..model() }.to_bytes().unwrap();
-        assert!(Model::of_bytes(&beyond).is_err());
+    }
+
+    #[test]
+    fn models_that_make_no_sense_are_refused() {
+        let infinite = Entries { indices: vec![1], values: vec![f32::INFINITY] };
+        for wrong in [
+            Model { features: 4, ..model() },
+            Model { features: 0, weights: Entries::default(), ..model() },
+            Model { features: usize::MAX, ..model() },
+            Model { bias: Some(f32::NAN), ..model() },
+            Model { classes: Some([1.0, 1.0]), ..model() },
+            Model { classes: None, ..model() },
+            Model { weights: infinite, ..model() },
+        ] {
+            assert!(Model::of_bytes(&wrong.to_bytes().unwrap()).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
@@ -208,5 +253,11 @@ mod tests {
         model().write_liblinear(&mut text).unwrap();
         let expected = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 5\nbias 1\nw\n0 \n0.1 \n0 \n0 \n-0.000000025 \n3 \n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
+        // A negative bias means to LIBLINEAR that there is none.
+        let mut turned = Vec::new();
+        Model { bias: Some(-1.0), ..model() }.write_liblinear(&mut turned).unwrap();
+        assert_eq!(String::from_utf8(turned).unwrap(), expected.replace("\n3 \n", "\n-3 \n"));
+        let halves = Model { classes: Some([0.5, 1.0]), ..model() };
+        assert!(halves.write_liblinear(&mut Vec::new()).unwrap_err().to_string().contains("0.5 and 1"));
     }
 }

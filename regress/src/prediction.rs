@@ -6,7 +6,7 @@ use std::path::Path;
 use gleaner_runtime::Session;
 
 use crate::agreement::{all_can, expect_same};
-use crate::data::{Dealt, Part, Source, each_sample};
+use crate::data::{Dealt, Part, Source, each_sample, of_rank};
 use crate::error::RegressError;
 use crate::evaluation::{Evaluation, Score, evaluate};
 use crate::job::signs;
@@ -34,13 +34,22 @@ pub fn predict(
 ) -> Result<(Model, Predicted), RegressError> {
     let model = all_can(session, Model::read(model_file))?;
     let identity = all_can(session, Source::File(data.to_owned()).identity())?;
+    expect_same(session, &[("model", model.digest())], "give every worker the same model")?;
     expect_same(session, &[("data", identity)], "give every worker the same file")?;
     let (scores, dealt) = all_can(session, score(session, &model, model_file, data, features))?;
     let by_rank = scoring::gather(session, scores)?;
     let all = in_order(by_rank, dealt);
+    if all.is_empty() {
+        return Err(RegressError::Data {
+            data: data.display().to_string(),
+            expected: "a sample or more".into(),
+            found: "none".into(),
+            advice: "give data with samples",
+        });
+    }
     let labels: Vec<f32> = all.iter().map(|score| score.y).collect();
     let margins = all.iter().map(|score| score.margin).collect();
-    let known = signs(&labels, model.classes).ok().filter(|signs| !signs.is_empty());
+    let known = signs(&labels, model.classes).ok();
     let evaluation = known.map(|signs| {
         let mut scores: Vec<Score> = all.iter().zip(signs).map(|(score, y)| Score { y, ..*score }).collect();
         evaluate(model.loss, &mut scores)
@@ -68,7 +77,8 @@ fn score(
     let constant = bias.map_or(0.0, |bias| bias * f64::from(weights[model.features]));
     let part = Part { rank: session.rank(), of: session.world_size() };
     let mut scores = Vec::new();
-    let dealt = each_sample(data, part, model.features as u32, |row| {
+    let (data, part) = of_rank(data, part);
+    let dealt = each_sample(&data, part, model.features as u32, |row| {
         scores.push(Score { margin: scoring::margin(row, &weights) + constant, y: row.label });
     })?;
     Ok((scores, dealt))

@@ -86,6 +86,12 @@ pub struct Settings {
     pub method: Method,
 }
 
+/// Threads of a worker, at most: each has a place for every feature that occurs.
+const MOST_THREADS: usize = 256;
+
+/// Steps that may be under way, at most.
+const MOST_STEPS: usize = 64;
+
 /// Features, at most: what vectors of indices of 32 bits can have, with room for a constant.
 pub const MOST_FEATURES: usize = u32::MAX as usize - 2;
 
@@ -109,10 +115,16 @@ impl Settings {
             let expected = format!("a number from 1 to {MOST_FEATURES}");
             return Err(refused("--features", &expected, features));
         }
+        if let (Source::Generated { .. }, Some(1)) = (&self.data, self.features) {
+            return Err(refused("--features", "2 or more of data that are made up", 1));
+        }
         match &self.algorithm {
-            Algorithm::Sgd(Descent { batch, rate, decay, threads, .. }) => {
+            Algorithm::Sgd(Descent { batch, rate, decay, threads, staleness, .. }) => {
                 number("--batch", *batch as f64, *batch > 0, "1 or more")?;
-                number("--threads", *threads as f64, *threads > 0, "1 or more")?;
+                let may = (1..=MOST_THREADS).contains(threads);
+                number("--threads", *threads as f64, may, &format!("1 to {MOST_THREADS}"))?;
+                let may = *staleness <= MOST_STEPS;
+                number("--staleness", *staleness as f64, may, &format!("at most {MOST_STEPS} steps"))?;
                 number("--decay", *decay, decay.is_finite() && *decay >= 0.0, "a finite number from 0 on")?;
                 let Some(rate) = *rate else { return Ok(()) };
                 number("--lr", rate, rate.is_finite() && rate > 0.0, "a finite number above 0")?;

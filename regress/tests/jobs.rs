@@ -251,6 +251,15 @@ fn bad_data_are_refused_on_every_rank() {
         "number of features on every worker, found indices up to 3 on rank 0 and up to 7 on rank 2";
     assert!(told.iter().all(|told| told.contains(expected)), "{told:?}");
     trained(3, &Settings { features: Some(7), ..of(own.clone()) });
+    for rank in 0..2 {
+        written(&folder, &format!("part-{rank}.svm"), if rank == 0 { good } else { "" });
+    }
+    let parts = folder.path().join("part-{rank}.svm");
+    let told = refused(2, |_| Settings { features: Some(3), ..of(parts.clone()) });
+    assert!(told.iter().all(|told| told.contains("found none in that of rank 1")), "{told:?}");
+    let empty = Some(folder.path().join("part-1.svm"));
+    let told = refused(2, |_| Settings { held_out: empty.clone(), ..of(folder.path().join("good-0.svm")) });
+    assert!(told.iter().all(|told| told.contains("expected a sample or more to evaluate")), "{told:?}");
     let told = refused(3, |rank| of(folder.path().join(format!("good-{rank}.svm"))));
     assert!(
         told.iter().all(|told| told.contains("same data on every worker") && told.contains("rank 2")),
@@ -281,6 +290,7 @@ fn models_that_do_not_fit_are_refused_on_every_rank() {
         })
     };
     let wide = written(&folder, "wide.svm", "1 1:1\n-1 6:1\n");
+    let empty = written(&folder, "empty.svm", "");
     for (told, expected) in [
         (
             refused(&model, &data, Some(9)),
@@ -290,9 +300,27 @@ fn models_that_do_not_fit_are_refused_on_every_rank() {
             refused(&model, &wide, None),
             "line 2, column 4: expected an index from 1 to the number of features, 5",
         ),
+        (refused(&model, &empty, None), "empty.svm: expected a sample or more, found none"),
         (refused(&data, &data, None), "expected a model that gleaner regress --model wrote"),
         (refused(&folder.path().join("none"), &data, None), "none: could not be read"),
     ] {
         assert!(told.iter().all(|told| told.contains(expected)), "{told:?}");
     }
+    // Each rank has a model that fits, and they are not the same.
+    for rank in 0..2 {
+        let one = Settings { epochs: 1 + rank, ..settings.clone() };
+        let bytes = trained(1, &one).model.to_bytes().unwrap();
+        fs::write(folder.path().join(format!("model-{rank}")), bytes).unwrap();
+        fs::copy(&data, folder.path().join(format!("data-{rank}.svm"))).unwrap();
+    }
+    let told: Vec<String> = run(2, |session| {
+        let model = folder.path().join(format!("model-{}", session.rank()));
+        predict(&session, &model, &data, None).unwrap_err().to_string()
+    });
+    assert!(told.iter().all(|told| told.contains("the same model on every worker")), "{told:?}");
+    // Of files that each rank has for itself.
+    let own = folder.path().join("data-{rank}.svm");
+    let margins = run(2, |session| predict(&session, &model, &own, None).unwrap().1.margins);
+    assert_eq!((margins[0].len(), &margins[0][..4]), (8, &margins[0][4..]));
+    assert_eq!(margins[0], margins[1]);
 }

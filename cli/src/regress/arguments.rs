@@ -38,7 +38,7 @@ pub struct Regress {
     /// Samples of made-up data [default: as many as the real data have]
     #[arg(long, value_name = "N", value_parser = quantity::count)]
     samples: Option<usize>,
-    /// A LIBSVM file that is not trained on: loss, accuracy and AUC are told of it after every epoch
+    /// A LIBSVM file that is not trained on: loss, accuracy and AUC are printed after every epoch
     #[arg(long, value_name = "FILE")]
     held_out: Option<PathBuf>,
     /// The number of features, n [default: the highest index of the data, and of made-up data that of the real ones]

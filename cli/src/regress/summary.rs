@@ -36,6 +36,8 @@ pub struct Summary {
     accuracy: Option<f64>,
     auc: Option<f64>,
     nonzero_weights: usize,
+    #[serde(skip)]
+    weights: usize,
     weights_digest: String,
 }
 
@@ -99,6 +101,7 @@ impl Summary {
             accuracy: held_out.and_then(|held_out| held_out.accuracy),
             auc: held_out.and_then(|held_out| held_out.auc),
             nonzero_weights: trained.model.weights.len(),
+            weights: trained.model.features + usize::from(trained.model.bias.is_some()),
             weights_digest: trained.digest,
             epochs: trained.epochs.into_iter().map(EpochSummary::from).collect(),
         }
@@ -142,7 +145,7 @@ impl Summary {
             "\nobjective {:.9}, {} of {} weights are not zero",
             self.objective,
             grouped(self.nonzero_weights as u64),
-            grouped(self.features as u64),
+            grouped(self.weights as u64),
         );
         text
     }

@@ -3,7 +3,7 @@
 //! Of a plain file every worker reads a range of its bytes, from the first line that begins in the range to the last. A compressed
 //! file, and what is no regular file, every worker reads whole, and keeps every P-th sample.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -83,8 +83,16 @@ fn each_line(
     mut visit: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<Dealt, RegressError> {
     let unreadable = |source| RegressError::Read { path: path.to_owned(), source };
+    let about = fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() && part.of > 1 {
+        return Err(RegressError::Data {
+            data: path.display().to_string(),
+            expected: "a regular file for several workers, since each reads it anew".into(),
+            found: "a pipe, a device or a directory".into(),
+            advice: "write the data to a file first, or take one worker",
+        });
+    }
     let file = File::open(path).map_err(unreadable)?;
-    let about = file.metadata().map_err(unreadable)?;
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let packing = Packing::of(reader.fill_buf().map_err(unreadable)?);
     let mut lines = match packing {

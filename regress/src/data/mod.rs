@@ -9,8 +9,8 @@ use std::ops::Range;
 
 pub use file::{Dealt, Part, each_sample, read};
 pub use generated::Shape;
-pub(crate) use source::Held;
 pub use source::Source;
+pub(crate) use source::{Held, of_rank};
 
 /// Samples by row (CSR): the non-zero entries of each as ascending indices from 0, and their values.
 #[derive(Clone, Debug, PartialEq)]

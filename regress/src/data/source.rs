@@ -1,7 +1,7 @@
 //! Where samples come from, and what of them all workers have to know.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ pub(crate) struct Held {
 impl Source {
     /// Whether every worker has a file of its own.
     pub(crate) fn is_by_rank(&self) -> bool {
-        matches!(self, Source::File(path) if path.to_string_lossy().contains(RANK))
+        matches!(self, Source::File(path) if is_by_rank(path))
     }
 
     /// What must be the same on all workers: of a file that they share, its length and a digest of its beginning and its end.
@@ -64,10 +64,7 @@ impl Source {
     pub(crate) fn load(&self, part: Part, features: usize, seed: u64) -> Result<Held, RegressError> {
         match self {
             Source::File(path) => {
-                let (path, part) = match self.is_by_rank() {
-                    true => (of_rank(path, part.rank), Part::WHOLE),
-                    false => (path.clone(), part),
-                };
+                let (path, part) = of_rank(path, part);
                 let (samples, highest, _) = file::read(&path, part, features as u32)?;
                 Ok(Held { samples, highest })
             }
@@ -81,19 +78,28 @@ impl Source {
     }
 }
 
-fn of_rank(path: &Path, rank: usize) -> PathBuf {
-    path.to_string_lossy().replace(RANK, &rank.to_string()).into()
+fn is_by_rank(path: &Path) -> bool {
+    path.to_string_lossy().contains(RANK)
+}
+
+/// The file that a worker reads, and its part of it.
+pub(crate) fn of_rank(path: &Path, part: Part) -> (PathBuf, Part) {
+    if !is_by_rank(path) {
+        return (path.to_owned(), part);
+    }
+    (path.to_string_lossy().replace(RANK, &part.rank.to_string()).into(), Part::WHOLE)
 }
 
 /// Bytes of a file's beginning and end that are compared.
 const ENDS: u64 = 1 << 16;
 
 fn identity(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let about = file.metadata()?;
+    // Not opened to see: what writes into a pipe would end when it is closed.
+    let about = fs::metadata(path)?;
     if !about.is_file() {
         return Ok("no regular file".into());
     }
+    let mut file = File::open(path)?;
     let length = about.len();
     let mut bytes = Vec::new();
     (&mut file).take(ENDS).read_to_end(&mut bytes)?;

@@ -56,6 +56,26 @@ impl Prepared {
                 advice: "bring more samples, or fewer workers",
             });
         }
+        if let Some(rank) = told.samples.iter().position(|&samples| samples == 0)
+            && settings.data.is_by_rank()
+        {
+            return Err(RegressError::Data {
+                data: settings.data.to_string(),
+                expected: "a sample or more in the file of every rank".into(),
+                found: format!("none in that of rank {rank}"),
+                advice: "share the samples out among the files, or take fewer workers",
+            });
+        }
+        if told.held_out == 0
+            && let Some(path) = &settings.held_out
+        {
+            return Err(RegressError::Data {
+                data: path.display().to_string(),
+                expected: "a sample or more to evaluate".into(),
+                found: "none".into(),
+                advice: "give other data that are held out, or none",
+            });
+        }
         let classes =
             settings.loss.classifies().then(|| classes(session, settings, &train.samples)).transpose()?;
         let signs = signs(train.samples.labels(), classes).unwrap_or_default();
@@ -79,7 +99,7 @@ impl Prepared {
             if let Some((samples, _)) = &mut prepared.held_out {
                 samples.add_constant(features as u32, bias);
             }
-            prepared.squares += f64::from(bias * bias) * all as f64;
+            prepared.squares += f64::from(bias).powi(2) * all as f64;
         }
         prepared.samples = train.samples;
         Ok(prepared)
@@ -91,7 +111,9 @@ impl Prepared {
     pub(super) fn rate(&self, settings: &Settings) -> f64 {
         let curvature = settings.loss.curvature().unwrap_or(1.0);
         let steepest = curvature * self.squares / self.all as f64 + settings.penalty.l2;
-        if steepest > 0.0 { 1.0 / steepest } else { 1.0 }
+        let rate = if steepest > 0.0 { 1.0 / steepest } else { 1.0 };
+        // L2 alone does not take all of a weight.
+        rate.min((1.0 - 1e-6) / settings.penalty.l2)
     }
 
     /// Evaluates weights on what is held out.
@@ -158,6 +180,8 @@ struct Told {
     nonzeros: Vec<u64>,
     highest: Vec<u64>,
     highest_held_out: u64,
+    /// Samples that are held out, of all.
+    held_out: u64,
     squares: f64,
     seconds: f64,
 }
@@ -179,6 +203,7 @@ impl Told {
             held_out.map_or(0.0, |held| held.highest.into()),
             squares,
             seconds,
+            held_out.map_or(0.0, |held| held.samples.len() as f64),
         ];
         let told = gather(session, &own)?;
         let whole = |at: usize| told.iter().map(|told| told[at] as u64).collect::<Vec<u64>>();
@@ -187,6 +212,7 @@ impl Told {
             nonzeros: whole(1),
             highest: whole(2),
             highest_held_out: whole(3).into_iter().max().unwrap_or(0),
+            held_out: whole(6).into_iter().sum(),
             squares: told.iter().map(|told| told[4]).sum(),
             seconds: told.iter().map(|told| told[5]).fold(0.0, f64::max),
         })

@@ -18,8 +18,8 @@ pub enum Workload {
     Regress,
 }
 
-/// Of all commands.
-const ALL: &[&str] = &["method", "timeout", "seed"];
+/// Of all commands, besides the method.
+const ALL: &[&str] = &["timeout", "seed"];
 
 /// Of those that choose entries.
 const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
@@ -107,7 +107,7 @@ impl Workload {
             }
         }
         let choosing = if chooses { CHOOSING } else { &[] };
-        ALL.iter().chain(choosing).chain(LAUNCHED).chain(own).copied().chain(stated)
+        ["method"].iter().chain(choosing).chain(ALL).chain(LAUNCHED).chain(own).copied().chain(stated)
     }
 }
 
