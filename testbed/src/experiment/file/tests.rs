@@ -113,7 +113,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_was_expected() {
             "command = \"bench\"",
             "command = \"plan\"",
             9,
-            "'command' is \"plan\"; expected \"bench\" or \"train\"",
+            "'command' is \"plan\"; expected \"bench\", \"train\" or \"regress\"",
         ),
         ("command = \"bench\"\n", "", 8, "[workload] lacks 'command'"),
         ("params = 100_000", "", 8, "[workload] lacks 'params'"),
