@@ -196,9 +196,13 @@ def measure(arguments):
     """Takes turns on emulated hosts of each rate, and prints a table for it."""
     with tempfile.TemporaryDirectory() as folder:
         if arguments.data is None:
-            arguments.data = os.path.join(folder, "data.svm")
-            make = ["gleaner", "regress", "--data", arguments.shape, "--samples", str(arguments.samples), "--generate", arguments.data]
+            arguments.data, made = os.path.join(folder, "data.svm"), os.path.join(folder, "made.svm")
+            make = ["gleaner", "regress", "--data", arguments.shape, "--samples", str(arguments.samples), "--generate", made]
             subprocess.run([*make, "--features", str(arguments.features)], check=True, stdout=subprocess.DEVNULL)
+            # MLlib's classes are 0 and 1.
+            with open(made, encoding="ascii") as lines, open(arguments.data, "w", encoding="ascii") as file:
+                file.writelines("0" + line[2:] if line.startswith("-1") else line for line in lines)
+            os.remove(made)
         for rate in arguments.rates.split(","):
             hostfile = os.path.join(folder, "hosts")
             up = ["gleaner", "testbed", "up", "--hosts", str(arguments.hosts), "--rate", rate, "--name", NAME, "--replace"]
@@ -234,7 +238,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="url", choices=("url", "webspam"), help="of the data that are made up")
     parser.add_argument("--samples", type=int, default=64000, help="of the data that are made up")
-    parser.add_argument("--data", help="a LIBSVM file instead, with labels 1 and -1")
+    parser.add_argument("--data", help="a LIBSVM file instead, with labels 0 and 1")
     parser.add_argument("--features", type=int, help="by default those of the data that are made up")
     parser.add_argument("--rates", default="1gbit", help="of the hosts' links")
     parser.add_argument("--hosts", type=int, default=8)
