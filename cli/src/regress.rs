@@ -66,7 +66,7 @@ pub fn run(arguments: &Regress) -> Result<u8, CommandError> {
     let text = match done {
         Ok(text) => text,
         Err(error) => {
-            // All ranks are to know why; what they have been told of together, they do.
+            // All ranks are to know why; of some failures they do.
             let known = match &error {
                 CommandError::Regress(error) => error.of_all(),
                 _ => None,

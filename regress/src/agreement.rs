@@ -4,7 +4,7 @@ use gleaner_runtime::Session;
 
 use crate::error::RegressError;
 
-/// Goes on only if all workers can: where one has been refused something, the others are told why.
+/// Goes on only if all workers can: where one has been refused something, the others learn why.
 pub(crate) fn all_can<T>(session: &Session, own: Result<T, RegressError>) -> Result<T, RegressError> {
     let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let notes = session.all_gather(reason.as_bytes())?;

@@ -113,7 +113,7 @@ pub enum RegressError {
 }
 
 impl RegressError {
-    /// The failure that all ranks have been told of together, so that this one need not tell them.
+    /// The failure that all ranks know of, so that this one need not report it.
     pub fn of_all(&self) -> Option<Failure> {
         let (rank, reason) = match self {
             RegressError::Refused { rank, reason } => (*rank, reason.clone()),

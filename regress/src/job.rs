@@ -146,17 +146,17 @@ fn by_samples(
         let done = |step| progress(epoch * steps + step, settings.epochs * steps, epochs.last());
         let losses = sgd.epoch(epoch, done)?;
         let spent = sgd.exchange().take_spent().as_secs_f64();
-        let told = watch.stop(session, epoch, spent, losses)?;
-        let training_loss = Some(told.1 / prepared.all as f64);
+        let gathered = watch.stop(session, epoch, spent, losses)?;
+        let training_loss = Some(gathered.1 / prepared.all as f64);
         let held_out = prepared.evaluate(session, settings, sgd.weights())?;
-        epochs.push(Epoch { training_loss, held_out, ..told.0 });
+        epochs.push(Epoch { training_loss, held_out, ..gathered.0 });
         expect_finite(epoch, training_loss)?;
     }
     let weights = sgd.weights().to_vec();
     let of_these: Vec<f32> = samples.features.iter().map(|&index| weights[index as usize]).collect();
     let scores = scoring::scores(&samples.samples, &prepared.signs, &of_these);
     let own = scores.iter().map(|score| settings.loss.value(score.margin, score.y.into())).sum();
-    let losses: f64 = gather(session, &[own])?.iter().map(|told| told[0]).sum();
+    let losses: f64 = gather(session, &[own])?.iter().map(|gathered| gathered[0]).sum();
     let penalty = settings.penalty.value(weights.iter().map(|&weight| weight.into()));
     let objective = losses / prepared.all as f64 + penalty;
     expect_finite(settings.epochs - 1, Some(objective))?;
@@ -183,12 +183,12 @@ fn by_coordinates(
         let done = |step| progress(epoch * steps + step, settings.epochs * steps, epochs.last());
         objective = scd.epoch(epoch, done)?;
         let spent = scd.exchange().take_spent().as_secs_f64();
-        let (told, _) = watch.stop(session, epoch, spent, 0.0)?;
+        let (gathered, _) = watch.stop(session, epoch, spent, 0.0)?;
         let held_out = match prepared.held_out {
             Some(_) => prepared.evaluate(session, settings, &scd.weights(prepared.n))?,
             None => None,
         };
-        epochs.push(Epoch { objective: Some(objective), held_out, ..told });
+        epochs.push(Epoch { objective: Some(objective), held_out, ..gathered });
         expect_finite(epoch, Some(objective))?;
     }
     let weights = scd.weights(prepared.n);
@@ -213,7 +213,7 @@ impl Watch {
         Self { began: Instant::now(), received: session.traffic().bytes_received }
     }
 
-    /// The epoch as all workers tell it, and the sum of what they give.
+    /// The epoch over all workers, and the sum of what they give.
     fn stop(
         self,
         session: &Session,
@@ -223,13 +223,13 @@ impl Watch {
     ) -> Result<(Epoch, f64), RegressError> {
         let seconds = self.began.elapsed().as_secs_f64();
         let received = session.traffic().bytes_received - self.received;
-        let told = gather(session, &[seconds, spent, received as f64, given])?;
-        let most = |at: usize| told.iter().map(|told| told[at]).fold(0.0, f64::max);
-        let sum = |at: usize| told.iter().map(|told| told[at]).sum::<f64>();
+        let gathered = gather(session, &[seconds, spent, received as f64, given])?;
+        let most = |at: usize| gathered.iter().map(|gathered| gathered[at]).fold(0.0, f64::max);
+        let sum = |at: usize| gathered.iter().map(|gathered| gathered[at]).sum::<f64>();
         let epoch = Epoch {
             epoch: epoch + 1,
             seconds: most(0),
-            communication_seconds: sum(1) / told.len() as f64,
+            communication_seconds: sum(1) / gathered.len() as f64,
             bytes_received: most(2) as u64,
             training_loss: None,
             objective: None,

@@ -5,39 +5,16 @@
 //! Printed for each length n: the median time of a step, and the most bytes that were allocated at once by all four workers together,
 //! beside their sessions and gradients. The dense ring and DSAR, whose sums are dense, are there to compare with, as far as memory lasts.
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
+#[path = "../tests/held/mod.rs"]
+mod held;
+
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Entries;
 use gleaner_runtime::{Error, Roles, Session};
 use gleaner_transport::memory;
-
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all is left to the system's allocator; counting touches nothing of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        let held = HELD.fetch_add(memory.size(), Ordering::Relaxed) + memory.size();
-        PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, memory: Memory) {
-        HELD.fetch_sub(memory.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, memory) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const WORKERS: u32 = 4;
 /// Of each worker in each step.
@@ -72,8 +49,7 @@ fn main() -> Result<(), Error> {
 
 /// The median time of a step, as the slowest worker takes it, and the most memory that was held in it.
 fn measure(method: &Method, n: usize) -> Result<(Duration, usize), Error> {
-    let (together, before) = (Barrier::new(WORKERS as usize), AtomicUsize::new(0));
-    let (together, before) = (&together, &before);
+    let together = &Barrier::new(WORKERS as usize);
     let of_workers: Result<Vec<Vec<Duration>>, Error> = std::thread::scope(|scope| {
         let workers: Vec<_> = memory::networks(WORKERS)
             .into_iter()
@@ -83,8 +59,7 @@ fn measure(method: &Method, n: usize) -> Result<(Duration, usize), Error> {
                     let given: Vec<Entries> =
                         (0..=STEPS).map(|step| entries(n, session.rank(), step)).collect();
                     if together.wait().is_leader() {
-                        before.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
-                        PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+                        held::begin();
                     }
                     together.wait();
                     let mut reducer = session.sparse_reducer("w", n, method.clone())?;
@@ -108,7 +83,7 @@ fn measure(method: &Method, n: usize) -> Result<(Duration, usize), Error> {
     let slowest = |step: usize| of_workers.iter().map(|times| times[step]).max().unwrap_or_default();
     let mut steps: Vec<Duration> = (1..=STEPS).map(slowest).collect();
     steps.sort();
-    Ok((steps[STEPS / 2], PEAK.load(Ordering::Relaxed) - before.load(Ordering::Relaxed)))
+    Ok((steps[STEPS / 2], held::peak()))
 }
 
 /// Entries at even distances, moved by some of them from rank to rank and from step to step.

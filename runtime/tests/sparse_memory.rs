@@ -2,39 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
+mod held;
+
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Entries;
 use gleaner_runtime::{Roles, Session};
 use gleaner_transport::memory;
-
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all is left to the system's allocator; counting touches nothing of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        let held = HELD.fetch_add(memory.size(), Ordering::Relaxed) + memory.size();
-        PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, memory: Memory) {
-        HELD.fetch_sub(memory.size(), Ordering::Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, memory) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const WORKERS: u32 = 4;
 /// Of each rank.
@@ -51,16 +27,15 @@ fn entries(n: usize, rank: u32) -> Entries {
 
 /// The most memory that was held, beside that of the sessions, while all ranks made some steps at this length.
 fn peak(method: &Method, n: usize) -> usize {
-    let (joined, before) = (Barrier::new(WORKERS as usize), AtomicUsize::new(0));
+    let joined = Barrier::new(WORKERS as usize);
     std::thread::scope(|scope| {
         for network in memory::networks(WORKERS) {
-            let (joined, before) = (&joined, &before);
+            let joined = &joined;
             scope.spawn(move || {
                 let timeout = Duration::from_secs(10);
                 let session = Session::over_as(async { Ok(network) }, timeout, Roles::default()).unwrap();
                 if joined.wait().is_leader() {
-                    before.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
-                    PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+                    held::begin();
                 }
                 joined.wait();
                 let mut reducer = session.sparse_reducer("w", n, method.clone()).unwrap();
@@ -74,7 +49,7 @@ fn peak(method: &Method, n: usize) -> usize {
             });
         }
     });
-    PEAK.load(Ordering::Relaxed) - before.load(Ordering::Relaxed)
+    held::peak()
 }
 
 #[test]

@@ -220,9 +220,9 @@ impl<R: BufRead> Frames<R> {
 
     /// Makes sure that the frame is what was compressed, and begins the next one; false at the end of the file.
     fn begin(&mut self) -> io::Result<bool> {
-        if let (Some(told), Some(found)) =
+        if let (Some(stored), Some(found)) =
             (self.frame.get_checksum_from_data(), self.frame.get_calculated_checksum())
-            && told != found
+            && stored != found
         {
             return Err(io::Error::other("its checksum is not that of what it holds"));
         }

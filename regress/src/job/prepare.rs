@@ -42,11 +42,11 @@ impl Prepared {
         let began = Instant::now();
         let (mut train, held_out) = all_can(session, load(session, settings))?;
         let seconds = began.elapsed().as_secs_f64();
-        let told = Told::gather(session, &train, held_out.as_ref(), seconds)?;
-        let features = told.features(settings)?;
+        let gathered = Gathered::gather(session, &train, held_out.as_ref(), seconds)?;
+        let features = gathered.features(settings)?;
         let shares = matches!(settings.algorithm, Algorithm::Sgd(_));
         let of_all = |numbers: &[u64]| if shares { numbers.iter().sum() } else { numbers[0] };
-        let (all, nonzeros) = (of_all(&told.samples), of_all(&told.nonzeros));
+        let (all, nonzeros) = (of_all(&gathered.samples), of_all(&gathered.nonzeros));
         let workers = session.world_size() as u64;
         if all < workers {
             return Err(RegressError::Data {
@@ -56,7 +56,7 @@ impl Prepared {
                 advice: "bring more samples, or fewer workers",
             });
         }
-        if let Some(rank) = told.samples.iter().position(|&samples| samples == 0)
+        if let Some(rank) = gathered.samples.iter().position(|&samples| samples == 0)
             && settings.data.is_by_rank()
         {
             return Err(RegressError::Data {
@@ -66,7 +66,7 @@ impl Prepared {
                 advice: "share the samples out among the files, or take fewer workers",
             });
         }
-        if told.held_out == 0
+        if gathered.held_out == 0
             && let Some(path) = &settings.held_out
         {
             return Err(RegressError::Data {
@@ -85,14 +85,14 @@ impl Prepared {
             samples: Samples::default(),
             signs,
             held_out,
-            held: told.samples,
+            held: gathered.samples,
             all,
             nonzeros,
             features,
             n,
             classes,
-            squares: told.squares,
-            seconds: told.seconds,
+            squares: gathered.squares,
+            seconds: gathered.seconds,
         };
         if let Some(bias) = settings.bias {
             train.samples.add_constant(features as u32, bias);
@@ -174,8 +174,8 @@ fn load(session: &Session, settings: &Settings) -> Result<(Held, Option<Held>), 
     Ok((train, held_out.transpose()?))
 }
 
-/// What all workers tell of their samples, by rank.
-struct Told {
+/// What is known of all workers' samples, by rank.
+struct Gathered {
     samples: Vec<u64>,
     nonzeros: Vec<u64>,
     highest: Vec<u64>,
@@ -186,7 +186,7 @@ struct Told {
     seconds: f64,
 }
 
-impl Told {
+impl Gathered {
     fn gather(
         session: &Session,
         train: &Held,
@@ -205,16 +205,16 @@ impl Told {
             seconds,
             held_out.map_or(0.0, |held| held.samples.len() as f64),
         ];
-        let told = gather(session, &own)?;
-        let whole = |at: usize| told.iter().map(|told| told[at] as u64).collect::<Vec<u64>>();
+        let gathered = gather(session, &own)?;
+        let whole = |at: usize| gathered.iter().map(|gathered| gathered[at] as u64).collect::<Vec<u64>>();
         Ok(Self {
             samples: whole(0),
             nonzeros: whole(1),
             highest: whole(2),
             highest_held_out: whole(3).into_iter().max().unwrap_or(0),
             held_out: whole(6).into_iter().sum(),
-            squares: told.iter().map(|told| told[4]).sum(),
-            seconds: told.iter().map(|told| told[5]).fold(0.0, f64::max),
+            squares: gathered.iter().map(|gathered| gathered[4]).sum(),
+            seconds: gathered.iter().map(|gathered| gathered[5]).fold(0.0, f64::max),
         })
     }
 
@@ -268,7 +268,7 @@ fn classes(session: &Session, settings: &Settings, samples: &Samples) -> Result<
     }
 }
 
-/// Labels that are told, at most.
+/// Labels that a sentence names, at most.
 const SHOWN: usize = 5;
 
 /// The first different ones, ascending.

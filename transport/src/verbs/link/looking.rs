@@ -90,7 +90,7 @@ mod tests {
     fn looks_are_bounded_in_each_poll_and_before_each_wait() {
         let mut looking = Looking::default();
         assert_eq!(looks(&mut looking), (MOST, MOST / TURN));
-        // Whoever polls while waiting does not look again.
+        // A poll while it waits does not look again.
         assert_eq!(looks(&mut looking), (0, 1));
     }
 
