@@ -6,16 +6,23 @@ use crate::data::Samples;
 pub(crate) struct Compact {
     /// With numbers for features, ascending as these.
     pub(crate) samples: Samples,
-    /// The features that some sample has, ascending.
-    pub(crate) features: Vec<u32>,
+    pub(crate) features: Features,
 }
 
-impl Compact {
-    /// Numbers the features of samples.
-    pub(crate) fn of(mut samples: Samples) -> Self {
-        let indices = samples.indices_mut();
+/// Features that some sample has, numbered as they ascend.
+pub(crate) struct Features {
+    /// By number.
+    pub(crate) all: Vec<u32>,
+    /// A bit for each feature that occurs.
+    occurs: Vec<u64>,
+    /// How many occur before those of a word.
+    before: Vec<u32>,
+}
+
+impl Features {
+    /// Of what samples have.
+    pub(crate) fn of(indices: &[u32]) -> Self {
         let most = indices.iter().max().map_or(0, |&most| most as usize + 1);
-        // A bit for each feature that occurs, and how many occur before those of a word.
         let mut occurs = vec![0_u64; most.div_ceil(64)];
         indices.iter().for_each(|&index| occurs[index as usize / 64] |= 1 << (index % 64));
         let (mut before, mut count) = (Vec::with_capacity(occurs.len()), 0);
@@ -23,12 +30,28 @@ impl Compact {
             before.push(count);
             count += word.count_ones();
         }
-        let mut features = Vec::with_capacity(count as usize);
-        ones(&occurs, |index| features.push(index as u32));
-        for index in indices {
-            let (word, bit) = (*index as usize / 64, *index % 64);
-            *index = before[word] + (occurs[word] & ((1 << bit) - 1)).count_ones();
+        let mut all = Vec::with_capacity(count as usize);
+        ones(&occurs, |index| all.push(index as u32));
+        Self { all, occurs, before }
+    }
+
+    /// How many occur below a feature, which is its number if it does, and whether it does.
+    #[inline]
+    pub(crate) fn below(&self, feature: u32) -> (u32, bool) {
+        let (word, bit) = (feature as usize / 64, feature % 64);
+        match self.occurs.get(word) {
+            Some(bits) => (self.before[word] + (bits & ((1 << bit) - 1)).count_ones(), bits >> bit & 1 == 1),
+            None => (self.all.len() as u32, false),
         }
+    }
+}
+
+impl Compact {
+    /// Numbers the features of samples.
+    pub(crate) fn of(mut samples: Samples) -> Self {
+        let indices = samples.indices_mut();
+        let features = Features::of(indices);
+        indices.iter_mut().for_each(|index| *index = features.below(*index).0);
         Self { samples, features }
     }
 }
@@ -54,6 +77,11 @@ mod tests {
         let mut samples = Samples::default();
         (0..20).for_each(|number| Shape::Url.sample(2, number, 100_000, &mut samples));
         let Compact { samples: numbered, features } = Compact::of(samples.clone());
+        let below = |feature| features.all.iter().filter(|&&other| other < feature).count() as u32;
+        for feature in (0..100_000).step_by(97).chain([u32::MAX]) {
+            assert_eq!(features.below(feature), (below(feature), features.all.contains(&feature)));
+        }
+        let features = features.all;
         assert!(features.is_sorted_by(|a, b| a < b));
         let mut used = vec![false; features.len()];
         for (row, original) in numbered.rows().zip(samples.rows()) {
@@ -62,6 +90,6 @@ mod tests {
         }
         assert!(used.into_iter().all(|used| used));
         let nothing = Compact::of(Samples::default());
-        assert!(nothing.samples.is_empty() && nothing.features.is_empty());
+        assert!(nothing.samples.is_empty() && nothing.features.all.is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! The sum of the gradients of a batch, as sparse as its samples.
 //!
-//! Each thread takes a piece of the batch. It has a place for each feature that this worker's samples have, and fetches the weights of those
-//! in its piece. Then it adds up what the samples contribute, in their order, beside the weights. The pieces are merged always in the
-//! same order: bits depend on the number of threads, never on which of them is faster.
+//! Each thread takes a piece of the batch, and has a sum for each feature that this worker's samples have, to which it adds what the
+//! samples contribute, in their order. The pieces are merged always in the same order: bits depend on the number of threads, never on
+//! which of them is faster.
 
 use std::thread;
 
@@ -20,27 +20,18 @@ pub(crate) struct Computer {
 
 /// What one thread needs, and what it found.
 struct Piece {
-    places: Vec<Place>,
+    /// By the number of the feature; zero between two steps.
+    sums: Vec<f64>,
     /// A bit for each of them, set for the features of the piece.
     in_piece: Vec<u64>,
     loss: f64,
 }
 
-/// What belongs to a feature.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    weight: f64,
-    sum: f64,
-}
-
 impl Computer {
     /// For a loss, so many threads, and samples of so many features.
     pub(crate) fn new(loss: Loss, threads: usize, features: usize) -> Self {
-        let piece = || Piece {
-            places: vec![Place::default(); features],
-            in_piece: vec![0; features.div_ceil(64)],
-            loss: 0.0,
-        };
+        let piece =
+            || Piece { sums: vec![0.0; features], in_piece: vec![0; features.div_ceil(64)], loss: 0.0 };
         Self { loss, pieces: (0..threads.max(1)).map(|_| piece()).collect() }
     }
 
@@ -84,29 +75,27 @@ impl Piece {
         batch: &[u32],
         weights: &Weights<'_>,
     ) -> Entries<f32> {
-        let Self { places, in_piece, loss: losses } = self;
-        for &number in batch {
-            let indices = samples.row(number as usize).indices;
-            indices.iter().for_each(|&place| in_piece[place as usize / 64] |= 1 << (place % 64));
-        }
-        ones(in_piece, |place| places[place] = Place { weight: weights.unscaled(place), sum: 0.0 });
+        let Self { sums, in_piece, loss: losses } = self;
         *losses = 0.0;
         for &number in batch {
             let row = samples.row(number as usize);
             let y = f64::from(signs[number as usize]);
-            let terms = row.iter().map(|(place, value)| places[place as usize].weight * f64::from(value));
+            let terms = row.iter().map(|(place, value)| weights.unscaled(place as usize) * f64::from(value));
             let margin = weights.scale() * terms.sum::<f64>();
             *losses += loss.value(margin, y);
             let slope = loss.slope(margin, y) as f32;
             if slope != 0.0 {
-                row.iter().for_each(|(place, value)| places[place as usize].sum += f64::from(slope * value));
+                row.iter().for_each(|(place, value)| {
+                    sums[place as usize] += f64::from(slope * value);
+                    in_piece[place as usize / 64] |= 1 << (place % 64);
+                });
             }
         }
         let mut entries = Entries::default();
         ones(in_piece, |place| {
-            let sum = places[place].sum as f32;
+            let sum = std::mem::take(&mut sums[place]) as f32;
             if sum != 0.0 {
-                entries.push(features[place], sum);
+                entries.push(features.all[place], sum);
             }
         });
         in_piece.fill(0);
@@ -141,7 +130,7 @@ mod tests {
                 row.iter().for_each(|(i, x)| dense[i as usize] += slope * f64::from(x));
             }
             for threads in [1, 2, 3, 100] {
-                let mut computer = Computer::new(loss, threads, compact.features.len());
+                let mut computer = Computer::new(loss, threads, compact.features.all.len());
                 let (sum, found) = computer.gradient(&compact, &labels, &batch, &weights);
                 assert!((found - losses).abs() < 1e-9 * losses, "{loss}: {found} {losses}");
                 assert!(sum.indices.is_sorted_by(|a, b| a < b));
@@ -152,7 +141,7 @@ mod tests {
                 assert_eq!(computer.gradient(&compact, &labels, &batch, &weights).0, sum);
             }
         }
-        let mut computer = Computer::new(Loss::Hinge, 2, compact.features.len());
+        let mut computer = Computer::new(Loss::Hinge, 2, compact.features.all.len());
         let nothing = computer.gradient(&compact, &labels, &[], &weights);
         assert!(nothing.0.is_empty() && nothing.1 == 0.0);
     }

@@ -160,7 +160,7 @@ fn by_samples(
         expect_finite(epoch, training_loss)?;
     }
     let weights = sgd.weights();
-    let of_these: Vec<f32> = samples.features.iter().map(|&index| weights[index as usize]).collect();
+    let of_these: Vec<f32> = samples.features.all.iter().map(|&index| weights[index as usize]).collect();
     let scores = scoring::scores(&samples.samples, &prepared.signs, &of_these);
     let own = scores.iter().map(|score| settings.loss.value(score.margin, score.y.into())).sum();
     let losses: f64 = gather(session, &[own])?.iter().map(|gathered| gathered[0]).sum();

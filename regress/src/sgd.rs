@@ -36,7 +36,7 @@ impl<'a> Sgd<'a> {
         order: Order,
         (n, exchange): (usize, Exchange),
     ) -> Self {
-        let computer = Computer::new(loss, descent.threads, samples.features.len());
+        let computer = Computer::new(loss, descent.threads, samples.features.all.len());
         let weights = Weights::new(n, &samples.features, penalty);
         Self { descent, samples, signs, rate, order, computer, weights, exchange, pending: VecDeque::new() }
     }

@@ -10,12 +10,13 @@
 
 use gleaner_algorithms::bag::Entries;
 
+use crate::compact::Features;
 use crate::objective::{Penalty, shrink};
 
 /// Weights, zero at first.
 pub(crate) struct Weights<'a> {
-    /// This worker's features, ascending.
-    own: &'a [u32],
+    /// This worker's.
+    own: &'a Features,
     /// v, of these and then of all others, each ascending.
     values: Vec<f32>,
     /// s.
@@ -31,8 +32,8 @@ pub(crate) struct Weights<'a> {
 const SMALLEST: f64 = 1e-6;
 
 impl<'a> Weights<'a> {
-    /// Of n features, of which a worker's samples have `own`, ascending.
-    pub(crate) fn new(n: usize, own: &'a [u32], penalty: Penalty) -> Self {
+    /// Of n features, of which a worker's samples have `own`.
+    pub(crate) fn new(n: usize, own: &'a Features, penalty: Penalty) -> Self {
         let paid = if penalty.l1 > 0.0 { vec![0.0; n] } else { Vec::new() };
         Self { own, values: vec![0.0; n], scale: 1.0, penalty, taken: 0.0, paid }
     }
@@ -56,13 +57,10 @@ impl<'a> Weights<'a> {
     pub(crate) fn step(&mut self, gradient: &Entries<f32>, samples: u64, rate: f64) {
         self.scale *= 1.0 - rate * self.penalty.l2;
         let factor = rate / samples.max(1) as f64 / self.scale;
-        let mut before = 0;
         for (index, entry) in gradient.iter() {
-            before = below(self.own, before, index);
-            let place = match self.own.get(before) {
-                Some(&own) if own == index => before,
-                _ => self.own.len() + index as usize - before,
-            };
+            let (below, is_own) = self.own.below(index);
+            let below = below as usize;
+            let place = if is_own { below } else { self.own.all.len() + index as usize - below };
             let value = self.unscaled(place) - factor * f64::from(entry);
             self.values[place] = value as f32;
             if let Some(paid) = self.paid.get_mut(place) {
@@ -88,10 +86,10 @@ impl<'a> Weights<'a> {
     /// All weights in the order of the features, once nothing is put off.
     pub(crate) fn settled(&mut self) -> Vec<f32> {
         self.settle();
-        let (own, others) = self.values.split_at(self.own.len());
+        let (own, others) = self.values.split_at(self.own.all.len());
         let mut all = Vec::with_capacity(self.values.len());
         let mut rest = 0;
-        for (before, (&index, &weight)) in self.own.iter().zip(own).enumerate() {
+        for (before, (&index, &weight)) in self.own.all.iter().zip(own).enumerate() {
             let until = index as usize - before;
             all.extend_from_slice(&others[rest..until]);
             all.push(weight);
@@ -100,18 +98,6 @@ impl<'a> Weights<'a> {
         all.extend_from_slice(&others[rest..]);
         all
     }
-}
-
-/// How many of these numbers, which ascend, are below another, where the first `known` of them are.
-fn below(numbers: &[u32], known: usize, other: u32) -> usize {
-    // In steps that double: the next one is near where there are many others, and far where there are few.
-    let (mut low, mut step) = (known, 1);
-    while numbers.get(low + step - 1).is_some_and(|&number| number < other) {
-        low += step;
-        step *= 2;
-    }
-    let high = (low + step - 1).min(numbers.len());
-    low + numbers[low..high].partition_point(|&number| number < other)
 }
 
 #[cfg(test)]
@@ -128,7 +114,7 @@ mod tests {
             l2 in prop_oneof![Just(0.0), 0.01f64..1.0],
             own in proptest::collection::btree_set(0u32..12, 0..12),
         ) {
-            let own: Vec<u32> = own.into_iter().collect();
+            let own = Features::of(&own.into_iter().collect::<Vec<u32>>());
             let mut lazy = Weights::new(12, &own, Penalty { l1, l2 });
             let mut eager = [0.0f64; 12];
             for (gradient, rate) in &steps {
@@ -138,7 +124,7 @@ mod tests {
                     *weight = shrink((1.0 - rate * l2) * *weight - rate * f64::from(entry) / 2.0, rate * l1);
                 }
                 lazy.step(&gradient, 2, *rate);
-                for (place, &index) in own.iter().enumerate() {
+                for (place, &index) in own.all.iter().enumerate() {
                     let (found, weight) = (lazy.scale() * lazy.unscaled(place), eager[index as usize]);
                     prop_assert!((found - weight).abs() < 1e-4, "{found} {weight}");
                 }
@@ -146,13 +132,6 @@ mod tests {
             for (settled, weight) in lazy.settled().into_iter().zip(eager) {
                 prop_assert!((f64::from(settled) - weight).abs() < 1e-4);
             }
-        }
-
-        #[test]
-        fn so_many_are_below(numbers in proptest::collection::btree_set(0u32..60, 0..60), other in 0u32..60, known in 0usize..60) {
-            let numbers: Vec<u32> = numbers.into_iter().collect();
-            let expected = numbers.iter().filter(|&&number| number < other).count();
-            prop_assert_eq!(below(&numbers, known.min(expected), other), expected);
         }
     }
 }
