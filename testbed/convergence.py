@@ -113,7 +113,7 @@ def options(model, run, seed, steps, drops):
 
 
 def train(chosen):
-    """Trains, unless that has been done, and gives what came of it."""
+    """Trains, unless that has been done, and gives the result."""
     key = (program, *chosen)
     if key not in measured:
         # The launcher ends its workers when it is told to end.

@@ -21,7 +21,7 @@ mod tests {
     use crate::bag::{Coding, wire};
     use crate::collectives::{MethodError, RoutineError};
     use crate::device::DeviceError;
-    use crate::laws::LawError;
+    use crate::invariants::InvariantError;
     use crate::merging::MergingError;
     use crate::residual::{self, CorrectionError, VersionError};
     use crate::schedule::{CheckError, ExecutionError, Fault};
@@ -35,7 +35,7 @@ mod tests {
     fn errors() -> Vec<Box<dyn Error>> {
         vec![
             Box::new(SparsityError::Density(2.0)),
-            Box::new(LawError::Update { step: 3, rank: 1 }),
+            Box::new(InvariantError::Update { step: 3, rank: 1 }),
             Box::new("exactly".parse::<Coding>().unwrap_err()),
             Box::new(wire::DecodeError::Torn(7)),
             Box::new(RoutineError::Disagree { rank: Rank(2) }),
@@ -67,7 +67,7 @@ mod tests {
         }
     }
 
-    /// An error of this room that others see has its line in the list above, and does not derive `Debug`.
+    /// An error of this crate that others see has its line in the list above, and does not derive `Debug`.
     #[test]
     fn no_error_is_left_out() {
         let (mut said, mut derived) = (0, Vec::new());

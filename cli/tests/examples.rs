@@ -1,4 +1,4 @@
-//! The examples: a method of one's own, short, lawful, and a method of its own program; a trainer in an async program; and a model
+//! The examples: a method of one's own, short and correct, and a method of its own program; a trainer in an async program; and a model
 //! on candle.
 
 #![allow(clippy::unwrap_used)]
@@ -68,8 +68,8 @@ fn it_is_short() {
 }
 
 #[test]
-fn it_keeps_the_laws() {
-    assert_eq!(example(""), (true, "star keeps the laws\n".into(), String::new()));
+fn it_keeps_the_invariants() {
+    assert_eq!(example(""), (true, "star keeps the invariants\n".into(), String::new()));
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
 }
 
 /// The evaluator of merging, with costs that are simulated: all layers at once take a step more than computing, and no grouping is
-/// better than the one that is told.
+/// better than the one that is reported.
 #[test]
 fn an_iteration_of_a_model_is_a_step_more_than_computing() {
     let network = "--method ring,spardl,topka --workers 4 --rate 100mbit --workload expected";

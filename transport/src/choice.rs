@@ -1,4 +1,4 @@
-//! Which network carries a job's links, and what else it is told: the one place that knows all of them by name.
+//! Which network carries a job's links, and its options: the one place that knows all of them by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -122,7 +122,7 @@ pub struct ChoiceError {
 
 crate::debug_as_sentence!(ChoiceError);
 
-/// What carries links, and what that is told. The transport is the same at all workers of a job.
+/// What carries links, and its options. The transport is the same at all workers of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportChoice {
     /// What carries them.
@@ -177,7 +177,7 @@ impl TransportChoice {
         }
     }
 
-    /// Whether nothing is said that another transport would have to be told.
+    /// Whether nothing is said that another transport would need.
     pub(crate) fn check(&self, transport: Transport) -> Result<(), JoinError> {
         match self {
             Self { device: Some(device), .. } if transport != Transport::Verbs => {

@@ -9,7 +9,7 @@
 mod controllers;
 mod figures;
 mod panel;
-#[path = "../../tests/laws/streams.rs"]
+#[path = "../../tests/invariants/streams.rs"]
 mod streams;
 
 use std::error::Error;

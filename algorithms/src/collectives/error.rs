@@ -85,7 +85,7 @@ pub enum MethodError {
     },
     /// Values that codings do not say.
     #[error(
-        "values of type {element} are told as they are, and {coding} was asked for; choose exact values, or float32"
+        "values of type {element} are encoded exactly, and {coding} was asked for; choose exact values, or float32"
     )]
     NotFloat32 {
         /// The name of the element type.

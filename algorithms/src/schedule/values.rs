@@ -52,7 +52,7 @@ pub(super) struct Aligned<T: Element> {
 #[derive(Clone, Debug)]
 pub(super) struct Carried<T: Element> {
     bag: Bag<T>,
-    /// Whether it is dense only because so many entries came together (SparCML's δ): it is told in whichever form is
+    /// Whether it is dense only because so many entries came together (SparCML's δ): it is encoded in whichever form is
     /// smallest.
     switched: bool,
     /// How its values were rounded.

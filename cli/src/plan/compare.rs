@@ -205,7 +205,7 @@ impl Comparison {
         }
         let _ = write!(
             text,
-            "\nReckoned with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
+            "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
              entries\nand all different ones. Nanoseconds an entry or message: {} (--speed).\n",
             self.model.network.latency, self.bandwidth, self.model.bytes_per_entry, self.model.speed
         );

@@ -89,7 +89,7 @@ fn check(job: &Job) -> Result<(), String> {
     }
 }
 
-/// Runs a plan with a bar, and says what came of it.
+/// Runs a plan with a bar, and says the result.
 pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
     let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

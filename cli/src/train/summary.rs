@@ -20,7 +20,7 @@ pub struct Progress {
     pub steps_per_second: f64,
     /// The share of the time since the last report in which the trainer waited for gradients.
     pub waiting_share: f64,
-    /// As far as workers have told each other, the rank for which the others have waited longest, the one of them that waited longest, and how
+    /// As far as workers have informed each other, the rank for which the others have waited longest, the one of them that waited longest, and how
     /// long all did, in seconds.
     pub most_awaited: Option<(usize, usize, f64)>,
     /// What this worker received per step since the last report.

@@ -129,7 +129,7 @@ enum Verb {
 }
 
 impl Entry {
-    /// The event, for cases with at least so many workers. Conflicts are told by name.
+    /// The event, for cases with at least so many workers. Conflicts are reported by name.
     pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, Problem> {
         let when = match (&self.at, self.step) {
             (Some(at), None) => When::At(quantity::duration(at).map_err(|e| unread("at", e))?),

@@ -75,7 +75,7 @@ struct Heard {
     output: String,
     /// Each rank's last line on standard error.
     last: BTreeMap<u32, String>,
-    /// How far it was when it last told.
+    /// How far it was when it last reported.
     progress: Option<Progress>,
 }
 
@@ -237,7 +237,7 @@ impl Heard {
     fn over(&self, limit: Duration) -> String {
         let steps = match self.progress {
             Some(Progress { done, of }) => format!("after {done} of {of} steps"),
-            None => "before it told of any step".to_owned(),
+            None => "before it reported any step".to_owned(),
         };
         let said = self.last.iter().next();
         let said = said.map_or_else(String::new, |(rank, said)| format!("; rank {rank} said: {said}"));

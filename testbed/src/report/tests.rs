@@ -290,7 +290,7 @@ fn every_colour_has_one_for_dark_screens() {
     }
 }
 
-/// The metrics of synchronies are told apart by synchrony and by where servers are, and only where an experiment names a synchrony.
+/// The metrics of synchronies are distinguished by synchrony and by where servers are, and only where an experiment names a synchrony.
 #[test]
 fn metrics_of_synchronies_are_means_over_seeds() {
     let trained = |synchrony: &str, seed: u32, throughput: f64| {

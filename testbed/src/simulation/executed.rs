@@ -1,6 +1,6 @@
 //! Small cases are executed: the executions of all workers run in one thread, and what they do is written down.
 //!
-//! A longer gradient is represented by a sample: one entry stands for `scale`. Density, number of workers and the law of the
+//! A longer gradient is represented by a sample: one entry stands for `scale`. Density, number of workers and the distribution of the
 //! values are those of the whole, so the lengths of all bags are, too, but for chance. So is the norm: √scale times larger
 //! entries, for methods whose first threshold depends on it.
 

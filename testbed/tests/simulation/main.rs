@@ -1,4 +1,4 @@
-//! Laws of simulated steps, for every method that there is.
+//! Invariants of simulated steps, for every method that there is.
 
 #![allow(clippy::unwrap_used)]
 

@@ -108,7 +108,7 @@ fn printed_is_what_is_printed() {
         let mut paper = Paper::new(n, workers, k);
         let mut random = Random(workers as u64);
         for t in 0..140i32 {
-            // Large entries crowd at the start; the scale falls again and again, so that every branch is taken.
+            // Large entries cluster at the start; the scale falls again and again, so that every branch is taken.
             let fallen = 12.0 * paper.delta as f32 * 0.9f32.powi(t % 60);
             let scale = if t < 20 { 0.2 } else { fallen };
             let size = |i: usize| scale / (1.0 + 4.0 * i as f32 / n as f32);
