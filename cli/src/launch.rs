@@ -39,7 +39,7 @@ pub struct Launch {
         value_name = "N",
         required_unless_present = "hostfile",
         conflicts_with = "hostfile",
-        value_parser = clap::value_parser!(u32).range(1..=1024)
+        value_parser = quantity::within::<u32>(1..=1024)
     )]
     workers: Option<u32>,
 

@@ -6,7 +6,7 @@ use gleaner_runtime::{OnFailure, Roles};
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Servers {
     /// How many parameter servers to start besides the workers, as processes of their own, which have the last ranks [default: 0]
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "S", value_parser = quantity::within::<u32>(0..=1024))]
     pub servers: Option<u32>,
 
     /// Let the servers live in the processes of the first workers instead of their own

@@ -45,7 +45,7 @@ pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
     workers: Option<u32>,
     /// The number of parameters, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
@@ -64,9 +64,9 @@ pub struct Simulate {
     #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
     synchrony: Option<String>,
     /// How many servers there are, each on a host of its own, with --synchrony
-    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = quantity::within::<u32>(1..=MOST_WORKERS))]
     servers: u32,
-    /// Samples of a pass, with --synchrony: to tell samples in a second
+    /// Samples of a pass, with --synchrony: for samples per second
     #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
     batch: Option<u32>,
     /// What a host's link carries in each direction
@@ -106,7 +106,7 @@ pub struct Simulate {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     workload: Way,
     /// Time every case so many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), requires = "against")]
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = quantity::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there
     #[arg(long, value_name = "DIR", requires = "against")]

@@ -199,7 +199,7 @@ fn bad_choices_are_refused_with_a_sentence() {
     }
     let ring = "--method ring --params 10 --workers";
     for (usage, part) in [
-        (format!("{ring} 0"), "0 is not in 1.."),
+        (format!("{ring} 0"), "expected a whole number from 1 on"),
         (format!("{ring} 2 --latency 50"), "ns, us, ms or s"),
         (format!("{ring} 2 --bandwidth 1gbps"), "such as 1gbit"),
         (format!("{ring} 2 --bandwidth 0gbit"), "above 0"),

@@ -31,6 +31,15 @@ pub enum When {
     Step(u64),
 }
 
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::At(at) => write!(f, "after {:.2} s", at.as_secs_f64()),
+            Self::Step(step) => write!(f, "at step {step}"),
+        }
+    }
+}
+
 /// What is done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {

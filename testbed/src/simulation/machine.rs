@@ -19,7 +19,7 @@ pub struct Machine {
     pub choose: f64,
     /// Nanoseconds per entry that is chosen by a rule that looks at several blocks together.
     pub pool: f64,
-    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is drawn at random or agreed on.
+    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is sampled at random or agreed on.
     pub sift: f64,
     /// Nanoseconds per sparse entry encoded.
     pub encode: f64,
