@@ -10,6 +10,7 @@ use std::time::Duration;
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
+use gleaner_testbed::quantity;
 
 use crate::roles::Servers;
 

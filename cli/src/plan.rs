@@ -22,9 +22,9 @@ use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
 use draw::{MOST_RANKS, Title};
-use speedup::Speedup;
 use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
+use speedup::Speedup;
 
 /// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
 const MOST: (u64, u64) = (1 << 19, 1 << 21);
@@ -315,13 +315,7 @@ fn costs(arguments: &Plan, (method, n): (&Method, usize), cost: Cost) -> String 
     describe::costs(&ours, &("dense ring", ring, time(&ring)), &link)
 }
 
-fn as_json(
-    arguments: &Plan,
-    (method, n): (&Method, usize),
-    k: usize,
-    blocks: usize,
-    cost: &Cost,
-) -> String {
+fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {
     let report = Report {
         method: method.collective().name(),
         workers: arguments.workers,

@@ -1,6 +1,7 @@
 //! Options for parameter servers, of the commands that start workers.
 
 use gleaner_runtime::{OnFailure, Roles};
+use gleaner_testbed::quantity;
 
 /// How many servers a job has beside its workers, and what becomes of it when a worker fails.
 #[derive(Clone, Copy, Debug, clap::Args)]

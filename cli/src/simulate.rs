@@ -18,7 +18,9 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::Model;
 use gleaner_testbed::quantity::{self, Rate};
-use gleaner_testbed::simulation::{self, Link, Machine, Network, Overlap, Steps, Workload, executed, profiled};
+use gleaner_testbed::simulation::{
+    self, Link, Machine, Network, Overlap, Steps, Workload, executed, profiled,
+};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
@@ -142,7 +144,7 @@ fn from_measurements() -> impl Iterator<Item = &'static str> {
 const MOST_LOSS: f64 = 0.5;
 
 /// The most workers that are simulated.
-const MOST_WORKERS: i64 = 4096;
+const MOST_WORKERS: u64 = 4096;
 
 /// Where lengths come from.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -292,7 +294,13 @@ impl Simulate {
     }
 
     /// Where the messages of a job of these steps come from.
-    fn workload(&self, method: &Method, network: &Network, n: usize, steps: Steps) -> Result<Workload, String> {
+    fn workload(
+        &self,
+        method: &Method,
+        network: &Network,
+        n: usize,
+        steps: Steps,
+    ) -> Result<Workload, String> {
         let workers = network.hosts.len() as u32;
         let k = choice::k(method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {

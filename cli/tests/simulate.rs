@@ -141,7 +141,8 @@ fn turns_of_a_case_are_compared_as_one() {
     let lines = [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds)).join("\n");
     fs::write(folder.path().join("measurements.jsonl"), lines).unwrap();
     for workload in ["auto", "profiled", "profiled --turns 2 --times kept"] {
-        let arguments = format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
+        let arguments =
+            format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
         let said = text(folder.path(), &format!("{arguments} --json"));
         let found: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(found["cases"].as_array().unwrap().len(), 1, "{said}");
@@ -162,7 +163,8 @@ fn turns_of_a_case_are_compared_as_one() {
         );
     }
     // What was timed is not timed again: from the same times comes the same prediction.
-    let arguments = "--workload profiled --turns 2 --times kept --machine machine.json --against measurements.jsonl";
+    let arguments =
+        "--workload profiled --turns 2 --times kept --machine machine.json --against measurements.jsonl";
     assert_eq!(text(folder.path(), arguments), text(folder.path(), arguments));
     let kept: Vec<_> =
         fs::read_dir(folder.path().join("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();

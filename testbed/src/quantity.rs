@@ -211,14 +211,31 @@ mod tests {
     fn counts() {
         assert_eq!(count("14728266"), Ok(14_728_266));
         assert_eq!(count("14_728_266"), Ok(14_728_266));
-        for (text, expected) in
-            [("25.6M", 25_600_000), ("1e6", 1_000_000), ("1.5k", 1500), ("7B", 7_000_000_000), ("2.5e3", 2500)]
-        {
+        for (text, expected) in [
+            ("25.6M", 25_600_000),
+            ("1e6", 1_000_000),
+            ("1.5k", 1500),
+            ("7B", 7_000_000_000),
+            ("2.5e3", 2500),
+        ] {
             assert_eq!(count(text), Ok(expected), "{text}");
         }
-        for text in
-            ["", "_1", "1_", "-1", "+1", "1.5", "0.0001k", "1e-3", "1e99", "5K", "5 M", "M", "1ee6", "99999999999999999999999"]
-        {
+        for text in [
+            "",
+            "_1",
+            "1_",
+            "-1",
+            "+1",
+            "1.5",
+            "0.0001k",
+            "1e-3",
+            "1e99",
+            "5K",
+            "5 M",
+            "M",
+            "1ee6",
+            "99999999999999999999999",
+        ] {
             assert_eq!(count(text), Err(QuantityError::Count(text.into())));
         }
         let bounded = within::<u32>(1..=1024);
@@ -238,7 +255,9 @@ mod tests {
 
     #[test]
     fn shares() {
-        for (text, expected) in [("0.01", 0.01), ("1%", 0.01), ("0.1 %", 0.001), ("1e-3", 0.001), ("-1", -1.0)] {
+        for (text, expected) in
+            [("0.01", 0.01), ("1%", 0.01), ("0.1 %", 0.001), ("1e-3", 0.001), ("-1", -1.0)]
+        {
             assert_eq!(share(text), Ok(expected), "{text}");
         }
         for text in ["", "%", "1%%", "a tenth", "0,1"] {

@@ -50,7 +50,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The steady steps.
 fn steady(followed: &[Followed]) -> impl Iterator<Item = &Followed> {
-    let is_steady = |t: usize| t >= TRANSIENT && JUMPS.iter().all(|(at, _)| !(*at..at + TRANSIENT).contains(&t));
+    let is_steady =
+        |t: usize| t >= TRANSIENT && JUMPS.iter().all(|(at, _)| !(*at..at + TRANSIENT).contains(&t));
     followed.iter().enumerate().filter(move |(t, _)| is_steady(*t)).map(|(_, f)| f)
 }
 

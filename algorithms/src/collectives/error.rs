@@ -5,12 +5,13 @@ use crate::SparsityError;
 use crate::bag::Coding;
 use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
+use crate::sentence::did_you_mean;
 
 /// A choice that cannot be.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MethodError {
     /// No such all-reduce.
-    #[error("there is no method '{name}'; choose one of {known}")]
+    #[error("there is no method '{name}'{}; choose one of {known}", did_you_mean(name, known))]
     Unknown {
         /// The name given.
         name: String,

@@ -82,7 +82,9 @@ mod tests {
                 for method in Method::all() {
                     let name = method.collective().name();
                     match check_sparse(&method, workers, n) {
-                        Err(InvariantError::Routine(RoutineError::Method(MethodError::NotSparse { .. }))) => {
+                        Err(InvariantError::Routine(RoutineError::Method(MethodError::NotSparse {
+                            ..
+                        }))) => {
                             assert!(!TAKE.contains(&name), "{name}, P {workers}, n {n}");
                         }
                         checked => {

@@ -106,7 +106,11 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn step_in_pieces(&mut self, gradients: &[Vec<T>], size: usize) -> Result<Outcome<T>, InvariantError> {
+    pub fn step_in_pieces(
+        &mut self,
+        gradients: &[Vec<T>],
+        size: usize,
+    ) -> Result<Outcome<T>, InvariantError> {
         let partition = self.partition().clone();
         let n = partition.entries();
         let facts = self.ensemble.prepared().flat_map(|prepared| prepared.program.facts());
@@ -163,7 +167,12 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// A gradient that is not finite, and as [`Ensemble::begin`].
-    pub fn begin(&mut self, rank: usize, gradient: &[T], size: usize) -> Result<Execution<T>, InvariantError> {
+    pub fn begin(
+        &mut self,
+        rank: usize,
+        gradient: &[T],
+        size: usize,
+    ) -> Result<Execution<T>, InvariantError> {
         self.accumulate(rank, gradient, size)?;
         Ok(self.ensemble.begin(rank)?)
     }

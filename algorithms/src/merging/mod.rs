@@ -115,7 +115,10 @@ pub fn named(text: &str) -> Result<Box<dyn Strategy>, MergingError> {
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MergingError {
     /// No such strategy.
-    #[error("there is no merging strategy '{name}'; choose one of {known}")]
+    #[error(
+        "there is no merging strategy '{name}'{}; choose one of {known}",
+        crate::sentence::did_you_mean(name, known)
+    )]
     Unknown {
         /// The name given.
         name: String,

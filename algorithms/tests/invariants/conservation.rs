@@ -11,7 +11,13 @@ const ONE_IN: usize = 12;
 
 /// Several steps in a row, carrying residuals; returns whether anything was lost. Every other method warms up, so that its density
 /// is another one in each of the first steps.
-fn steps_obey_the_invariants(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) -> bool {
+fn steps_obey_the_invariants(
+    workers: usize,
+    n: usize,
+    share: Share,
+    patterns: &[Pattern],
+    seed: u64,
+) -> bool {
     let mut lost = false;
     let all =
         variants(workers).into_iter().flat_map(|m| COLLECTIONS.map(|collection| (m.clone(), collection)));

@@ -144,7 +144,10 @@ fn reduces<T: Element>() {
                     let all = half.ensemble.shape().k == n;
                     let refused = delivered(&mut half, &gradients);
                     assert!(
-                        all || matches!(refused, Err(InvariantError::Execution(ExecutionError::NotASum { .. }))),
+                        all || matches!(
+                            refused,
+                            Err(InvariantError::Execution(ExecutionError::NotASum { .. }))
+                        ),
                         "{method}"
                     );
                 }

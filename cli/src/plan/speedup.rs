@@ -50,8 +50,7 @@ impl Speedup {
     /// # Errors
     /// Options that the method does not take among so many workers.
     pub fn new(method: &Method, workers: u32, latency: Duration, speed: Speed) -> Result<Self, RoutineError> {
-        let bits: Vec<f64> =
-            RATES.map(|power| 10f64.powf(f64::from(power) / f64::from(EACH))).collect();
+        let bits: Vec<f64> = RATES.map(|power| 10f64.powf(f64::from(power) / f64::from(EACH))).collect();
         let mut rows = Vec::new();
         for n in ENTRIES.map(|power| 10usize.pow(power)) {
             let dense: Vec<Method> = Method::all().filter(|m| !m.collective().is_sparse()).collect();
@@ -91,7 +90,11 @@ impl Speedup {
     }
 
     fn below(&self) -> String {
-        format!("closed form; latency {:?}, nanoseconds {}", Duration::from_secs_f64(self.latency), self.speed)
+        format!(
+            "closed form; latency {:?}, nanoseconds {}",
+            Duration::from_secs_f64(self.latency),
+            self.speed
+        )
     }
 
     /// As one JSON object.
@@ -123,7 +126,10 @@ impl Speedup {
     pub fn svg(&self) -> Result<String, DrawError> {
         let line = |row: &Row| -> Line {
             let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);
-            (format!("{} parameters", grouped(row.params as u64)), rates.zip(row.speedup.iter().copied()).collect())
+            (
+                format!("{} parameters", grouped(row.params as u64)),
+                rates.zip(row.speedup.iter().copied()).collect(),
+            )
         };
         let lines: Vec<Line> = self.rows.iter().map(line).collect();
         let all = || self.rows.iter().flat_map(|row| &row.speedup).map(|speedup| speedup.log10());

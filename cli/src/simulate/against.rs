@@ -48,7 +48,9 @@ struct Comparison {
 /// Compares, after fitting if that is asked for.
 pub fn run(simulate: &Simulate) -> Result<String, String> {
     if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.workload, Way::Profiled) {
-        return Err("--turns and --times are for what is timed; leave them out, or say --workload profiled".into());
+        return Err(
+            "--turns and --times are for what is timed; leave them out, or say --workload profiled".into()
+        );
     }
     let mut prepared = Vec::new();
     for path in &simulate.against {

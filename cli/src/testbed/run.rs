@@ -179,5 +179,7 @@ fn listed(experiment: &Experiment, plan: &Plan) -> String {
         format!("turn {turn}, {} workers{link}: {}\n", job.workers(), summary::typed(&plan.typed(job)))
     };
     let comment = |text: &str| text.trim().lines().map(|line| format!("# {line}\n")).collect::<String>();
-    comment(&experiment.title) + &comment(&experiment.description) + &plan.sequence().map(line).collect::<String>()
+    comment(&experiment.title)
+        + &comment(&experiment.description)
+        + &plan.sequence().map(line).collect::<String>()
 }

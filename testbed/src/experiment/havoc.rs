@@ -76,7 +76,8 @@ impl<'a> Havoc<'a> {
         }
         let over = format!("after {:.2} s, at step {}", self.start.elapsed().as_secs_f64(), self.step);
         let missed = self.pending.iter().filter(|pending| pending.planned);
-        let missed = missed.map(|Pending { when, act, .. }| format!("{act} {when}: the job ended before, {over}"));
+        let missed =
+            missed.map(|Pending { when, act, .. }| format!("{act} {when}: the job ended before, {over}"));
         self.applied.missed.extend(missed);
         std::mem::take(&mut self.slowed).into_values().for_each(Slowed::end);
         if let Err(refusal) = self.place.restore() {

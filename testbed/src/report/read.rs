@@ -136,8 +136,10 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
 
 /// What an experiment's file is called and is for; a file that is not there, or cannot be read, says nothing.
 fn described(file: &Path) -> (Option<String>, Option<String>) {
-    let table: toml::Table = fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
-    let text = |key: &str| table.get(key)?.as_str().map(|text| text.trim().to_owned()).filter(|t| !t.is_empty());
+    let table: toml::Table =
+        fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let text =
+        |key: &str| table.get(key)?.as_str().map(|text| text.trim().to_owned()).filter(|t| !t.is_empty());
     (text("title"), text("description"))
 }
 

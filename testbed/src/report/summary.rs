@@ -95,13 +95,15 @@ pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
         }
         Outcome::Done(_) | Outcome::Failed { .. } => None,
     });
-    let chaos = records().filter(|(_, record)| !record.chaos.is_empty() || !record.missed.is_empty()).map(|(run, record)| Chaos {
-        run,
-        case: &record.case,
-        turn: record.turn,
-        events: &record.chaos,
-        missed: &record.missed,
-    });
+    let chaos = records().filter(|(_, record)| !record.chaos.is_empty() || !record.missed.is_empty()).map(
+        |(run, record)| Chaos {
+            run,
+            case: &record.case,
+            turn: record.turn,
+            events: &record.chaos,
+            missed: &record.missed,
+        },
+    );
     Summary {
         runs: runs.iter().map(of_run).collect(),
         figures,

@@ -95,7 +95,8 @@ pub fn by_symmetry(
     overlap: Overlap,
 ) -> Result<Option<Trace>, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?)) else {
+    let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?))
+    else {
         return Ok(None);
     };
     let trace = walk_through(method, &[schedule], overlap, &shape)?;

@@ -12,9 +12,9 @@ mod machine;
 pub mod measured;
 mod network;
 mod overlap;
+pub mod profiled;
 mod replay;
 pub mod servers;
-pub mod profiled;
 mod trace;
 mod wire;
 
@@ -95,7 +95,9 @@ pub fn traces(
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
     Ok(match workload {
         Workload::Executed { scale, steps } => executed::traces(method, (workers, n), scale, steps, source)?,
-        Workload::Profiled { steps, at_once } => profiled::traces(method, (workers, n), (steps, at_once), source)?,
+        Workload::Profiled { steps, at_once } => {
+            profiled::traces(method, (workers, n), (steps, at_once), source)?
+        }
         Workload::Expected(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
 }

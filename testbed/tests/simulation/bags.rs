@@ -4,7 +4,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::{
-    Workload, Machine, Network, Op, Overlap, Part, Steps, Trace, Work, lengths, replay, traces, traces_on,
+    Machine, Network, Op, Overlap, Part, Steps, Trace, Work, Workload, lengths, replay, traces, traces_on,
 };
 use std::time::Instant;
 
@@ -46,8 +46,9 @@ fn timed_bags_are_real_bags() {
         let n = 4000;
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
-            let timed = traces(&method, (workers, n), Workload::Profiled { steps: steps(4), at_once: 2 }, &gradient)
-                .unwrap();
+            let timed =
+                traces(&method, (workers, n), Workload::Profiled { steps: steps(4), at_once: 2 }, &gradient)
+                    .unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
             let real = carried(&method, workers, n);
@@ -75,10 +76,12 @@ fn timed_bags_are_real_bags() {
             }
         }
     }
-    let refused =
-        traces(&Method::spardl(), (3, 100), Workload::Profiled { steps: steps(1), at_once: 1 }, &|_, _, entries| {
-            entries.fill(f32::NAN)
-        });
+    let refused = traces(
+        &Method::spardl(),
+        (3, 100),
+        Workload::Profiled { steps: steps(1), at_once: 1 },
+        &|_, _, entries| entries.fill(f32::NAN),
+    );
     assert!(refused.unwrap_err().to_string().contains("finite"));
 }
 

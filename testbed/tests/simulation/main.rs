@@ -8,7 +8,7 @@ mod links;
 mod processors;
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::{Workload, Link, Machine, Network, Op, Steps, Trace, replay, traces};
+use gleaner_testbed::simulation::{Link, Machine, Network, Op, Steps, Trace, Workload, replay, traces};
 
 /// Heavy-tailed, partly shared between the ranks, another one in each step.
 fn gradient(rank: u32, step: u64, entries: &mut [f32]) {

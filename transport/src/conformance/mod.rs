@@ -53,21 +53,39 @@ pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl Asyn
     requirement(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
     requirement(limit, "each message is completed once", messages::completions(make(2).await)).await;
     requirement(limit, "both may send before either receives", messages::full_load(make(2).await)).await;
-    requirement(limit, "messages of more lanes than are read all arrive", messages::many_lanes(make(2).await)).await;
-    requirement(limit, "who waits for a link may let go of it anywhere", messages::cancelled(make(2).await)).await;
-    requirement(limit, "a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
-    requirement(limit, "what is leased is the sender's alone until it is sent", messages::leased(make(2).await))
+    requirement(
+        limit,
+        "messages of more lanes than are read all arrive",
+        messages::many_lanes(make(2).await),
+    )
+    .await;
+    requirement(limit, "who waits for a link may let go of it anywhere", messages::cancelled(make(2).await))
         .await;
+    requirement(limit, "a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
+    requirement(
+        limit,
+        "what is leased is the sender's alone until it is sent",
+        messages::leased(make(2).await),
+    )
+    .await;
     requirement(limit, "too long a message ends the sending alone", messages::too_long(make(2).await)).await;
     requirement(limit, "the counters are right", messages::counters(make(2).await)).await;
     requirement(limit, "two that open at once have one link", links::opened_by_both(make(3).await)).await;
-    requirement(limit, "a dropped link is closed, and can be opened again", links::dropped(make(3).await)).await;
-    requirement(limit, "who goes in the middle of a message leaves whole ones", links::gone(make(2).await)).await;
-    requirement(limit, "who stops in the middle of a message is waited for", links::stopped(make(2).await)).await;
-    requirement(limit, "links outlive their network", links::left(make(3).await)).await;
-    requirement(limit, "who asks for a link is told when its peer leaves", links::left_while_asked(make(3).await))
+    requirement(limit, "a dropped link is closed, and can be opened again", links::dropped(make(3).await))
         .await;
-    requirement(limit, "a link that nobody took closes with its network", links::not_taken(make(3).await)).await;
+    requirement(limit, "who goes in the middle of a message leaves whole ones", links::gone(make(2).await))
+        .await;
+    requirement(limit, "who stops in the middle of a message is waited for", links::stopped(make(2).await))
+        .await;
+    requirement(limit, "links outlive their network", links::left(make(3).await)).await;
+    requirement(
+        limit,
+        "who asks for a link is told when its peer leaves",
+        links::left_while_asked(make(3).await),
+    )
+    .await;
+    requirement(limit, "a link that nobody took closes with its network", links::not_taken(make(3).await))
+        .await;
 }
 
 /// How large a network is tried out.
