@@ -209,7 +209,8 @@ fn in_the_manifest(folder: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in text.lines() {
         if line.starts_with('[') {
-            of_dependencies = line == "[dependencies]" || line.starts_with("[target") && line.ends_with("'.dependencies]");
+            of_dependencies =
+                line == "[dependencies]" || line.starts_with("[target") && line.ends_with("'.dependencies]");
         } else if of_dependencies && let Some(rest) = line.strip_prefix("gleaner") {
             let name = rest.split([' ', '.']).next().unwrap_or_default().trim_start_matches('-');
             found.insert(if name.is_empty() { "src" } else { name }.to_owned());
@@ -243,6 +244,9 @@ fn the_page_and_the_picture_of_the_crates_match_the_manifests() {
     }
     for (from, expected) in &table {
         let found = reached(&drawn, from);
-        assert!(expected.is_subset(&found), "the picture lacks what {from} depends on: {expected:?}, {found:?}");
+        assert!(
+            expected.is_subset(&found),
+            "the picture lacks what {from} depends on: {expected:?}, {found:?}"
+        );
     }
 }
