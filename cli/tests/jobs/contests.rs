@@ -181,7 +181,10 @@ fn bars_are_as_long_as_their_medians() {
 #[test]
 fn what_cannot_be_starts_no_worker() {
     for (arguments, words) in [
-        (&["--method", "ring,spradl"][..], &["no method 'spradl'", "choose one of spardl"][..]),
+        (
+            &["--method", "ring,spradl"][..],
+            &["no method 'spradl'", "did you mean spardl?", "choose one of spardl"][..],
+        ),
         (&["--method", "ring,spardl,"], &["no method ''"]),
         (&["--method", "all", "--k", "30001"], &["k is 30001", "30000 entries"]),
         (&["--method", "all", "--density", "0"], &["density is 0"]),
