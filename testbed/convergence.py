@@ -113,7 +113,7 @@ def options(model, run, seed, steps, drops):
 
 
 def train(chosen):
-    """Trains, unless that has been done, and gives what came of it."""
+    """Trains, unless that has been done, and gives the result."""
     key = (program, *chosen)
     if key not in measured:
         # The launcher ends its workers when it is told to end.
@@ -129,7 +129,7 @@ def train(chosen):
         entry = {"program": program, "options": chosen}
         if child.returncode == 0:
             entry |= json.loads(out.splitlines()[-1])
-        elif "finite number" in err:
+        elif "finite number" in err or "the training diverged" in err:
             entry["diverged"] = err.strip().splitlines()[-1]
         else:
             sys.exit(f"gleaner train {shlex.join(chosen)} failed:\n{err}")

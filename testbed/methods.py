@@ -4,7 +4,7 @@
     testbed/methods.py [--hosts 6] [--steps 20] [--rates 1gbit,10gbit] [--params 14728266,269722]
                        [--densities 0.01,0.001] [--skip METHOD,…] [--json FILE]
 
-For each case: a job with the method `auto` runs until it has settled, and reports what it took. Then all methods, SparDL
+For each case: a job with the method `auto` runs until it has chosen, and reports what it took. Then all methods, SparDL
 also with teams, take turns in one job on the same gradients, and the table gives medians and quartiles over the steps.
 The last line of a case is the median of what `auto` took over the best median. Needs root (network namespaces) and a
 release build. Emulated hosts are made and removed by gleaner testbed.
@@ -56,12 +56,12 @@ def methods():
 
 
 def choice(hostfile, params, density):
-    """What `auto` settles on, with its forecast and what it tried."""
+    """What `auto` chooses, with its forecast and what it tried."""
     chosen = bench(
         hostfile, "--method", "auto", "--params", params, "--density", density, "--warmup", 250, "--steps", 1
     )["auto"]
-    if not chosen["settled"]:
-        sys.exit(f"auto has not settled after 250 steps: {chosen}")
+    if not chosen["decided"]:
+        sys.exit(f"auto has not chosen after 250 steps: {chosen}")
     return chosen
 
 
@@ -72,7 +72,7 @@ def label(chosen):
 
 
 def told(chosen):
-    """What `auto` settled on, in a line."""
+    """What `auto` chose, in a line."""
     def name(method):
         options = ", ".join(f"{option} = {value}" for option, value in method["options"].items())
         return method["method"] + (f" with {options}" if options else "")
@@ -83,7 +83,7 @@ def told(chosen):
 
     others = [f"{name(t)}: {time(t['seconds_measured'])}" for t in chosen["tried"] if name(t) != name(chosen)]
     took = f"{time(chosen['seconds_measured'])} a step measured ({time(chosen['seconds_expected'])} expected)"
-    return f"auto settles for {name(chosen)}: {took}; tried {', '.join(others) or 'nothing else'}"
+    return f"auto chooses {name(chosen)}: {took}; tried {', '.join(others) or 'nothing else'}"
 
 
 def compare(hostfile, names, params, density, chosen):

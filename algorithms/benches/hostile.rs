@@ -16,7 +16,7 @@ use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::lockstep;
 use gleaner_algorithms::select::Simd;
 
-/// Steps before the first that counts: residuals settle, and buffers have been used once.
+/// Steps before the first that counts: residuals reach a steady state, and buffers have been used once.
 const WARM_UP: usize = 8;
 
 /// Steps between two jumps.

@@ -14,7 +14,7 @@ use gleaner_algorithms::select::{
     Simd, accumulate, bucketed, estimate_threshold, predict_threshold, replace, scan, top_k, top_k_dense,
 };
 
-/// Steps before the first that counts: the residuals settle.
+/// Steps before the first that counts: the residuals reach a steady state.
 const WARM_UP: usize = 4;
 
 fn main() {

@@ -291,12 +291,12 @@ impl<'a, T: Element> Own<'a, T> {
         }
     }
 
-    /// The same, unless they are a crowd for the k largest.
+    /// The same, unless they are too many for the k largest.
     pub(crate) fn few(&self, threshold: T, k: usize) -> Result<Option<Entries<T>>, DeviceError> {
         match self {
             Own::Host(values) => Ok(select::scan_few(values, threshold, k)),
             Own::Device { there, block, range } => {
-                there.values.reaching(*block, threshold, select::crowd(k, range.len()))
+                there.values.reaching(*block, threshold, select::surplus(k, range.len()))
             }
             Own::Sparse(_) => self.reaching(threshold).map(Some),
         }

@@ -41,7 +41,7 @@ pub struct Speed {
     pub message: f64,
 }
 
-/// The parts of a [`Speed`] by name, in the order in which they are told.
+/// The parts of a [`Speed`] by name, in the order in which they are printed.
 pub const PARTS: [&str; 5] = ["select", "encode", "merge", "add", "message"];
 
 impl Speed {
@@ -234,7 +234,7 @@ const SAMPLE: f64 = 1024.0;
 const LONGEST: f64 = (1 << 20) as f64;
 
 /// The bytes on the wire of an entry of a sparse bag, header included, where entries are spread evenly at this method's
-/// density and told by its coding: two workers exchange a bag, and what they receive is counted.
+/// density and encoded by its coding: two workers exchange a bag, and what they receive is counted.
 ///
 /// # Errors
 /// A sparsity that n entries do not have, or a coding that is not known.

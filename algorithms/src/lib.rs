@@ -1,6 +1,6 @@
 //! What to send and what to keep. Pure: no sockets, no clock, no async, no threads of its own.
 //!
-//! The five words of the house:
+//! The five terms:
 //!
 //! | word | here |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | **schedule** | [`schedule::Schedule`]: one worker's program for one step, as data |
 //! | **residual** | [`residual::Residual`]: what was selected out and waits for a later step |
 //!
-//! The one law, conservation: entry by entry and summed over the workers,
+//! Conservation, the first invariant: entry by entry and summed over the workers,
 //! *gradients + old residuals = delivered + new residuals + lost*.
 
 mod accumulator;
@@ -20,7 +20,7 @@ pub mod collectives;
 pub mod device;
 pub mod element;
 pub mod forecast;
-pub mod laws;
+pub mod invariants;
 mod layers;
 pub mod merging;
 mod partition;

@@ -1,4 +1,4 @@
-//! `Debug` of an error is its sentence: a `main` that returns one shows it by that.
+//! What sentences of errors have in common. `Debug` of an error is its sentence: a `main` that returns one shows it by that.
 
 macro_rules! debug_as_sentence {
     ($error:ty) => {
@@ -12,16 +12,48 @@ macro_rules! debug_as_sentence {
 
 pub(crate) use debug_as_sentence;
 
+/// ` (did you mean NAME?)` for the name that is nearest to what was written, if one is near; else nothing. The names have commas between
+/// them.
+pub(crate) fn did_you_mean(written: &str, known: &str) -> String {
+    let written = written.split('/').next().unwrap_or_default().to_lowercase();
+    let near = |name: &&str| edits(&written, name) <= 1 + name.len() / 5;
+    let nearest = known.split(", ").filter(near).min_by_key(|name| edits(&written, name));
+    nearest.map_or(String::new(), |name| format!(" (did you mean {name}?)"))
+}
+
+/// How many letters are to be inserted, left out, changed, or exchanged with their neighbours to come from one word to another (optimal
+/// string alignment).
+fn edits(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
+    for i in 0..=from.len() {
+        for j in 0..=to.len() {
+            if i == 0 || j == 0 {
+                rows[i][j] = i + j;
+                continue;
+            }
+            let changed = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut least = changed.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = least;
+        }
+    }
+    rows[from.len()][to.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use std::error::Error;
     use std::fs;
     use std::path::{Path, PathBuf};
 
+    use super::did_you_mean;
     use crate::bag::{Coding, wire};
     use crate::collectives::{MethodError, RoutineError};
     use crate::device::DeviceError;
-    use crate::laws::LawError;
+    use crate::invariants::InvariantError;
     use crate::merging::MergingError;
     use crate::residual::{self, CorrectionError, VersionError};
     use crate::schedule::{CheckError, ExecutionError, Fault};
@@ -35,7 +67,7 @@ mod tests {
     fn errors() -> Vec<Box<dyn Error>> {
         vec![
             Box::new(SparsityError::Density(2.0)),
-            Box::new(LawError::Update { step: 3, rank: 1 }),
+            Box::new(InvariantError::Update { step: 3, rank: 1 }),
             Box::new("exactly".parse::<Coding>().unwrap_err()),
             Box::new(wire::DecodeError::Torn(7)),
             Box::new(RoutineError::Disagree { rank: Rank(2) }),
@@ -67,7 +99,22 @@ mod tests {
         }
     }
 
-    /// An error of this room that others see has its line in the list above, and does not derive `Debug`.
+    #[test]
+    fn the_nearest_name_is_proposed() {
+        let known = "spardl, topka, topkdsa, gtopk, ring";
+        for (written, expected) in [
+            ("spradl", " (did you mean spardl?)"),
+            ("SparDL", " (did you mean spardl?)"),
+            ("topk", " (did you mean topka?)"),
+            ("rin/2", " (did you mean ring?)"),
+            ("allreduce", ""),
+            ("", ""),
+        ] {
+            assert_eq!(did_you_mean(written, known), expected, "{written}");
+        }
+    }
+
+    /// An error of this crate that others see has its line in the list above, and does not derive `Debug`.
     #[test]
     fn no_error_is_left_out() {
         let (mut said, mut derived) = (0, Vec::new());

@@ -62,7 +62,7 @@ struct Passes {
 
 impl<'s> Overlap<'s> {
     /// Agrees with all ranks on the parameters of a module that require gradients, and on the method. They are one group until the
-    /// first backward pass has told their order. The strategy's groups follow then, or, if it needs times, after five steps that
+    /// first backward pass has shown their order. The strategy's groups follow then, or, if it needs times, after five steps that
     /// are measured; a single worker stays with one group in that case.
     ///
     /// # Errors

@@ -69,7 +69,7 @@ pub enum OverlapError {
     Twice,
     /// A rank that measured other layers.
     #[error(
-        "rank {rank} told {found} bytes of measured times, expected {expected}; start every worker with the same program and model"
+        "rank {rank} sent {found} bytes of measured times, expected {expected}; start every worker with the same program and model"
     )]
     Times {
         /// The rank.

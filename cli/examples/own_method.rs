@@ -1,12 +1,12 @@
 //! A method of one's own, with an option: `cargo run --example own_method -- plan --method star/2 --workers 5 --params 100`,
-//! and `bench --method star/1,ring --workers 4 --params 100000`, which runs it over TCP. Without a command it tests the laws.
+//! and `bench --method star/1,ring --workers 4 --params 100000`, which runs it over TCP. Without a command it tests the invariants.
 
 use std::process::ExitCode;
 
 use gleaner::Method;
 use gleaner::algorithms::collectives::{Collective, MethodError, Setting, Shape, Structure};
 use gleaner::algorithms::schedule::{After, How, Receive, Send, Slots, Step};
-use gleaner::algorithms::{Block, Rank, laws};
+use gleaner::algorithms::{Block, Rank, invariants};
 
 /// Everybody sends everything to the root, which adds and sends the sum back.
 #[derive(Clone, Debug)]
@@ -65,11 +65,11 @@ fn main() -> ExitCode {
         return gleaner_cli::main_with([Method::of(Star { root: 0 })]);
     }
     for workers in 1..=9 {
-        if let Err(broken) = laws::check(&Method::of(Star { root: workers / 2 }), workers, 100) {
+        if let Err(broken) = invariants::check(&Method::of(Star { root: workers / 2 }), workers, 100) {
             eprintln!("star among {workers} workers: {broken}");
             return ExitCode::FAILURE;
         }
     }
-    println!("star keeps the laws");
+    println!("star keeps the invariants");
     ExitCode::SUCCESS
 }

@@ -49,7 +49,7 @@ in every step each of them synchronises the same gradients, with residuals of it
 #[command(after_help = EXAMPLES, mut_arg("method", several))]
 pub struct Bench {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
     workers: u32,
     /// Entries of the gradient
     #[arg(long, value_name = "N", value_parser = quantity::count)]
@@ -60,10 +60,10 @@ pub struct Bench {
     #[arg(long, default_value = "global", value_name = "WHICH")]
     residual: Collection,
     /// Steps that are measured
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = quantity::within::<u32>(1..))]
     steps: u32,
     /// Steps before them that are not
-    #[arg(long, value_name = "S", default_value_t = 3)]
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = quantity::within::<u32>(..))]
     warmup: u32,
     /// Where the random numbers start
     #[arg(long, default_value_t = 1)]

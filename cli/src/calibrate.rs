@@ -30,7 +30,7 @@ use crate::report;
     gleaner calibrate --workers 4 --method topka --density 0.001 --svg fits.svg")]
 pub struct Calibrate {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
     workers: u32,
     #[command(flatten)]
     choice: Choice,

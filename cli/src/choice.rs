@@ -15,15 +15,15 @@ use gleaner_testbed::quantity;
 pub struct Choice {
     #[arg(long, value_name = "METHOD", default_value = "spardl", help = names(), long_help = summaries())]
     method: String,
-    /// The share of all entries that a sparse method delivers, above 0 and at most 1 [default: 0.01]
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, conflicts_with = "k")]
+    /// The share of all entries that a sparse method delivers, above 0 and at most 1, such as 0.01 or 1% [default: 0.01]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = quantity::share, conflicts_with = "k")]
     density: Option<f64>,
     /// The number of entries that a sparse method delivers, instead of a share
     #[arg(long, value_name = "ENTRIES", value_parser = quantity::count)]
     k: Option<usize>,
     #[command(flatten)]
     options: Options,
-    /// How a sparse method tells values: exact (float32), bf16, f16, qsgd8, qsgd4 or qsgd2; what is rounded away goes to
+    /// How a sparse method encodes values: exact (float32), bf16, f16, qsgd8, qsgd4 or qsgd2; what is rounded away goes to
     /// the residuals
     #[arg(long, value_name = "CODING", default_value = "exact")]
     values: Coding,
@@ -137,7 +137,7 @@ pub enum ChoiceError {
     #[error(transparent)]
     Method(#[from] MethodError),
     /// No such share of entries.
-    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01")]
+    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01 or 1%")]
     Density(f64),
     /// No such number of entries.
     #[error("k is {k}, but the gradient has {n} entries: choose k from 1 to {n}")]

@@ -55,7 +55,7 @@ pub struct MergePlan {
     #[arg(long, value_name = "WHERE", default_value = "beside")]
     select_in: SelectIn,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..), required_unless_present_any = ["calibration", "paper"])]
+    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..), required_unless_present_any = ["calibration", "paper"])]
     workers: Option<u32>,
     /// The time that a message takes besides its transfer, α [default: 50us]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]

@@ -1,8 +1,10 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
+mod chart;
 pub mod compare;
 mod describe;
 pub mod draw;
+mod speedup;
 
 use std::fmt::Write as _;
 use std::io;
@@ -22,6 +24,7 @@ use compare::Comparison;
 use draw::{MOST_RANKS, Title};
 use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
+use speedup::Speedup;
 
 /// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
 const MOST: (u64, u64) = (1 << 19, 1 << 21);
@@ -41,23 +44,28 @@ const ALL_PROGRAMS: u32 = 8;
 #[command(after_help = "Examples:\n  \
     gleaner plan --method spardl --workers 14 --params 14_728_266 --density 0.01\n  \
     gleaner plan --method rabenseifner --workers 8 --params 1_000_000 --latency 1ms --bandwidth 100mbit --svg plan.svg\n  \
-    gleaner plan --compare --workers 4096 --params 14_728_266 --density 0.01 --bandwidth 10gbit")]
+    gleaner plan --compare --workers 4096 --params 14_728_266 --density 0.01 --bandwidth 10gbit\n  \
+    gleaner plan --speedup --workers 8 --density 1% --svg speedup.svg")]
 pub struct Plan {
     #[command(flatten)]
     choice: Choice,
     /// Rank all methods by the time that a step is expected to take on this network, instead of showing one
     #[arg(long, conflicts_with_all = ["rank", "method"])]
     compare: bool,
-    /// What a worker takes, with --compare and auto: nanoseconds per entry selected from, encoded, merged and (dense) added,
+    /// Instead of one step, print how many times as long a step of the fastest dense method takes, for models and links of many
+    /// sizes
+    #[arg(long, conflicts_with_all = ["rank", "compare", "params", "k", "bandwidth", "calibration"])]
+    speedup: bool,
+    /// What a worker takes, with --compare, --speedup and auto: nanoseconds per entry selected from, encoded, merged and (dense) added,
     /// and per message
     #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed)]
     speed: Speed,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..))]
     workers: u32,
     /// The number of parameters, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
-    params: usize,
+    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present = "speedup")]
+    params: Option<usize>,
     /// The time that a message takes besides its transfer, α
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::duration)]
     latency: Duration,
@@ -70,7 +78,8 @@ pub struct Plan {
     /// Print the program of this rank only, and let it stand out in the picture
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
-    /// Draw the schedule of at most 64 workers into this file; with --compare, time against workers
+    /// Draw the schedule of at most 64 workers into this file; with --compare, time against workers; with
+    /// --speedup, its lines
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object instead of the schedule
@@ -154,8 +163,12 @@ impl Plan {
 /// Runs the command.
 pub fn run(arguments: Plan) -> Result<(), PlanError> {
     let arguments = &arguments.measured()?;
-    let (workers, n) = (arguments.workers, arguments.params);
     let mut method = arguments.choice.method()?;
+    if arguments.speedup {
+        let table = Speedup::new(&method, arguments.workers, arguments.latency, arguments.speed)?;
+        return speedup(arguments, &table);
+    }
+    let (workers, n) = (arguments.workers, arguments.params.unwrap_or(0));
     if n == 0 {
         return Err(PlanError::NoParameters);
     }
@@ -196,18 +209,29 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
     );
     let mut text = if arguments.json {
         let blocks = method.collective().blocks(&shape) as usize;
-        as_json(arguments, &method, k, blocks, &proof.cost)
+        as_json(arguments, (&method, n), k, blocks, &proof.cost)
     } else {
         format!("{resolved}{heading}\n{}\n\n", method.collective().summary())
             + &programs(arguments.rank, &proof)?
             + "\nchecked: every contribution is counted once, all ranks end with the same sums, nothing deadlocks\n\n"
-            + &costs(arguments, &method, proof.cost)
+            + &costs(arguments, (&method, n), proof.cost)
     };
     if let Some(path) = &arguments.svg {
         let title = Title { heading, subtitle: method.collective().summary().into() };
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
         let picture = draw::svg(&title, &programs, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
         report::save(path, &picture)?;
+        if !arguments.json {
+            let _ = writeln!(text, "\nThe picture is in {}.", path.display());
+        }
+    }
+    report::print(&text).map_err(PlanError::Print)
+}
+
+fn speedup(arguments: &Plan, table: &Speedup) -> Result<(), PlanError> {
+    let mut text = if arguments.json { table.json() } else { table.text() };
+    if let Some(path) = &arguments.svg {
+        report::save(path, &table.svg()?)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());
         }
@@ -283,19 +307,19 @@ fn ring_cost(workers: u32, n: usize) -> Cost {
     }
 }
 
-fn costs(arguments: &Plan, method: &Method, cost: Cost) -> String {
+fn costs(arguments: &Plan, (method, n): (&Method, usize), cost: Cost) -> String {
     let time = |cost: &Cost| cost.time(arguments.latency, arguments.bandwidth.bytes_per_second());
-    let ring = ring_cost(arguments.workers, arguments.params);
+    let ring = ring_cost(arguments.workers, n);
     let link = format!("{:?} and {}", arguments.latency, arguments.bandwidth);
     let ours = (method.collective().name(), cost, time(&cost));
     describe::costs(&ours, &("dense ring", ring, time(&ring)), &link)
 }
 
-fn as_json(arguments: &Plan, method: &Method, k: usize, blocks: usize, cost: &Cost) -> String {
+fn as_json(arguments: &Plan, (method, n): (&Method, usize), k: usize, blocks: usize, cost: &Cost) -> String {
     let report = Report {
         method: method.collective().name(),
         workers: arguments.workers,
-        params: arguments.params,
+        params: n,
         k,
         blocks,
         rounds: cost.rounds,

@@ -119,7 +119,7 @@ pub enum ReduceError {
     /// A run that failed.
     #[error("the all-reduce failed: {0}")]
     Run(#[from] ExecutionError),
-    /// A broken law.
+    /// A broken invariant.
     #[error("{0} and rank 0 ended with different updates: this is a mistake in Gleaner, please report it")]
     Diverged(Rank),
     /// Nobody reads the report.

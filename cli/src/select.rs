@@ -31,7 +31,7 @@ pub struct Select {
     #[arg(long, value_name = "NAME[=NUMBER],...", default_value = "all", help = names())]
     selector: String,
     /// The share of all entries that are asked for, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = quantity::share)]
     density: f64,
     /// The lengths of the layers that the gradients are made of, in entries, for the selector layers
     #[arg(long, value_name = "ENTRIES,...", value_delimiter = ',', value_parser = quantity::count)]
@@ -65,7 +65,7 @@ pub enum SelectError {
     #[error(transparent)]
     Sparsity(#[from] SparsityError),
     /// A share of nothing.
-    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01")]
+    #[error("the density is {0}; expected a number above 0 and at most 1, such as 0.01 or 1%")]
     Density(f64),
     /// Layers of another model.
     #[error(

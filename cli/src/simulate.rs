@@ -18,7 +18,9 @@ use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::Model;
 use gleaner_testbed::quantity::{self, Rate};
-use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Overlap, Steps, carried, timed};
+use gleaner_testbed::simulation::{
+    self, Link, Machine, Network, Overlap, Steps, Workload, executed, profiled,
+};
 use gleaner_testbed::topology::{Loss, Shape, Topology};
 
 use crate::bench::gradient::Gradient;
@@ -31,7 +33,7 @@ use crate::report;
 /// Predict what a step takes on a network that is described
 ///
 /// Runs the schedules of all workers on simulated hosts and links: a discrete-event simulation with the cores, the rates and
-/// the latencies that are given. Small cases carry real bags, large ones the expected lengths of bags.
+/// the latencies that are given. Small cases are executed, large ones use the expected lengths of messages.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     gleaner simulate --method all --workers 6 --params 14_728_266 --rate 1gbit --cores 2 --shared\n  \
@@ -45,7 +47,7 @@ pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
     workers: Option<u32>,
     /// The number of parameters, n, such as 14_728_266
     #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
@@ -64,9 +66,9 @@ pub struct Simulate {
     #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
     synchrony: Option<String>,
     /// How many servers there are, each on a host of its own, with --synchrony
-    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = quantity::within::<u32>(1..=MOST_WORKERS))]
     servers: u32,
-    /// Samples of a pass, with --synchrony: to tell samples in a second
+    /// Samples of a pass, with --synchrony: for samples per second
     #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
     batch: Option<u32>,
     /// What a host's link carries in each direction
@@ -102,16 +104,16 @@ pub struct Simulate {
     /// The speeds of the machine, from --calibrate; a fitted Intel Xeon without
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// Where the lengths of bags come from
+    /// Where the messages of a step come from: the method is executed, executed and profiled, or only its expected lengths are used
     #[arg(long, value_name = "HOW", default_value = "auto")]
-    bags: Way,
-    /// Time every case so many times, one after the other, and take each piece's shortest time: for --bags timed with --against
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100), requires = "against")]
+    workload: Way,
+    /// Time every case so many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = quantity::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there
     #[arg(long, value_name = "DIR", requires = "against")]
     times: Option<PathBuf>,
-    /// How far workers choose the same entries, where bags are lengths, from --fit [default: as bench's gradients do]
+    /// How far workers choose the same entries, with expected lengths, from --fit [default: as bench's gradients do]
     #[arg(long, value_name = "SHARED,SUPPORT", value_parser = overlap)]
     overlap: Option<Overlap>,
     /// Compare with steps that were measured: what gleaner testbed run stored, or gleaner bench --json printed
@@ -142,19 +144,19 @@ fn from_measurements() -> impl Iterator<Item = &'static str> {
 const MOST_LOSS: f64 = 0.5;
 
 /// The most workers that are simulated.
-const MOST_WORKERS: i64 = 4096;
+const MOST_WORKERS: u64 = 4096;
 
 /// Where lengths come from.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Way {
-    /// Real bags as long as they fit, lengths beyond
+    /// Executed as long as it fits in memory, expected lengths beyond
     Auto,
-    /// Real bags, of a sample of a gradient that is long
-    Real,
-    /// Real bags of the whole gradient, timed on this machine, which must have nothing else to do
-    Timed,
+    /// The method runs on gradients, of a long gradient on a sample
+    Executed,
+    /// The method runs on whole gradients, and its work is timed on this machine, which must have nothing else to do
+    Profiled,
     /// Lengths alone
-    Lengths,
+    Expected,
 }
 
 fn cores(text: &str) -> Result<f64, String> {
@@ -291,37 +293,43 @@ impl Simulate {
         Model::new(network, machine.speed(), method, n).ok()
     }
 
-    /// How bags are represented in a job of these steps.
-    fn bags(&self, method: &Method, network: &Network, n: usize, steps: Steps) -> Result<Bags, String> {
+    /// Where the messages of a job of these steps come from.
+    fn workload(
+        &self,
+        method: &Method,
+        network: &Network,
+        n: usize,
+        steps: Steps,
+    ) -> Result<Workload, String> {
         let workers = network.hosts.len() as u32;
         let k = choice::k(method, workers, n).map_err(|error| error.to_string())?;
         let lengths = || {
             let density = k as f64 / n as f64;
-            Bags::Lengths(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
+            Workload::Expected(self.overlap.unwrap_or_else(|| Overlap::of_source(density, &bench_gradient)))
         };
-        match (self.bags, carried::scale(workers, n)) {
-            (Way::Lengths, _) => Ok(lengths()),
-            (Way::Timed, _) => match n.saturating_mul(workers as usize) {
-                ..=timed::MOST_ENTRIES if workers <= timed::MOST_WORKERS => {
+        match (self.workload, executed::scale(workers, n)) {
+            (Way::Expected, _) => Ok(lengths()),
+            (Way::Profiled, _) => match n.saturating_mul(workers as usize) {
+                ..=profiled::MOST_ENTRIES if workers <= profiled::MOST_WORKERS => {
                     // As many as this machine can, or they would wait for each other while they are timed.
                     let here = thread::available_parallelism().map_or(1, NonZero::get) as u32;
-                    Ok(Bags::Timed { steps, at_once: network.at_once().min(here) })
+                    Ok(Workload::Profiled { steps, at_once: network.at_once().min(here) })
                 }
                 entries => Err(format!(
                     "{workers} workers with {n} entries have {entries} together; expected at most {} workers and {} entries with \
-                     --bags timed",
-                    timed::MOST_WORKERS,
-                    timed::MOST_ENTRIES
+                     --workload profiled",
+                    profiled::MOST_WORKERS,
+                    profiled::MOST_ENTRIES
                 )),
             },
-            (_, Some(scale)) => Ok(Bags::Carried { scale, steps }),
+            (_, Some(scale)) => Ok(Workload::Executed { scale, steps }),
             (Way::Auto, None) => Ok(lengths()),
-            (Way::Real, None) => Err(format!(
-                "real bags of {workers} workers with {n} entries do not fit; expected at most {} workers, or {} whose {n} \
-                 entries are fewer than {} together: leave --bags out",
-                carried::MOST_SAMPLED,
-                carried::MOST_WORKERS,
-                carried::MOST_ENTRIES
+            (Way::Executed, None) => Err(format!(
+                "{workers} workers with {n} entries are too many to execute; expected at most {} workers, or {} whose {n} \
+                 entries are fewer than {} together: leave --workload out",
+                executed::MOST_SAMPLED,
+                executed::MOST_WORKERS,
+                executed::MOST_ENTRIES
             )),
         }
     }
@@ -350,9 +358,9 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
     for (name, method) in methods {
         bar.set_message(name.clone());
         let predicted = method.map_err(|error| error.to_string()).and_then(|method| {
-            let bags = simulate.bags(&method, &network, n, Steps::default())?;
+            let workload = simulate.workload(&method, &network, n, Steps::default())?;
             let (traces, network) =
-                simulation::traces_on(&network, &method, (workers, n), bags, &bench_gradient)
+                simulation::traces_on(&network, &method, (workers, n), workload, &bench_gradient)
                     .map_err(|error| error.to_string())?;
             let replayed =
                 simulation::calibration::median(&traces, &machine, &network, simulate.svg.is_some());
@@ -363,7 +371,7 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
             let model = simulate.model(&machine, &method, workers, n);
             let forecast = model.and_then(|model| model.forecast(method.clone(), workers, n).ok());
             let forecast = forecast.map(|forecast| forecast.seconds);
-            Ok(table::Row::new(method.label(), workers, bags, &traces, (&replayed, forecast)))
+            Ok(table::Row::new(method.label(), workers, workload, &traces, (&replayed, forecast)))
         });
         match predicted {
             Ok(row) => rows.push(row),

@@ -191,3 +191,62 @@ fn licences_are_read_as_they_are_meant() {
         assert_eq!(met(expression, &allowed), expected, "{expression}");
     }
 }
+
+/// The crates of the page, each with those that it depends on.
+fn on_the_page(page: &'static str) -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let names = |cell: &'static str| cell.split('`').skip(1).step_by(2);
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.map(|row| row.trim_matches('|').split('|').collect::<Vec<_>>());
+    let crates = cells.filter(|cells| cells.len() == 3);
+    crates.filter_map(|cells| Some((names(cells[0]).next()?, names(cells[2]).collect()))).collect()
+}
+
+/// The folders of the workspace's own packages that a manifest names as dependencies.
+fn in_the_manifest(folder: &str) -> BTreeSet<String> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(folder).join("Cargo.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut of_dependencies = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if line.starts_with('[') {
+            of_dependencies =
+                line == "[dependencies]" || line.starts_with("[target") && line.ends_with("'.dependencies]");
+        } else if of_dependencies && let Some(rest) = line.strip_prefix("gleaner") {
+            let name = rest.split([' ', '.']).next().unwrap_or_default().trim_start_matches('-');
+            found.insert(if name.is_empty() { "src" } else { name }.to_owned());
+        }
+    }
+    found
+}
+
+/// All that is reached from a crate.
+fn reached<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
+    let next: Vec<&str> = edges.get(from).into_iter().flatten().copied().collect();
+    next.iter().copied().chain(next.iter().flat_map(|next| reached(edges, next))).collect()
+}
+
+#[test]
+fn the_page_and_the_picture_of_the_crates_match_the_manifests() {
+    let page = include_str!("../../docs/src/architecture/crates.md");
+    let table = on_the_page(page);
+    assert_eq!(table.len(), 13, "{table:?}");
+    for (folder, expected) in &table {
+        let place = if *folder == "src" { "." } else { folder };
+        let found = in_the_manifest(place);
+        assert_eq!(found, expected.iter().map(|&name| name.to_owned()).collect(), "{folder}");
+    }
+    let picture = include_str!("../../docs/src/images/crates.svg");
+    let mut drawn: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for arrow in picture.split("class=\"arrow\" id=\"").skip(1) {
+        let (from, to) = arrow.split('"').next().unwrap().split_once("-on-").unwrap();
+        assert!(table[from].contains(to), "{from} does not depend on {to}");
+        drawn.entry(from).or_default().insert(to);
+    }
+    for (from, expected) in &table {
+        let found = reached(&drawn, from);
+        assert!(
+            expected.is_subset(&found),
+            "the picture lacks what {from} depends on: {expected:?}, {found:?}"
+        );
+    }
+}

@@ -35,8 +35,8 @@ fn pages() -> BTreeMap<PathBuf, String> {
             pages.insert(path.clone(), fs::read_to_string(root().join(path)).unwrap());
         }
     }
-    for room in FRAMEWORKS {
-        let path = Path::new(room).join("README.md");
+    for package in FRAMEWORKS {
+        let path = Path::new(package).join("README.md");
         pages.insert(path.clone(), fs::read_to_string(root().join(path)).unwrap());
     }
     pages
@@ -271,9 +271,9 @@ fn every_code_block_says_its_language() {
 #[test]
 fn every_page_with_examples_is_tested() {
     let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    let crates = FRAMEWORKS.map(|room| {
-        let text = fs::read_to_string(root().join(room).join("src/lib.rs")).unwrap();
-        (Path::new(room).join("README.md"), text)
+    let crates = FRAMEWORKS.map(|package| {
+        let text = fs::read_to_string(root().join(package).join("src/lib.rs")).unwrap();
+        (Path::new(package).join("README.md"), text)
     });
     for (page, text) in pages() {
         let from_crate = format!("include_str!(\"../../{}\")", page.display());
@@ -304,10 +304,10 @@ fn every_page_has_one_title() {
 /// What the sources call tests, with their files.
 fn tests_there_are() -> BTreeMap<String, Vec<PathBuf>> {
     let mut sources = Vec::new();
-    for room in
+    for package in
         ["algorithms", "candle", "cli", "regress", "runtime", "src", "testbed", "trainer", "transport"]
     {
-        collect_sources(Path::new(room), &mut sources);
+        collect_sources(Path::new(package), &mut sources);
     }
     let mut tests: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (path, text) in sources {

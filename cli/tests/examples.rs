@@ -1,5 +1,5 @@
-//! The examples: a method of one's own, short, lawful, and a method of its own program; a trainer in an async program; and a model
-//! on candle.
+//! The examples: a method of one's own, short and correct, and a method of its own program; trainers in plain Rust and in an async
+//! program; and a model on candle.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,6 +45,29 @@ fn a_trainer_in_an_async_program_trains_among_several_workers() {
     }
 }
 
+/// A run that has ended goes on from its last checkpoint, and one rank's newest is not there: all take the newest that all have.
+#[test]
+fn a_perceptron_learns_and_goes_on_from_the_newest_common_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = || {
+        let mut launch = Command::new(env!("CARGO_BIN_EXE_gleaner"));
+        launch.args(["launch", "-n", "3", "--"]).arg(program("gleaner", "perceptron")).arg(folder.path());
+        let (success, said, errors) = output(&mut launch);
+        assert!(success, "{said}{errors}");
+        said
+    };
+    let (first, again) = (run(), run());
+    for (said, steps) in [(&first, "steps 0 to 1500"), (&again, "steps 1500 to 1500")] {
+        for rank in 0..3 {
+            let line = said.lines().find(|line| line.contains(&format!("rank {rank} of 3: ")));
+            let share = line.and_then(|l| l.split(": ").last()?.split('%').next()?.parse::<f64>().ok());
+            assert!(share.is_some_and(|share| share > 95.0) && line.unwrap().contains(steps), "{said}");
+        }
+    }
+    std::fs::remove_file(folder.path().join("step-1500-rank-1.safetensors")).unwrap();
+    assert!(run().contains("steps 1000 to 1500"), "{first}");
+}
+
 #[cfg(feature = "train")]
 #[test]
 fn a_model_on_candle_learns_while_its_gradients_are_exchanged() {
@@ -68,8 +91,8 @@ fn it_is_short() {
 }
 
 #[test]
-fn it_keeps_the_laws() {
-    assert_eq!(example(""), (true, "star keeps the laws\n".into(), String::new()));
+fn it_keeps_the_invariants() {
+    assert_eq!(example(""), (true, "star keeps the invariants\n".into(), String::new()));
 }
 
 #[test]

@@ -175,7 +175,11 @@ fn bad_choices_are_refused_with_a_sentence() {
         ("--method spardl --workers 4 --params 100 --density 0", &["the density is 0"]),
         ("--method spardl --workers 4 --params 100 --density nan", &["the density is NaN"]),
         ("--method spardl --workers 4 --params 100 --k 101", &["k is 101", "from 1 to 100"]),
-        ("--method none --workers 4 --params 100", &["no method 'none'", "choose one of spardl, "]),
+        ("--method none --workers 4 --params 100", &["no method 'none'; choose one of spardl, "]),
+        (
+            "--method spradl --workers 4 --params 100",
+            &["no method 'spradl' (did you mean spardl?); choose one of"],
+        ),
         (
             "--method ring --workers 4096 --params 100",
             &["33546240 steps", "at most 8388608", "fewer workers"],
@@ -199,16 +203,62 @@ fn bad_choices_are_refused_with_a_sentence() {
     }
     let ring = "--method ring --params 10 --workers";
     for (usage, part) in [
-        (format!("{ring} 0"), "0 is not in 1.."),
+        (format!("{ring} 0"), "expected a whole number from 1 on"),
         (format!("{ring} 2 --latency 50"), "ns, us, ms or s"),
         (format!("{ring} 2 --bandwidth 1gbps"), "such as 1gbit"),
         (format!("{ring} 2 --bandwidth 0gbit"), "above 0"),
-        ("--method ring --workers 2 --params 1e6".into(), "14_728_266"),
+        ("--method ring --workers 2 --params 1.5".into(), "14_728_266, 25.6M or 1e6"),
+        ("--method spardl --workers 2 --params 10 --density many".into(), "a percentage such as 1%"),
+        ("--speedup --workers 2 --params 10".into(), "cannot be used with"),
         ("--method ring --workers 2".into(), "--params <N>"),
     ] {
         let sentence = refused(&usage, 2);
         assert!(sentence.contains(part), "{usage}: {sentence}");
     }
+}
+
+/// Numbers as people write them.
+#[test]
+fn counts_and_shares_may_have_units() {
+    let plain = json("--method spardl --workers 4 --params 25_600_000 --density 0.01");
+    assert_eq!(json("--method spardl --workers 4 --params 25.6M --density 1%"), plain);
+    assert_eq!(json("--method ring --workers 2 --params 1e6")["params"], 1_000_000);
+}
+
+/// The slower the links, the more is gained, and on slow ones about as much as there are fewer bytes; one point by hand.
+#[test]
+fn speed_up_falls_with_bandwidth() {
+    let report = json(
+        "--speedup --workers 8 --density 1% --latency 0us --speed select=0,encode=0,merge=0,add=0,message=0",
+    );
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[4]["params"].as_u64()), (5, Some(1_000_000_000)));
+    let compared = json(
+        "--compare --workers 8 --params 1e6 --density 1% --latency 0us --bandwidth 1gbit --speed select=0,encode=0,merge=0,add=0,message=0",
+    );
+    let seconds = |name: &str| {
+        let methods = compared["methods"].as_array().unwrap();
+        let of = |row: &&Value| {
+            row["method"] == name && row["options"].get("teams").is_none_or(|teams| teams == "1")
+        };
+        methods.iter().find(of).unwrap()["seconds"].as_f64().unwrap()
+    };
+    let at = report["bytes_per_second"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .position(|b| (b.as_f64().unwrap() - 125e6).abs() < 1.0);
+    let found = rows[1]["speedup"][at.unwrap()].as_f64().unwrap();
+    assert!((found - seconds("ring") / seconds("spardl")).abs() < 1e-6 * found, "{found}");
+    let usual = json("--speedup --workers 8 --density 1%");
+    let speedup: Vec<f64> =
+        usual["rows"][3]["speedup"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
+    assert!(speedup.windows(2).all(|two| two[1] < two[0]), "{speedup:?}");
+    let folder = TempDir::new().unwrap();
+    let drawn = plan(folder.path(), "--speedup --workers 8 --svg speedup.svg");
+    assert!(drawn.status.success());
+    let picture = fs::read_to_string(folder.path().join("speedup.svg")).unwrap();
+    assert!(picture.contains("1_000_000_000 parameters") && !picture.contains("NaN"), "{picture}");
 }
 
 /// A narrow network wants few bytes, and whatever is compared is sorted; thousands of workers are no more work.

@@ -67,7 +67,7 @@ fn row<'a>(report: &'a Value, selector: &str) -> &'a Value {
 }
 
 #[test]
-fn columns_are_those_of_a_reckoning_by_hand() {
+fn columns_are_those_of_an_estimate_by_hand() {
     let folder = pair();
     let report = json(&folder, "--density 0.02 --selector top,threshold=8.5,exdyna,clt-k g0.npy g1.npy");
     assert_eq!((&report["workers"], &report["entries"], &report["k"]), (&2.into(), &100.into(), &2.into()));

@@ -72,7 +72,7 @@ fn processor_seconds(said: &str) -> f64 {
 }
 
 /// Thousands of workers, with the memory of a small machine and within seconds: SparDL in its 2⌈log2 P⌉ rounds, and a ring, of
-/// which one worker stands for all. The time is that of the processors: how long they had other things to do does not matter.
+/// which one worker is simulated, by symmetry. The time is that of the processors: how long they had other things to do does not matter.
 #[test]
 fn thousands_of_workers_fit_into_four_gibibytes() {
     for (method, workers, n, rounds, most) in [
@@ -103,13 +103,13 @@ fn a_straggler_is_drawn() {
     assert!(picture.starts_with("<svg") && picture.contains("3 (2× slower)"));
 }
 
-/// Real bags whose work is timed: the bytes and entries of real bags, and times that are this machine's.
+/// Profiled: the bytes and entries of what is executed, and times that are this machine's.
 #[test]
 fn bags_are_timed_on_request() {
     let arguments = "--workers 3 --params 20_000 --method spardl,ring";
-    let (timed, real) = (json(&format!("{arguments} --bags timed")), json(arguments));
+    let (timed, real) = (json(&format!("{arguments} --workload profiled")), json(arguments));
     for (timed, real) in [0, 1].map(|i| (&timed["methods"][i], &real["methods"][i])) {
-        assert_eq!((&timed["bags"], &real["bags"]), (&"timed".into(), &"real".into()));
+        assert_eq!((&timed["workload"], &real["workload"]), (&"profiled".into(), &"executed".into()));
         assert_eq!((&timed["rounds"], &timed["messages"]), (&real["rounds"], &real["messages"]));
         for key in ["bytes_received", "entries_delivered"] {
             let (a, b) = (timed[key].as_f64().unwrap(), real[key].as_f64().unwrap());
@@ -140,8 +140,9 @@ fn turns_of_a_case_are_compared_as_one() {
     };
     let lines = [(0, 0.002), (1, 0.004)].map(|(turn, seconds)| record(turn, seconds)).join("\n");
     fs::write(folder.path().join("measurements.jsonl"), lines).unwrap();
-    for bags in ["auto", "timed", "timed --turns 2 --times kept"] {
-        let arguments = format!("--bags {bags} --calibrate machine.json --against measurements.jsonl");
+    for workload in ["auto", "profiled", "profiled --turns 2 --times kept"] {
+        let arguments =
+            format!("--workload {workload} --calibrate machine.json --against measurements.jsonl");
         let said = text(folder.path(), &format!("{arguments} --json"));
         let found: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(found["cases"].as_array().unwrap().len(), 1, "{said}");
@@ -162,7 +163,8 @@ fn turns_of_a_case_are_compared_as_one() {
         );
     }
     // What was timed is not timed again: from the same times comes the same prediction.
-    let arguments = "--bags timed --turns 2 --times kept --machine machine.json --against measurements.jsonl";
+    let arguments =
+        "--workload profiled --turns 2 --times kept --machine machine.json --against measurements.jsonl";
     assert_eq!(text(folder.path(), arguments), text(folder.path(), arguments));
     let kept: Vec<_> =
         fs::read_dir(folder.path().join("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -176,9 +178,9 @@ fn turns_of_a_case_are_compared_as_one() {
 fn what_cannot_be_is_refused_in_a_sentence() {
     for (arguments, words) in [
         ("--workers 0 --params 10", "0"),
-        ("--workers 65 --params 1000 --bags timed", "expected at most 64 workers"),
+        ("--workers 65 --params 1000 --workload profiled", "expected at most 64 workers"),
         (
-            "--workers 2 --params 200_000_000 --bags timed",
+            "--workers 2 --params 200_000_000 --workload profiled",
             "expected at most 64 workers and 268435456 entries",
         ),
         ("--workers 5000 --params 10", "5000"),
@@ -197,12 +199,12 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("--method nothing --workers 4 --params 100", "no method"),
         ("--method auto --workers 4 --params 100", "auto is a choice"),
         ("--method ring --workers 4096 --params 100000 --loss 1%", "links that lose nothing"),
-        ("--workers 2000 --params 1000000 --bags real", "do not fit"),
+        ("--workers 2000 --params 1000000 --workload executed", "too many to execute"),
         ("--against nowhere.jsonl", "cannot be read"),
         ("--against Cargo.toml", "no measurement"),
         ("--against measurements.jsonl --slow 1=2", "cannot be used with"),
         ("--against measurements.jsonl --method ring", "cannot be used with"),
-        ("--against measurements.jsonl --turns 3", "say --bags timed"),
+        ("--against measurements.jsonl --turns 3", "say --workload profiled"),
         ("--calibrate speeds.json", "--against"),
     ] {
         let sentence = refused(arguments);
@@ -211,10 +213,10 @@ fn what_cannot_be_is_refused_in_a_sentence() {
 }
 
 /// The evaluator of merging, with costs that are simulated: all layers at once take a step more than computing, and no grouping is
-/// better than the one that is told.
+/// better than the one that is reported.
 #[test]
 fn an_iteration_of_a_model_is_a_step_more_than_computing() {
-    let network = "--method ring,spardl,topka --workers 4 --rate 100mbit --bags lengths";
+    let network = "--method ring,spardl,topka --workers 4 --rate 100mbit --workload expected";
     let steps = json(&format!("{network} --params 14_728_266"));
     let model = json(&format!("{network} --model vgg16 --compute 180ms"));
     let rows = model["methods"].as_array().unwrap();
@@ -245,7 +247,7 @@ fn the_closed_form_is_near_the_simulation() {
         ("select", price("accumulate")),
         ("encode", price("choose") + price("clear") + price("encode")),
         ("merge", 2.0 * price("merge") + price("commit")),
-        ("add", price("dense") + price("settle")),
+        ("add", price("dense") + price("commit_dense")),
         ("message", 2e3 * price("message")),
     ];
     let speed = speed.map(|(name, ns)| format!("{name}={ns}")).join(",");
@@ -277,7 +279,7 @@ fn the_closed_form_is_near_the_simulation() {
     }
     assert!(compared >= 8, "{compared} methods in both");
     let iterations = json(
-        "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --rate 100mbit --bags lengths",
+        "--model vgg16 --compute 180ms --method ring,spardl,topka --workers 4 --rate 100mbit --workload expected",
     );
     for row in iterations["methods"].as_array().unwrap() {
         near(&row["method"], &row["forecast"], row["iteration"].as_f64().unwrap());

@@ -407,3 +407,18 @@ fn groups_that_compete_for_k_end_with_the_same_parameters_on_all_ranks() {
         "{said}"
     );
 }
+
+/// A learning rate that is far too high: the summary is printed, and the run fails with a sentence.
+#[test]
+fn a_training_that_diverges_says_so_and_fails() {
+    let options = "--workers 2 --data synthetic --model mlp --batch 4 --steps 4 --lr 1e6 --momentum 0 --method ring --merge single --json";
+    let output = train(&options.split(' ').collect::<Vec<_>>()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the training diverged: the held-out loss was") && said.contains("lower --lr"),
+        "{said}"
+    );
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["steps"], 4);
+}

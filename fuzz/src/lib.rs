@@ -166,7 +166,7 @@ fn body_of<T: Element>(form: Form, mut data: &[u8]) {
     read::<T>(vec![Expected { len, bound: count, content }], &stream, cut);
 }
 
-/// Values of 32 bits alone are told in other codings than as they are.
+/// Values of 32 bits alone are encoded in other codings than exact.
 fn coding_of<T: Element>(number: u8) -> Coding {
     if T::NAME == f32::NAME { Coding::ALL[usize::from(number) % Coding::ALL.len()] } else { Coding::Exact }
 }

@@ -69,7 +69,7 @@ pub struct AutoChoice {
     /// The method that runs now.
     pub taken: Tried,
     /// Whether it stays: nothing else will be tried.
-    pub settled: bool,
+    pub decided: bool,
     /// All that were measured, the fastest first.
     pub tried: Vec<Tried>,
 }
@@ -130,25 +130,25 @@ impl Auto {
         Ok(Self { courses: vec![course], probed, speaks: session.coordinates(), said: BTreeSet::new() })
     }
 
-    /// Says what the groups begin with, or what those that have settled have come to; `before` is what was said of the groups
+    /// Says what the groups begin with, or what those that have chosen have come to; `before` is what was said of the groups
     /// before a regrouping.
-    pub(crate) fn announce(&mut self, settled: bool, before: Option<&mut Self>) {
+    pub(crate) fn announce(&mut self, decided: bool, before: Option<&mut Self>) {
         if let Some(before) = before {
             self.said.append(&mut before.said);
         }
-        for line in self.unsaid(settled) {
+        for line in self.unsaid(decided) {
             if self.speaks {
                 say(format_args!("gleaner: {line}"));
             }
         }
     }
 
-    /// Each method once, however many groups take it or settle for it.
-    fn unsaid(&mut self, settled: bool) -> Vec<String> {
+    /// Each method once, however many groups try it or choose it.
+    fn unsaid(&mut self, decided: bool) -> Vec<String> {
         let mut lines = Vec::new();
-        for course in self.courses.iter().filter(|course| !settled || course.is_settled()) {
-            if self.said.insert((settled, course.present().to_string())) {
-                lines.push(if settled { course.summary() } else { course.announce(&self.probed) });
+        for course in self.courses.iter().filter(|course| !decided || course.has_chosen()) {
+            if self.said.insert((decided, course.present().to_string())) {
+                lines.push(if decided { course.summary() } else { course.announce(&self.probed) });
             }
         }
         lines
@@ -232,12 +232,12 @@ mod tests {
         five.said.append(&mut one.said);
         let lines = five.unsaid(false);
         assert!(lines.len() == 1 && begins(&lines[0], "takes", 1), "{lines:?}");
-        // Nothing is left to be chosen: four groups settle, two by two.
+        // Nothing is left to be chosen: four groups choose, two by two.
         let last = ranking.len() - 1;
-        let mut settled = groups(&[last, last, 0, 0]);
-        assert_eq!(settled.unsaid(true).len(), 1);
-        assert_eq!(settled.unsaid(true), [""; 0]);
-        settled.courses.push(Course::new(ranking[last - 1..last].to_vec()));
-        assert_eq!(settled.unsaid(true).len(), 1);
+        let mut decided = groups(&[last, last, 0, 0]);
+        assert_eq!(decided.unsaid(true).len(), 1);
+        assert_eq!(decided.unsaid(true), [""; 0]);
+        decided.courses.push(Course::new(ranking[last - 1..last].to_vec()));
+        assert_eq!(decided.unsaid(true).len(), 1);
     }
 }

@@ -109,7 +109,7 @@ pub(crate) struct State {
     pub(crate) groups: Vec<Learnt>,
     /// By which groups share k, by parameter; empty where they do not compete for it.
     pub(crate) weights: BTreeMap<String, u64>,
-    /// What whoever holds the gradients has beside them, by name: of a replica its parameters and what its synchrony carries from
+    /// What the holder of the gradients has beside them, by name: of a replica its parameters and what its synchrony carries from
     /// step to step.
     pub(crate) values: BTreeMap<String, Vec<f32>>,
     pub(crate) numbers: BTreeMap<String, Vec<f64>>,

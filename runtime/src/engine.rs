@@ -37,7 +37,7 @@ const TURN: usize = 64;
 /// How many gradients a peer may give credit for before they are added here: all ranks add them in the same order.
 const EARLY: u32 = 1 << 16;
 
-/// Panics after which nothing can be told any more.
+/// Panics after which nothing can be reported any more.
 const PANICS: u32 = 8;
 
 /// See the module.

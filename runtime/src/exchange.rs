@@ -107,7 +107,7 @@ impl<T: Element> Exchange<T> {
         StepId::new(self.session.epoch, self.first + group as u32, self.step)
     }
 
-    /// Begins a group's step with what was accumulated. Sums on a device that are not finite are found then, and told by `refuse`,
+    /// Begins a group's step with what was accumulated. Sums on a device that are not finite are found then, and reported by `refuse`,
     /// which gives the sentence.
     ///
     /// # Errors

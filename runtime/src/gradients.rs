@@ -391,7 +391,7 @@ impl Gradients {
 impl Drop for Gradients {
     fn drop(&mut self) {
         let is_midway = self.given > 0 && self.given < self.ready.len();
-        // A panic is told with what it says.
+        // A panic is reported with its message.
         if is_midway && !thread::panicking() && self.alive().is_ok() {
             let missing = self.missing();
             self.abort(&format_args!(

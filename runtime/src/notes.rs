@@ -31,7 +31,7 @@ const HEADS: usize = 8;
 /// Bytes of a digest.
 const DIGEST: usize = 32;
 
-/// What a note is for, so that ranks whose calls differ are told instead of confused.
+/// What a note is for, so that ranks whose calls differ get an error instead of confusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Gather = 1,
@@ -272,7 +272,7 @@ impl Notes {
     fn go_on(&mut self, io: &mut Io) {
         loop {
             let Some(Call { purpose, says, .. }) = self.calls.front() else { return };
-            // What a link lacks is told before the first step.
+            // What a link lacks is reported before the first step.
             if self.is_told || purpose.begins_steps() && !io.is_linked() {
                 return;
             }

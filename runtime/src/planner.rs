@@ -31,7 +31,7 @@ pub use error::PlanError;
 const FIRST: usize = 5;
 
 /// Steps of new groups before they are checked.
-const SETTLED: usize = 10;
+const STEADY: usize = 10;
 
 /// Steps between two checks after that.
 const WINDOW: usize = 20;
@@ -141,7 +141,7 @@ impl Planner {
         self.steps.push(step);
         let due = match &self.assumed {
             None => FIRST,
-            Some(assumed) if assumed.is_new => SETTLED,
+            Some(assumed) if assumed.is_new => STEADY,
             Some(_) => WINDOW,
         };
         if self.steps.len() < due {

@@ -10,11 +10,11 @@ use crate::tag::{StepId, Topic};
 /// The most gradients that a sign of life tells of.
 const MOST: usize = 256;
 
-/// What the peers have told last.
+/// What the peers have reported last.
 #[derive(Debug, Default)]
 pub(crate) struct Positions(HashMap<Peer, Position>);
 
-/// What one peer has told.
+/// What one peer has reported.
 #[derive(Debug, PartialEq)]
 struct Position {
     /// The bytes of all bags for this rank, those included that wait for the link.
@@ -84,7 +84,7 @@ impl Positions {
     }
 
     /// Where a peer is, seen from a step for which so many bytes of its bags have come; none if it is in that step, or has
-    /// not told.
+    /// not reported.
     pub(crate) fn seen_from(&self, id: StepId, peer: Peer, came: u64) -> Option<Seen> {
         let Position { sent, calls, next } = self.0.get(&peer)?;
         let &(next, has_begun) = next.get(&id.gradient)?;

@@ -221,7 +221,7 @@ impl<T: Element> Handle<T> {
         self.step
     }
 
-    /// Asks all ranks to give this step up, and returns at once. The handle says what came of it, here as on every other
+    /// Asks all ranks to give this step up, and returns at once. The handle says the result, here as on every other
     /// rank:
     ///
     /// - [`Error::Cancelled`], which names the rank that asked: nothing was delivered, and what was accumulated waits in the

@@ -38,7 +38,7 @@ mod tests {
         }
     }
 
-    /// An error of this room that others see has its line in the list above, and does not derive `Debug`.
+    /// An error of this crate that others see has its line in the list above, and does not derive `Debug`.
     #[test]
     fn no_error_is_left_out() {
         let (mut said, mut derived) = (0, Vec::new());

@@ -2,6 +2,7 @@
 
 mod agreeing;
 mod joining;
+mod together;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -258,8 +259,8 @@ impl Session {
         self.inner.agree(Purpose::Barrier, "")
     }
 
-    /// Gives every rank the notes of all ranks, in the order of the ranks. For small control data: a note has
-    /// less than 1 MiB. A worker without which the others go on has an empty one.
+    /// Gives every rank the notes of all ranks, in the order of the ranks: `notes[r]` has the bytes that rank r gave, whatever their
+    /// number. For small control data: a note has less than 1 MiB. A worker without which the others go on has an empty one.
     ///
     /// # Errors
     /// The job has failed.

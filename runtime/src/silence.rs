@@ -32,7 +32,7 @@ pub(crate) enum Hearing {
     Unknown,
 }
 
-/// How many silent links of one rank are told.
+/// How many silent links of one rank are reported.
 const TOLD: usize = 2;
 
 /// A link on which nothing has come for the whole time-out, or nothing is answered.
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_hear_the_judge_tells_others() {
+    fn a_rank_that_does_not_hear_the_judge_tells_others() {
         for (judge, workers) in (2..9).map(|workers| (0, workers)).chain((3..9).map(|workers| (2, workers))) {
             for at in (0..workers).filter(|&at| at != judge) {
                 let silence = Silence { at, from: judge };

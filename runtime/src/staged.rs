@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all: written beside, put on the disk, and only then renamed.
 //!
 //! The file beside is new, of a random name, and locked for as long as its writer lives. So nothing that lies there already,
-//! be it a link, is written through, and what a killed writer left can be told from what another is writing.
+//! be it a link, is written through, and what a killed writer left can be distinguished from what another is writing.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

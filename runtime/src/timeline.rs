@@ -25,7 +25,7 @@ const ROUNDS: usize = 16;
 /// Records what this worker does in each step, until it is [gathered](Self::gather): selecting, waiting for each payload,
 /// merging and committing for each group, and, on the program's own track, adding gradients to the residuals, waiting for
 /// updates, and what the program [records](crate::Session::record) itself. What travels while the program goes on has a track of its own,
-/// and waiting says for which rank once workers have [told each other](crate::Waits::share).
+/// and waiting says for which rank once workers have [informed each other](crate::Waits::share).
 ///
 /// ```
 /// use std::time::Instant;

@@ -21,7 +21,7 @@ pub enum Awaited {
 
 /// For how long each worker of a job waited for which other one.
 ///
-/// After an all-reduce nobody knows whom it has waited for, but whoever was last has waited least. So the workers tell each other now and then how
+/// After an all-reduce nobody knows whom it has waited for, but the rank that was last has waited least. So the workers tell each other now and then how
 /// long they waited in each step, and what one of them waited longer than the one that waited least is put down to that.
 ///
 /// ```
@@ -74,7 +74,7 @@ impl Waits {
     }
 
     /// Tells the others, and hears what they have waited. All call it together. A [timeline](crate::Timeline) says from now on for whom this
-    /// worker waited in the steps that were told.
+    /// worker waited in the steps that were reported.
     ///
     /// # Errors
     /// The job has failed.
@@ -153,9 +153,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waited_least_was_waited_for() {
+    fn the_rank_that_waited_least_was_waited_for() {
         let mut waited = vec![vec![0.0; 3]; 3];
-        // The first rank has told of a step more than the others.
+        // The first rank has reported a step more than the others.
         let steps = [vec![9.0, 0.25, 2.0, 1.0], vec![1.25, 0.5, 4.0], vec![1.0, 0.75, 0.5]];
         assert_eq!(blame(&steps, &mut waited), [2, 1, 0]);
         assert_eq!(waited, [[0.0, 0.0 + 1.5, 0.5], [1.0, 0.0, 3.5], [0.75, 0.25, 0.0]]);

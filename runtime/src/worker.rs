@@ -222,7 +222,7 @@ impl Worker {
             Event::Up(peer) => {
                 let was = self.ties.insert(peer, Tie { heard: Some(now), is_up: true, ..Tie::default() });
                 self.hear(peer, now);
-                // All that were known before have been told.
+                // All that were known before have been reported.
                 if was.is_none() || self.is_dropped(peer) {
                     self.greet(peer);
                 }

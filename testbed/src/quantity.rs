@@ -1,6 +1,7 @@
-//! Counts, durations and rates as people write them: `14_728_266`, `50us`, `1gbit`.
+//! Counts, shares, durations and rates as people write them: `14_728_266` or `25.6M`, `1%`, `50us`, `1gbit`.
 
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
 /// Longer durations are refused: sums of them must not overflow.
@@ -16,12 +17,29 @@ const LIMITS: &[(&str, f64)] = &[("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 /// Units of a rate, in bits per second.
 const RATES: &[(&str, f64)] = &[("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("tbit", 1e12)];
 
+/// Thousands, millions and billions, as counts of parameters have them.
+const COUNTS: &[(&str, f64)] = &[("k", 1e3), ("M", 1e6), ("B", 1e9)];
+
+/// Whole numbers above are not exact as floating-point numbers.
+const EXACT: f64 = (1u64 << 53) as f64;
+
 /// A quantity that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Not a whole number.
-    #[error("'{0}' is no count; expected a whole number such as 14728266 or 14_728_266")]
+    #[error("'{0}' is no count; expected a whole number such as 14_728_266, 25.6M or 1e6")]
     Count(String),
+    /// A whole number outside of what is possible.
+    #[error("{found} is not possible here; expected a whole number {expected}")]
+    Outside {
+        /// The number.
+        found: u64,
+        /// What was expected: from where to where.
+        expected: String,
+    },
+    /// Not a share.
+    #[error("'{0}' is no share; expected a number such as 0.01, or a percentage such as 1%")]
+    Share(String),
     /// Not a duration.
     #[error("'{0}' is no duration; expected a number and a unit (ns, us, ms or s), such as 50us")]
     Duration(String),
@@ -66,14 +84,62 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Reads a count, with or without underscores between its digits.
+/// Reads a count: with or without underscores between its digits, with k, M or B behind it (`25.6M`), or with an exponent (`1e6`).
 pub fn count(text: &str) -> Result<usize, QuantityError> {
+    whole(text).and_then(|count| usize::try_from(count).map_err(|_| QuantityError::Count(text.into())))
+}
+
+/// Reads a count of 64 bits.
+fn whole(text: &str) -> Result<u64, QuantityError> {
     let no_count = || QuantityError::Count(text.into());
     let begins_with_digit = text.starts_with(|c: char| c.is_ascii_digit());
     if !begins_with_digit || text.ends_with('_') {
         return Err(no_count());
     }
-    text.replace('_', "").parse().map_err(|_| no_count())
+    let digits = text.replace('_', "");
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return digits.parse().map_err(|_| no_count());
+    }
+    let unit = COUNTS.iter().find_map(|(name, size)| Some((digits.strip_suffix(name)?, *size)));
+    let (number, size) = unit.unwrap_or((&digits, 1.0));
+    let value = number.parse::<f64>().map_err(|_| no_count())? * size;
+    // 25.6 times a million is a whole number but for rounding.
+    let near = value.round();
+    let is_whole = (value - near).abs() <= 1e-9 * near.max(1.0) && near < EXACT;
+    if is_whole { Ok(near as u64) } else { Err(no_count()) }
+}
+
+/// Reads a count within bounds, as a value parser of options.
+pub fn within<T: TryFrom<u64>>(
+    bounds: impl RangeBounds<u64> + Clone,
+) -> impl Fn(&str) -> Result<T, QuantityError> + Clone {
+    move |text| {
+        let found = whole(text)?;
+        let fits = bounds.contains(&found).then(|| T::try_from(found).ok()).flatten();
+        fits.ok_or_else(|| QuantityError::Outside { found, expected: said(&bounds) })
+    }
+}
+
+/// Bounds in words.
+fn said(bounds: &impl RangeBounds<u64>) -> String {
+    let from = match bounds.start_bound() {
+        Bound::Included(from) => *from,
+        Bound::Excluded(from) => from + 1,
+        Bound::Unbounded => 0,
+    };
+    match bounds.end_bound() {
+        Bound::Included(to) => format!("from {from} to {to}"),
+        Bound::Excluded(to) => format!("from {from} to {}", to.saturating_sub(1)),
+        Bound::Unbounded => format!("from {from} on"),
+    }
+}
+
+/// Reads a share: a number (`0.01`) or a percentage (`1%`). Its size is for the caller to judge.
+pub fn share(text: &str) -> Result<f64, QuantityError> {
+    let no_share = || QuantityError::Share(text.into());
+    let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 100.0));
+    let share: f64 = number.parse().map_err(|_| no_share())?;
+    Ok(share / of)
 }
 
 /// Reads a duration.
@@ -145,13 +211,58 @@ mod tests {
     fn counts() {
         assert_eq!(count("14728266"), Ok(14_728_266));
         assert_eq!(count("14_728_266"), Ok(14_728_266));
-        for text in ["", "_1", "1_", "-1", "+1", "1.5", "1e6", "99999999999999999999999"] {
+        for (text, expected) in [
+            ("25.6M", 25_600_000),
+            ("1e6", 1_000_000),
+            ("1.5k", 1500),
+            ("7B", 7_000_000_000),
+            ("2.5e3", 2500),
+        ] {
+            assert_eq!(count(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "_1",
+            "1_",
+            "-1",
+            "+1",
+            "1.5",
+            "0.0001k",
+            "1e-3",
+            "1e99",
+            "5K",
+            "5 M",
+            "M",
+            "1ee6",
+            "99999999999999999999999",
+        ] {
             assert_eq!(count(text), Err(QuantityError::Count(text.into())));
         }
+        let bounded = within::<u32>(1..=1024);
+        assert_eq!(bounded("1k"), Ok(1000));
+        for (found, text) in [(0, "0"), (1025, "1025")] {
+            let expected = "from 1 to 1024".to_owned();
+            assert_eq!(bounded(text), Err(QuantityError::Outside { found, expected }));
+        }
+        let sentence = within::<u32>(1..)("0").unwrap_err().to_string();
+        assert_eq!(sentence, "0 is not possible here; expected a whole number from 1 on");
+        assert!(within::<u8>(..)("256").is_err() && within::<u64>(0..)("many").is_err());
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(14_728_266), "14_728_266");
         assert_eq!(grouped(100_000), "100_000");
+    }
+
+    #[test]
+    fn shares() {
+        for (text, expected) in
+            [("0.01", 0.01), ("1%", 0.01), ("0.1 %", 0.001), ("1e-3", 0.001), ("-1", -1.0)]
+        {
+            assert_eq!(share(text), Ok(expected), "{text}");
+        }
+        for text in ["", "%", "1%%", "a tenth", "0,1"] {
+            assert_eq!(share(text), Err(QuantityError::Share(text.into())));
+        }
     }
 
     #[test]

@@ -39,12 +39,18 @@ pub struct Record {
     /// What was done to the network and the workers on purpose, in order; empty without chaos.
     #[serde(default)]
     pub chaos: Vec<String>,
+    /// What was planned to be done and did not happen, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missed: Vec<String>,
+    /// Whether what was done on purpose is a reason for the job to fail, and it did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed_on_purpose: bool,
     /// What crossed the interface of each host while the job ran.
     pub traffic: Vec<Traffic>,
     /// Where a process of ours relays packets, what crossed all links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Relayed>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

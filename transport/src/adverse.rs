@@ -1,6 +1,6 @@
 //! A network that is as awkward as the contract allows, around any other: for tests of what stands on networks.
 //!
-//! Messages overtake those of other lanes, completions are told late and a few at a time, owners are woken for nothing, and
+//! Messages overtake those of other lanes, completions are reported late and a few at a time, owners are woken for nothing, and
 //! received payloads lie in eight buffers that all links of a worker share, at addresses that are a multiple of four and
 //! of nothing more; and so do leases, in eight others. Cards come late. It needs a tokio runtime with time.
 
@@ -94,7 +94,7 @@ struct AdverseLink {
     leased: Arc<Memory>,
 }
 
-/// What was sent and is to be told.
+/// What was sent and is to be reported.
 #[derive(Default)]
 struct Told {
     waiting: usize,
@@ -305,7 +305,7 @@ mod tests {
         u32::from_le_bytes(message.payload[..].try_into().unwrap())
     }
 
-    /// Control data and three tags overtake each other, each in order; and what is sent is told later.
+    /// Control data and three tags overtake each other, each in order; and what is sent is reported later.
     #[tokio::test]
     async fn lanes_are_reordered_and_completions_are_late() {
         let mut networks: Vec<_> = memory::networks(2).into_iter().map(|inner| network(inner, 5)).collect();

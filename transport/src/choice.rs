@@ -1,4 +1,4 @@
-//! Which network carries a job's links, and what else it is told: the one place that knows all of them by name.
+//! Which network carries a job's links, and its options: the one place that knows all of them by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ impl fmt::Display for Transport {
 pub enum Preference {
     /// This one, or none.
     Named(Transport),
-    /// The one that a stated rule finds best here: see [`TransportChoice::settle`].
+    /// The one that a stated rule finds best here: see [`TransportChoice::resolve`].
     Auto,
 }
 
@@ -122,7 +122,7 @@ pub struct ChoiceError {
 
 crate::debug_as_sentence!(ChoiceError);
 
-/// What carries links, and what that is told. The transport is the same at all workers of a job.
+/// What carries links, and its options. The transport is the same at all workers of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportChoice {
     /// What carries them.
@@ -160,13 +160,13 @@ impl TransportChoice {
         })
     }
 
-    /// The transport. Where that was left open, it is settled now, and a sentence says which it is and why.
+    /// The transport. Where that was left open, it is resolved now, and a sentence says which it is and why.
     ///
-    /// Each worker settles it alone, by what it knows of its own host, before it meets another: verbs where the program has them, links
+    /// Each worker resolves it alone, by what it knows of its own host, before it meets another: verbs where the program has them, links
     /// are plain and an adapter can be used, and else TCP. On hosts that are alike all come to the same. Where they do not, rank 0
-    /// refuses the job with the names of two workers and both transports. QUIC is never settled on: it pays where links lose
+    /// refuses the job with the names of two workers and both transports. QUIC is never chosen: it pays where links lose
     /// packets, and nobody knows that before a job has run.
-    pub fn settle(&mut self, is_plain: bool) -> (Transport, Option<String>) {
+    pub fn resolve(&mut self, is_plain: bool) -> (Transport, Option<String>) {
         match self.transport {
             Preference::Named(transport) => (transport, None),
             Preference::Auto => {
@@ -177,7 +177,7 @@ impl TransportChoice {
         }
     }
 
-    /// Whether nothing is said that another transport would have to be told.
+    /// Whether nothing is said that another transport would need.
     pub(crate) fn check(&self, transport: Transport) -> Result<(), JoinError> {
         match self {
             Self { device: Some(device), .. } if transport != Transport::Verbs => {
@@ -208,7 +208,7 @@ fn variable<T: FromStr<Err = &'static str>>(
 /// # Errors
 /// Those of the rendezvous, a network that this build has not or this host cannot use, and options that do not fit it.
 pub async fn join(mut config: JoinConfig) -> Result<Box<dyn Network>, JoinError> {
-    let (transport, _) = config.choice.settle(config.is_plain);
+    let (transport, _) = config.choice.resolve(config.is_plain);
     config.choice.check(transport)?;
     match transport {
         Transport::Tcp => Ok(Box::new(tcp::join(config).await?)),
@@ -269,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn what_auto_stands_for_is_settled_once() {
+    fn what_auto_means_is_resolved_once() {
         let mut choice = read(&[("GLEANER_TRANSPORT", "auto")]).unwrap();
         // Verbs are not usable where links are to be encrypted.
-        let (transport, why) = choice.settle(false);
+        let (transport, why) = choice.resolve(false);
         assert_eq!(transport, Transport::Tcp);
         assert!(why.unwrap().starts_with("transport: tcp ("));
-        assert_eq!((choice.transport, choice.settle(false)), (transport.into(), (transport, None)));
+        assert_eq!((choice.transport, choice.resolve(false)), (transport.into(), (transport, None)));
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes from worker to worker. This room knows nothing of gradients, schedules or steps.
+//! Bytes from worker to worker. This crate knows nothing of gradients, schedules or steps.
 //!
 //! A [`Network`] opens [`Link`]s to peers on demand; a link carries tagged [`Message`]s in both directions at once. Nothing
 //! here assumes sockets: a link owns what was submitted until it says that it is sent, lends memory of its own (registered,

@@ -28,7 +28,7 @@ pub trait Network: Send {
     }
 
     /// Makes sure that there is, or soon will be, a link to that peer. Returns at once and may be repeated;
-    /// what comes of it is told by an event: `Up` unless there is a link already, or `Failed`.
+    /// the result is an event: `Up` unless there is a link already, or `Failed`.
     fn open(&mut self, peer: Peer);
 
     /// The card of a peer, or one's own: at most [`MAX_CARD`](crate::MAX_CARD) bytes that the peer brought when it joined, and that

@@ -17,17 +17,17 @@ macro_rules! networks {
             use super::*;
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn it_keeps_the_laws() {
+            async fn it_keeps_the_requirements() {
                 conformance::check($make).await;
             }
 
             #[tokio::test]
-            async fn it_keeps_the_laws_in_one_thread() {
+            async fn it_keeps_the_requirements_in_one_thread() {
                 conformance::check($make).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn it_keeps_the_laws_as_awkward_as_may_be() {
+            async fn it_keeps_the_requirements_as_awkward_as_may_be() {
                 conformance::check(async |workers| awkward($make(workers).await, 7)).await;
             }
 
@@ -57,7 +57,7 @@ fn awkward<N: Network>(networks: Vec<N>, seed: u64) -> Vec<impl Network> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_awkwardness_keeps_the_laws_as_well() {
+async fn other_awkwardness_keeps_the_requirements_as_well() {
     for seed in 0..2 {
         conformance::check(async |workers| awkward(over_memory(workers).await, seed * 100)).await;
     }

@@ -45,7 +45,7 @@ enum Fault {
     KeepsWhatNobodyTook,
 }
 
-/// Each, and the law that finds it.
+/// Each, and the requirement that finds it.
 const FOUND: [(Fault, &str); 24] = [
     (Fault::SwapsWithinATag, "every length up to the longest arrives: expected Tag("),
     (Fault::SwapsControl, "messages of one lane keep their order: expected Tag(9223372036854775"),
@@ -158,7 +158,7 @@ impl Drop for Faulty {
 struct FaultyLink {
     inner: Box<dyn Link>,
     fault: Option<Fault>,
-    /// Messages that were submitted and are not told to be sent.
+    /// Messages that were submitted and are not reported as sent.
     owed: usize,
     received: usize,
     kept: Vec<Bytes>,
@@ -310,7 +310,7 @@ impl Link for FaultyLink {
     }
 }
 
-/// How long a law waits for what never happens.
+/// How long a requirement waits for what never happens.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn check(fault: Option<Fault>) -> Result<(), String> {
@@ -335,8 +335,8 @@ fn every_fault_is_found_by_the_law_for_it() {
     });
     assert_eq!(faultless, Ok(()));
     let mut wrong = Vec::new();
-    for ((fault, law), found) in FOUND.into_iter().zip(found) {
-        if !found.as_ref().is_err_and(|found| found.starts_with(&format!("expected that {law}"))) {
+    for ((fault, requirement), found) in FOUND.into_iter().zip(found) {
+        if !found.as_ref().is_err_and(|found| found.starts_with(&format!("expected that {requirement}"))) {
             wrong.push((fault, found));
         }
     }

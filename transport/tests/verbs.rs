@@ -26,14 +26,14 @@ async fn is_here() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn verbs_keep_the_laws() {
+async fn verbs_keep_the_requirements() {
     if is_here().await {
         conformance::check(over_verbs).await;
     }
 }
 
 #[tokio::test]
-async fn verbs_keep_the_laws_in_one_thread_and_as_awkward_as_may_be() {
+async fn verbs_keep_the_requirements_in_one_thread_and_as_awkward_as_may_be() {
     if is_here().await {
         conformance::check(async |workers| {
             let networks = over_verbs(workers).await.into_iter().zip(1..);

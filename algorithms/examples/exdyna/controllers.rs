@@ -9,7 +9,7 @@ use plotters::prelude::RGBColor;
 
 use crate::panel::{INK, Panel, logarithms, picture};
 use crate::streams::{Followed, STEPS, follow, scale};
-use crate::{Job, mean, settled};
+use crate::{Job, mean, steady};
 
 /// With partitions of equal lengths, which never move.
 static STATIC: ExDyna = ExDyna {
@@ -30,7 +30,7 @@ const LINES: [(&ExDyna, RGBColor); 3] = [
 pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
     println!(
         "{:29} {:>12} {:>8} {:>8} {:>11} {:>8} {:>7}",
-        "controllers, settled", "entries / k", "least", "most", "within 15%", "f(t)", "moves"
+        "controllers, steady", "entries / k", "least", "most", "within 15%", "f(t)", "moves"
     );
     let mut all = Vec::new();
     for (exdyna, _) in LINES {
@@ -43,14 +43,14 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
 
 /// A line of the table.
 fn report(name: &str, followed: &[Followed], k: usize) {
-    let shares = || settled(followed).map(|f| f.count() as f64 / k as f64);
+    let shares = || steady(followed).map(|f| f.count() as f64 / k as f64);
     println!(
         "{name:29} {:>12.3} {:>8.3} {:>8.3} {:>10.1}% {:>8.3} {:>7}",
         mean(shares()),
         shares().fold(f64::INFINITY, f64::min),
         shares().fold(0.0, f64::max),
         100.0 * mean(shares().map(|share| f64::from(u8::from((share - 1.0).abs() <= 0.15)))),
-        mean(settled(followed).map(Followed::imbalance)),
+        mean(steady(followed).map(Followed::imbalance)),
         followed.iter().filter(|f| f.moved).count(),
     );
 }

@@ -10,7 +10,7 @@ use plotters::prelude::RGBColor;
 
 use crate::panel::{Panel, logarithms, picture};
 use crate::streams::{Followed, STEPS, Stream, follow};
-use crate::{Job, mean, settled};
+use crate::{Job, mean, steady};
 
 const COLOURS: [RGBColor; 5] = [
     RGBColor(150, 150, 150),
@@ -32,20 +32,20 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
     ];
     println!(
         "{:16} {:>20} {:>12} {:>20} {:>22}",
-        "settled", "actual/set density", "build-up", "all-gather carries", "threshold and error"
+        "steady", "actual/set density", "build-up", "all-gather carries", "threshold and error"
     );
     let mut all = Vec::new();
     for (name, method) in ways {
         let followed = follow(method.k(job.k), job.workers, job.n, STEPS)?;
         let (union, own) = (
-            mean(settled(&followed).map(|f| f.delivered as f64)),
-            mean(settled(&followed).map(|f| f.count() as f64)) / of_union(name, job),
+            mean(steady(&followed).map(|f| f.delivered as f64)),
+            mean(steady(&followed).map(|f| f.count() as f64)) / of_union(name, job),
         );
         println!(
             "{name:16} {:>20.3} {:>12.3} {:>19.3}x {:>22}",
             union / job.k as f64,
             union / own,
-            mean(settled(&followed).filter(|f| f.count() > 0).map(Followed::imbalance)),
+            mean(steady(&followed).filter(|f| f.count() > 0).map(Followed::imbalance)),
             correlation(&followed).map_or("-".into(), |r| format!("{r:.3}")),
         );
         all.push((name, followed));
@@ -67,9 +67,9 @@ fn first_threshold(job: &Job) -> f32 {
     sizes[job.k.min(job.n) - 1]
 }
 
-/// How well the logarithms of the threshold follow those of the global error: Pearson's r over the settled steps.
+/// How well the logarithms of the threshold follow those of the global error: Pearson's r over the steady steps.
 fn correlation(followed: &[Followed]) -> Option<f64> {
-    let of = |number: fn(&Followed) -> f64| settled(followed).map(move |f| number(f).ln());
+    let of = |number: fn(&Followed) -> f64| steady(followed).map(move |f| number(f).ln());
     let (threshold, error) = (of(|f| f.threshold), of(|f| f.error));
     let (a, b): (Vec<f64>, Vec<f64>) = threshold.zip(error).unzip();
     let (mean_a, mean_b) = (mean(a.iter().copied()), mean(b.iter().copied()));

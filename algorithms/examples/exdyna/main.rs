@@ -9,15 +9,15 @@
 mod controllers;
 mod figures;
 mod panel;
-#[path = "../../tests/laws/streams.rs"]
+#[path = "../../tests/invariants/streams.rs"]
 mod streams;
 
 use std::error::Error;
 
 use streams::{Followed, JUMPS, STEPS};
 
-/// Steps until a controller is expected to have settled.
-const SETTLES: usize = 100;
+/// Steps until a controller is expected to be steady.
+const TRANSIENT: usize = 100;
 
 /// What is run: so many workers, entries, and entries to select.
 struct Job {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let job = Job { workers: number("--workers", 4)?, n: number("--n", 200_000)?, k: number("--k", 4000)? };
     let Job { workers, n, k } = job;
     println!("P = {workers}, n = {n}, k = {k}, {STEPS} steps, learning rate jumps at {JUMPS:?}");
-    println!("settled: {SETTLES} steps after the start and after each jump\n");
+    println!("steady: {TRANSIENT} steps after the start and after each jump\n");
     let svg = match arguments.get(1).map(String::as_str) {
         Some("controllers") => controllers::run(&job)?,
         Some("figures") => figures::run(&job)?,
@@ -48,10 +48,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The settled steps.
-fn settled(followed: &[Followed]) -> impl Iterator<Item = &Followed> {
-    let is_settled = |t: usize| t >= SETTLES && JUMPS.iter().all(|(at, _)| !(*at..at + SETTLES).contains(&t));
-    followed.iter().enumerate().filter(move |(t, _)| is_settled(*t)).map(|(_, f)| f)
+/// The steady steps.
+fn steady(followed: &[Followed]) -> impl Iterator<Item = &Followed> {
+    let is_steady =
+        |t: usize| t >= TRANSIENT && JUMPS.iter().all(|(at, _)| !(*at..at + TRANSIENT).contains(&t));
+    followed.iter().enumerate().filter(move |(t, _)| is_steady(*t)).map(|(_, f)| f)
 }
 
 fn mean(numbers: impl Iterator<Item = f64>) -> f64 {

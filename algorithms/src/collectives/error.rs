@@ -5,12 +5,13 @@ use crate::SparsityError;
 use crate::bag::Coding;
 use crate::residual::CorrectionError;
 use crate::selectors::{Selector, SelectorError};
+use crate::sentence::did_you_mean;
 
 /// A choice that cannot be.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MethodError {
     /// No such all-reduce.
-    #[error("there is no method '{name}'; choose one of {known}")]
+    #[error("there is no method '{name}'{}; choose one of {known}", did_you_mean(name, known))]
     Unknown {
         /// The name given.
         name: String,
@@ -85,7 +86,7 @@ pub enum MethodError {
     },
     /// Values that codings do not say.
     #[error(
-        "values of type {element} are told as they are, and {coding} was asked for; choose exact values, or float32"
+        "values of type {element} are encoded exactly, and {coding} was asked for; choose exact values, or float32"
     )]
     NotFloat32 {
         /// The name of the element type.

@@ -16,7 +16,7 @@ use crate::schedule::{Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector};
 use crate::{Layers, Rank, SelectOver, Sparsity};
 
-/// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
+/// An all-reduce, how many entries it delivers, how they are encoded, and what happens to the rest.
 #[derive(Clone, Debug)]
 pub struct Method {
     collective: Arc<dyn Erased>,
@@ -302,7 +302,7 @@ impl Method {
         self.nonfinite
     }
 
-    /// How values are told on the wire.
+    /// How values are encoded on the wire.
     pub fn values(&self) -> Coding {
         self.coding
     }

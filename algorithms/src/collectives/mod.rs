@@ -1,6 +1,6 @@
 //! The all-reduces, one file each, to be read beside the paper that it names.
 //!
-//! A new method is one new file here, its `mod` and one line in [`COLLECTIVES`]; every law is tested for every method
+//! A new method is one new file here, its `mod` and one line in [`COLLECTIVES`]; every invariant is tested for every method
 //! that stands in that list.
 
 mod agreed;
@@ -55,7 +55,7 @@ pub struct Shape {
     pub n: usize,
     /// How many entries a worker selects, or as many as its selector aims at.
     pub k: usize,
-    /// How values are told on the wire.
+    /// How values are encoded on the wire.
     pub coding: Coding,
     /// What selects from a worker's own gradient; None for the k largest of all.
     pub selection: Option<Arc<Selection>>,
@@ -226,7 +226,7 @@ pub trait Collective: Debug + Send + Sync {
         (entries as u64, entries as u64)
     }
 
-    /// Within how many steps without gradients nothing waits any more, where values are told exactly; None where that cannot
+    /// Within how many steps without gradients nothing waits any more, where values are encoded exactly; None where that cannot
     /// be said.
     fn drains_within(&self, shape: &Shape) -> Option<u64> {
         match &shape.selection {
@@ -309,7 +309,7 @@ impl Shape {
         self.keep(slots, rule)
     }
 
-    /// Rounds sums before they are told, where values are not told as they are.
+    /// Rounds sums before they are encoded, where values are not encoded exactly.
     fn round(&self, slots: Slots) -> Option<Step> {
         (self.coding != Coding::Exact).then(|| self.keep(slots, Rule::Every))
     }

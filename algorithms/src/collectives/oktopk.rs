@@ -194,7 +194,7 @@ impl Collective for OkTopk {
     /// Thresholds are nudged where the count leaves [2k/3, 4k/3].
     fn delivers(&self, shape: &Shape) -> (u64, u64) {
         let k = shape.k as u64;
-        // Until its thresholds have settled it delivers more than the 4k/3 that it aims to stay below.
+        // Until its thresholds are steady it delivers more than the 4k/3 that it aims to stay below.
         (2 * k / 3, (2 * k).min(shape.n as u64))
     }
 

@@ -1,4 +1,4 @@
-//! Random-k: indices that a generator draws alike on all workers, so that nothing is told about them (Stich, Cordonnier and
+//! Random-k: indices that a generator draws alike on all workers, so that they need not be sent (Stich, Cordonnier and
 //! Jaggi: Sparsified SGD with Memory, NeurIPS 2018, §2; with error feedback).
 //!
 //! 2⌈log2 P⌉ rounds and 2k(P − 1)/P words for any P, whatever the gradients are: half of what a sum of k chosen entries

@@ -57,7 +57,7 @@ fn recursive(teams: u32, seat: Seat, shape: &Shape, structure: &Structure) -> Ve
 const H: Register = Register::Agreed(0);
 
 /// B-SAG: each team selects its h largest, Bruck's all-gather brings them to all teams, which add them up in the same
-/// order and select L. How many entries there were before that last selection, N, is told to all with the block, and sets
+/// order and select L. How many entries there were before that last selection, N, is sent to all with the block, and sets
 /// the next h.
 fn by_bruck(teams: u32, seat: Seat, shape: &Shape, structure: &Structure) -> Vec<Step> {
     let block = Slots::one(Block(seat.position));

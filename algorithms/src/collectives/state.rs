@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::{Collective, MethodError, Shape, Structure};
 use crate::schedule::{Memory, Observed};
 
-/// A number of a state. All of them are told as 64-bit floats, which hold whole numbers below 2^53 exactly.
+/// A number of a state. All of them are stored as 64-bit floats, which hold whole numbers below 2^53 exactly.
 pub trait Number {
-    /// As it is told.
+    /// As it is stored.
     fn told(&self) -> f64;
-    /// Takes what was told; of a whole number the nearest that there is.
+    /// Takes what was stored; of a whole number the nearest that there is.
     fn take(&mut self, told: f64);
 }
 

@@ -102,7 +102,7 @@ impl Problem<'_> {
 /// What this grouping takes.
 ///
 /// # Errors
-/// A grouping of another number of layers; costs that cannot be told, are negative or not finite.
+/// A grouping of another number of layers; costs that cannot be evaluated, are negative or not finite.
 pub fn evaluate(problem: &Problem<'_>, grouping: &Grouping) -> Result<Timeline, MergingError> {
     let layers = problem.pass.layers().len();
     if grouping.layers() != layers {

@@ -2,7 +2,7 @@
 //!
 //! Backpropagation finishes one layer after the other. What is finished can be selected and exchanged while earlier layers of the
 //! network are still at work. A [`Grouping`] says which layers wait for each other and are then selected and exchanged as
-//! one. What it takes is told by one [evaluator](evaluate), which all [strategies](STRATEGIES) and figures share.
+//! one. What it takes is computed by one [evaluator](evaluate), which all [strategies](STRATEGIES) and figures share.
 //!
 //! A new strategy is one new file here, its `mod` and one line in [`STRATEGIES`].
 //!
@@ -77,7 +77,7 @@ pub trait Strategy: Debug + Send + Sync {
     /// The groups for this problem.
     ///
     /// # Errors
-    /// Costs that cannot be told, are negative or not finite.
+    /// Costs that cannot be evaluated, are negative or not finite.
     fn group(&self, problem: &Problem<'_>) -> Result<Grouping, MergingError>;
 }
 
@@ -115,7 +115,10 @@ pub fn named(text: &str) -> Result<Box<dyn Strategy>, MergingError> {
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum MergingError {
     /// No such strategy.
-    #[error("there is no merging strategy '{name}'; choose one of {known}")]
+    #[error(
+        "there is no merging strategy '{name}'{}; choose one of {known}",
+        crate::sentence::did_you_mean(name, known)
+    )]
     Unknown {
         /// The name given.
         name: String,

@@ -65,7 +65,7 @@ impl Optimal {
     /// The best grouping of all 2^(L − 1).
     ///
     /// # Errors
-    /// Costs that cannot be told, are negative or not finite.
+    /// Costs that cannot be evaluated, are negative or not finite.
     pub fn solve(problem: &Problem<'_>) -> Result<Solution, MergingError> {
         let table = Table::of(problem)?;
         let (lower, mut is_exact) = frontiers(problem, &table, None, |ways| ways.lower(1));

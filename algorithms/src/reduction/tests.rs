@@ -1,4 +1,4 @@
-//! The laws of reductions, for every type and every reduction.
+//! The invariants of reductions, for every type and every reduction.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ pub(crate) fn finite<T: Element>(raw: u64) -> T {
     }
 }
 
-fn check_laws<T: Element>(a: u64, b: u64, c: u64) {
+fn check_algebra<T: Element>(a: u64, b: u64, c: u64) {
     let [a, b, c] = [a, b, c].map(finite::<T>);
     for reduction in all::<T>() {
         let combine = |a, b| reduction.combine(a, b);
@@ -84,10 +84,10 @@ fn check_entries<T: Element>(dense: &[u64], sparse: &[(usize, u64)]) {
 proptest! {
     #[test]
     fn reductions_are_commutative_and_have_neutral_elements(a in any::<u64>(), b in any::<u64>(), c in any::<u64>()) {
-        check_laws::<f32>(a, b, c);
-        check_laws::<f64>(a, b, c);
-        check_laws::<bf16>(a, b, c);
-        check_laws::<f16>(a, b, c);
+        check_algebra::<f32>(a, b, c);
+        check_algebra::<f64>(a, b, c);
+        check_algebra::<bf16>(a, b, c);
+        check_algebra::<f16>(a, b, c);
     }
 
     #[test]

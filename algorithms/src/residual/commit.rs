@@ -51,7 +51,7 @@ pub(super) struct Selected<'a, T: Element> {
     /// What rounding took away at some of the indices.
     pub(super) errors: &'a Entries<T>,
     /// Sums at entries that others contributed to and that were not selected.
-    pub(super) settled: &'a Entries<T>,
+    pub(super) remaining: &'a Entries<T>,
     /// Whether a device has selected them: all of these, and perhaps some that rounding took away.
     pub(super) by_device: bool,
 }
@@ -74,25 +74,25 @@ pub(super) fn commit_selected<T: Element>(
     dropped: Entries<T>,
     collection: Collection,
 ) -> Result<Entries<T>, DeviceError> {
-    let rest = |settled: &Entries<T>, residual: &Written<'_, T>| -> Result<Entries<T>, DeviceError> {
-        let own = residual.gather(&settled.indices)?;
-        Ok(settled.iter().zip(own.iter()).map(|((i, sum), &own)| (i, sum - own)).collect())
+    let rest = |remaining: &Entries<T>, residual: &Written<'_, T>| -> Result<Entries<T>, DeviceError> {
+        let own = residual.gather(&remaining.indices)?;
+        Ok(remaining.iter().zip(own.iter()).map(|((i, sum), &own)| (i, sum - own)).collect())
     };
     if collection == Collection::Local {
         // What was sent is gone, wherever it was dropped; what others sent is not this worker's to keep.
-        let lost = rest(chosen.settled, residual)?;
+        let lost = rest(chosen.remaining, residual)?;
         chosen.clear(residual, chosen.indices)?;
         residual.set(chosen.errors)?;
         return Ok(lost.merge(&dropped));
     }
     let delivered = Marks::of(delivered);
-    let settled = delivered.pick::<T, true>(chosen.settled);
+    let remaining = delivered.pick::<T, true>(chosen.remaining);
     let lost = match collection {
         Collection::Global => {
-            residual.set(&settled)?;
+            residual.set(&remaining)?;
             Entries::default()
         }
-        _ => rest(&settled, residual)?,
+        _ => rest(&remaining, residual)?,
     };
     chosen.clear(residual, &delivered.among(chosen.indices))?;
     residual.set(&delivered.pick::<T, true>(chosen.errors))?;

@@ -33,7 +33,7 @@ pub enum CorrectionError {
     /// No such norm.
     #[error("the norm to clip to is {0}; expected a number above 0")]
     Clip(f32),
-    /// Two things that cannot be told apart.
+    /// Two things that cannot be distinguished.
     #[error(
         "a density warm-up was asked for with the method auto, which measures steps whose density would not last; name a \
          method, or leave the warm-up out"

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::bag::Entries;
 use crate::device::{Device, DeviceError, DeviceValues, Given};
-use crate::select::{STRIDE, crowd};
+use crate::select::{STRIDE, surplus};
 use crate::{Accumulator, Block, Element, Partition, SparseValues, select};
 use correction::Velocity;
 pub use correction::{Correction, CorrectionError, norm};
@@ -296,7 +296,7 @@ impl<T: Element> Residual<T> {
                 Some(velocity) => velocity.advance(at, part, pass),
             }
             .map_err(|index| at + index)?;
-            if self.quotas[b].is_some_and(|k| collected + found.len() > crowd(k as usize, len)) {
+            if self.quotas[b].is_some_and(|k| collected + found.len() > surplus(k as usize, len)) {
                 // The prediction was far too low: the selection does without.
                 self.thresholds[b] = None;
                 self.pieces[b].clear();

@@ -176,10 +176,10 @@ impl<T: Element> Residual<T> {
                         Entries::default()
                     }
                     Fate::Whole => commit_sent(residual, &delivered(b), dropped, collection(b))?,
-                    Fate::Selected { indices, errors, settled } => {
+                    Fate::Selected { indices, errors, remaining } => {
                         let by_device = by_device.get(b).is_some_and(|by_device| *by_device);
                         let chosen =
-                            Selected { indices: &indices, errors: &errors, settled: &settled, by_device };
+                            Selected { indices: &indices, errors: &errors, remaining: &remaining, by_device };
                         commit_selected(residual, &delivered(b), &chosen, dropped, collection(b))?
                     }
                 };

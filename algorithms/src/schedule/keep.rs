@@ -37,7 +37,7 @@ pub(super) struct OwnTop<T: Element> {
     /// The k largest; of zeros only those that are sums, where there is room.
     pub(super) kept: Entries<T>,
     /// The entries that others contributed to and that were not kept, with their whole sums.
-    pub(super) settled: Entries<T>,
+    pub(super) remaining: Entries<T>,
     /// From which magnitude on to collect candidates in the next step, and memory for them.
     pub(super) next: Candidates<T>,
 }
@@ -74,11 +74,11 @@ pub(super) fn own_top<T: Element>(
     let mut top = Entries::default();
     let smallest = select::top_k(&found.entries.indices, &found.entries.values, k, &mut top, None);
     let threshold = predict(k, &top, smallest, (found.threshold, found.reached));
-    let settled = without(overlay, &top.indices);
+    let remaining = without(overlay, &top.indices);
     found.entries.clear();
     Ok(OwnTop {
         kept: top,
-        settled,
+        remaining,
         next: Candidates { threshold, entries: found.entries, by_device: false },
     })
 }
@@ -100,7 +100,7 @@ impl<T: Element> OwnTop<T> {
         let Largest { entries, smallest, threshold, reached } = largest;
         let threshold = predict(k, &entries, smallest, (threshold, reached));
         let next = Candidates { threshold, entries: Entries::default(), by_device: true };
-        Self { kept: entries, settled: Entries::default(), next }
+        Self { kept: entries, remaining: Entries::default(), next }
     }
 }
 
@@ -392,8 +392,8 @@ mod tests {
             prop_assert_eq!(candidates.suffice(&overlay, k as usize), predicted.is_some() && read_off);
             let top = own_top(&Own::Host(&own), &overlay, candidates, k).unwrap();
             prop_assert_eq!(&top.kept, &oracle(&whole, &overlay.indices, k as usize));
-            let settled: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
-            prop_assert_eq!(top.settled, settled);
+            let remaining: Entries = overlay.iter().filter(|(i, _)| !top.kept.indices.contains(i)).collect();
+            prop_assert_eq!(top.remaining, remaining);
         }
 
         /// Of more entries than can be numbered, each half gives its k largest, and these are chosen from: again and again.

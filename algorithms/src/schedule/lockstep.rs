@@ -50,7 +50,7 @@ pub enum Happening<'a> {
     Finished(Tally),
 }
 
-/// [`lockstep`], told of all that happens, in the order in which each worker does it.
+/// [`lockstep`], with a callback for all that happens, in the order in which each worker does it.
 ///
 /// # Errors
 /// As [`lockstep`].

@@ -1,4 +1,4 @@
-//! By which rule entries are chosen, and what is told about a choice.
+//! By which rule entries are chosen, and what is noted about a choice.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub enum Scope {
     Nothing,
 }
 
-/// A number that is told with a bag about how it came to be, for a method that learns from it.
+/// A number that travels with a bag about how it came to be, for a method that learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Note {
     /// How many entries the last selection chose from.

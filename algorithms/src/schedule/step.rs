@@ -55,7 +55,7 @@ pub enum Step {
         slots: Slots,
         /// The choice.
         rule: Rule,
-        /// How values are told on the wire from here on.
+        /// How values are encoded on the wire from here on.
         coding: Coding,
     },
     /// One latency round: all sends leave, then all receives are taken in, in their order here.
@@ -91,14 +91,14 @@ pub enum Step {
     Align {
         /// The worker's own slots.
         slots: Slots,
-        /// How values are told on the wire from here on.
+        /// How values are encoded on the wire from here on.
         coding: Coding,
     },
     /// Ties a note to a bag, which carries it from here on. It is added to another only where their notes are added too.
     Annotate {
         /// The bags.
         slots: Slots,
-        /// What is told.
+        /// What is noted.
         note: Note,
     },
 }

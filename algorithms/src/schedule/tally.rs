@@ -24,7 +24,7 @@ pub struct Tally {
     /// Sparse entries of the update and of drops that were committed.
     pub committed: f64,
     /// Values of dense updates that were committed to a residual.
-    pub settled: f64,
+    pub committed_dense: f64,
 }
 
 impl Tally {
@@ -39,7 +39,7 @@ impl Tally {
             self.dense,
             self.cleared,
             self.committed,
-            self.settled,
+            self.committed_dense,
         ]
     }
 
@@ -57,9 +57,9 @@ impl Tally {
 
     /// From what [`parts`](Self::parts) gave.
     pub fn of(
-        [chosen, pooled, sifted, encoded, merged, dense, cleared, committed, settled]: [f64; 9],
+        [chosen, pooled, sifted, encoded, merged, dense, cleared, committed, committed_dense]: [f64; 9],
     ) -> Self {
-        Self { chosen, pooled, sifted, encoded, merged, dense, cleared, committed, settled }
+        Self { chosen, pooled, sifted, encoded, merged, dense, cleared, committed, committed_dense }
     }
 }
 

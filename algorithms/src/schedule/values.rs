@@ -52,7 +52,7 @@ pub(super) struct Aligned<T: Element> {
 #[derive(Clone, Debug)]
 pub(super) struct Carried<T: Element> {
     bag: Bag<T>,
-    /// Whether it is dense only because so many entries came together (SparCML's δ): it is told in whichever form is
+    /// Whether it is dense only because so many entries came together (SparCML's δ): it is encoded in whichever form is
     /// smallest.
     switched: bool,
     /// How its values were rounded.
@@ -102,7 +102,7 @@ pub(crate) enum Fate<T: Element = f32> {
         /// What rounding took away at some of them.
         errors: Entries<T>,
         /// At the others that received something, this sum remains.
-        settled: Entries<T>,
+        remaining: Entries<T>,
     },
 }
 
@@ -261,7 +261,7 @@ impl<T: Element> Values<T> {
                 }
                 Some(Held::Aligned(aligned)) => tally.committed += aligned.values.len() as f64,
                 Some(Held::Bag(_) | Held::Own(_)) if !run.program.whole[b] => {
-                    tally.settled += run.block_len(block) as f64;
+                    tally.committed_dense += run.block_len(block) as f64;
                 }
                 _ => {}
             }
@@ -284,7 +284,7 @@ impl<T: Element> Values<T> {
                 Some(Held::Proposal(..)) | None => 0,
             };
             let own = match &self.fates[b] {
-                Fate::Selected { indices, settled, .. } => indices.len() + settled.len(),
+                Fate::Selected { indices, remaining, .. } => indices.len() + remaining.len(),
                 Fate::Whole => self.run.own(block).stored(),
             };
             delivered + own + self.drops[b].len()

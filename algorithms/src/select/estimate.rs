@@ -74,7 +74,7 @@ const AIM: f64 = 2.0;
 /// reached `threshold` and [`top_k`](super::top_k) kept the `k` largest of them, down to `smallest`.
 ///
 /// Between the two thresholds the count is taken as a power of the magnitude. That matters once residuals have built up:
-/// entries crowd just below what is sent, and a fixed share of `smallest` would let many times `k` pass. The result is
+/// entries cluster just below what is sent, and a fixed share of `smallest` would let many times `k` pass. The result is
 /// between 0.5 and 0.98 of `smallest`; 0.8 of it where this step tells nothing (no more than `k` reached it).
 pub fn predict_threshold<T: Element>(threshold: T, reached: usize, smallest: T, k: usize) -> T {
     let surplus = (reached as f64 / k as f64).ln();

@@ -36,7 +36,7 @@ pub(crate) use estimate::{estimate_from, places, sample};
 pub use estimate::{estimate_threshold, predict_threshold};
 pub use simd::{Simd, UnknownSimd};
 pub use sweep::{NonFiniteSum, accumulate, replace, scan};
-pub(crate) use top::{STRIDE, candidates, crowd, scan_few};
+pub(crate) use top::{STRIDE, candidates, scan_few, surplus};
 pub use top::{top_k, top_k_dense};
 
 use crate::Element;

@@ -13,7 +13,7 @@ const FEW: usize = 2 * BINS;
 /// 0 < `k` <= the length.
 ///
 /// A histogram over the span of the magnitudes leaves one bin of them, a few in a thousand of what usually comes here: far
-/// fewer to move than an nth-element over everything would. Where the bin is crowded, because one huge entry widens all
+/// fewer to move than an nth-element over everything would. Where the bin is full, because one huge entry widens all
 /// bins, another histogram divides it; a round divides the span by a thousand at least, so there are few.
 #[inline(always)]
 pub(super) fn narrow<T: Element>(values: &[T], k: usize) -> (Vec<T::Magnitude>, usize) {
@@ -59,7 +59,7 @@ fn fullest<S: Copy, M: Magnitude>(values: &[S], size: impl Fn(S) -> M, k: usize)
         let count = counts[0][chosen as usize] + counts[1][chosen as usize];
         if above + count >= k || chosen == 0 {
             let mut survivors = Vec::with_capacity(count);
-            // Most groups have none, which is told without a branch for each entry.
+            // Most groups have none, which is found without a branch for each entry.
             for group in values.chunks(32) {
                 if group.iter().fold(false, |any, &value| any | (bin(value) == chosen)) {
                     let members = group.iter().filter(|&&value| bin(value) == chosen);

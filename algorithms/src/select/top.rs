@@ -108,13 +108,13 @@ fn candidates_with<T: Element>(simd: Simd, values: &[T], k: usize) -> (Entries<T
         scan_with(simd, values, estimate, 0, &mut found);
         return (found, estimate);
     }
-    let crowded = !append_few(simd, values, estimated.max(T::Magnitude::ONE), k, &mut found);
-    if !crowded && (found.len() >= k || estimated == none) {
+    let too_many = !append_few(simd, values, estimated.max(T::Magnitude::ONE), k, &mut found);
+    if !too_many && (found.len() >= k || estimated == none) {
         return (found, estimate);
     }
     found.clear();
     // Many magnitudes equal the estimate, or it is far off.
-    let ties = crowded && append_few(simd, values, estimated + T::Magnitude::ONE, k, &mut found);
+    let ties = too_many && append_few(simd, values, estimated + T::Magnitude::ONE, k, &mut found);
     let cut = if ties && found.len() <= k {
         Cut { magnitude: estimated, ties: k - found.len() }
     } else {
@@ -130,13 +130,13 @@ fn candidates_with<T: Element>(simd: Simd, values: &[T], k: usize) -> (Entries<T
     (found.merge(&equal), T::from_magnitude(cut.magnitude))
 }
 
-/// What [`scan`](super::scan) finds, unless it is a [crowd] for the `k` largest.
+/// What [`scan`](super::scan) finds, unless it is [too many](surplus) for the `k` largest.
 pub(crate) fn scan_few<T: Element>(values: &[T], threshold: T, k: usize) -> Option<Entries<T>> {
     let mut found = Entries::default();
     append_few(Simd::current(), values, limit(threshold), k, &mut found).then_some(found)
 }
 
-/// Appends what is at least so large, which is not 0, unless it is a [crowd]; then some of it. Returns whether it was all.
+/// Appends what is at least so large, which is not 0, unless it is [too many](surplus); then some of it. Returns whether it was all.
 fn append_few<T: Element>(
     simd: Simd,
     values: &[T],
@@ -146,7 +146,7 @@ fn append_few<T: Element>(
 ) -> bool {
     (0..).zip(values.chunks(STRIDE)).all(|(number, part)| {
         scan_from(simd, part, limit, number * STRIDE as u32, found);
-        found.len() <= crowd(k, values.len())
+        found.len() <= surplus(k, values.len())
     })
 }
 
@@ -154,7 +154,7 @@ fn append_few<T: Element>(
 pub(crate) const STRIDE: usize = 1 << 16;
 
 /// More candidates than this for the `k` largest of `n` cost more than another look at all entries.
-pub(crate) fn crowd(k: usize, n: usize) -> usize {
+pub(crate) fn surplus(k: usize, n: usize) -> usize {
     8 * k + n / 64
 }
 

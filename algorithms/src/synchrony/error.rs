@@ -4,7 +4,10 @@
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SynchronyError {
     /// No such synchrony.
-    #[error("there is no synchrony '{name}'; choose one of {known}")]
+    #[error(
+        "there is no synchrony '{name}'{}; choose one of {known}",
+        crate::sentence::did_you_mean(name, known)
+    )]
     Unknown {
         /// The name given.
         name: String,

@@ -105,7 +105,7 @@ pub enum Action {
     },
 }
 
-/// What one server decides. Pure: the time is what it is told.
+/// What one server decides. Pure: the time is an argument.
 pub trait Policy: Debug + Send {
     /// Takes in what has happened, so long after the job began, and says what follows.
     ///

@@ -1,5 +1,5 @@
 //! The native half of the Python package `gleaner`. What users call is in `python/gleaner`; the classes here do what cannot be
-//! done there, and trust it: memory is told by its address and length, and the Python half keeps it alive during a call.
+//! done there, and trust it: memory is given by its address and length, and the Python half keeps it alive during a call.
 //!
 //! Every call that waits for other ranks lets other Python threads run meanwhile, and looks for Ctrl-C ten times a second.
 

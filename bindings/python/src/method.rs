@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors::refuse_method;
 
-/// An all-reduce, how many entries it delivers, how they are told, and what happens to the rest.
+/// An all-reduce, how many entries it delivers, how they are encoded, and what happens to the rest.
 #[pyclass(frozen, module = "gleaner._native")]
 pub struct Method(pub gleaner::Method);
 

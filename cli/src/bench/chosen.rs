@@ -7,7 +7,7 @@ use crate::choice::{Stated, stated};
 /// The method that is taken, and whether for good. The field names are documented in `docs/` and stay as they are.
 #[derive(Clone, Debug, Serialize)]
 pub struct AutoReport {
-    settled: bool,
+    decided: bool,
     #[serde(flatten)]
     taken: Tried,
     tried: Vec<Tried>,
@@ -25,7 +25,7 @@ struct Tried {
 impl From<&gleaner_runtime::AutoChoice> for AutoReport {
     fn from(chosen: &gleaner_runtime::AutoChoice) -> Self {
         let tried = chosen.tried.iter().map(Tried::from).collect();
-        Self { settled: chosen.settled, taken: Tried::from(&chosen.taken), tried }
+        Self { decided: chosen.decided, taken: Tried::from(&chosen.taken), tried }
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Summary {
     pub seconds_p75: f64,
     /// Of each measured step the slowest rank's time, in order.
     pub seconds_steps: Vec<f64>,
-    /// The least that a step could take, where the rate of the links was told.
+    /// The least that a step could take, where the rate of the links was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_floor: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,7 @@ use crate::crew::{Display, Progress};
 /// Numbers of entries: OMGS-SGD's range of a thousand to a million, and one more, as layers have some millions.
 const SIZES: [usize; 7] = [1_000, 4_000, 16_000, 64_000, 250_000, 1_000_000, 4_000_000];
 
-/// Steps before those that count, in which thresholds settle, and those.
+/// Steps before those that count, in which thresholds become steady, and those.
 const WARM_UP: usize = 2;
 const COUNTED: usize = 5;
 
@@ -52,7 +52,7 @@ pub fn measure<'a>(
 ) -> Result<Option<Calibration>, CalibrateError> {
     let mut config = Config::from_environment()?;
     config.timeout = timeout.unwrap_or(config.timeout);
-    let (transport, _) = config.transport.clone().settle(config.is_plain);
+    let (transport, _) = config.transport.clone().resolve(config.is_plain);
     let session = Session::join_as(config)?;
     run(&session, method, &transport.to_string(), files).inspect_err(|error| {
         // All ranks are to know why; where the job had failed before, they do.

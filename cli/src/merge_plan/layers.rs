@@ -147,7 +147,7 @@ impl Layers {
     }
 }
 
-/// The forward pass, if it is told, and the layers.
+/// The forward pass, if it is given, and the layers.
 fn read(path: &Path) -> Result<(Option<f64>, Vec<Told>), LayersError> {
     let text = fs::read_to_string(path).map_err(|source| LayersError::Read { path: path.into(), source })?;
     let wrong = |what| LayersError::Format { path: path.into(), what };

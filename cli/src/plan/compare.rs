@@ -6,14 +6,11 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
-use plotters::element::{DashedPathElement, PathElement};
-use plotters::prelude::{IntoDrawingArea, SVGBackend};
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, WHITE};
 use serde::Serialize;
 
+use super::chart::{Axis, Chart, Line};
 use crate::choice::{Stated, stated};
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate, grouped};
 
 /// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of
@@ -205,7 +202,7 @@ impl Comparison {
         }
         let _ = write!(
             text,
-            "\nReckoned with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
+            "\nEstimated with {:?} and {} a link, {:.2} bytes a sparse entry, and workers that choose half-way between the same \
              entries\nand all different ones. Nanoseconds an entry or message: {} (--speed).\n",
             self.model.network.latency, self.bandwidth, self.model.bytes_per_entry, self.model.speed
         );
@@ -219,20 +216,20 @@ impl Comparison {
     }
 
     /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
-    fn curves(&self) -> Vec<(&'static str, Vec<(u32, f64)>)> {
+    fn curves(&self) -> Vec<Line> {
         let most = MOST_WORKERS.max(self.workers);
-        let mut curves: Vec<(&'static str, Vec<(u32, f64)>)> = Vec::new();
+        let mut curves: Vec<Line> = Vec::new();
         for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
             let candidates = candidates(&self.choice, &self.methods, workers, self.n).unwrap_or_default();
             for forecast in self.model.rank_all(candidates, workers, self.n).unwrap_or_default() {
                 let name = forecast.method.collective().name();
-                let place = curves.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
-                    curves.push((name, Vec::new()));
+                let place = curves.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+                    curves.push((name.to_owned(), Vec::new()));
                     curves.len() - 1
                 });
                 let points = &mut curves[place].1;
-                if points.last().is_none_or(|(last, _)| *last != workers) {
-                    points.push((workers, forecast.seconds));
+                if points.last().is_none_or(|(last, _)| *last != f64::from(workers)) {
+                    points.push((f64::from(workers), forecast.seconds));
                 }
             }
         }
@@ -245,109 +242,25 @@ impl Comparison {
     /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
         let curves = self.curves();
-        let chart = Chart::over(&curves);
-        let mut text = String::new();
-        {
-            let area = SVGBackend::with_string(
-                &mut text,
-                (LEFT as u32 + WIDTH as u32 + RIGHT as u32, (TOP + HEIGHT + 70) as u32),
-            )
-            .into_drawing_area();
-            area.fill(&WHITE)?;
-            let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
-            let heading = format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64));
-            write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
-            let below = format!(
-                "expected on links of {} with a latency of {:?}; each method with its fastest options",
-                self.bandwidth, self.model.network.latency
-            );
-            write(&area, &below, (24, 50), 15, HPos::Left, INK)?;
-            chart.axes(&area)?;
-            chart.lines(&area, &curves)?;
-            area.present()?;
-        }
-        Ok(text)
-    }
-}
-
-const LEFT: i32 = 90;
-const WIDTH: i32 = 640;
-const RIGHT: i32 = 230;
-const TOP: i32 = 84;
-const HEIGHT: i32 = 460;
-/// Between two labels at the ends of lines.
-const LABEL: i32 = 17;
-
-/// Lengths of dashes and of the gaps between them, in pixels: no two lines look alike without colours.
-const DASHES: [(i32, i32); 6] = [(1, 0), (12, 5), (3, 4), (22, 6), (7, 12), (2, 9)];
-
-/// Decades of seconds and of workers, as pixels.
-struct Chart {
-    workers: (f64, f64),
-    seconds: (f64, f64),
-}
-
-impl Chart {
-    fn over(curves: &[(&str, Vec<(u32, f64)>)]) -> Self {
         let points = || curves.iter().flat_map(|(_, points)| points);
-        let most = points().map(|(p, _)| f64::from(*p).log2()).fold(2.0, f64::max);
+        let most = points().map(|(p, _)| p.log2()).fold(2.0, f64::max);
         let times = || points().map(|(_, s)| s.max(1e-9).log10());
         let (low, high) = (times().fold(f64::MAX, f64::min).floor(), times().fold(f64::MIN, f64::max).ceil());
-        Self { workers: (1.0, most), seconds: (low, high.max(low + 1.0)) }
-    }
-
-    fn x(&self, workers: f64) -> i32 {
-        let (from, to) = self.workers;
-        LEFT + ((workers.log2() - from) / (to - from) * f64::from(WIDTH)).round() as i32
-    }
-
-    fn y(&self, seconds: f64) -> i32 {
-        let (from, to) = self.seconds;
-        TOP + ((to - seconds.max(1e-9).log10()) / (to - from) * f64::from(HEIGHT)).round() as i32
-    }
-
-    fn axes(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        for power in self.seconds.0 as i32..=self.seconds.1 as i32 {
-            let y = self.y(10f64.powi(power));
-            area.draw(&PathElement::new(vec![(LEFT, y), (LEFT + WIDTH, y)], GREY.stroke_width(1)))?;
-            let label = format!("{:?}", Duration::from_secs_f64(10f64.powi(power)));
-            write(area, &label, (LEFT - 10, y), 14, HPos::Right, INK)?;
-        }
-        for power in self.workers.0 as i32..=self.workers.1 as i32 {
-            let x = self.x(2f64.powi(power));
-            area.draw(&PathElement::new(vec![(x, TOP), (x, TOP + HEIGHT + 6)], GREY.stroke_width(1)))?;
-            write(area, &format!("{}", 1u64 << power), (x, TOP + HEIGHT + 20), 14, HPos::Center, INK)?;
-        }
-        write(area, "workers, P", (LEFT + WIDTH / 2, TOP + HEIGHT + 46), 14, HPos::Center, INK)
-    }
-
-    fn lines(&self, area: &Area<'_>, curves: &[(&str, Vec<(u32, f64)>)]) -> Result<(), DrawError> {
-        let mut ends: Vec<(i32, &str)> = Vec::new();
-        for (i, (name, points)) in curves.iter().enumerate() {
-            let path: Vec<(i32, i32)> =
-                points.iter().map(|(p, s)| (self.x(f64::from(*p)), self.y(*s))).collect();
-            let (dash, gap) = DASHES[i % DASHES.len()];
-            // With each turn through the dashes, lines become thicker.
-            let style = INK.stroke_width(1 + (i / DASHES.len()) as u32);
-            if gap == 0 {
-                area.draw(&PathElement::new(path.clone(), style))?;
-            } else {
-                area.draw(&DashedPathElement::new(path.clone(), dash, gap, style))?;
-            }
-            if let Some((_, y)) = path.last() {
-                ends.push((*y, name));
-            }
-        }
-        ends.sort_unstable();
-        // Labels make room for each other, and a thin line leads from each to its own end.
-        let mut below = TOP - LABEL;
-        for (y, name) in ends {
-            let at = y.max(below + LABEL);
-            below = at;
-            let from = LEFT + WIDTH;
-            area.draw(&PathElement::new(vec![(from, y), (from + 14, at)], GREY.stroke_width(1)))?;
-            write(area, name, (from + 18, at), 14, HPos::Left, INK)?;
-        }
-        Ok(())
+        let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
+        let chart = Chart {
+            heading: &format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64)),
+            subtitle: &format!(
+                "expected on links of {} with a latency of {:?}; each method with its fastest options",
+                self.bandwidth, self.model.network.latency
+            ),
+            x_title: "workers, P",
+            x: Axis { base: 2.0, powers: (1.0, most), label: |workers| format!("{workers}") },
+            y: Axis {
+                base: 10.0,
+                powers: (low, high.max(low + 1.0)),
+                label: |seconds| format!("{:?}", Duration::from_secs_f64(seconds)),
+            },
+        };
+        chart.svg(&curves)
     }
 }

@@ -18,7 +18,7 @@ const ADDED: RGBColor = RGBColor(22, 56, 92);
 const PLACED: RGBColor = RGBColor(222, 129, 42);
 
 /// Above so many ranks, only the messages that one rank sends are drawn in full strength.
-const CROWD: usize = 16;
+const MANY: usize = 16;
 
 /// Where the rows begin, and what lies around them, in pixels.
 const LEFT: i32 = 76;
@@ -101,7 +101,7 @@ impl<'a> Picture<'a> {
             row: (800 / programs.len() as i32).clamp(15, 56),
             thickest: match programs.len() {
                 ..=8 => 6,
-                9..=CROWD => 4,
+                9..=MANY => 4,
                 _ => 3,
             },
             words: (words().min().unwrap_or(0), words().max().unwrap_or(0)),
@@ -156,9 +156,9 @@ impl<'a> Picture<'a> {
         Ok(())
     }
 
-    /// In a crowd all ranks but one stand back.
+    /// Among many ranks all but one stand back.
     fn is_pale(&self, flight: &Flight) -> bool {
-        self.programs.len() > CROWD && flight.from != self.front
+        self.programs.len() > MANY && flight.from != self.front
     }
 
     fn thickness(&self, words: u64) -> u32 {
@@ -199,7 +199,7 @@ impl<'a> Picture<'a> {
                 line(&|y| arrow(area, ((LEFT, y), (LEFT + 34, y)), 2, colour(how).mix(1.0), how), words)?;
             }
         }
-        if self.programs.len() > CROWD {
+        if self.programs.len() > MANY {
             line(&|_| Ok(()), &format!("dark: what {} sends; pale: what the others send", self.front))?;
         }
         if self.selects() {

@@ -11,7 +11,7 @@ use super::ReduceError;
 /// The file's name.
 pub const NAME: &str = "memory.json";
 
-/// Numbers are told by their bits, so that they come back as they were.
+/// Numbers are stored by their bits, so that they come back as they were.
 #[derive(Serialize, Deserialize)]
 struct Learnt {
     method: String,

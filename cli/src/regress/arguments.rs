@@ -86,7 +86,7 @@ pub struct Regress {
     #[arg(long, value_name = "N", default_value = "100", value_parser = quantity::count)]
     coordinates: usize,
     /// Passes over the data, or over the coordinates
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = quantity::within::<u64>(1..))]
     epochs: u64,
     /// How workers sum up sparse vectors: ssar-split-all-gather, ssar-recursive-double, dsar-split-all-gather, topka, topkdsa, gtopk,
     /// spardl, one of the dense methods, or auto: the cheapest by measured costs
@@ -111,7 +111,7 @@ pub struct Regress {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "liblinear", "held_out"])]
     pub generate: Option<PathBuf>,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = quantity::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]

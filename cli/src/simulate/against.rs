@@ -3,7 +3,7 @@
 use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
-use gleaner_testbed::simulation::{self, Bags, Link, Machine, Network, Op, Steps, Trace, Work};
+use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace, Work, Workload};
 use serde::Serialize;
 
 use super::table::bar;
@@ -47,8 +47,10 @@ struct Comparison {
 
 /// Compares, after fitting if that is asked for.
 pub fn run(simulate: &Simulate) -> Result<String, String> {
-    if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.bags, Way::Timed) {
-        return Err("--turns and --times are for what is timed; leave them out, or say --bags timed".into());
+    if (simulate.turns > 1 || simulate.times.is_some()) && !matches!(simulate.workload, Way::Profiled) {
+        return Err(
+            "--turns and --times are for what is timed; leave them out, or say --workload profiled".into()
+        );
     }
     let mut prepared = Vec::new();
     for path in &simulate.against {
@@ -107,13 +109,13 @@ fn prepare(simulate: &Simulate, measured: Measured) -> Prepared {
 fn traces(simulate: &Simulate, case: &Prepared, turn: u32) -> Result<Vec<Trace>, String> {
     let Measured { ref method, workers, n, steps, .. } = case.measured;
     let refused = |reason: String| format!("{} among {workers} workers: {reason}", case.measured.label);
-    let bags = simulate.bags(method, &case.network, n, steps).map_err(refused)?;
+    let workload = simulate.workload(method, &case.network, n, steps).map_err(refused)?;
     let made = || {
-        let traces = simulation::traces(method, (workers, n), bags, &bench_gradient);
+        let traces = simulation::traces(method, (workers, n), workload, &bench_gradient);
         traces.map_err(|error| refused(error.to_string()))
     };
-    match (&simulate.times, bags) {
-        (Some(folder), Bags::Timed { steps: Steps { warm_up, counted }, at_once }) => {
+    match (&simulate.times, workload) {
+        (Some(folder), Workload::Profiled { steps: Steps { warm_up, counted }, at_once }) => {
             let case = format!(
                 "{method}, {workers} workers, {n} entries, {counted} steps after {warm_up}, {at_once} at once"
             );
@@ -135,7 +137,7 @@ fn calibrated(cases: &[Prepared], start: Machine) -> Machine {
         .flat_map(|trace| trace.workers.iter().flatten())
         .any(is_timed);
     // What entries take was not asked of the measurements then.
-    let how = if timed { " with timed bags, so for --bags timed" } else { "" };
+    let how = if timed { ", profiled, so for --workload profiled" } else { "" };
     let about = format!("fitted to {} measured cases{how}, P = {}", cases.len(), workers.join(", "));
     let bar = bar(0);
     let machine = fit(cases, &Machine { about, ..start }, |done, of| {

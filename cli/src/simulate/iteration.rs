@@ -40,9 +40,9 @@ impl Simulated {
             .collect();
         sizes.push(SMALLEST.min(n));
         let cost = |size: usize| {
-            let bags = simulate.bags(method, network, size, Steps::default())?;
+            let workload = simulate.workload(method, network, size, Steps::default())?;
             let (traces, network) =
-                simulation::traces_on(network, method, (workers, size), bags, &bench_gradient)
+                simulation::traces_on(network, method, (workers, size), workload, &bench_gradient)
                     .map_err(|error| error.to_string())?;
             let replayed = calibration::median(&traces, machine, &network, false);
             let slowest = replayed.slowest();

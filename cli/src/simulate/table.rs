@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gleaner_testbed::quantity::{self, grouped};
-use gleaner_testbed::simulation::{Bags, Machine, Replayed, Trace};
+use gleaner_testbed::simulation::{Machine, Replayed, Trace, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -14,10 +14,10 @@ use crate::report::{columns, ms};
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub method: String,
-    /// Entries that one entry of a real bag stands for; none where bags are lengths.
+    /// Entries that one entry of a sample stands for; none with expected lengths.
     pub scale: Option<usize>,
-    /// In words.
-    pub bags: String,
+    /// In words: executed, profiled or expected.
+    pub workload: String,
     pub rounds: u64,
     pub messages: u64,
     pub bytes_received: u64,
@@ -57,7 +57,7 @@ impl Row {
     pub fn new(
         method: String,
         workers: u32,
-        bags: Bags,
+        workload: Workload,
         traces: &[Trace],
         (replayed, forecast): (&Replayed, Option<f64>),
     ) -> Self {
@@ -71,16 +71,16 @@ impl Row {
         let middle = steps.get(steps.len().saturating_sub(1) / 2);
         Self {
             method,
-            bags: match bags {
-                Bags::Carried { scale: 1, .. } => "real".to_owned(),
-                Bags::Carried { scale, .. } => format!("real, 1 in {scale}"),
-                Bags::Timed { .. } => "timed".to_owned(),
-                Bags::Lengths(_) => "lengths".to_owned(),
+            workload: match workload {
+                Workload::Executed { scale: 1, .. } => "executed".to_owned(),
+                Workload::Executed { scale, .. } => format!("executed, 1 in {scale}"),
+                Workload::Profiled { .. } => "profiled".to_owned(),
+                Workload::Expected(_) => "expected".to_owned(),
             },
-            scale: match bags {
-                Bags::Carried { scale, .. } => Some(scale),
-                Bags::Timed { .. } => Some(1),
-                Bags::Lengths(_) => None,
+            scale: match workload {
+                Workload::Executed { scale, .. } => Some(scale),
+                Workload::Profiled { .. } => Some(1),
+                Workload::Expected(_) => None,
             },
             rounds: middle.map_or(0, |(_, trace)| trace.rounds),
             // A trace of one worker may stand for all.
@@ -108,7 +108,7 @@ impl Prediction {
     /// As a table.
     pub fn table(&self, simulate: &Simulate) -> String {
         let header =
-            ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "bags"];
+            ["method", "step", "select", "exchange", "merge", "received", "rounds", "entries", "workload"];
         let mut cells = vec![header.map(String::from).to_vec()];
         let has_forecast = self.methods.iter().any(|row| row.forecast.is_some());
         cells[0].extend(has_forecast.then(|| "forecast".to_owned()));
@@ -122,7 +122,7 @@ impl Prediction {
                 quantity::bytes(row.bytes_received as f64),
                 grouped(row.rounds),
                 grouped(row.entries_delivered),
-                row.bags.clone(),
+                row.workload.clone(),
             ]);
             if let (true, Some(cells)) = (has_forecast, cells.last_mut()) {
                 cells.push(row.forecast.map_or_else(String::new, ms));

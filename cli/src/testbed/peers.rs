@@ -32,7 +32,7 @@ PyTorch's DDP on Gloo has layers of the same sizes, and keeps its cores busy for
 #[command(after_help = EXAMPLES)]
 pub struct Peers {
     /// How many emulated hosts, with a worker on each
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=250))]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = quantity::within::<u32>(2..=250))]
     hosts: u32,
     /// The rate of their links
     #[arg(long, default_value = "1gbit")]
@@ -50,13 +50,13 @@ pub struct Peers {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     density: f64,
     /// Steps that are measured in a turn
-    #[arg(long, value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "S", default_value_t = 5, value_parser = quantity::within::<u32>(1..))]
     steps: u32,
     /// Steps before them that are not
     #[arg(long, value_name = "S", default_value_t = 3)]
     warmup: u32,
     /// How often everybody has a turn
-    #[arg(long, value_name = "T", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "T", default_value_t = 3, value_parser = quantity::within::<u32>(1..))]
     turns: u32,
     /// Measure these only, such as ring,gloo [default: all that are installed]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NAMES)]

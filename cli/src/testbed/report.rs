@@ -23,7 +23,7 @@ pub struct Report {
     /// Directories that `gleaner testbed run` wrote
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Where to write the page [default: report.html, or nowhere with --json]
+    /// Where to write the page [default: report.html in the directory, for several in the present one; nowhere with --json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Also write every picture as an SVG file into this directory, which is made if it is not there
@@ -49,7 +49,11 @@ pub fn run(report: &Report) -> Result<ExitCode, String> {
         }
     }
     let nowhere = report.json && report.out.is_none();
-    let out = (!nowhere).then(|| report.out.clone().unwrap_or_else(|| "report.html".into()));
+    let out = (!nowhere).then(|| match (&report.out, report.directories.as_slice()) {
+        (Some(out), _) => out.clone(),
+        (None, [directory]) => directory.join("report.html"),
+        (None, _) => "report.html".into(),
+    });
     if let Some(out) = &out {
         let page = page(&runs, &summary).map_err(|e| e.to_string())?;
         staged.write(out, |file| file.write_all(page.as_bytes())).map_err(|e| e.to_string())?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser};
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
+use gleaner_testbed::report::summary;
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -42,7 +43,8 @@ pub struct Run {
     /// Print the jobs in their order, and run none
     #[arg(long)]
     dry_run: bool,
-    /// End standard output with one JSON object: out, measured, before, failed, ended_on_purpose, interrupted
+    /// End standard output with one JSON object: out, measured, before, failed, ended_on_purpose, missed,
+    /// bound_by_processors, interrupted
     #[arg(long)]
     json: bool,
 }
@@ -55,9 +57,10 @@ pub fn run(run: &Run) -> Result<ExitCode, String> {
     let plan = Plan::of(&experiment, &program);
     plan.jobs.iter().try_for_each(check)?;
     if run.dry_run {
-        report::print(&listed(&plan)).map_err(|e| e.to_string())?;
+        report::print(&listed(&experiment, &plan)).map_err(|e| e.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
+    say(format_args!("gleaner testbed: {}", experiment.title));
     let out = run.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&plan.name));
     let options = Options { out, resume: run.resume, replace: run.replace, network: run.name.clone() };
     measure(&plan, &options, run.json)
@@ -89,7 +92,7 @@ fn check(job: &Job) -> Result<(), String> {
     }
 }
 
-/// Runs a plan with a bar, and says what came of it.
+/// Runs a plan with a bar, and prints a summary.
 pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
     let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -104,6 +107,7 @@ pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, S
             "before": tally.before,
             "failed": tally.failed,
             "ended_on_purpose": tally.ended_on_purpose,
+            "missed": tally.missed,
             "bound_by_processors": tally.bound_by_processors,
             "interrupted": tally.interrupted,
         });
@@ -137,6 +141,13 @@ fn tell(tally: &Tally, options: &Options) {
             tally.ended_on_purpose
         ));
     }
+    if tally.missed > 0 {
+        say(format_args!(
+            "gleaner testbed: in {} of them something that the file plans on purpose did not happen; the report says what: give the \
+             job more steps, or the event an earlier moment",
+            tally.missed
+        ));
+    }
     if tally.bound_by_processors > 0 {
         say(format_args!(
             "gleaner testbed: {} measurements are of the processors and not of the links: the relay brought more than 1% of the \
@@ -158,15 +169,17 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Every job on a line, as one would type it.
-fn listed(plan: &Plan) -> String {
+/// What the experiment is for, and every job on a line, as one would type it.
+fn listed(experiment: &Experiment, plan: &Plan) -> String {
     let line = |(turn, job): (u32, &Job)| {
-        let program: Vec<_> = job.program.iter().map(|word| word.to_string_lossy()).collect();
         let link = ["rate", "delay", "jitter", "loss", "congestion", "transport", "sockets"].map(|key| {
             job.cases.first().and_then(|case| Some(format!(" {key} {}", plain(case.0.get(key)?))))
         });
         let link: String = link.into_iter().flatten().collect();
-        format!("turn {turn}, {} workers{link}: {}\n", job.workers(), program.join(" "))
+        format!("turn {turn}, {} workers{link}: {}\n", job.workers(), summary::typed(&plan.typed(job)))
     };
-    plan.sequence().map(line).collect()
+    let comment = |text: &str| text.trim().lines().map(|line| format!("# {line}\n")).collect::<String>();
+    comment(&experiment.title)
+        + &comment(&experiment.description)
+        + &plan.sequence().map(line).collect::<String>()
 }

@@ -43,11 +43,11 @@ pub struct Vm {
     timeout: Option<Duration>,
 
     /// Memory of the machine, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = quantity::within::<u32>(256..))]
     memory: u32,
 
     /// Processors of the machine.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = quantity::within::<u32>(1..=255))]
     cpus: u32,
 
     /// A network interface, eth0 for the first, wired to one of another machine that has the two sockets the other way round.

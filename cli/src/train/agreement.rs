@@ -16,7 +16,7 @@ pub fn expect_agreement(
     compare(values, &notes, advice)
 }
 
-/// Goes on only if all workers can: where one has been refused something, the others are told why.
+/// Goes on only if all workers can: where one has been refused something, the others learn why.
 pub fn all_can<T>(session: &Session, own: Result<T, TrainError>) -> Result<T, TrainError> {
     let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let notes = session.all_gather(reason.as_bytes())?;

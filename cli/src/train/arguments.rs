@@ -65,16 +65,16 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub servers: Servers,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
     pub timeout: Option<Duration>,
     /// How many steps to train [default: 320 for text, 500 for images]
-    #[arg(long)]
+    #[arg(long, value_parser = quantity::within::<u64>(..))]
     pub steps: Option<u64>,
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
-    #[arg(long)]
+    #[arg(long, value_parser = quantity::count)]
     pub batch: Option<usize>,
     #[command(flatten)]
     pub uneven: Uneven,
@@ -84,7 +84,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub lr: Option<f32>,
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
-    #[arg(long, value_delimiter = ',', value_name = "SHARES")]
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = quantity::share)]
     pub lr_drops: Vec<f64>,
     /// How much of the last update the next one keeps [default: 0.9, or 0 with --momentum-correction]
     #[arg(long)]
@@ -105,7 +105,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "NORM", conflicts_with = "clip")]
     pub clip_local: Option<f32>,
     /// Let the density fall from 25% to what it is set to, over so many steps
-    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = quantity::within::<u64>(..))]
     pub warmup_density: u64,
     /// What to do with a step in which a gradient is NaN or infinite: refuse ends the run, skip leaves the step out on all
     /// workers
@@ -115,13 +115,13 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for images]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "STEPS", value_parser = quantity::within::<u64>(..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
     #[arg(long, value_name = "DIRECTORY")]
     pub checkpoint: Option<PathBuf>,
     /// Write a checkpoint after so many steps, and after the last [default: only after the last]
-    #[arg(long, requires = "checkpoint", value_name = "STEPS")]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = quantity::within::<u64>(..))]
     pub checkpoint_every: Option<u64>,
     /// Go on from the newest step of which every worker has a checkpoint
     #[arg(long, requires = "checkpoint")]

@@ -157,6 +157,17 @@ pub enum TrainError {
     /// Workers that cannot be started.
     #[error(transparent)]
     Launch(#[from] gleaner_runtime::launcher::LaunchError),
+    /// A model that became worse.
+    #[error(
+        "the training diverged: the held-out loss was {first:.4} before the first step and is {last:.4} now; lower --lr, or clip gradients \
+         with --clip"
+    )]
+    Worse {
+        /// The loss before the first step.
+        first: f64,
+        /// The loss after the last one.
+        last: f64,
+    },
     /// No output.
     #[error("the summary cannot be printed: {0}")]
     Print(#[from] io::Error),

@@ -49,6 +49,7 @@ pub fn run(args: &TrainArgs) -> Result<u8, TrainError> {
         let layers = args.layer_times.as_deref().map(|file| write_layer_times(file, &summary)).transpose();
         report::print(&text)?;
         written.and(layers)?;
+        summary.converged()?;
     }
     Ok(0)
 }

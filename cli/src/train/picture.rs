@@ -9,7 +9,7 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 use serde::Deserialize;
 
-/// What is told apart: a lane, a colour, and the words of the legend. From dark to light, so that they differ without colours as
+/// What is distinguished: a lane, a colour, and the words of the legend. From dark to light, so that they differ without colours as
 /// well.
 struct Kind {
     lane: i32,

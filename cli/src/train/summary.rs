@@ -5,6 +5,7 @@ use serde::Serialize;
 use gleaner_algorithms::{Method, Sparsity};
 use gleaner_candle::PassTimes;
 
+use super::error::TrainError;
 use super::target::Reached;
 
 /// How far a run is; given to the caller of worker 0 at most ten times a second.
@@ -20,7 +21,7 @@ pub struct Progress {
     pub steps_per_second: f64,
     /// The share of the time since the last report in which the trainer waited for gradients.
     pub waiting_share: f64,
-    /// As far as workers have told each other, the rank for which the others have waited longest, the one of them that waited longest, and how
+    /// As far as workers have informed each other, the rank for which the others have waited longest, the one of them that waited longest, and how
     /// long all did, in seconds.
     pub most_awaited: Option<(usize, usize, f64)>,
     /// What this worker received per step since the last report.
@@ -29,7 +30,7 @@ pub struct Progress {
     pub dense_bytes_per_step: f64,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The data trained on.
@@ -151,6 +152,16 @@ pub struct Summary {
     /// What the passes of each layer took on this rank.
     #[serde(skip)]
     pub pass_times: Option<PassTimes>,
+}
+
+impl Summary {
+    /// Refuses a model that is worse than it was: more than twice the loss before the first step, and more than a nat above it, which
+    /// no model reaches that has only learnt little.
+    pub fn converged(&self) -> Result<(), TrainError> {
+        let (first, last) = (self.held_out_loss_first, self.held_out_loss);
+        let diverged = !last.is_finite() || last > 2.0 * first && last > first + 1.0;
+        if diverged { Err(TrainError::Worse { first, last }) } else { Ok(()) }
+    }
 }
 
 /// An evaluation on held-out data.

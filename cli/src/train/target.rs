@@ -1,6 +1,7 @@
 //! Time to accuracy: when a run reached its target.
 
 use clap::Args;
+use gleaner_testbed::quantity;
 use serde::Serialize;
 
 use super::summary::Evaluated;
@@ -8,8 +9,8 @@ use super::summary::Evaluated;
 /// The accuracy or loss to reach.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Target {
-    /// Tell after how many steps and seconds held-out data are classified with this accuracy, such as 0.9
-    #[arg(long, value_name = "SHARE", conflicts_with = "target_loss")]
+    /// Report after how many steps and seconds held-out data are classified with this accuracy, such as 0.9 or 90%
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "target_loss")]
     pub target_accuracy: Option<f64>,
     /// The same for a loss on held-out data
     #[arg(long, value_name = "LOSS")]

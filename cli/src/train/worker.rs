@@ -30,7 +30,7 @@ use gleaner_trainer::layers::{Mode, cross_entropy};
 use gleaner_trainer::models::Model;
 use gleaner_trainer::parameters::Parameters;
 
-/// Joins the other workers and trains; worker 0 is told of the progress, and returns what came of it.
+/// Joins the other workers and trains; worker 0 reports the progress, and returns the result.
 pub fn worker(args: &TrainArgs, progress: impl FnMut(Progress)) -> Result<Option<Summary>, TrainError> {
     let settings = args.settings()?;
     let session = Session::join()?;

@@ -17,7 +17,21 @@ fn a_worker_that_is_killed_on_purpose_fails_its_job_and_not_the_run() {
         assert!(reason(&record).starts_with("rank 2 failed"), "{record:?}");
         assert!(reason(&record).contains("SIGKILL"), "{record:?}");
         assert!(record.chaos.len() == 1 && record.chaos[0].ends_with("kill rank 2"), "{record:?}");
+        assert!(record.failed_on_purpose && record.missed.is_empty(), "{record:?}");
     }
+}
+
+#[test]
+fn a_fault_that_never_happens_is_reported() {
+    let bed = Bed::new(&format!("{SHORT}[[chaos]]\nstep = 1000\ndo = 'kill'\nrank = 1\n"));
+    let (code, said) = bed.run(&[]);
+    assert!(
+        code == 0 && said.contains("in 1 of them something that the file plans on purpose did not happen"),
+        "{said}"
+    );
+    let record = &bed.records()[0];
+    assert!(record.chaos.is_empty() && !record.failed_on_purpose, "{record:?}");
+    assert!(record.missed[0].starts_with("kill rank 1 at step 1000: the job ended before"), "{record:?}");
 }
 
 #[test]

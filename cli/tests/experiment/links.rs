@@ -130,7 +130,7 @@ fn delays_are_kept_or_refused_beforehand() {
     assert_eq!(namespaces(&named("delays")), [""; 0]);
 }
 
-/// What the launcher is told, and what TCP uses on the hosts, vary from case to case like anything else.
+/// Arguments of the launcher, and what TCP uses on the hosts, vary from case to case like anything else.
 #[test]
 fn transports_sockets_and_congestion_controls_are_axes() {
     if !can_emulate() {

@@ -56,6 +56,11 @@ impl Bed {
         told(&self.command(more).output().unwrap())
     }
 
+    /// What it prints on standard output.
+    fn printed(&self, more: &[&str]) -> String {
+        String::from_utf8(self.command(more).output().unwrap().stdout).unwrap()
+    }
+
     fn records(&self) -> Vec<Record> {
         let text = fs::read_to_string(self.out().join("measurements.jsonl")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -17,6 +17,13 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
     ));
     let (code, said) = bed.run(&["--dry-run"]);
     assert_eq!((code, said.as_str(), bed.out().exists()), (0, "", false));
+    let listed = bed.printed(&["--dry-run"]);
+    let first = listed.lines().find(|line| line.starts_with("turn 0")).unwrap();
+    assert!(listed.starts_with("# "), "the title: {listed}");
+    assert!(
+        first.contains(": gleaner launch --workers 2 -- gleaner bench --json --method spardl,ring "),
+        "{first}"
+    );
 
     let (code, said) = bed.run(&[]);
     assert_eq!(code, 0, "{said}");

@@ -181,7 +181,10 @@ fn bars_are_as_long_as_their_medians() {
 #[test]
 fn what_cannot_be_starts_no_worker() {
     for (arguments, words) in [
-        (&["--method", "ring,spradl"][..], &["no method 'spradl'", "choose one of spardl"][..]),
+        (
+            &["--method", "ring,spradl"][..],
+            &["no method 'spradl'", "did you mean spardl?", "choose one of spardl"][..],
+        ),
         (&["--method", "ring,spardl,"], &["no method ''"]),
         (&["--method", "all", "--k", "30001"], &["k is 30001", "30000 entries"]),
         (&["--method", "all", "--density", "0"], &["density is 0"]),
@@ -230,9 +233,9 @@ fn a_launcher_starts_ranks_that_take_the_same_turns() {
     assert_eq!(launched, alone);
 }
 
-/// A choice reports what it came to; with few steps it is still trying, with 230 it has settled for the fastest it tried.
+/// A choice reports what it came to; with few steps it is still trying, with 230 it has chosen the fastest it tried.
 #[test]
-fn auto_reports_what_it_settled_for() {
+fn auto_reports_what_it_chose() {
     let arguments = ["bench", "--workers", "3", "--params", "5000", "--steps", "1", "--json"];
     let chosen = |method: &str, warmup: &str| {
         let mut command = gleaner();
@@ -240,9 +243,9 @@ fn auto_reports_what_it_settled_for() {
         run(command).report()["auto"].clone()
     };
     let known: Vec<&str> = Method::all().map(|m| m.collective().name()).collect();
-    for (warmup, is_settled) in [("3", false), ("14", false), ("229", true)] {
+    for (warmup, has_chosen) in [("3", false), ("14", false), ("229", true)] {
         let auto = chosen("auto", warmup);
-        assert_eq!(auto["settled"], is_settled, "{auto}");
+        assert_eq!(auto["decided"], has_chosen, "{auto}");
         let tried = auto["tried"].as_array().unwrap();
         assert_eq!(tried.is_empty(), warmup == "3", "{auto}");
         for method in tried.iter().chain([&auto]) {
@@ -260,7 +263,7 @@ fn auto_reports_what_it_settled_for() {
         let measured = |method: &Value| method["seconds_measured"].as_f64();
         assert!(tried.iter().all(|method| measured(method).unwrap() > 0.0), "{auto}");
         assert!(tried.is_sorted_by(|a, b| measured(a) <= measured(b)), "{auto}");
-        if is_settled {
+        if has_chosen {
             let fields = ["method", "options", "seconds_expected", "seconds_measured"];
             assert!(fields.iter().all(|field| tried[0][field] == auto[field]), "{auto}");
         }

@@ -138,7 +138,7 @@ fn endure(seconds: f64, processes: &[&Process]) {
     let part = Duration::from_secs_f64(seconds / 5.0);
     let mut before = measure();
     // What grows by as much as is too much below does not end this.
-    eventually("the memory of a flooded process settles", || {
+    eventually("the memory of a flooded process stops growing", || {
         sleep(part);
         let last = std::mem::replace(&mut before, measure());
         last.iter().zip(&before).all(|(last, now)| now - last < GROWTH / 4)

@@ -78,7 +78,7 @@ impl Job {
     }
 }
 
-/// Waits until rank 0 has told that so many steps are done.
+/// Waits until rank 0 has reported that so many steps are done.
 pub fn steps_done(rank_zero: &mut Process, steps: usize) {
     eventually("steps are done", || {
         rank_zero.told().matches("\"kind\":\"progress\"").count() >= steps || !rank_zero.runs()

@@ -113,7 +113,7 @@ fn another_secret_is_told_from_a_missing_rank() {
     assert!(ended.iter().all(|ended| !ended.err.contains("ffff")), "secrets are not shown: {ended:?}");
 }
 
-/// Two jobs with one secret and one port, each with an id: who belongs to the other is a stranger, while a rank is waited for
+/// Two jobs with one secret and one port, each with an id: a worker of the other is turned away, while a rank is waited for
 /// and while steps are taken, and is told.
 #[test]
 fn a_worker_of_another_job_with_the_same_secret_and_port_changes_nothing() {
@@ -125,14 +125,14 @@ fn a_worker_of_another_job_with_the_same_secret_and_port_changes_nothing() {
                 let variables = [("GLEANER_JOB", "another"), ("GLEANER_WORLD_SIZE", workers)];
                 job.rank_with(rank, &[], &variables).end(job.timeout)
             };
-            let stranger = ["the secrets or the jobs' ids probably differ"];
+            let refusal = ["the secrets or the jobs' ids probably differ"];
             let mut ranks = vec![job.rank(0)];
             eventually("rank 0 listens", || ports(ranks[0].id()).contains(&job.port));
             // Before the job's own rank 1, and in its place.
-            other(1).failed_with(&stranger);
+            other(1).failed_with(&refusal);
             ranks.extend([job.rank(1), job.rank(2)]);
             crate::job::steps_done(&mut ranks[0], 1);
-            other(1).failed_with(&stranger);
+            other(1).failed_with(&refusal);
             other(0).failed_with(&[&format!("port {} is in use", job.port)]);
             let all_ran = ranks.iter_mut().all(Process::runs);
             let ended = end(&mut ranks);

@@ -128,7 +128,7 @@ fn ends_the_job(is_plain: bool, damage: &str) {
         if fault == Fault::Cuts {
             ended.iter().for_each(|rank| rank.failed_with(&[cut]));
         } else {
-            // Which step it was is told by each as it knows it.
+            // Each reports the step that it knows.
             let what = last.split_once(": what came").map_or("", |(_, what)| what);
             ended.iter().for_each(|rank| rank.failed_with(&["rank 1 failed", &damage, what]));
         }

@@ -93,7 +93,7 @@ fn with(page: &str, more: &str, policy: bool) -> String {
 fn nothing_complains_and_nothing_is_loaded() {
     let folder = TempDir::new().unwrap();
     let text = page(folder.path(), &samples::everything());
-    let path = folder.path().join("report.html");
+    let path = folder.path().join("run/report.html");
     let Some(output) = browse(&path, 1200, &["--dump-dom"]) else { return };
     assert_eq!(complaints(&output), Vec::<String>::new());
     let dom = String::from_utf8(output.stdout).unwrap();
@@ -117,7 +117,7 @@ fn nothing_complains_and_nothing_is_loaded() {
 fn words_stand_clear_in_wide_and_narrow_windows() {
     let folder = TempDir::new().unwrap();
     let text = page(folder.path(), &samples::everything());
-    let path = folder.path().join("report.html");
+    let path = folder.path().join("run/report.html");
     let pictures = format!("{} pictures", text.matches("<svg").count());
     fs::write(&path, with(&text, INSPECTION, false)).unwrap();
     for width in [1200, 400] {
@@ -147,7 +147,7 @@ fn words_stand_clear_in_wide_and_narrow_windows() {
 fn pictures_of_the_page_are_kept() {
     let folder = TempDir::new().unwrap();
     let text = page(folder.path(), &samples::everything());
-    let path = folder.path().join("report.html");
+    let path = folder.path().join("run/report.html");
     fs::create_dir_all(ARTEFACTS).unwrap();
     fs::write(format!("{ARTEFACTS}/report.html"), text).unwrap();
     for (name, width, arguments) in [

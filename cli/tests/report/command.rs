@@ -21,8 +21,8 @@ pub fn page(folder: &Path, records: &[Value]) -> String {
     samples::write(&folder.join("run"), records);
     let output = report(folder, &["run"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "report.html\n");
-    fs::read_to_string(folder.join("report.html")).unwrap()
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "run/report.html\n");
+    fs::read_to_string(folder.join("run/report.html")).unwrap()
 }
 
 fn json(folder: &Path, directories: &[&str]) -> Value {
@@ -85,7 +85,7 @@ fn the_numbers_are_those_that_were_measured() {
     assert!((interface - (1.04 * counted + 20_000.0 / 13.0)).abs() < 1.0, "{bytes:?}");
     assert_eq!(report["runs"][0]["done"], 12);
     assert_eq!(report["failed"], json!([]));
-    assert!(!folder.path().join("report.html").exists(), "--json alone writes no page");
+    assert!(!folder.path().join("run/report.html").exists(), "--json alone writes no page");
 }
 
 #[test]
@@ -186,9 +186,10 @@ fn bad_input_is_refused_in_a_sentence() {
 fn a_page_that_is_there_is_kept_until_the_new_one_is_whole() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
-    fs::write(at.join("report.html"), "an older page").unwrap();
-    refused(at, &["nowhere"], &["no directory"]);
-    assert_eq!(fs::read_to_string(at.join("report.html")).unwrap(), "an older page");
+    fs::create_dir(at.join("run")).unwrap();
+    fs::write(at.join("run/report.html"), "an older page").unwrap();
+    refused(at, &["run"], &["measurements"]);
+    assert_eq!(fs::read_to_string(at.join("run/report.html")).unwrap(), "an older page");
     assert!(page(at, &[samples::failed()]).contains("rank 3 was silent"));
 }
 

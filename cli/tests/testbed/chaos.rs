@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Network, namespaces, testbed, text};
 
-/// A seed, which is told first of all, whatever comes of the test: what is printed in a test is shown only when it ends.
+/// A seed, which is printed first of all, however the test ends: what is printed in a test is shown only when it ends.
 fn seed() -> String {
     // A hasher of the standard library is seeded at random.
     let seed = (std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 44).to_string();

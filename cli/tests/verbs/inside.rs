@@ -16,7 +16,7 @@ fn configs(workers: u32) -> Vec<JoinConfig> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs inside a machine that has a device"]
-async fn verbs_keep_the_laws() {
+async fn verbs_keep_the_requirements() {
     let since = Instant::now();
     conformance::check(over_verbs).await;
     println!("as they are: {:.1?}", since.elapsed());
@@ -110,7 +110,7 @@ fn shell(script: &str) {
 
 #[tokio::test]
 #[ignore = "runs inside a machine that has a device"]
-async fn what_is_wrong_is_told_in_a_sentence() {
+async fn what_is_wrong_is_reported_in_a_sentence() {
     let holds = |sentence: String, words: &[&str]| {
         println!("{sentence}");
         assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");

@@ -1,4 +1,4 @@
-//! Verbs without an adapter: emulated machines, in which Soft-RoCE makes a verbs device of a network interface. The laws of
+//! Verbs without an adapter: emulated machines, in which Soft-RoCE makes a verbs device of a network interface. The invariants of
 //! networks hold in one machine; two and three carry whole jobs, whose workers are killed and cut off.
 //!
 //! Those that are left out as a rule take minutes more: `cargo test --release --workspace --test verbs -- --include-ignored --skip inside
@@ -44,8 +44,8 @@ fn inside(name: &str) {
 
 #[test]
 #[ignore = "takes minutes of emulated machines"]
-fn verbs_keep_the_laws() {
-    inside("inside::verbs_keep_the_laws");
+fn verbs_keep_the_requirements() {
+    inside("inside::verbs_keep_the_requirements");
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn messages_of_every_size_reach_up_to_eight_peers() {
 
 #[test]
 #[ignore = "takes minutes of emulated machines"]
-fn what_is_wrong_is_told_in_a_sentence() {
-    inside("inside::what_is_wrong_is_told_in_a_sentence");
+fn what_is_wrong_is_reported_in_a_sentence() {
+    inside("inside::what_is_wrong_is_reported_in_a_sentence");
 }
 
 /// What each machine does: a device over its wire, jobs by TCP and by verbs with the same data, and then what ends a job.

@@ -112,7 +112,7 @@ impl Noted {
     }
 }
 
-/// What an algorithm actor is told.
+/// The messages of an algorithm actor.
 pub(crate) enum Message<T: Element> {
     /// A group's step begins.
     Begin(Begin<T>),

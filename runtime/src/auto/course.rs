@@ -9,7 +9,7 @@ use super::{AutoChoice, Tried};
 use crate::probe::{self, Probed};
 
 /// Steps of a try that do not count: links open, thresholds are learnt.
-const SETTLING: usize = 3;
+const TRANSIENT: usize = 3;
 
 /// Steps of a try whose median counts.
 pub(super) const COUNTED: usize = 7;
@@ -43,7 +43,7 @@ pub(super) struct Course {
     steps: Vec<f64>,
     /// Those that are near the fastest in the order of their turns, once all tries are over.
     turns: Option<VecDeque<usize>>,
-    settled: bool,
+    decided: bool,
 }
 
 impl Course {
@@ -51,8 +51,8 @@ impl Course {
     pub(super) fn new(ranking: Vec<Forecast>) -> Self {
         let measured = vec![Vec::new(); ranking.len()];
         // One candidate needs no measuring.
-        let settled = ranking.len() < 2;
-        Self { ranking, measured, running: 0, steps: Vec::new(), turns: None, settled }
+        let decided = ranking.len() < 2;
+        Self { ranking, measured, running: 0, steps: Vec::new(), turns: None, decided }
     }
 
     pub(super) fn present(&self) -> &Forecast {
@@ -76,7 +76,7 @@ impl Course {
 
     /// A step took so long on this rank.
     pub(super) fn record(&mut self, took: Duration) {
-        if !self.settled {
+        if !self.decided {
             self.steps.push(took.as_secs_f64());
         }
     }
@@ -84,13 +84,13 @@ impl Course {
     /// Whether this rank has seen as many steps of the present method as a conclusion takes. Ranks agree on this, since
     /// all of them go through the same steps.
     pub(super) fn is_due(&self) -> bool {
-        !self.settled && self.steps.len() >= SETTLING + COUNTED
+        !self.decided && self.steps.len() >= TRANSIENT + COUNTED
     }
 
     /// The seconds of the steps that count, on this rank: [`COUNTED`] numbers. Those of a course that is not due are of no
     /// use to anybody.
     pub(super) fn counted(&self) -> impl Iterator<Item = f64> {
-        (SETTLING..SETTLING + COUNTED).map(|i| self.steps.get(i).copied().unwrap_or(f64::INFINITY))
+        (TRANSIENT..TRANSIENT + COUNTED).map(|i| self.steps.get(i).copied().unwrap_or(f64::INFINITY))
     }
 
     /// Draws the consequence of what each rank [counted](Self::counted). Every rank knows the same numbers, and so comes to
@@ -104,8 +104,8 @@ impl Course {
         self.running != before
     }
 
-    pub(super) fn is_settled(&self) -> bool {
-        self.settled
+    pub(super) fn has_chosen(&self) -> bool {
+        self.decided
     }
 
     /// The median step of a method, if it was tried.
@@ -123,7 +123,7 @@ impl Course {
     }
 
     /// Draws the consequence of what the present method took: tries another one, lets those that are near the fastest
-    /// take turns, or settles for the fastest.
+    /// take turns, or chooses the fastest.
     fn decide(&mut self) {
         let tried = self.tried();
         let best = tried[0].1;
@@ -137,7 +137,7 @@ impl Course {
             self.turns = Some(finalists.repeat(turns).into());
         }
         let next = self.turns.as_mut().and_then(VecDeque::pop_front);
-        self.settled = next.is_none();
+        self.decided = next.is_none();
         self.run(next.unwrap_or(tried[0].0));
     }
 
@@ -183,7 +183,7 @@ impl Course {
                 .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)),
         };
         let tried = self.tried().into_iter().map(|(place, _)| at(place)).collect();
-        AutoChoice { taken: at(self.running), settled: self.settled, tried }
+        AutoChoice { taken: at(self.running), decided: self.decided, tried }
     }
 
     /// What is taken, and why.
@@ -221,7 +221,7 @@ impl Course {
             others.map(|(i, seconds)| format!("{}: {}", self.ranking[i], milliseconds(seconds))).collect();
         let others = if tried.is_empty() { String::new() } else { format!("; tried {}", tried.join(", ")) };
         let (present, expected) = (self.present(), milliseconds(self.present().seconds));
-        let verb = if self.running == 0 { "stays with" } else { "settles for" };
+        let verb = if self.running == 0 { "stays with" } else { "chooses" };
         format!("auto {verb} {present}: {took} a step measured ({expected} expected){others}")
     }
 }

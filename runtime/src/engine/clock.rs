@@ -10,7 +10,7 @@ use crate::algorithm::Waiting;
 use crate::failure::Failure;
 use crate::report;
 
-/// After how long the wait for each peer is told of next.
+/// After how long the wait for each peer is reported next.
 pub(super) type Warnings = HashMap<Peer, Duration>;
 
 impl Engine {

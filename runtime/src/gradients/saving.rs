@@ -23,9 +23,20 @@ impl Gradients {
     ///
     /// # Errors
     /// A file that cannot be written, or a call in the middle of a step.
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.save_with(path, &[])
+    }
+
+    /// The same with values of the trainer's own in the same file, by name: the parameters, an optimiser's velocities. So a checkpoint
+    /// never has the parameters of one step and the residuals of another.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with(&self, path: impl AsRef<Path>, values: &[(&str, &[f32])]) -> Result<(), Error> {
         self.between_steps(CheckpointError::MidStep)?;
-        Ok(checkpoint::save(path, &self.state()?)?)
+        let mut state = self.state()?;
+        state.values = values.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec())).collect();
+        Ok(checkpoint::save(path.as_ref(), &state)?)
     }
 
     /// Goes on from what [`save`](Self::save) wrote, bit by bit. All ranks call it together, each with its own file, and go on
@@ -35,11 +46,41 @@ impl Gradients {
     /// # Errors
     /// A file that is missing, damaged, or of another rank, world size, method or layout, here or at another rank; files that
     /// do not belong together. Nothing changes then, on any rank.
-    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.load_with(path, &mut [])
+    }
+
+    /// The same with the values that [`save_with`](Self::save_with) put into the file, which are copied to these slices, by name.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); a name that the file does not have, or with another number of values.
+    pub fn load_with(
+        &mut self,
+        path: impl AsRef<Path>,
+        values: &mut [(&str, &mut [f32])],
+    ) -> Result<(), Error> {
+        let path = path.as_ref();
         let (rank, workers) = (self.session.rank.0, self.session.workers);
-        let own = self.between_steps(CheckpointError::MidStep).and_then(|()| self.read(path, rank, workers));
-        let state = together(&self.session, own, workers)?;
-        self.take_over(path, state)
+        let own = self.between_steps(CheckpointError::MidStep).and_then(|()| {
+            let state = self.read(path, rank, workers)?;
+            for (name, values) in values.iter() {
+                let found = state.values.get(*name).map(Vec::len);
+                state.expect(
+                    path,
+                    &format!("length of '{name}'"),
+                    Found(found),
+                    Found(Some(values.len())),
+                )?;
+            }
+            Ok(state)
+        });
+        let mut state = together(&self.session, own, workers)?;
+        let own = std::mem::take(&mut state.values);
+        self.take_over(path, state)?;
+        for (name, values) in values.iter_mut() {
+            own.get(*name).into_iter().for_each(|own| values.copy_from_slice(own));
+        }
+        Ok(())
     }
 
     /// Goes on from what all ranks of a job saved in one step, also if there were more of them or fewer: the files are given

@@ -46,7 +46,7 @@ impl Gradients {
             let (words, rest) = note.as_chunks::<8>();
             if words.len() != counts.len() || !rest.is_empty() {
                 let reason = format!(
-                    "it told {} bytes of counted entries, expected {}; start every rank with the same program",
+                    "it sent {} bytes of counted entries, expected {}; start every rank with the same program",
                     note.len(),
                     8 * counts.len()
                 );

@@ -136,7 +136,7 @@ pub const STANDARD_ERROR: &str = "launcher.error";
 /// The exit code of a job that was ended at its limit, which is that of timeout(1).
 pub const OVER_LIMIT: u8 = 124;
 
-/// What a worker told with [`crate::report::event`].
+/// What a worker reported with [`crate::report::event`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Who.

@@ -56,7 +56,7 @@ pub(super) enum News {
 
 /// How it came to an end.
 pub(super) enum Gone {
-    /// The program ended, as told before.
+    /// The program ended, as reported before.
     Ended,
     /// The job was stopped before the program started.
     Stopped,
@@ -66,7 +66,7 @@ pub(super) enum Gone {
     Lost { code: u8, reason: String },
 }
 
-/// What the shell has told so far.
+/// What the shell has reported so far.
 #[derive(Clone, Default)]
 struct Seen {
     started: bool,

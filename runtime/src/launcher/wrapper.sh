@@ -31,7 +31,7 @@ gleaner_signal() {
     done
 }
 
-# Ends whoever is left of the worker: TERM, three to four seconds, KILL. The clock counts, not the turns: looking at
+# Ends what is left of the worker: TERM, three to four seconds, KILL. The clock counts, not the turns: looking at
 # all processes takes a while where there are many.
 gleaner_end() {
     [ -n "$(gleaner_members)" ] || return

@@ -10,7 +10,7 @@ use super::*;
 #[derive(Default)]
 struct Taken {
     messages: Vec<Message>,
-    /// Messages that were taken and not told yet.
+    /// Messages that were taken and not reported yet.
     untold: usize,
     room: usize,
     comes: VecDeque<Message>,

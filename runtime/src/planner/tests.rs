@@ -58,7 +58,7 @@ fn run(times: &(dyn Fn(usize) -> ([f64; 3], f64) + Sync), steps: usize) -> Vec<V
 #[test]
 fn all_ranks_switch_at_the_same_step_when_layer_times_drift() {
     // First a backward pass that takes a moment, behind which nothing can be hidden; then a slow one.
-    let slow_from = FIRST + SETTLED + WINDOW + 3;
+    let slow_from = FIRST + STEADY + WINDOW + 3;
     let times = |number: usize| (if number < slow_from { [1e-5; 3] } else { [0.03, 0.03, 0.03] }, 0.02);
     let ranks = run(&times, FIRST + 6 * WINDOW);
     assert_eq!(ranks[0], ranks[1]);
@@ -66,7 +66,7 @@ fn all_ranks_switch_at_the_same_step_when_layer_times_drift() {
     let groups = &ranks[0];
     assert!(groups[..slow_from].iter().all(|groups| groups == "3"), "{groups:?}");
     // Most steps of the window after that are slow.
-    let switch = FIRST + SETTLED + 2 * WINDOW - 1;
+    let switch = FIRST + STEADY + 2 * WINDOW - 1;
     assert_eq!(groups[switch - 1], "3");
     assert_eq!(groups[switch], "1 + 1 + 1");
     assert!(groups[switch..].iter().all(|later| *later == groups[switch]), "{groups:?}");
@@ -75,11 +75,11 @@ fn all_ranks_switch_at_the_same_step_when_layer_times_drift() {
 #[test]
 fn all_ranks_switch_when_exchanges_take_another_time() {
     // Where they take a tenth, exchanges can be hidden that were better merged before.
-    let fast_from = FIRST + SETTLED + WINDOW;
+    let fast_from = FIRST + STEADY + WINDOW;
     let times = |number: usize| ([0.004; 3], if number < fast_from { 0.04 } else { 0.004 });
     let ranks = run(&times, FIRST + 5 * WINDOW);
     assert!(ranks.iter().all(|groups| *groups == ranks[0]));
-    let (before, after) = (&ranks[0][fast_from], &ranks[0][FIRST + SETTLED + 2 * WINDOW]);
+    let (before, after) = (&ranks[0][fast_from], &ranks[0][FIRST + STEADY + 2 * WINDOW]);
     assert_ne!(before, after);
 }
 
@@ -87,7 +87,7 @@ fn all_ranks_switch_when_exchanges_take_another_time() {
 fn what_does_not_drift_stays() {
     // A window of times that are far off in fewer than half of its steps.
     let times = |number: usize| {
-        let slow = number >= FIRST + SETTLED && number % 5 < 2;
+        let slow = number >= FIRST + STEADY && number % 5 < 2;
         ([if slow { 0.1 } else { 0.01 }; 3], if slow { 0.1 } else { 0.02 })
     };
     let ranks = run(&times, FIRST + 4 * WINDOW);
@@ -126,7 +126,7 @@ fn what_is_expected_is_renewed() {
         let session = session(network);
         let mut planner = planner(3, "optimal");
         let mut expected = Vec::new();
-        for number in 0..FIRST + SETTLED + 3 * WINDOW {
+        for number in 0..FIRST + STEADY + 3 * WINDOW {
             // Windows become slower by a tenth each, of which the first is put down to the groups; and then by a quarter.
             let slower =
                 [1.0, 1.1, 1.2, 1.45, 1.45][[FIRST, 15, 35, 55].partition_point(|&end| end <= number)];
@@ -148,19 +148,19 @@ fn what_is_expected_is_renewed() {
     );
     let (first, planned) = told(FIRST - 1);
     assert_eq!(first, planned);
-    assert_eq!(told(FIRST + SETTLED - 2), (first, planned), "not before its time");
-    let (second, still) = told(FIRST + SETTLED - 1);
+    assert_eq!(told(FIRST + STEADY - 2), (first, planned), "not before its time");
+    let (second, still) = told(FIRST + STEADY - 1);
     assert_eq!(still, planned);
     // Both passes, and the last of three groups whose exchanges take as long.
     let takes = |slower: f64| 0.01 + slower * (0.09 + 0.02 / 3.0);
     assert!((second.iteration / takes(1.1) - 1.0).abs() < 1e-3, "{first:?}, {second:?}");
-    let (third, still) = told(FIRST + SETTLED + WINDOW - 1);
+    let (third, still) = told(FIRST + STEADY + WINDOW - 1);
     assert_eq!(still, planned);
     assert!((third.iteration / takes(1.2) - 1.0).abs() < 1e-3, "{first:?}, {third:?}");
     // The groups rest on the first times until the drift is too large.
     let rests_on = |at: usize| ranks[0][at].3.as_ref().unwrap().times.layers[0];
-    assert_eq!(rests_on(FIRST + SETTLED + WINDOW - 1), rests_on(FIRST - 1));
-    assert!(rests_on(FIRST + SETTLED + 2 * WINDOW - 1) > 1.3 * rests_on(FIRST - 1));
+    assert_eq!(rests_on(FIRST + STEADY + WINDOW - 1), rests_on(FIRST - 1));
+    assert!(rests_on(FIRST + STEADY + 2 * WINDOW - 1) > 1.3 * rests_on(FIRST - 1));
     assert!(ranks.iter().all(|rank| rank.iter().zip(&ranks[0]).all(|(a, b)| a.1 == b.1 && a.2 == b.2)));
 }
 

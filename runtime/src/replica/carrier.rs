@@ -14,7 +14,7 @@ use crate::waits::Awaited;
 /// What a checkpoint calls the true values. A carrier that has them saves them, and so does a driver; they are the same.
 pub(crate) const TRUTH: &str = "true values";
 
-/// A step as a carrier is told of it.
+/// A step as a carrier sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// Its number, from 0.

@@ -104,7 +104,7 @@ pub enum ReplicaError {
     Samples {
         /// As was agreed.
         expected: u64,
-        /// As was told.
+        /// As was given.
         found: u64,
     },
     /// Gradients missing at the end of a pass.

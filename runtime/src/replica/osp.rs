@@ -48,7 +48,7 @@ impl TwoStages {
     }
 
     /// Takes in what was under way in the background.
-    fn settle(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<Finished, Error> {
+    fn complete(&mut self, carrier: &mut dyn Carrier, parameters: &mut [f32]) -> Result<Finished, Error> {
         if self.background.is_empty() {
             return Ok(Finished::default());
         }
@@ -84,7 +84,7 @@ impl Driver for TwoStages {
         turn: &Turn,
     ) -> Result<Stepped, Error> {
         let began = Instant::now();
-        let came = self.settle(carrier, parameters)?;
+        let came = self.complete(carrier, parameters)?;
         self.session.recorder.program(
             turn.step,
             "end of the in-computation synchronisation",
@@ -132,7 +132,7 @@ impl Driver for TwoStages {
         _room: &mut [f32],
         parameters: &mut [f32],
     ) -> Result<(), Error> {
-        self.settle(carrier, parameters)?;
+        self.complete(carrier, parameters)?;
         carrier.flush(parameters)?;
         self.truth.copy_from_slice(parameters);
         Ok(())

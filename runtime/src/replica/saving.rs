@@ -19,7 +19,8 @@ impl Replica {
     ///
     /// # Errors
     /// A file that cannot be written, a call in the middle of a pass, or a job that has failed.
-    pub fn save(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
         self.between_passes("save()")?;
         let mut state = State {
             step: self.step,
@@ -47,7 +48,8 @@ impl Replica {
     /// # Errors
     /// A file that is missing, damaged, or of another rank, world size, method, synchrony or layout, here or at another rank; files that do not
     /// belong together. Nothing changes then, on any rank.
-    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
         let own = self.between_passes("load()").and_then(|()| self.read(path));
         let mut state = together(&self.session, own, self.session.workers)?;
         // The others go on now, so a rank that cannot ends the job.

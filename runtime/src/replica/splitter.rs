@@ -19,7 +19,7 @@ use crate::session::Inner;
 /// Steps that are measured before U_max is taken from the first epoch on.
 const MEASURED: u64 = 4;
 
-/// What a checkpoint calls what was told in the present epoch, and the importance of each unit.
+/// What a checkpoint calls what was reported in the present epoch, and the importance of each unit.
 const EPOCH: &str = "epoch";
 const IMPORTANCES: &str = "importances";
 

@@ -30,7 +30,7 @@ struct State {
     done: u64,
     /// Since when a line is being written.
     since: Option<Instant>,
-    /// Lines that nobody has seen and nobody was told of.
+    /// Lines that nobody has seen and nobody was notified of.
     lost: u64,
 }
 
@@ -206,7 +206,7 @@ mod tests {
         drop(read);
     }
 
-    /// Fails until it is told otherwise.
+    /// Fails until it is set otherwise.
     struct Full(&'static Mutex<(bool, Vec<u8>)>);
 
     impl Write for Full {

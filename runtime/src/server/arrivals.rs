@@ -34,7 +34,7 @@ pub(super) struct Arrivals {
     /// In the order of units, and of servers within each.
     pub(super) pushers: Vec<Arc<Pusher>>,
     came: mpsc::Receiver<Came>,
-    /// What was taken in, of which the other end is not told yet.
+    /// What was taken in, that is not acknowledged to the other end yet.
     taken: Vec<(Peer, u32, u64)>,
     started: BTreeMap<Stage, Started>,
     fetch: Option<Started>,

@@ -90,7 +90,7 @@ impl Opened {
             ((role_map.workers, role_map.roles.servers, entries), (plan.workers, plan.servers, plan.values));
         if expected != found {
             return Err(format!(
-                "it expected {} workers, {} servers and {} values, and was told of {}, {} and {}: start all ranks with the same number of servers",
+                "it expected {} workers, {} servers and {} values, and found {}, {} and {}: start all ranks with the same number of servers",
                 expected.0, expected.1, expected.2, found.0, found.1, found.2
             ));
         }

@@ -86,7 +86,7 @@ impl Splitting {
         }
     }
 
-    /// S(G^u) and U_max for a step, in entries, when all workers have told of the step before.
+    /// S(G^u) and U_max for a step, in entries, when all workers have reported the step before.
     pub(super) fn budget(&mut self, step: u64) -> [u64; 2] {
         let (ends, is_first) = (step.is_multiple_of(self.epoch), step == MEASURED);
         if ends || is_first && self.osp.budget == Budget::Bound {

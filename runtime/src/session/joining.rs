@@ -45,7 +45,7 @@ impl Session {
             let Some(alone) = alone else { unreachable!("a network of one worker has one end") };
             return Self::over_as(async { Ok(alone) }, timeout, roles);
         };
-        let (_, chosen) = network.choice.settle(network.is_plain);
+        let (_, chosen) = network.choice.resolve(network.is_plain);
         let chosen = chosen.map(|chosen| format!("gleaner: {chosen}"));
         if let Some(chosen) = &chosen
             && rank == Seat::FIRST.0

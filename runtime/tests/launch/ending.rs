@@ -63,7 +63,7 @@ fn signals_end_everyone_children_and_their_process_groups_included() {
 }
 
 #[test]
-fn whoever_ignores_sigterm_is_killed() {
+fn a_worker_that_ignores_sigterm_is_killed() {
     let nap = nap();
     // Ignored signals are inherited: the sleeping children ignore it, too.
     let launched = shell(2, &format!("trap '' TERM; sleep {nap} & while :; do sleep {nap}; done"));

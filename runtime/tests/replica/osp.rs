@@ -152,7 +152,7 @@ fn after_a_flush_all_workers_have_the_same_bits() {
     }
 }
 
-/// Algorithm 1 with losses that are told: nothing in the first two epochs, and then more as the loss falls; never more than 80%.
+/// Algorithm 1 with losses that are given: nothing in the first two epochs, and then more as the loss falls; never more than 80%.
 #[test]
 fn the_budget_follows_the_loss_of_the_epochs() {
     let stepped: Vec<Vec<Stepped>> = job::run(Over::Memory, 3, |session| {

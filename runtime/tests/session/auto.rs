@@ -120,7 +120,7 @@ fn one_worker_alone_chooses_too() {
     });
 }
 
-/// Ranks that choose and ranks that do not are told apart before anything is measured.
+/// Ranks that choose and ranks that do not are distinguished before anything is measured.
 #[test]
 fn all_ranks_choose_or_none_does() {
     let layout = Layout::new().parameter("a", 50);
@@ -180,7 +180,7 @@ fn a_reducer_chooses_only_what_can_reduce() {
     });
 }
 
-/// Ranks of which one chooses and another does not are told apart here, too.
+/// Ranks of which one chooses and another does not are distinguished here, too.
 #[test]
 fn all_ranks_choose_a_reducer_or_none_does() {
     run(Over::Memory, 2, |session| {

@@ -125,7 +125,7 @@ fn a_cancelled_step_names_who_asked_and_leaves_everything_in_the_residuals() {
 
 /// Ranks cancel at any time, often several at once, while others are early or late.
 #[test]
-fn whoever_cancels_whenever_all_ranks_come_to_the_same() {
+fn any_cancelling_rank_at_any_time_leaves_all_ranks_equal() {
     let (n, steps) = (2000, 60u64);
     let (mut cancelled, mut delivered, mut late) = (0, 0, 0);
     for over in NETWORKS {

@@ -171,7 +171,7 @@ fn ranks_that_load_files_of_different_runs_all_say_the_same() {
 fn a_file_of_another_rank_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     save_steps(folder.path(), &[1]);
-    // Rank 1 is given rank 0's, and the others are told why they cannot go on.
+    // Rank 1 is given rank 0's, and the others learn why they cannot go on.
     let told = refusals(Over::Tcp, |rank| folder.path().join(format!("rank-{}.step-1", rank & 2)));
     let reason = "its rank is 0, here it is 1";
     assert!(told.iter().all(|sentence| sentence.contains(reason)), "{told:?}");

@@ -25,5 +25,6 @@ mod shares;
 mod sparse;
 mod stale;
 mod timeline;
+mod together;
 mod unknown_schedule;
 mod updates;

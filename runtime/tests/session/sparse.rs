@@ -311,7 +311,7 @@ fn auto_tries_other_methods_and_settles_for_one() {
             }
         }
         let chosen = reducer.chosen().unwrap();
-        assert!(chosen.settled && chosen.tried.len() > 1, "{chosen:?}");
+        assert!(chosen.decided && chosen.tried.len() > 1, "{chosen:?}");
         assert_eq!(chosen.taken.forecast.method.to_string(), reducer.method().to_string());
         reducer.method().to_string()
     });

@@ -34,7 +34,7 @@ const ACK: u8 = 16;
 /// How often it is asked whether the job is over.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forged {
     /// The ranks in whose names bytes were sent: more than one if a connection ended and another was chosen.

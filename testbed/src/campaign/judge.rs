@@ -104,7 +104,7 @@ pub fn judge(plan: Plan, timeout: Duration, ended: Ended, digest: &str) -> Judge
     }
 }
 
-/// What is wrong with how a failure is told.
+/// What is wrong with how a failure is reported.
 fn misnamed(
     plan: &Plan,
     must: Must,

@@ -1,4 +1,4 @@
-//! What a worker has told of itself.
+//! What a worker has reported of itself.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ pub fn path(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank-{rank}"))
 }
 
-/// What one worker has told so far.
+/// What one worker has reported so far.
 #[derive(Debug, Default)]
 pub struct Marks(HashMap<String, String>);
 
@@ -90,12 +90,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// One that has told nothing yet.
+    /// One that has reported nothing yet.
     pub fn new(folder: &Path, rank: u32) -> Self {
         Self { path: path(folder, rank), file: None, length: 0, marks: Marks::default() }
     }
 
-    /// What it has told so far.
+    /// What it has reported so far.
     pub fn look(&mut self) -> &Marks {
         self.file = self.file.take().or_else(|| File::open(&self.path).ok());
         let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());

@@ -31,7 +31,7 @@ pub struct Struck {
     pub after: Phase,
 }
 
-/// What must come of a job of this plan, whose victim told this in the end.
+/// What must come of a job of this plan, whose victim reported this in the end.
 pub fn must(plan: &Plan, timeout: Duration, struck: Option<Struck>, victim: &Marks, forged: &Forged) -> Must {
     let Some(Struck { before, after }) = struck else { return Must::Succeed };
     let fails_unless = |passes| if passes { Must::Either } else { Must::Fail };

@@ -37,7 +37,7 @@ pub struct Ended {
     pub object: Value,
     /// What the launcher and the workers said on standard error, where that could be read.
     pub said: Option<String>,
-    /// What each worker has told of itself.
+    /// What each worker has reported of itself.
     pub marks: Vec<Marks>,
     /// In which part of the victim's life the fault came, if it came before its end.
     pub struck: Option<Struck>,

@@ -33,7 +33,7 @@ impl Case {
         self.0.get("transport").and_then(Value::as_str) == Some("quic")
     }
 
-    /// What the launcher is told: options of its own, and their values.
+    /// Arguments of the launcher: options of its own, and their values.
     pub fn launched(&self) -> impl Iterator<Item = (&'static str, String)> {
         let of_quic = self.is_over_quic().then_some("congestion");
         LAUNCHED.iter().copied().chain(of_quic).filter_map(|name| Some((name, plain(self.0.get(name)?))))

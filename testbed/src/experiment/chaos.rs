@@ -31,6 +31,15 @@ pub enum When {
     Step(u64),
 }
 
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::At(at) => write!(f, "after {:.2} s", at.as_secs_f64()),
+            Self::Step(step) => write!(f, "at step {step}"),
+        }
+    }
+}
+
 /// What is done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
@@ -129,7 +138,7 @@ enum Verb {
 }
 
 impl Entry {
-    /// The event, for cases with at least so many workers. Conflicts are told by name.
+    /// The event, for cases with at least so many workers. Conflicts are reported by name.
     pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, Problem> {
         let when = match (&self.at, self.step) {
             (Some(at), None) => When::At(quantity::duration(at).map_err(|e| unread("at", e))?),

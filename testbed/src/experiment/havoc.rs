@@ -21,6 +21,17 @@ pub struct Applied {
     pub lines: Vec<String>,
     /// The acts that took effect.
     pub acts: Vec<Act>,
+    /// What was planned and did not happen, and why.
+    pub missed: Vec<String>,
+}
+
+/// Something that is still to be done.
+struct Pending {
+    when: When,
+    act: Act,
+    lasts: Option<Duration>,
+    /// Whether the file asks for it; otherwise it is the end of something that was done.
+    planned: bool,
 }
 
 /// A job whose course is disturbed.
@@ -29,8 +40,7 @@ pub struct Havoc<'a> {
     mark: &'a str,
     start: Instant,
     step: u64,
-    /// What is still to be done.
-    pending: Vec<(When, Act, Option<Duration>)>,
+    pending: Vec<Pending>,
     slowed: BTreeMap<u32, Slowed>,
     applied: Applied,
 }
@@ -38,7 +48,15 @@ pub struct Havoc<'a> {
 impl<'a> Havoc<'a> {
     /// For the job with this mark, which starts when this is done: what is to happen to links from its start on has happened.
     pub fn new(events: &[&Event], place: &'a mut Place, mark: &'a str) -> Self {
-        let pending = events.iter().map(|event| (event.when, event.act.clone(), event.lasts)).collect();
+        let pending = events
+            .iter()
+            .map(|event| Pending {
+                when: event.when,
+                act: event.act.clone(),
+                lasts: event.lasts,
+                planned: true,
+            })
+            .collect();
         let (slowed, applied) = (BTreeMap::new(), Applied::default());
         let mut havoc = Self { place, mark, start: Instant::now(), step: 0, pending, slowed, applied };
         havoc.apply_due(Act::is_of_network);
@@ -56,6 +74,11 @@ impl<'a> Havoc<'a> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        let over = format!("after {:.2} s, at step {}", self.start.elapsed().as_secs_f64(), self.step);
+        let missed = self.pending.iter().filter(|pending| pending.planned);
+        let missed =
+            missed.map(|Pending { when, act, .. }| format!("{act} {when}: the job ended before, {over}"));
+        self.applied.missed.extend(missed);
         std::mem::take(&mut self.slowed).into_values().for_each(Slowed::end);
         if let Err(refusal) = self.place.restore() {
             self.applied.lines.push(format!("the network could not be restored: {refusal}"));
@@ -66,7 +89,7 @@ impl<'a> Havoc<'a> {
     /// How long until something is due by the clock.
     fn patience(&self) -> Duration {
         let elapsed = self.start.elapsed();
-        let due = self.pending.iter().filter_map(|(when, ..)| match when {
+        let due = self.pending.iter().filter_map(|pending| match pending.when {
             When::At(at) => Some(at.saturating_sub(elapsed)),
             When::Step(_) => None,
         });
@@ -81,20 +104,24 @@ impl<'a> Havoc<'a> {
                 When::At(at) => *at <= elapsed,
                 When::Step(step) => *step <= self.step,
             };
-            let next = self.pending.iter().position(|(when, act, _)| is_due(when) && wanted(act));
+            let next = self.pending.iter().position(|pending| is_due(&pending.when) && wanted(&pending.act));
             let Some(next) = next else { return };
-            let (_, act, lasts) = self.pending.remove(next);
+            let Pending { act, lasts, .. } = self.pending.remove(next);
             let done = self.apply(&act);
             let at = format!("{:.2} s, step {}: {act}", self.start.elapsed().as_secs_f64(), self.step);
             match done {
                 Ok(()) => {
                     self.applied.lines.push(at);
                     let end = lasts.zip(act.undone());
-                    self.pending
-                        .extend(end.map(|(lasts, end)| (When::At(self.start.elapsed() + lasts), end, None)));
+                    self.pending.extend(end.map(|(lasts, act)| Pending {
+                        when: When::At(self.start.elapsed() + lasts),
+                        act,
+                        lasts: None,
+                        planned: false,
+                    }));
                     self.applied.acts.push(act);
                 }
-                Err(refusal) => self.applied.lines.push(format!("{at} failed: {refusal}")),
+                Err(refusal) => self.applied.missed.push(format!("{at} failed: {refusal}")),
             }
         }
     }

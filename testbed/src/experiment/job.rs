@@ -75,7 +75,7 @@ struct Heard {
     output: String,
     /// Each rank's last line on standard error.
     last: BTreeMap<u32, String>,
-    /// How far it was when it last told.
+    /// How far it was when it last reported.
     progress: Option<Progress>,
 }
 
@@ -95,8 +95,9 @@ impl Job {
         Roles { servers, colocated, ..Roles::default() }
     }
 
-    /// What is run, as one would type it; the emulated hosts are named by the hostfile `hosts`, which has a line for each worker.
-    pub fn typed(&self, place: &Place) -> Vec<String> {
+    /// What is run, as one would type it; the emulated hosts, which the agent reaches, are named by the hostfile `hosts`, which has a line
+    /// for each worker. Without an agent it is run on the loopback.
+    pub fn typed(&self, agent: &[String], first: Option<&Host>) -> Vec<String> {
         if let Some(words) = &self.again {
             return words.clone();
         }
@@ -108,13 +109,12 @@ impl Job {
         {
             *first = "gleaner".into();
         }
-        let agent = place.agent();
         let mut words: Vec<String> = Vec::new();
         match (self.seats, agent.is_empty()) {
             (Seats::First, true) => {}
             (Seats::First, false) => {
-                words.extend(agent);
-                words.extend(place.hosts(1).into_iter().map(|host| host.name));
+                words.extend(agent.iter().cloned());
+                words.extend(first.map(|host| host.name.clone()));
             }
             (Seats::Workers, true) => {
                 words.extend(["gleaner", "launch", "--workers"].map(String::from));
@@ -237,7 +237,7 @@ impl Heard {
     fn over(&self, limit: Duration) -> String {
         let steps = match self.progress {
             Some(Progress { done, of }) => format!("after {done} of {of} steps"),
-            None => "before it told of any step".to_owned(),
+            None => "before it reported any step".to_owned(),
         };
         let said = self.last.iter().next();
         let said = said.map_or_else(String::new, |(rank, said)| format!("; rank {rank} said: {said}"));

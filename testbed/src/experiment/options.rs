@@ -24,7 +24,7 @@ const ALL: &[&str] = &["timeout", "seed"];
 /// Of those that choose entries.
 const CHOOSING: &[&str] = &["density", "k", "values", "selector", "residual", "steps"];
 
-/// What their launcher is told, by options of its own.
+/// Options of their launcher.
 pub const LAUNCHED: &[&str] = &["transport", "sockets"];
 
 /// Of `bench` alone.

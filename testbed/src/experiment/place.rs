@@ -13,6 +13,9 @@ use crate::quantity::{self, QuantityError};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
 
+/// The command that reaches an emulated host.
+pub(super) const AGENT: [&str; 3] = ["ip", "netns", "exec"];
+
 /// What refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
@@ -125,7 +128,7 @@ impl Place {
     pub fn agent(&self) -> Vec<String> {
         match self {
             Self::Loopback => Vec::new(),
-            Self::Emulated(_) => ["ip", "netns", "exec"].map(String::from).into(),
+            Self::Emulated(_) => AGENT.map(String::from).into(),
         }
     }
 

@@ -11,7 +11,7 @@ use super::chaos::{self, Event};
 use super::interrupt::Interrupt;
 use super::job::{Ended, Job, Seats};
 use super::machine::Processors;
-use super::place::{Place, PlaceError};
+use super::place::{AGENT, Place, PlaceError};
 use super::store::{Store, StoreError};
 use super::{Case, Experiment, Wanted, machine};
 use crate::record::{self, Machine, Outcome, Record, Relayed, Traffic};
@@ -90,6 +90,8 @@ pub struct Tally {
     pub failed: Vec<String>,
     /// Of those written, records of jobs that failed after somebody was killed, cut off or stopped for good.
     pub ended_on_purpose: usize,
+    /// Of those written, records of jobs in which something that was planned on purpose did not happen.
+    pub missed: usize,
     /// Of those written, records in which the processors were what was measured, and not the links that a relay makes.
     pub bound_by_processors: usize,
     /// The exit code of the signal that ended the run early.
@@ -118,6 +120,15 @@ impl Plan {
             chaos: experiment.chaos.clone(),
             texts: experiment.texts.clone(),
         }
+    }
+
+    /// What a job runs, as one would type it.
+    pub fn typed(&self, job: &Job) -> Vec<String> {
+        let agent = match self.network {
+            Wanted::Loopback => Vec::new(),
+            Wanted::Uniform { .. } | Wanted::Topology(_) => AGENT.map(String::from).into(),
+        };
+        job.typed(&agent, None)
     }
 
     /// Every turn and job, in the order in which they are run.
@@ -254,12 +265,14 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
         ended: &Ended,
         (traffic, relay): (&[Traffic], Option<Relayed>),
     ) -> Result<(), RunError> {
-        let command = job.typed(&self.place);
+        let command = job.typed(&self.place.agent(), self.place.hosts(1).first());
         let mut records = Vec::new();
         for (number, case) in job.cases.iter().enumerate() {
             let outcome = outcome(&ended.printed, number);
+            let mut failed_on_purpose = false;
             if let Outcome::Failed { reason, .. } = &outcome {
-                if chaos::is_deadly(&ended.applied.acts) {
+                failed_on_purpose = chaos::is_deadly(&ended.applied.acts);
+                if failed_on_purpose {
                     self.tally.ended_on_purpose += 1;
                 } else {
                     self.tally.failed.push(format!(
@@ -280,11 +293,14 @@ impl<F: FnMut(&Progress) + Send> Course<'_, F> {
                 commit: self.commit.clone(),
                 command: command.clone(),
                 chaos: ended.applied.lines.clone(),
+                missed: ended.applied.missed.clone(),
+                failed_on_purpose,
                 traffic: traffic.to_vec(),
                 relay,
                 outcome,
             });
         }
+        self.tally.missed += records.iter().filter(|record| !record.missed.is_empty()).count();
         self.tally.bound_by_processors +=
             records.iter().filter(|record| record.processors_bound().is_some()).count();
         self.tally.measured += records.len();

@@ -226,6 +226,8 @@ mod tests {
             commit: None,
             command: vec!["a b".into()],
             chaos: Vec::new(),
+            missed: Vec::new(),
+            failed_on_purpose: false,
             traffic: Vec::new(),
             relay: None,
         }

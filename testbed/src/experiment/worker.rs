@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ending;
 
-/// A variable in the environment of a job's workers, by which they are told from those of any other job.
+/// A variable in the environment of a job's workers, by which they are distinguished from those of any other job.
 pub const MARK: &str = "GLEANER_TESTBED_JOB";
 
 /// How long a worker may take to appear after its launcher was started.

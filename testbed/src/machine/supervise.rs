@@ -19,7 +19,7 @@ use super::{Ended, MachineError};
 
 /// How long the machine may take to start: many times what it takes on two busy cores.
 const START: Duration = Duration::from_secs(300);
-/// How many of the last lines of the console are told when something went wrong.
+/// How many of the last lines of the console are shown when something went wrong.
 const TOLD: usize = 15;
 /// How many are remembered, since a panic says why before it says where.
 const REMEMBERED: usize = 200;

@@ -302,7 +302,7 @@ impl Prepared {
         all.into_iter().map(start).collect::<Result<_, _>>().map(|batches| Self(batches, None))
     }
 
-    /// With what the relay is told.
+    /// With the arguments of the relay.
     fn and(self, told: relay::Told) -> Self {
         Self(self.0, Some(told))
     }

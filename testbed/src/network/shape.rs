@@ -1,4 +1,4 @@
-//! What `tc` is told for one direction of a link.
+//! Arguments of `tc` for one direction of a link.
 
 use std::time::Duration;
 

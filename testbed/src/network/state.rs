@@ -134,7 +134,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.json"))
 }
 
-/// Where the process that relays packets is told what links are like.
+/// Where the process that relays packets reads what links are like.
 pub(super) fn socket(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.relay"))
 }

@@ -184,6 +184,8 @@ mod tests {
             commit: None,
             command: Vec::new(),
             chaos: Vec::new(),
+            missed: Vec::new(),
+            failed_on_purpose: false,
             traffic: traffic.to_vec(),
             relay: None,
             outcome,

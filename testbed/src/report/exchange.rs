@@ -113,7 +113,7 @@ pub fn bytes(id: &'static str, samples: &[&Sample]) -> Figure {
 /// How many times as fast as the dense ring, or, where there is none, as with the fewest workers.
 pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
     let settings = settings(samples, Some("workers"));
-    let has_reference = samples.iter().any(|s| s.label == REFERENCE);
+    let has_reference = samples.iter().any(|s| s.method == REFERENCE && !s.disturbed);
     let (name, caption, mut panels) = if has_reference {
         let points = |of_label: &[&Sample], all: &[&Sample]| {
             along("workers", of_label, |s| times_the_reference(s, all))
@@ -145,11 +145,13 @@ pub fn speed_up(id: &'static str, samples: &[&Sample]) -> Figure {
     }
 }
 
-/// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there.
+/// The ratio to the reference in the same run, turn, seed and number of workers; none where it was not measured there, or only while
+/// something was done to it on purpose.
 pub fn times_the_reference(sample: &Sample, all: &[&Sample]) -> Option<Spread> {
     let seed = |r: &Sample| r.seed.is_none() || sample.seed.is_none() || r.seed == sample.seed;
     let beside = |r: &Sample| {
         r.method == REFERENCE
+            && !r.disturbed
             && (r.run, r.turn) == (sample.run, sample.turn)
             && r.axes.get("workers") == sample.axes.get("workers")
             && seed(r)

@@ -30,7 +30,11 @@ const MOST_PANELS: usize = 36;
 pub fn page(runs: &[Run], summary: &Summary<'_>) -> Result<String, DrawError> {
     let experiments: BTreeSet<&str> =
         summary.runs.iter().flat_map(|r| r.experiments.iter().copied()).collect();
-    let title = experiments.into_iter().collect::<Vec<_>>().join(", ");
+    let titles: Vec<&str> = summary.runs.iter().filter_map(|run| run.title).collect();
+    let title = match titles.as_slice() {
+        [title] if summary.runs.len() == 1 => (*title).to_owned(),
+        _ => experiments.into_iter().collect::<Vec<_>>().join(", "),
+    };
     let sections: Vec<Markup> =
         summary.figures.iter().map(|figure| section(figure, runs)).collect::<Result<_, _>>()?;
     let troubles = !summary.failed.is_empty() || summary.runs.iter().any(|r| !r.notes.is_empty());
@@ -83,16 +87,22 @@ fn measured(summary: &Summary<'_>) -> String {
         0 => ", none failed".to_owned(),
         failed => format!(", {failed} failed"),
     };
+    let on_purpose: usize = summary.runs.iter().map(|r| r.failed_on_purpose).sum();
+    let failed = match on_purpose {
+        0 => failed,
+        on_purpose => format!("{failed}, {on_purpose} ended on purpose"),
+    };
     format!("{done} {}{runs}{failed}.", if done == 1 { "measurement" } else { "measurements" })
 }
 
 fn facts(run: &super::summary::RunSummary<'_>, several: bool) -> Markup {
     let commits: Vec<&str> = run.commits.iter().copied().collect();
     html! {
-        @if several { h2.run { (run.name) } }
+        @if several { h2.run { (run.title.unwrap_or(run.name)) } }
+        @if let Some(description) = run.description { p.description { (description) } }
         dl.facts {
             dt { "Measured" }
-            dd { (run.done) " done, " (run.failed) " failed, from " time { (run.began) } " to " time { (run.ended) } }
+            dd { (run.done) " done, " (run.failed) " failed, " (run.failed_on_purpose) " ended on purpose, from " time { (run.began) } " to " time { (run.ended) } }
             @for machine in &run.machines {
                 dt { "Machine" }
                 dd {
@@ -143,7 +153,10 @@ fn chaos(summary: &Summary<'_>) -> Markup {
                     @for chaos in &summary.chaos {
                         tr {
                             td { (chaos.run) } td.words { (case(chaos.case.iter())) } td.number { (chaos.turn) }
-                            td.words { ol { @for event in chaos.events { li { (event) } } } }
+                            td.words {
+                                ol { @for event in chaos.events { li { (event) } } }
+                                @for missed in chaos.missed { p.missed { strong { "Did not happen: " } (missed) } }
+                            }
                         }
                     }
                 }

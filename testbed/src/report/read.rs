@@ -56,6 +56,10 @@ pub enum ReadError {
 pub struct Run {
     /// The directory's last name, or its whole path where another run has that name too.
     pub name: String,
+    /// The title of the experiment's file, if a copy of it is in the directory.
+    pub title: Option<String>,
+    /// What that file says that it is for.
+    pub description: Option<String>,
     /// The directory as it was given.
     pub directory: PathBuf,
     /// In the order of the file.
@@ -126,7 +130,17 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
         });
     }
     let name = real.file_name().unwrap_or(real.as_os_str()).to_string_lossy().into_owned();
-    Ok(Run { name, directory: directory.into(), records, notes })
+    let (title, description) = described(&directory.join("experiment.toml"));
+    Ok(Run { name, title, description, directory: directory.into(), records, notes })
+}
+
+/// What an experiment's file is called and is for; a file that is not there, or cannot be read, says nothing.
+fn described(file: &Path) -> (Option<String>, Option<String>) {
+    let table: toml::Table =
+        fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let text =
+        |key: &str| table.get(key)?.as_str().map(|text| text.trim().to_owned()).filter(|t| !t.is_empty());
+    (text("title"), text("description"))
 }
 
 enum Unread {

@@ -67,6 +67,8 @@ pub struct Sample {
     pub turn: u32,
     /// The seed, where there is one.
     pub seed: Option<String>,
+    /// Whether something was done on purpose while it ran.
+    pub disturbed: bool,
     /// The method alone.
     pub method: String,
     /// The method with what tells several of its name apart.
@@ -161,6 +163,7 @@ fn sample(run: usize, place: usize, record: &Record, object: &Map<String, Value>
         record: place,
         turn: record.turn,
         seed: case("seed"),
+        disturbed: !record.chaos.is_empty(),
         method: case("method").or(object.get("method").map(text)).unwrap_or_else(|| "?".into()),
         label: String::new(),
         options: object

@@ -29,14 +29,20 @@ pub struct Summary<'a> {
 pub struct RunSummary<'a> {
     /// Its name.
     pub name: &'a str,
+    /// The title of its experiment's file.
+    pub title: Option<&'a str>,
+    /// What the file says that it is for.
+    pub description: Option<&'a str>,
     /// Its directory, as it was given.
     pub directory: String,
     /// The names of its experiments; one, unless files were put together by hand.
     pub experiments: BTreeSet<&'a str>,
     /// How many measurements came to an end.
     pub done: usize,
-    /// How many failed.
+    /// How many failed, though nothing that was done on purpose is a reason for it.
     pub failed: usize,
+    /// How many failed as what was done on purpose was to make them.
+    pub failed_on_purpose: usize,
     /// When the first began and the last ended, in UTC.
     pub began: String,
     /// See `began`.
@@ -75,6 +81,8 @@ pub struct Chaos<'a> {
     pub turn: u32,
     /// What was done, in order.
     pub events: &'a [String],
+    /// What was planned and did not happen, and why.
+    pub missed: &'a [String],
 }
 
 /// Puts it together.
@@ -82,17 +90,20 @@ pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
     let records =
         || runs.iter().flat_map(|run| run.records.iter().map(move |record| (run.name.as_str(), record)));
     let failed = records().filter_map(|(run, record)| match &record.outcome {
-        Outcome::Failed { exit_code, reason } => {
+        Outcome::Failed { exit_code, reason } if !record.failed_on_purpose => {
             Some(Failure { run, case: &record.case, turn: record.turn, exit_code: *exit_code, reason })
         }
-        Outcome::Done(_) => None,
+        Outcome::Done(_) | Outcome::Failed { .. } => None,
     });
-    let chaos = records().filter(|(_, record)| !record.chaos.is_empty()).map(|(run, record)| Chaos {
-        run,
-        case: &record.case,
-        turn: record.turn,
-        events: &record.chaos,
-    });
+    let chaos = records().filter(|(_, record)| !record.chaos.is_empty() || !record.missed.is_empty()).map(
+        |(run, record)| Chaos {
+            run,
+            case: &record.case,
+            turn: record.turn,
+            events: &record.chaos,
+            missed: &record.missed,
+        },
+    );
     Summary {
         runs: runs.iter().map(of_run).collect(),
         figures,
@@ -104,6 +115,7 @@ pub fn summary<'a>(runs: &'a [Run], figures: &'a [Figure]) -> Summary<'a> {
 fn of_run(run: &Run) -> RunSummary<'_> {
     let records = &run.records;
     let done = records.iter().filter(|r| matches!(r.outcome, Outcome::Done(_))).count();
+    let failed_on_purpose = records.iter().filter(|r| r.failed_on_purpose).count();
     let began = records.iter().map(|r| r.started).fold(f64::INFINITY, f64::min);
     let ended = records.iter().map(|r| r.started + r.seconds).fold(f64::NEG_INFINITY, f64::max);
     let mut machines: Vec<&Machine> = Vec::new();
@@ -114,10 +126,13 @@ fn of_run(run: &Run) -> RunSummary<'_> {
     }
     RunSummary {
         name: &run.name,
+        title: run.title.as_deref(),
+        description: run.description.as_deref(),
         directory: run.directory.display().to_string(),
         experiments: records.iter().map(|r| r.experiment.as_str()).collect(),
         done,
-        failed: records.len() - done,
+        failed: records.len() - done - failed_on_purpose,
+        failed_on_purpose,
         began: date(began),
         ended: date(ended),
         commits: records.iter().filter_map(|r| r.commit.as_deref()).collect(),
@@ -156,7 +171,7 @@ pub fn command(record: &Record) -> String {
 }
 
 /// Words for a shell.
-fn typed(words: &[String]) -> String {
+pub fn typed(words: &[String]) -> String {
     let Ok(line) = shlex::Quoter::new().allow_nul(true).join(words.iter().map(String::as_str)) else {
         unreachable!("NUL is all that could not be quoted, and it is allowed")
     };

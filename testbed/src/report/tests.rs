@@ -19,7 +19,14 @@ fn record(case: Value, turn: u32, done: Value) -> Record {
 }
 
 fn run(records: Vec<Record>) -> Run {
-    Run { name: "run".into(), directory: "run".into(), records, notes: Vec::new() }
+    Run {
+        name: "run".into(),
+        title: None,
+        description: None,
+        directory: "run".into(),
+        records,
+        notes: Vec::new(),
+    }
 }
 
 fn bench(method: &str, workers: u32, density: Option<f64>, turn: u32, seconds: f64) -> Record {
@@ -97,6 +104,54 @@ fn without_a_ring_a_method_is_compared_with_itself() {
     assert_eq!(scaling.value.name, "weak scaling efficiency");
     let points = spreads(series(&scaling, 0, "spardl"));
     assert_eq!(points, [(Some(2.0), Spread::exact(1.0)), (Some(8.0), Spread::exact(0.25))]);
+}
+
+/// A ring that was disturbed on purpose is slow for another reason than its method's.
+#[test]
+fn nothing_is_compared_with_a_ring_that_was_disturbed() {
+    let mut ring = bench("ring", 4, None, 0, 80.0);
+    ring.chaos = vec!["1.00 s, step 2: slow rank 1 to 0.05".into()];
+    let mut records = vec![ring.clone()];
+    for workers in [2, 4] {
+        records.push(bench("spardl", workers, Some(0.1), 0, 1.0));
+    }
+    let alone = figure(records.clone(), "speed-up");
+    assert_eq!(alone.value.name, "weak scaling efficiency");
+    for workers in [2, 4] {
+        records.push(bench("ring", workers, None, 0, 8.0));
+    }
+    let beside = figure(records, "speed-up");
+    assert_eq!(beside.value.name, "speed-up over the dense ring");
+    let points = spreads(series(&beside, 0, "spardl"));
+    assert_eq!(points, [(Some(2.0), Spread::exact(8.0)), (Some(4.0), Spread::exact(8.0))]);
+}
+
+/// The title and the description are shown; what was planned and did not happen is marked; what failed as it was to fail is no failure.
+#[test]
+fn a_page_says_what_was_planned() {
+    let mut missed = bench("spardl", 4, Some(0.1), 0, 1.0);
+    missed.missed = vec!["kill rank 1 at step 20: the job ended before, after 1.00 s, at step 5".into()];
+    let mut killed = bench("ring", 4, None, 0, 1.0);
+    killed.chaos = vec!["1.00 s, step 2: kill rank 1".into()];
+    killed.outcome = crate::record::Outcome::Failed { exit_code: 1, reason: "rank 1 died".into() };
+    killed.failed_on_purpose = true;
+    let mut run = run(vec![missed, killed]);
+    run.title = Some("Workers that die".into());
+    run.description = Some("What a dead worker costs.".into());
+    let runs = [run];
+    let figures = figures(&runs);
+    let summary = summary(&runs, &figures);
+    assert!(summary.failed.is_empty() && summary.chaos.len() == 2);
+    assert_eq!((summary.runs[0].done, summary.runs[0].failed, summary.runs[0].failed_on_purpose), (1, 0, 1));
+    let page = page(&runs, &summary).unwrap();
+    for words in [
+        "<h1>Workers that die</h1>",
+        "What a dead worker costs.",
+        "Did not happen: ",
+        "none failed, 1 ended on purpose",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
 }
 
 #[test]
@@ -290,7 +345,7 @@ fn every_colour_has_one_for_dark_screens() {
     }
 }
 
-/// The metrics of synchronies are told apart by synchrony and by where servers are, and only where an experiment names a synchrony.
+/// The metrics of synchronies are distinguished by synchrony and by where servers are, and only where an experiment names a synchrony.
 #[test]
 fn metrics_of_synchronies_are_means_over_seeds() {
     let trained = |synchrony: &str, seed: u32, throughput: f64| {

@@ -34,10 +34,10 @@ const MOVES: [f64; 3] = [0.5, 0.25, 0.05];
 /// By how much slower the processors of the machines are that are begun with.
 const STARTS: [f64; 3] = [1.0, 1.2, 1.4];
 
-/// How often lots are drawn for each step.
-const LOTS: usize = 5;
+/// How often each step is repeated with other random choices.
+const REPETITIONS: usize = 5;
 
-/// Hosts, at most, for which they are drawn more than once.
+/// Hosts, at most, for which steps are repeated.
 const MOST_DRAWN: usize = 64;
 
 /// Rounds of improvement, at most, with each of the moves.
@@ -54,13 +54,13 @@ pub struct Prepared {
     pub network: Network,
 }
 
-/// The step of the middle length: of several steps, and of several lots where who begins first, or what is lost, is drawn.
+/// The step of the middle length: of several steps, and of several repetitions where who begins first, or what is lost, is sampled at random.
 pub fn median(traces: &[Trace], machine: &Machine, network: &Network, spans: bool) -> Replayed {
-    let lots = if network.draws() && network.hosts.len() <= MOST_DRAWN { LOTS } else { 1 };
+    let repetitions = if network.draws() && network.hosts.len() <= MOST_DRAWN { REPETITIONS } else { 1 };
     let mut network = network.clone();
     let mut all = Vec::new();
     for trace in traces {
-        for _ in 0..lots {
+        for _ in 0..repetitions {
             all.push(replay(trace, machine, &network, spans));
             network.seed = network.seed.wrapping_add(1);
         }

@@ -83,19 +83,20 @@ pub fn trace(method: &Method, workers: u32, n: usize, overlap: Overlap) -> Resul
     walk_through(method, &schedules, overlap, &shape)
 }
 
-/// The same of rank 0, which is its own peer, where the schedules of the others are rotations of its own: nothing where they
+/// The same of rank 0, which is its own peer (symmetry reduction), where the schedules of the others are rotations of its own: nothing where they
 /// are not.
 ///
 /// # Errors
 /// A method that cannot run among so many workers.
-pub fn one_for_all(
+pub fn by_symmetry(
     method: &Method,
     workers: u32,
     n: usize,
     overlap: Overlap,
 ) -> Result<Option<Trace>, LengthsError> {
     let shape = method.shape(workers, n)?;
-    let Some(schedule) = rotated::one_for_all(method.schedules_of(&shape, &typical(method, &shape)?)) else {
+    let Some(schedule) = rotated::first_if_rotations(method.schedules_of(&shape, &typical(method, &shape)?))
+    else {
         return Ok(None);
     };
     let trace = walk_through(method, &[schedule], overlap, &shape)?;

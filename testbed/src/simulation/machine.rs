@@ -19,7 +19,7 @@ pub struct Machine {
     pub choose: f64,
     /// Nanoseconds per entry that is chosen by a rule that looks at several blocks together.
     pub pool: f64,
-    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is drawn at random or agreed on.
+    /// Nanoseconds per entry of a bag that a selection looks at, and per index that is sampled at random or agreed on.
     pub sift: f64,
     /// Nanoseconds per sparse entry encoded.
     pub encode: f64,
@@ -32,17 +32,17 @@ pub struct Machine {
     /// Nanoseconds per other sparse entry committed.
     pub commit: f64,
     /// Nanoseconds per dense value committed to a residual.
-    pub settle: f64,
-    /// By how much longer work that was timed takes where several workers share the cores.
-    pub crowding: f64,
+    pub commit_dense: f64,
+    /// Slow-down by contention: by how much longer profiled work takes where several workers share the cores.
+    pub contention: f64,
     /// Microseconds of a processor per message, on each of its two sides.
     pub message: f64,
     /// Nanoseconds of a processor per byte, on each of its two sides.
     pub byte: f64,
-    /// Microseconds from a message's arrival until the worker that waits for it runs, where workers share cores and none is idle.
-    pub wake: f64,
-    /// Microseconds that a worker computes before the next one gets its turn, where they share cores.
-    pub stagger: f64,
+    /// Wake-up latency: microseconds from a message's arrival until the worker that waits for it runs, where workers share cores and none is idle.
+    pub wakeup: f64,
+    /// Time slice of the scheduler: microseconds that a worker computes before the next one does, where they share cores.
+    pub quantum: f64,
     /// The share of a link's rate that is payload.
     pub goodput: f64,
 }
@@ -66,12 +66,12 @@ impl Default for Machine {
             dense: 1.035,
             clear: 16.32,
             commit: 8.686,
-            settle: 5.941,
-            crowding: 1.068,
+            commit_dense: 5.941,
+            contention: 1.068,
             message: 38.04,
             byte: 0.4129,
-            wake: 615.4,
-            stagger: 3417.0,
+            wakeup: 615.4,
+            quantum: 3417.0,
             goodput: 0.925,
         }
     }
@@ -102,12 +102,12 @@ impl Machine {
             &mut self.dense,
             &mut self.clear,
             &mut self.commit,
-            &mut self.settle,
-            &mut self.crowding,
+            &mut self.commit_dense,
+            &mut self.contention,
             &mut self.message,
             &mut self.byte,
-            &mut self.wake,
-            &mut self.stagger,
+            &mut self.wakeup,
+            &mut self.quantum,
             &mut self.goodput,
         ]
     }
@@ -135,7 +135,7 @@ impl Machine {
             select: self.accumulate,
             encode: self.choose + self.clear + self.encode,
             merge: 2.0 * self.merge + self.commit,
-            add: self.dense + self.settle,
+            add: self.dense + self.commit_dense,
             message: 2e3 * self.message,
         }
     }

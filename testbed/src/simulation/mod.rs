@@ -1,20 +1,20 @@
 //! What a step takes on a network that is described: a discrete-event simulation of the very schedules that jobs run.
 //!
-//! First, what every worker does is written down as a [`Trace`]: from real bags where the case is small ([`carried`]) or where
-//! its work is to be timed ([`timed`]), from the lengths of bags where it is large ([`lengths`]). It does not depend on time. Then a [`replay`] gives time to it, on a
+//! First, what every worker does is written down as a [`Trace`]: from an execution where the case is small ([`executed`]) or where
+//! its work is to be timed ([`profiled`]), from the lengths of bags where it is large ([`lengths`]). It does not depend on time. Then a [`replay`] gives time to it, on a
 //! [`Machine`] and a [`Network`]. So one trace serves many machines and networks, which is how a machine is fitted to
 //! measurements ([`calibration`]).
 
 pub mod calibration;
-pub mod carried;
+pub mod executed;
 pub mod lengths;
 mod machine;
 pub mod measured;
 mod network;
 mod overlap;
+pub mod profiled;
 mod replay;
 pub mod servers;
-pub mod timed;
 mod trace;
 mod wire;
 
@@ -23,32 +23,32 @@ use std::borrow::Cow;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
 
-pub use carried::Source;
+pub use executed::Source;
 pub use machine::Machine;
 pub use network::{Host, Link, Network};
 pub use overlap::Overlap;
 pub use replay::{Busy, Lived, Replayed, Span, replay};
 pub use trace::{Handled, KINDS, Op, Part, Trace, Work};
 
-/// Where the lengths of bags come from.
+/// Where the messages of a step, and the work on them, come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bags {
-    /// Real bags of a job.
-    Carried {
+pub enum Workload {
+    /// The method runs on gradients.
+    Executed {
         /// How many entries one entry stands for: 1 for the whole gradient.
         scale: usize,
         /// The steps of the job.
         steps: Steps,
     },
-    /// Real bags of a job, and how long each piece of work takes here.
-    Timed {
+    /// The method runs on gradients, and each piece of work is timed.
+    Profiled {
         /// The steps of the job.
         steps: Steps,
         /// How many workers work at once, as on so many cores that they share; 1 where each has a host of its own.
         at_once: u32,
     },
-    /// Lengths alone.
-    Lengths(Overlap),
+    /// Expected lengths of bags (sparse vectors in messages), without values.
+    Expected(Overlap),
 }
 
 /// The steps of a job.
@@ -73,9 +73,9 @@ pub enum SimulationError {
     /// A method that cannot run.
     #[error(transparent)]
     Method(#[from] MethodError),
-    /// Real bags failed.
+    /// The execution failed.
     #[error(transparent)]
-    Carried(#[from] carried::CarriedError),
+    Executed(#[from] executed::ExecutedError),
     /// Lengths failed.
     #[error(transparent)]
     Lengths(#[from] lengths::LengthsError),
@@ -88,15 +88,17 @@ pub enum SimulationError {
 pub fn traces(
     method: &Method,
     (workers, n): (u32, usize),
-    bags: Bags,
+    workload: Workload,
     source: Source<'_>,
 ) -> Result<Vec<Trace>, SimulationError> {
     // Refused with the same words however it is simulated.
     method.schedule(gleaner_algorithms::Rank(0), workers, n)?;
-    Ok(match bags {
-        Bags::Carried { scale, steps } => carried::traces(method, (workers, n), scale, steps, source)?,
-        Bags::Timed { steps, at_once } => timed::traces(method, (workers, n), (steps, at_once), source)?,
-        Bags::Lengths(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
+    Ok(match workload {
+        Workload::Executed { scale, steps } => executed::traces(method, (workers, n), scale, steps, source)?,
+        Workload::Profiled { steps, at_once } => {
+            profiled::traces(method, (workers, n), (steps, at_once), source)?
+        }
+        Workload::Expected(overlap) => vec![lengths::trace(method, workers, n, overlap)?],
     })
 }
 
@@ -109,17 +111,17 @@ pub fn traces_on<'a>(
     network: &'a Network,
     method: &Method,
     (workers, n): (u32, usize),
-    bags: Bags,
+    workload: Workload,
     source: Source<'_>,
 ) -> Result<(Vec<Trace>, Cow<'a, Network>), SimulationError> {
-    let refusal = match traces(method, (workers, n), bags, source) {
+    let refusal = match traces(method, (workers, n), workload, source) {
         Ok(traces) => return Ok((traces, Cow::Borrowed(network))),
         Err(refusal) => refusal,
     };
-    if let (SimulationError::Lengths(lengths::LengthsError::Large { .. }), Bags::Lengths(overlap)) =
-        (&refusal, bags)
-        && let Some(one) = network.one_for_all()
-        && let Some(trace) = lengths::one_for_all(method, workers, n, overlap)?
+    if let (SimulationError::Lengths(lengths::LengthsError::Large { .. }), Workload::Expected(overlap)) =
+        (&refusal, workload)
+        && let Some(one) = network.one_of_equals()
+        && let Some(trace) = lengths::by_symmetry(method, workers, n, overlap)?
     {
         return Ok((vec![trace], Cow::Owned(one)));
     }

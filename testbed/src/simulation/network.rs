@@ -112,9 +112,9 @@ impl Network {
         Self { hosts, links, pools, seed: 1 }
     }
 
-    /// One host that stands for all, if they are equal, have cores of their own, are joined by their own links alone, and lose
+    /// One host in place of all (symmetry reduction), if they are equal, have cores of their own, are joined by their own links alone, and lose
     /// nothing.
-    pub fn one_for_all(&self) -> Option<Self> {
+    pub fn one_of_equals(&self) -> Option<Self> {
         let first = self.hosts.first()?;
         let link = |path: &[usize]| match path {
             [link] => Some(self.links[*link]),
@@ -135,7 +135,7 @@ impl Network {
         })
     }
 
-    /// The link that a message from one rank to another takes as its so-manieth, if there is one.
+    /// The link that a message from one rank to another takes at its n-th hop, if there is one.
     pub fn hop(&self, from: usize, to: usize, hop: usize) -> Option<usize> {
         let (from, to) = (&self.hosts[from], &self.hosts[to]);
         if from.group == to.group {

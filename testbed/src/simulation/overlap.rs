@@ -10,7 +10,7 @@
 use gleaner_algorithms::select;
 use serde::{Deserialize, Serialize};
 
-use super::carried::Source;
+use super::executed::Source;
 
 /// The two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -283,7 +283,7 @@ impl<'a> Replay<'a> {
                 Op::Work(_, work) => Some(self.seconds(rank, work)),
                 _ => None,
             });
-            let slice = self.machine.stagger * 1e-6;
+            let slice = self.machine.quantum * 1e-6;
             starts[pool] += slice.min(first.unwrap_or(0.0) / self.pools[pool].cores);
         }
     }
@@ -291,11 +291,11 @@ impl<'a> Replay<'a> {
     /// Seconds of a processor that this work takes a worker.
     fn seconds(&self, rank: usize, work: &Work) -> f64 {
         let host = &self.network.hosts[rank];
-        let crowding = match work {
-            Work::Took(_) if self.shared[host.pool] => self.machine.crowding,
+        let contention = match work {
+            Work::Took(_) if self.shared[host.pool] => self.machine.contention,
             _ => 1.0,
         };
-        host.slow * crowding * self.machine.work(work)
+        host.slow * contention * self.machine.work(work)
     }
 
     fn happen(&mut self, event: Event) {
@@ -357,8 +357,8 @@ impl<'a> Replay<'a> {
                     // A worker that finds an idle core waits for no other.
                     let pool = self.network.hosts[rank].pool;
                     let waits = self.shared[pool] && !self.pools[pool].has_idle_core();
-                    let wake = if waits { self.machine.wake * 1e-6 } else { 0.0 };
-                    self.plan(self.now + wake, Event::Wakes { from, to: rank });
+                    let wakeup = if waits { self.machine.wakeup * 1e-6 } else { 0.0 };
+                    self.plan(self.now + wakeup, Event::Wakes { from, to: rank });
                 }
                 if let Some(&(_, bytes)) = self.workers[rank].reads.front() {
                     self.want(rank, Task::Read(rank), self.side(rank, bytes));

@@ -27,7 +27,7 @@ pub struct Served {
     pub seed: u64,
 }
 
-/// What came of it: means over the second half of the steps and over workers, in seconds.
+/// The outcome: means over the second half of the steps and over workers, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Course {
     /// A step.

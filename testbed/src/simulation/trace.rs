@@ -3,7 +3,7 @@
 use gleaner_algorithms::bag::wire::{PIECE, passed_on};
 use gleaner_algorithms::schedule::Tally;
 
-/// Which part of a step a piece of work belongs to, as measurements are told.
+/// Which part of a step a piece of work belongs to, as measurements report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -15,7 +15,7 @@ pub enum Part {
 
 /// Kinds of work, in the order of [`Handled`]: entries accumulated, then the parts of a [`Tally`].
 pub const KINDS: [&str; 10] =
-    ["accumulate", "choose", "pool", "sift", "encode", "merge", "dense", "clear", "commit", "settle"];
+    ["accumulate", "choose", "pool", "sift", "encode", "merge", "dense", "clear", "commit", "commit_dense"];
 
 /// How many entries of each of the [`KINDS`] are handled.
 pub type Handled = [f32; KINDS.len()];

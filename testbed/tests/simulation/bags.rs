@@ -1,10 +1,10 @@
-//! What travels: real bags, timed ones, and lengths that stand for them.
+//! What travels: bags that are executed, profiled, and of expected lengths.
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::schedule::{check, lockstep};
 use gleaner_testbed::simulation::{
-    Bags, Machine, Network, Op, Overlap, Part, Steps, Trace, Work, lengths, replay, traces, traces_on,
+    Machine, Network, Op, Overlap, Part, Steps, Trace, Work, Workload, lengths, replay, traces, traces_on,
 };
 use std::time::Instant;
 
@@ -39,15 +39,16 @@ fn bytes_and_rounds_are_those_of_the_interpreter() {
     }
 }
 
-/// Timed bags are the same bags: what is sent, in how many rounds, and what comes of it. All of their work has a time.
+/// Profiled bags are the same bags: what is sent, in how many rounds, and what comes of it. All of their work has a time.
 #[test]
 fn timed_bags_are_real_bags() {
     for workers in [1u32, 3, 8] {
         let n = 4000;
         for method in methods(workers, n, 0.05) {
             let clock = Instant::now();
-            let timed = traces(&method, (workers, n), Bags::Timed { steps: steps(4), at_once: 2 }, &gradient)
-                .unwrap();
+            let timed =
+                traces(&method, (workers, n), Workload::Profiled { steps: steps(4), at_once: 2 }, &gradient)
+                    .unwrap();
             let lasted = clock.elapsed().as_secs_f64();
             assert_eq!(timed.len(), 4, "{method}");
             let real = carried(&method, workers, n);
@@ -61,7 +62,7 @@ fn timed_bags_are_real_bags() {
             }
             // Two work at a time, or one, and nobody's clock runs while it waits.
             let clock = Instant::now();
-            let alone = Bags::Timed { steps: steps(4), at_once: 1 };
+            let alone = Workload::Profiled { steps: steps(4), at_once: 1 };
             let alone = traces(&method, (workers, n), alone, &gradient).unwrap();
             for (at_once, timed, lasted) in
                 [(2.0, &timed, lasted), (1.0, &alone, clock.elapsed().as_secs_f64())]
@@ -75,10 +76,12 @@ fn timed_bags_are_real_bags() {
             }
         }
     }
-    let refused =
-        traces(&Method::spardl(), (3, 100), Bags::Timed { steps: steps(1), at_once: 1 }, &|_, _, entries| {
-            entries.fill(f32::NAN)
-        });
+    let refused = traces(
+        &Method::spardl(),
+        (3, 100),
+        Workload::Profiled { steps: steps(1), at_once: 1 },
+        &|_, _, entries| entries.fill(f32::NAN),
+    );
     assert!(refused.unwrap_err().to_string().contains("finite"));
 }
 
@@ -88,11 +91,11 @@ fn a_longer_warm_up_leaves_later_steps() {
     let method = methods(3, 4000, 0.05).into_iter().find(|method| method.label() == "oktopk").unwrap();
     let (all, later) = (steps(4), Steps { warm_up: 5, counted: 2 });
     let of = |bags| traces(&method, (3, 4000), bags, &gradient).unwrap();
-    let carried = of(Bags::Carried { scale: 1, steps: all });
+    let carried = of(Workload::Executed { scale: 1, steps: all });
     assert_eq!(carried.len(), 4, "it learns, so that no step is like the one before");
     assert_ne!(carried[0], carried[2]);
-    assert_eq!(of(Bags::Carried { scale: 1, steps: later }), carried[2..]);
-    let timed = of(Bags::Timed { steps: later, at_once: 2 });
+    assert_eq!(of(Workload::Executed { scale: 1, steps: later }), carried[2..]);
+    let timed = of(Workload::Profiled { steps: later, at_once: 2 });
     let received = |traces: &[Trace]| traces.iter().map(Trace::bytes_received).collect::<Vec<_>>();
     assert_eq!(received(&timed), received(&carried[2..]));
 }
@@ -130,7 +133,7 @@ fn lengths_are_near_real_bags() {
             if name.starts_with("exdyna") || name == "oktopk" {
                 continue;
             }
-            let lengths = traces(&method, (workers, n), Bags::Lengths(overlap), &gradient).unwrap();
+            let lengths = traces(&method, (workers, n), Workload::Expected(overlap), &gradient).unwrap();
             let near = |what: &str, real: f64, model: f64, tolerance: f64| {
                 let ratio = model / real;
                 assert!(
@@ -159,7 +162,7 @@ fn samples_stand_for_the_whole() {
     for method in methods(workers, n, 0.01) {
         let name = method.collective().name();
         let whole = carried(&method, workers, n);
-        let bags = Bags::Carried { scale: 4, steps: steps(4) };
+        let bags = Workload::Executed { scale: 4, steps: steps(4) };
         let sample = traces(&method, (workers, n), bags, &gradient).unwrap();
         assert_eq!(whole.len(), sample.len());
         for (whole, sample) in whole.iter().zip(&sample) {
@@ -176,7 +179,7 @@ fn samples_stand_for_the_whole() {
 /// What is too large is refused in a sentence, and what is large is not.
 #[test]
 fn large_cases() {
-    let overlap = Bags::Lengths(Overlap { shared: 0.1, support: 0.5 });
+    let overlap = Workload::Expected(Overlap { shared: 0.1, support: 0.5 });
     let refused = traces(&Method::ring(), (4096, 1_000_000), overlap, &gradient).unwrap_err().to_string();
     assert!(refused.contains("choose fewer workers"), "{refused}");
     let equal = star(4096);
@@ -205,7 +208,7 @@ fn one_worker_stands_for_all() {
         let mut rotated = Vec::new();
         for method in methods(workers, n, 0.01) {
             let name = method.collective().name();
-            let Some(one) = lengths::one_for_all(&method, workers, n, overlap).unwrap() else { continue };
+            let Some(one) = lengths::by_symmetry(&method, workers, n, overlap).unwrap() else { continue };
             rotated.push(name);
             let all = lengths::trace(&method, workers, n, overlap).unwrap();
             assert_eq!((one.rounds, one.workers.len()), (all.rounds, 1), "{name}");
@@ -215,7 +218,7 @@ fn one_worker_stands_for_all() {
                 "{name}"
             );
             let network = star(workers);
-            let taken = replay(&one, &machine, &network.one_for_all().unwrap(), false);
+            let taken = replay(&one, &machine, &network.one_of_equals().unwrap(), false);
             for worker in replay(&all, &machine, &network, false).workers {
                 let ratio = taken.seconds() / worker.seconds;
                 assert!((ratio - 1.0).abs() < 1e-3, "{name}, P = {workers}: {ratio}");
@@ -228,14 +231,14 @@ fn one_worker_stands_for_all() {
     let apart = |change: fn(&mut Network)| {
         let mut network = star(4);
         change(&mut network);
-        assert_eq!(network.one_for_all(), None);
+        assert_eq!(network.one_of_equals(), None);
     };
     apart(|network| network.hosts[2].slow = 2.0);
     apart(|network| network.links[5].rate = 1.0);
     apart(|network| network.links.iter_mut().for_each(|link| link.loss = 0.01));
     apart(|network| network.hosts[1].pool = 0);
     apart(|network| network.hosts[3].up.push(0));
-    assert!(star(4).one_for_all().is_some());
+    assert!(star(4).one_of_equals().is_some());
 }
 
 /// A schedule's checker and the lengths agree on rounds where a first step is typical.
@@ -245,7 +248,7 @@ fn rounds_of_lengths_are_the_checkers() {
         for name in ["spardl", "ring", "gtopk", "topka", "random-k", "rabenseifner"] {
             let method = Method::named(name).unwrap();
             let proof = check(method.schedules(workers, 10_000).unwrap()).unwrap();
-            let overlap = Bags::Lengths(Overlap { shared: 0.2, support: 1.0 });
+            let overlap = Workload::Expected(Overlap { shared: 0.2, support: 1.0 });
             let trace = traces(&method, (workers, 10_000), overlap, &gradient).unwrap().remove(0);
             assert_eq!(trace.rounds, proof.cost.rounds, "{name} among {workers}");
         }

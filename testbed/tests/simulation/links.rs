@@ -26,7 +26,7 @@ fn no_step_is_faster_than_latency_and_bandwidth_allow() {
 /// worker's own, never longer than all work in a row.
 #[test]
 fn an_infinite_network_leaves_the_longest_chain() {
-    let machine = Machine { message: 0.0, byte: 0.0, wake: 0.0, ..Machine::default() };
+    let machine = Machine { message: 0.0, byte: 0.0, wakeup: 0.0, ..Machine::default() };
     let link = Link { rate: f64::INFINITY, burst: 0.0, latency: 0.0, loss: 0.0 };
     for workers in [2u32, 6] {
         let network = Network::star(workers, link, f64::INFINITY, false);

@@ -1,4 +1,4 @@
-//! Laws of simulated steps, for every method that there is.
+//! Invariants of simulated steps, for every method that there is.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ mod links;
 mod processors;
 
 use gleaner_algorithms::Method;
-use gleaner_testbed::simulation::{Bags, Link, Machine, Network, Op, Steps, Trace, replay, traces};
+use gleaner_testbed::simulation::{Link, Machine, Network, Op, Steps, Trace, Workload, replay, traces};
 
 /// Heavy-tailed, partly shared between the ranks, another one in each step.
 fn gradient(rank: u32, step: u64, entries: &mut [f32]) {
@@ -34,7 +34,7 @@ fn steps(counted: u32) -> Steps {
 }
 
 fn carried(method: &Method, workers: u32, n: usize) -> Vec<Trace> {
-    traces(method, (workers, n), Bags::Carried { scale: 1, steps: steps(4) }, &gradient).unwrap()
+    traces(method, (workers, n), Workload::Executed { scale: 1, steps: steps(4) }, &gradient).unwrap()
 }
 
 const LINK: Link = Link { rate: 1.25e8, burst: 0.0, latency: 5e-5, loss: 0.0 };

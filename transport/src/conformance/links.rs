@@ -1,4 +1,4 @@
-//! Laws of links as they come and go.
+//! Requirements of links as they come and go.
 
 use std::future::poll_fn;
 use std::pin::Pin;

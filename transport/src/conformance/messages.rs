@@ -1,4 +1,4 @@
-//! Laws of what goes over a link.
+//! Requirements of what goes over a link.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -83,7 +83,7 @@ pub(super) async fn lengths<N: Network + 'static>(networks: Vec<N>) {
     talk(networks, messages).await;
 }
 
-/// All that was submitted is told to be sent, and no more, whether it was submitted before or after other was sent.
+/// All that was submitted is reported as sent, and no more, whether it was submitted before or after other was sent.
 pub(super) async fn completions<N: Network + 'static>(mut networks: Vec<N>) {
     let sides = pair(&mut networks, [0, 1]).await.into_iter().zip(0..).map(|(mut link, us)| async move {
         for turn in 0..40 {

@@ -1,4 +1,4 @@
-//! What every network promises, as laws that one of your own can be tested for.
+//! What every network promises, as requirements that one of your own can be tested for.
 //!
 //! ```
 //! use gleaner_transport::{conformance, memory};
@@ -9,7 +9,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Beside the laws there are functions that drive a network or a link from a test.
+//! Beside the requirements there are functions that drive a network or a link from a test.
 
 use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
@@ -26,48 +26,66 @@ mod links;
 mod messages;
 mod scale;
 
-/// The longest that one law may take, where nothing else is asked for.
+/// The longest that one requirement may take, where nothing else is asked for.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long nothing has to happen until a law takes it that nothing will.
+/// How long nothing has to happen until a requirement takes it that nothing will.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Tests every law, each on networks made for it: `make` is given a number of workers and returns one network for each, in
+/// Tests every requirement, each on networks made for it: `make` is given a number of workers and returns one network for each, in
 /// the order of their numbers. Links may be up between them. It needs a tokio runtime with time, of any kind.
 ///
 /// # Panics
-/// If a law is not kept, or not within a minute; the sentence says which.
+/// If a requirement is not kept, or not within a minute; the sentence says which.
 pub async fn check<N: Network + 'static>(make: impl AsyncFn(u32) -> Vec<N>) {
     check_within(LIMIT, make).await;
 }
 
-/// The same where no law may take longer than the limit.
+/// The same where no requirement may take longer than the limit.
 ///
 /// # Panics
 /// As [`check`].
 pub async fn check_within<N: Network + 'static>(limit: Duration, make: impl AsyncFn(u32) -> Vec<N>) {
-    law(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
-    law(limit, "a link to nobody is refused", links::to_nobody(make(2).await)).await;
-    law(limit, "every card is shown to all, and none of nobody", links::cards(make(5).await)).await;
-    law(limit, "messages of one lane keep their order", messages::order(make(2).await)).await;
-    law(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
-    law(limit, "each message is completed once", messages::completions(make(2).await)).await;
-    law(limit, "both may send before either receives", messages::full_load(make(2).await)).await;
-    law(limit, "messages of more lanes than are read all arrive", messages::many_lanes(make(2).await)).await;
-    law(limit, "who waits for a link may let go of it anywhere", messages::cancelled(make(2).await)).await;
-    law(limit, "a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
-    law(limit, "what is leased is the sender's alone until it is sent", messages::leased(make(2).await))
+    requirement(limit, "every pair of workers has one link", links::every_pair(make(5).await)).await;
+    requirement(limit, "a link to nobody is refused", links::to_nobody(make(2).await)).await;
+    requirement(limit, "every card is shown to all, and none of nobody", links::cards(make(5).await)).await;
+    requirement(limit, "messages of one lane keep their order", messages::order(make(2).await)).await;
+    requirement(limit, "every length up to the longest arrives", messages::lengths(make(2).await)).await;
+    requirement(limit, "each message is completed once", messages::completions(make(2).await)).await;
+    requirement(limit, "both may send before either receives", messages::full_load(make(2).await)).await;
+    requirement(
+        limit,
+        "messages of more lanes than are read all arrive",
+        messages::many_lanes(make(2).await),
+    )
+    .await;
+    requirement(limit, "who waits for a link may let go of it anywhere", messages::cancelled(make(2).await))
         .await;
-    law(limit, "too long a message ends the sending alone", messages::too_long(make(2).await)).await;
-    law(limit, "the counters are right", messages::counters(make(2).await)).await;
-    law(limit, "two that open at once have one link", links::opened_by_both(make(3).await)).await;
-    law(limit, "a dropped link is closed, and can be opened again", links::dropped(make(3).await)).await;
-    law(limit, "who goes in the middle of a message leaves whole ones", links::gone(make(2).await)).await;
-    law(limit, "who stops in the middle of a message is waited for", links::stopped(make(2).await)).await;
-    law(limit, "links outlive their network", links::left(make(3).await)).await;
-    law(limit, "who asks for a link is told when its peer leaves", links::left_while_asked(make(3).await))
+    requirement(limit, "a payload that is kept blocks nothing", messages::kept(make(2).await)).await;
+    requirement(
+        limit,
+        "what is leased is the sender's alone until it is sent",
+        messages::leased(make(2).await),
+    )
+    .await;
+    requirement(limit, "too long a message ends the sending alone", messages::too_long(make(2).await)).await;
+    requirement(limit, "the counters are right", messages::counters(make(2).await)).await;
+    requirement(limit, "two that open at once have one link", links::opened_by_both(make(3).await)).await;
+    requirement(limit, "a dropped link is closed, and can be opened again", links::dropped(make(3).await))
         .await;
-    law(limit, "a link that nobody took closes with its network", links::not_taken(make(3).await)).await;
+    requirement(limit, "who goes in the middle of a message leaves whole ones", links::gone(make(2).await))
+        .await;
+    requirement(limit, "who stops in the middle of a message is waited for", links::stopped(make(2).await))
+        .await;
+    requirement(limit, "links outlive their network", links::left(make(3).await)).await;
+    requirement(
+        limit,
+        "who asks for a link is told when its peer leaves",
+        links::left_while_asked(make(3).await),
+    )
+    .await;
+    requirement(limit, "a link that nobody took closes with its network", links::not_taken(make(3).await))
+        .await;
 }
 
 /// How large a network is tried out.
@@ -79,7 +97,7 @@ pub struct Scale {
     pub bytes: u64,
 }
 
-/// Tests beyond the [laws](check) what takes a host of some size: that many workers among which each has links to those whose distance is a power
+/// Tests beyond the [requirements](check) what takes a host of some size: that many workers among which each has links to those whose distance is a power
 /// of two, and from one byte to that many in one lane.
 ///
 /// # Panics
@@ -88,14 +106,14 @@ pub async fn check_at_scale<N: Network + 'static>(
     Scale { workers, bytes }: Scale,
     make: impl AsyncFn(u32) -> Vec<N>,
 ) {
-    law(LIMIT, "as many workers as there are have links", scale::workers(make(workers).await)).await;
-    law(LIMIT, "as many bytes as there are arrive", scale::bytes(make(2).await, bytes)).await;
+    requirement(LIMIT, "as many workers as there are have links", scale::workers(make(workers).await)).await;
+    requirement(LIMIT, "as many bytes as there are arrive", scale::bytes(make(2).await, bytes)).await;
 }
 
-/// Runs one in a task of its own, so that what fails it is told with its name.
-async fn law(limit: Duration, name: &str, law: impl Future<Output = ()> + Send + 'static) {
+/// Runs one in a task of its own, so that a failure is reported with its name.
+async fn requirement(limit: Duration, name: &str, requirement: impl Future<Output = ()> + Send + 'static) {
     let mut task = JoinSet::new();
-    task.spawn(law);
+    task.spawn(requirement);
     match timeout(limit, task.join_next()).await {
         Ok(Some(Ok(()))) => {}
         Ok(Some(Err(error))) => {

@@ -30,7 +30,7 @@ pub(super) enum Asked {
     IsUp,
     /// It is to be opened now.
     Now,
-    /// It is told when it can be opened.
+    /// It is notified when it can be opened.
     Later,
 }
 

@@ -1,5 +1,5 @@
 //! The first links, those to rank 0: all of them come up or none does, and rank 0 tells everybody which. So a way between rank 0 and one
-//! worker that takes no datagrams is told by all, and nobody takes the end of its own link for what went wrong.
+//! worker that takes no datagrams is reported by all, and nobody takes the end of its own link for what went wrong.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ async fn host(shared: &Arc<Shared>, linger: Duration) -> Result<Vec<Agreed>, Joi
     let Some((other, error)) = failed else {
         let told = async {
             for (_, control) in &mut agreed {
-                // One that broke since is told by its link.
+                // One that broke since is reported by its link.
                 let _ = say(&mut **control, &Negotiation::Complete).await;
             }
         };

@@ -20,7 +20,7 @@ pub(super) struct QuicLink {
     peer: Peer,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// Is told what is on its way when the link is dropped.
+    /// Takes what is on its way when the link is dropped.
     keeper: Option<oneshot::Sender<Vec<Last>>>,
     closing: Arc<Closing>,
     /// Dropped last: it may wait until what was sent has arrived.

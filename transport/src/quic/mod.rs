@@ -99,7 +99,7 @@ const LONGEST: u16 = 9000 - 40 - 8;
 ///
 /// # Errors
 /// What [`tcp::join`] says; links that were asked to be plain, or to have several sockets; and no way for datagrams between a worker and
-/// rank 0, which all are told.
+/// rank 0, which is sent to all.
 pub async fn join(config: JoinConfig) -> Result<QuicNetwork, JoinError> {
     let transport = Transport::Quic;
     config.choice.check(transport)?;

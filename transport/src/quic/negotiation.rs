@@ -10,7 +10,7 @@ pub(super) const NUMBER: usize = 20;
 /// The most bytes of a refusal's sentence that are read.
 const MAX_SENTENCE: usize = 1024;
 
-/// What is told.
+/// What is noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Negotiation {
     /// Where this worker receives datagrams, and its key. From the acceptor also the number to which the dialler sends its first.

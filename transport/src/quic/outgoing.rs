@@ -53,7 +53,7 @@ pub(super) struct Outgoing {
     /// Bytes of messages that have begun and are not handed over whole, and the lanes whose next message waits until there are fewer.
     begun: usize,
     waiting: VecDeque<u64>,
-    /// Of each message that was submitted and not told to be sent, whether it is; and the number of the first.
+    /// Of each message that was submitted and not reported as sent, whether it is; and the number of the first.
     done: VecDeque<bool>,
     first: u64,
     /// The length of a message that is too long. It ended the sending.

@@ -1,4 +1,4 @@
-//! What unauthenticated peers, wrong keys and damage meet. That links keep the laws of all networks is tested from outside.
+//! What unauthenticated peers, wrong keys and damage meet. That links keep the requirements of all networks is tested from outside.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;

@@ -70,7 +70,7 @@ struct Incoming {
     held: usize,
     /// What came and was no message of ours: what follows is thrown away.
     is_damaged: bool,
-    /// Since the first socket has ended: why, until it is told, and when the others have had their time.
+    /// Since the first socket has ended: why, until it is reported, and when the others have had their time.
     end: Option<(Option<LinkError>, Pin<Box<Sleep>>)>,
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::LinkEvent;
 
-/// Callers that were turned away and wait to be told of. Of more only the number is told.
+/// Callers that were turned away and wait to be reported. Of more only the number is.
 const REFUSED: usize = 64;
 
 /// See the module.

@@ -1,5 +1,5 @@
 //! Who is there? Four messages by which both ends of a connection learn that the other holds the job's key, in this
-//! connection and now, and agree on keys for it. Their bytes are told in the module's documentation, `tcp`.
+//! connection and now, and agree on keys for it. Their bytes are described in the module's documentation, `tcp`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ pub(super) enum HandshakeError {
     )]
     Cut,
     #[error(
-        "whoever answers there does not know the job's secret: check that the address belongs to this job and \
+        "the process that answers there does not know the job's secret: check that the address belongs to this job and \
          that every worker has the same secret"
     )]
     Impostor,
@@ -126,7 +126,7 @@ impl HandshakeError {
     }
 }
 
-/// A connection that ended in the middle is told by `closed`, whichever way the kernel puts it.
+/// A connection that ended in the middle is reported by `closed`, whichever way the kernel puts it.
 fn ended(closed: HandshakeError) -> impl FnOnce(io::Error) -> HandshakeError {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     |error| match error.kind() {

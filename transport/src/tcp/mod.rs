@@ -29,7 +29,7 @@
 //!
 //! Records are those of [`seal`](crate::seal), with the two keys that Noise ends with. A hello that was heard before (the last
 //! 65,536 are remembered), or that names A itself as its sender, is not answered. What a hello claims (version, number of
-//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is told in the verdict's
+//! workers, epoch, numbers) counts only after the proof, so a recorded hello cannot fail a job; what differs is named in the verdict's
 //! sentence, with both values. A handshake takes at most the time-out, 256 callers may be waiting for their hello, and each runs by itself, so
 //! that those who say nothing hold nobody up.
 //!

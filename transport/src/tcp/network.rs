@@ -356,7 +356,7 @@ impl Inner {
     }
 }
 
-/// Until when a connection is tried, and until when where this host lacks what it takes: that is told while those who wait
+/// Until when a connection is tried, and until when where this host lacks what it takes: that is reported while those who wait
 /// for this worker still do. All sockets of a link share both.
 #[derive(Clone, Copy)]
 struct Until {

@@ -35,10 +35,10 @@ const LEAVING: Duration = Duration::from_secs(1);
 /// How much longer than rank 0 waits, for those in the middle of a handshake too, a guest waits for it to end the waiting.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Of how many that were turned away before all had come the job is told, one by one.
+/// Of how many that were turned away before all had come there is a report, one by one.
 const TOLD: u32 = 16;
 
-/// What all are told: the cards of all, by number, or why the job cannot start.
+/// What is sent to all: the cards of all, by number, or why the job cannot start.
 type Told = Result<Vec<Vec<u8>>, String>;
 
 /// What a rendezvous leaves behind.

@@ -102,7 +102,7 @@ impl Allowance {
         self.0.take(long)
     }
 
-    /// The peer has told what it freed.
+    /// The peer has reported what it freed.
     pub(super) fn grant(&mut self, credit: Credit) -> Result<(), Overrun> {
         let Window { used, freed } = &mut self.0;
         let fits = |freed, new, used| (freed..=used).contains(&new);

@@ -166,7 +166,7 @@ impl Device {
 
     fn gid(&self, port: u8, index: u32) -> Option<GidEntry> {
         let mut entry = GidEntry::default();
-        // SAFETY: the context is open, and the entry has the size that is told.
+        // SAFETY: the context is open, and the entry has the size that is given.
         let refused = unsafe {
             (self.functions._ibv_query_gid_ex)(
                 self.context.as_ptr(),

@@ -34,7 +34,7 @@ pub(super) struct VerbsLink {
     /// Who waits until more is sent, and until more has come. What either finds for the other, it wakes the other for.
     sender: Option<Waker>,
     receiver: Option<Waker>,
-    /// What ended the link, told in this order: the peer's leaving, then what the adapter says.
+    /// What ended the link, reported in this order: the peer's leaving, then what the adapter says.
     is_closed: bool,
     failed: Option<Failed>,
     /// Where the two found each other. It carries nothing more, and its end is the peer's.
@@ -69,7 +69,7 @@ struct Outgoing {
     requests: usize,
     /// Messages so far, which are numbered.
     count: u32,
-    /// Sent, and not told yet.
+    /// Sent, and not reported yet.
     done: usize,
     /// Which places of the staging memory are used.
     staged: [bool; STAGED],
@@ -97,7 +97,7 @@ struct Incoming {
     count: u32,
     /// Whether something came that is no message of ours: what follows is thrown away.
     is_damaged: bool,
-    /// What is wrong with what came, until it is told.
+    /// What is wrong with what came, until it is reported.
     damage: Option<LinkError>,
 }
 

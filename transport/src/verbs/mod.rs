@@ -90,7 +90,7 @@ fn open(device: Option<&VerbsDevice>, is_plain: bool) -> Result<Arc<Device>, Ver
 }
 
 /// Takes part in a job: returns when all workers have come, or says why they did not. A device that cannot be used, or memory for not
-/// even one link, is told before this worker shows itself to others.
+/// even one link, is reported before this worker shows itself to others.
 ///
 /// # Errors
 /// What verbs lack here, and what [`tcp::join`] says.

@@ -167,7 +167,7 @@ fn plan<T: Element>(body: &Body<T>) -> (Header, Packing) {
     let mut choice = indices::choose(&entries.indices, len);
     let mut words = choice.words + values_words::<T>(rounded, &entries.indices);
     let full = values::dense_words::<T>(rounded, len);
-    // Among all values −0 could not be told from what is absent; only reductions other than the sum have it as an entry.
+    // Among all values −0 could not be distinguished from what is absent; only reductions other than the sum have it as an entry.
     if full < words && entries.values.iter().copied().all(is_entry) {
         choice = Packing { form: Form::Full, parameter: 0, words: 0 };
         words = full;

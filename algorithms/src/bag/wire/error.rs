@@ -68,7 +68,7 @@ pub enum DecodeError {
     },
     /// A value that no bag may hold.
     #[error(
-        "block {block} of the slot holds the value {value}; expected finite values, and zeros without a sign where only entries are told"
+        "block {block} of the slot holds the value {value}; expected finite values, and zeros without a sign where only entries are encoded"
     )]
     Value {
         /// Position in the slot.

@@ -212,7 +212,7 @@ impl Expected {
     }
 }
 
-/// Whether values of this type are told in a coding: only floats of 32 bits are ever rounded.
+/// Whether values of this type are encoded in a coding: only floats of 32 bits are ever rounded.
 fn takes<T: Element>(coding: Coding) -> bool {
     coding == Coding::Exact || T::NAME == f32::NAME
 }

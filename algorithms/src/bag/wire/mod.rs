@@ -44,11 +44,11 @@ pub struct Expected {
     pub len: u32,
     /// Entries that the sender may have, at most, or indices that it may propose.
     pub bound: u32,
-    /// What is told of them.
+    /// What is encoded of them.
     pub content: Content,
 }
 
-/// What is told of the entries of a block.
+/// What is encoded of the entries of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Indices and values, or all values.

@@ -58,7 +58,7 @@ impl Method {
     }
 
     /// The method by which a parameter of n entries whose gradients are sparse already travels beside others that travel by this
-    /// one: all of its entries, told exactly. This method where it can do that, and otherwise SSAR_Split_AllGather.
+    /// one: all of its entries, encoded exactly. This method where it can do that, and otherwise SSAR_Split_AllGather.
     ///
     /// # Errors
     /// [`MethodError::NotSparse`], with momentum correction; as [`shape`](Self::shape).

@@ -103,10 +103,10 @@ impl<T: Element> Context<T> {
                 if candidates.threshold.is_none() && k > 0 {
                     tally.dense += self.own(block).stored() as f64;
                 }
-                let OwnTop { kept, settled, next } =
+                let OwnTop { kept, remaining, next } =
                     own_top(&self.own(block), &overlay, candidates, k as u32)?;
                 slot.candidates = next;
-                Sparsified { kept, left: settled, seen: len, own: true }
+                Sparsified { kept, left: remaining, seen: len, own: true }
             }
             (Some(Held::Own(overlay)), None) => {
                 let kept = overlaid(self.own(block).other_than(self.reduction.neutral())?, &overlay);
@@ -240,7 +240,7 @@ impl<T: Element> Context<T> {
             if !vanished.is_empty() {
                 left = left.merge(&self.contributed(place, &vanished)?);
             }
-            Left::Own(Fate::Selected { indices: kept.indices.clone(), errors, settled: left })
+            Left::Own(Fate::Selected { indices: kept.indices.clone(), errors, remaining: left })
         } else {
             let mut shares = if errors.is_empty() { left } else { left.merge(&errors) };
             shares.values.iter_mut().for_each(|value| *value = holders.share(*value));

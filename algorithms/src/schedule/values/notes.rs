@@ -1,4 +1,4 @@
-//! Notes: what is told with bags.
+//! Notes: numbers that travel with bags (sparse vectors in messages).
 
 use bytes::{Buf, Bytes};
 

@@ -142,7 +142,7 @@ impl<T: Element> Values<T> {
         Ok(())
     }
 
-    /// Takes a bag in that its sender holds dense and told as entries, which were smaller: dense here, too.
+    /// Takes a bag in that its sender holds dense and encoded as entries, which were smaller: dense here, too.
     fn take_switched(
         &mut self,
         store: &mut Store<Held<T>>,

@@ -90,7 +90,7 @@ pub(super) fn keep_encoded<T: Element>(store: &mut Store<Held<T>>, place: Place,
 }
 
 /// What is sent of a bag, and the bag to retain: one copy for both. With absent entries as a `residual` has them, a bag that
-/// only became dense is told as its entries where enough are absent for a bit each to pay.
+/// only became dense is encoded as its entries where enough are absent for a bit each to pay.
 fn told<T: Element>(carried: Carried<T>, len: usize, residual: bool) -> (Body<T>, Held<T>) {
     let rounded = carried.rounded;
     let body = match &carried.bag {

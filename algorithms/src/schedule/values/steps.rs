@@ -89,7 +89,8 @@ impl<T: Element> Reader for Values<T> {
             let rounded = Rounded::EXACT;
             let aligned = Aligned { indices: indices.clone(), values, rounded, encoded: None };
             let (aligned, errors) = run.rounded(aligned, coding, place, (stage, true));
-            self.fates[b] = Fate::Selected { indices: indices.to_vec(), errors, settled: Entries::default() };
+            self.fates[b] =
+                Fate::Selected { indices: indices.to_vec(), errors, remaining: Entries::default() };
             self.intact[b] = false;
             self.agreed[b] = Some(indices);
             *store.at(place) = Some(Held::Aligned(aligned));

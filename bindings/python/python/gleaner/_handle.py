@@ -41,7 +41,7 @@ class Handle:
         return self._result is not None or self._error is not None or self._native.done()
 
     def cancel(self) -> None:
-        """Asks all ranks to give the step up. `wait` says what came of it, here as on every other rank."""
+        """Asks all ranks to give the step up. `wait` says the result, here as on every other rank."""
         self._native.cancel()
 
     def wait(self) -> "numpy.ndarray[Any, Any]":

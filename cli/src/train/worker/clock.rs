@@ -1,4 +1,4 @@
-//! Where the time of a run goes, and how it is told while it trains.
+//! Where the time of a run goes, and how it is reported while it trains.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

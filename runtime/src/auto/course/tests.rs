@@ -38,19 +38,19 @@ const NAMES: [&str; 15] = [
     "spardl with 6 teams by B-SAG",
 ];
 
-/// Drives a course until it settles: three ranks, of which another one is the slowest in every step, and whose first steps
+/// Drives a course until it has chosen: three ranks, of which another one is the slowest in every step, and whose first steps
 /// with a method take long. `truth` says what a step takes in the try of this number of the method at this place. Gives the
 /// places in the order in which they ran; fails where it does not end.
 fn drive(course: &mut Course, truth: impl Fn(usize, usize) -> f64) -> Vec<usize> {
     let mut order = Vec::new();
-    while !course.is_settled() {
+    while !course.has_chosen() {
         let place = course.running;
         let number = order.iter().filter(|earlier| **earlier == place).count();
         order.push(place);
         assert!(order.len() < 1000, "no end: {order:?}");
         let mut steps = 0;
         while !course.is_due() {
-            let took = if steps < SETTLING { 100.0 } else { truth(place, number) };
+            let took = if steps < TRANSIENT { 100.0 } else { truth(place, number) };
             course.record(Duration::from_secs_f64(took));
             steps += 1;
         }
@@ -87,7 +87,7 @@ fn rising(last: f64) -> Vec<Forecast> {
 /// Whatever the forecasts and the truth: the end comes within 230 steps, nothing is tried twice before the turns, those within
 /// 1.25 times of the fastest, at most four, take three turns each, and what remains is the fastest of what was tried.
 #[test]
-fn it_settles_for_the_fastest_that_it_tried() {
+fn it_chooses_the_fastest_that_it_tried() {
     let mut longest = 0;
     for seed in 0..500 {
         let spread = 1.0 + 4.0 * chance(seed, 99);
@@ -152,7 +152,7 @@ fn a_wrong_forecast_is_revised() {
         assert_eq!(course.running, 2, "wrong by {factor}");
         let summary = course.summary();
         assert!(
-            summary.starts_with("auto settles for spardl: 1200 ms a step measured (1200 ms expected)"),
+            summary.starts_with("auto chooses spardl: 1200 ms a step measured (1200 ms expected)"),
             "{summary}"
         );
         assert!(summary.contains(&format!("topka: {:.0} ms", 1e3 * factor)), "{summary}");
@@ -168,7 +168,7 @@ fn three_times_the_best_time_is_tried_and_more_is_not() {
         let order = drive(&mut course, |place, _| [1.0, 0.5][place]);
         assert_eq!(order.contains(&1), is_tried, "{forecast}: {order:?}");
         assert_eq!(course.running, usize::from(is_tried));
-        let verb = if is_tried { "auto settles for ring" } else { "auto stays with topka" };
+        let verb = if is_tried { "auto chooses ring" } else { "auto stays with topka" };
         assert!(course.summary().starts_with(verb), "{}", course.summary());
     }
 }
@@ -204,7 +204,7 @@ fn the_slowest_rank_counts_whichever_it_is() {
         assert_eq!(course.seconds(0), Some(3.0));
         let second: [&[f64]; 3] = [&[2.0; COUNTED]; 3];
         assert!(!course.conclude(&second), "went back to the slower one");
-        assert!(course.is_settled());
+        assert!(course.has_chosen());
         assert_eq!(course.seconds(1), Some(2.0));
     }
 }
@@ -233,14 +233,14 @@ fn dense_is_taken_where_it_is_measured_faster() {
     let mut course = Course::new(forecasts(&[("topka", 1.0), ("spardl", 1.1), ("ring", 1.4)]));
     drive(&mut course, |place, _| [2.0, 2.2, 1.4][place]);
     assert!(!course.present().method.collective().is_sparse());
-    assert!(course.summary().starts_with("auto settles for ring"), "{}", course.summary());
+    assert!(course.summary().starts_with("auto chooses ring"), "{}", course.summary());
 }
 
 /// A choice of one is none.
 #[test]
 fn one_candidate_is_not_measured() {
     let mut course = Course::new(forecasts(&[("ring", 1.0)]));
-    assert!(course.is_settled() && drive(&mut course, |_, _| 1.0).is_empty());
+    assert!(course.has_chosen() && drive(&mut course, |_, _| 1.0).is_empty());
 }
 
 /// A checkpoint's method runs on, whatever the forecasts, and one that is no candidate changes nothing.

@@ -184,9 +184,10 @@ impl<'a> Chart<'a> {
         let places = apart(&ends.iter().map(|((_, y), _)| *y).collect::<Vec<_>>(), TOP, TOP + HIGH);
         for ((end, line), y) in ends.into_iter().zip(places) {
             let look = Look::new(line.style);
-            let leader = vec![(end.0 + 7, end.1), (self.right + 4, end.1), (self.right + 12, y)];
+            // Beside its line's last point, wherever that is: a line across the picture would read as data.
+            let leader = vec![(end.0 + 7, end.1), (end.0 + 14, y)];
             area.draw(&PathElement::new(leader, look.colour().mix(0.45).stroke_width(1)))?;
-            write(area, &short(&line.label), (self.right + 16, y), TEXT, HPos::Left, look.colour())?;
+            write(area, &short(&line.label), (end.0 + 18, y), TEXT, HPos::Left, look.colour())?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ const MOST_LINES: usize = 8;
 /// Letters of a method's name that are drawn; the table has all of them.
 const LETTERS: usize = 26;
 
-/// The pictures of a panel: one, or several where it has more lines than can be told apart.
+/// The pictures of a panel: one, or several where it has more lines than can be distinguished.
 ///
 /// # Errors
 /// What the plotting library refuses.

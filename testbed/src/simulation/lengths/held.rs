@@ -6,7 +6,7 @@ use gleaner_algorithms::forecast::bytes_per_entry;
 
 /// What entries take on the wire.
 pub(super) struct Sizes {
-    /// For densities 1/2, 1/4 and so on: bytes of an entry told exactly, and told by the method's coding.
+    /// For densities 1/2, 1/4 and so on: bytes of an entry encoded exactly, and encoded by the method's coding.
     table: Vec<(f64, f64)>,
     /// Bytes of a dense value.
     pub dense: f64,

@@ -8,7 +8,7 @@ use super::walk::{Flight, Walk};
 use crate::simulation::trace::{Op, Part, dense_pieces, handled, pieces};
 
 impl Walk<'_> {
-    /// Bytes that a bag takes among the others of a message and in messages of its own; as what it is told.
+    /// Bytes that a bag takes among the others of a message and in messages of its own; as it is encoded.
     fn told(&mut self, held: Held, len: f64) -> (f64, f64, Held) {
         let tally = &mut self.workers[self.rank].tally;
         let entries = held.entries();

@@ -1,4 +1,4 @@
-//! Schedules that are rotations of one another, as a ring's are: one worker is enough.
+//! Symmetry reduction: of schedules that are rotations of one another, as a ring's are, one worker is enough.
 //!
 //! Where the hosts are equal as well, all workers do the same at the same time, and each receives what it sends. So one worker
 //! that is its own peer says what all take.
@@ -7,7 +7,7 @@ use gleaner_algorithms::Block;
 use gleaner_algorithms::schedule::Schedule;
 
 /// The schedule of rank 0, if these are its rotations, cut the gradient evenly, and let it be its own peer.
-pub(super) fn one_for_all(mut schedules: impl Iterator<Item = Schedule>) -> Option<Schedule> {
+pub(super) fn first_if_rotations(mut schedules: impl Iterator<Item = Schedule>) -> Option<Schedule> {
     let one = schedules.next()?;
     let fits = one.can_rotate() && is_even(&one) && receives_as_it_sends(&one);
     (fits && schedules.all(|other| one.is_rotated(&other))).then_some(one)

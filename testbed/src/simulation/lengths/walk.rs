@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
                 }
                 Some(held) => {
                     delivered += if held.form == Form::Own { len } else { held.entries() };
-                    tally.settled += if worker.selects { len } else { 0.0 };
+                    tally.committed_dense += if worker.selects { len } else { 0.0 };
                 }
                 None => {}
             }

@@ -4,7 +4,7 @@ use super::*;
 
 /// A worker that rank 0 reaches by TCP and by no datagram is named by all in the same sentence, also by those that are linked to rank 0 already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_takes_no_datagrams_is_told_by_all_in_the_same_sentence() {
+async fn a_way_that_takes_no_datagrams_is_reported_by_all_in_the_same_sentence() {
     let [zero, one, two]: [_; 3] = configs(3, Duration::from_secs(4)).try_into().unwrap();
     let (zero, two) = (tokio::spawn(join(zero)), tokio::spawn(join(two)));
     let mut one = tcp::meet(one, Transport::Quic).await.unwrap();

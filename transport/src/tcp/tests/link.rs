@@ -115,7 +115,7 @@ async fn a_byte_that_was_changed_on_the_way_is_told() {
 }
 
 /// A relay that repeats, drops or swaps whole messages of a plain link ends it, and so does one that sends an acceptor's words
-/// from before the link again: the first message that is not the next one is told.
+/// from before the link again: the first message that is not the next one is reported.
 #[tokio::test]
 async fn a_message_of_a_plain_link_that_is_repeated_dropped_or_swapped_is_told() {
     let sent: Vec<_> = (0..6).map(|number| framed(1, b"same", Some(number))).collect();
@@ -212,7 +212,7 @@ async fn a_receive_that_was_dropped_loses_nothing() {
     }
 }
 
-/// What a slow reader takes late is what was submitted, and is told to be sent when it was taken.
+/// What a slow reader takes late is what was submitted, and is reported as sent when it was taken.
 #[tokio::test]
 async fn messages_are_written_in_pieces() {
     for is_plain in [false, true] {

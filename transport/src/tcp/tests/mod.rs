@@ -27,7 +27,7 @@ use crate::{Link, LinkEvent, Peer, Secret, TransportChoice, conformance};
 
 type Joined = Result<TcpNetwork, JoinError>;
 
-/// Longer than anything here takes, so that what comes at once is told from what comes in the end.
+/// Longer than anything here takes, so that what comes at once is distinguished from what comes in the end.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The epoch of their memberships.

@@ -424,7 +424,7 @@ async fn workers_meet_on_an_interface() {
     }
 }
 
-/// A part of a network that panicked is told with what it said, whether its owner waits or comes later.
+/// A part of a network that panicked is reported with its message, whether its owner waits or comes later.
 #[tokio::test]
 async fn a_panic_in_a_task_of_the_network_is_told() {
     let job = Job::start(2, LONG).await;

@@ -249,7 +249,7 @@ async fn who_goes_while_the_sockets_of_its_link_are_made_is_noticed() {
 }
 
 #[tokio::test]
-async fn workers_that_differ_in_their_sockets_are_told() {
+async fn workers_that_differ_in_their_sockets_get_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, secret) = (listener.local_addr().unwrap().to_string(), Secret::random().unwrap());
     let zero = JoinConfig {

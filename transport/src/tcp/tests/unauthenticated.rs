@@ -1,4 +1,4 @@
-//! Unauthenticated peers get no byte, disturb nobody, and are told of.
+//! Unauthenticated peers get no byte, disturb nobody, and are reported.
 
 use std::thread::sleep;
 
@@ -68,7 +68,7 @@ async fn unauthenticated_peers_get_no_byte_and_the_job_begins() {
     }
     let one = join(job.config(1)).await.unwrap();
     let mut zero = job.zero.await.unwrap().unwrap();
-    // Each was told of, except those who may still speak.
+    // Each was reported, except those who may still speak.
     for _ in 0..9 {
         refused(&mut zero).await;
     }
@@ -93,16 +93,16 @@ async fn unauthenticated_peers_get_no_byte_while_the_job_goes_on() {
 }
 
 #[tokio::test]
-async fn a_crowd_that_says_nothing_holds_nobody_up() {
+async fn many_that_say_nothing_hold_nobody_up() {
     let job = Job::start(2, LONG).await;
-    let mut crowd = Vec::new();
+    let mut callers = Vec::new();
     for _ in 0..200 {
-        crowd.push(TcpStream::connect(job.address).await.unwrap());
+        callers.push(TcpStream::connect(job.address).await.unwrap());
     }
     let one = join(JoinConfig { timeout: LONG, ..job.config(1) }).await.unwrap();
     let zero = job.zero.await.unwrap().unwrap();
     drop((one, zero));
-    for mut peer in crowd {
+    for mut peer in callers {
         assert_eq!(rest(&mut peer).await, []);
     }
 }
@@ -114,15 +114,15 @@ const FLOOD: &str = "GLEANER_TEST_FLOOD";
 fn flood_process() {
     let Ok(address) = std::env::var(FLOOD) else { return };
     let address = address.parse::<SocketAddr>().unwrap().into();
-    let (begun, mut crowd) = (std::time::Instant::now(), Vec::new());
+    let (begun, mut callers) = (std::time::Instant::now(), Vec::new());
     while begun.elapsed() < LONG {
         sleep(Duration::from_millis(1));
-        while crowd.len() < begun.elapsed().as_millis() as usize {
+        while callers.len() < begun.elapsed().as_millis() as usize {
             let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, None) else { return sleep(LONG) };
             socket.set_nonblocking(true).unwrap();
             // It is under way.
             let _ = socket.connect(&address);
-            crowd.push(socket);
+            callers.push(socket);
         }
     }
 }

@@ -38,7 +38,7 @@ def refuse_wrapper(model: torch.nn.Module) -> None:
 
 
 def refuse_options(model: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Refuses what a DistributedDataParallel was told that leaves no place for the hook.
+    """Refuses what a DistributedDataParallel was given that leaves no place for the hook.
 
     Raises:
         UnsupportedError: with the option.

@@ -1,10 +1,10 @@
-//! The public harness of the laws, for steps that do not fail, and the methods that it is for.
+//! The public harness of the invariants, for steps that do not fail, and the methods that it is for.
 
 use std::ops::{Deref, DerefMut};
 
 use gleaner_algorithms::bag::{Bag, Coding};
 use gleaner_algorithms::collectives::{Ensemble, Sag, SparDl};
-use gleaner_algorithms::laws::{self, Trial};
+use gleaner_algorithms::invariants::{self, Trial};
 use gleaner_algorithms::residual::Collection;
 use gleaner_algorithms::schedule::{CheckError, Execution, Memory, Schedule, check};
 use gleaner_algorithms::selectors::Selector;
@@ -37,7 +37,7 @@ pub fn spardl(teams: usize, sag: Sag) -> Method {
 }
 
 /// All methods for so many workers, with every combination of their options: teams and how they come together, a selector,
-/// which is another one for each, and how values are told. Each method with each selector is a test of its own; which
+/// which is another one for each, and how values are encoded. Each method with each selector is a test of its own; which
 /// residuals are collected, and by what they are reduced, is for the tests to run through.
 pub fn variants(workers: usize) -> Vec<Method> {
     let mut forms: Vec<Method> = methods().collect();
@@ -143,18 +143,18 @@ impl<T: Element> Team<T> {
 
 /// What went into a step and what came out of it, by worker.
 #[derive(Debug)]
-pub struct Outcome<T: Element = f32>(laws::Outcome<T>);
+pub struct Outcome<T: Element = f32>(invariants::Outcome<T>);
 
 impl<T: Element> Deref for Outcome<T> {
-    type Target = laws::Outcome<T>;
+    type Target = invariants::Outcome<T>;
 
-    fn deref(&self) -> &laws::Outcome<T> {
+    fn deref(&self) -> &invariants::Outcome<T> {
         &self.0
     }
 }
 
 impl<T: Element> DerefMut for Outcome<T> {
-    fn deref_mut(&mut self) -> &mut laws::Outcome<T> {
+    fn deref_mut(&mut self) -> &mut invariants::Outcome<T> {
         &mut self.0
     }
 }
@@ -178,7 +178,7 @@ impl<T: Element> Outcome<T> {
     }
 
     /// All that holds after every step, with finite values.
-    pub fn assert_laws(&self) {
+    pub fn assert_invariants(&self) {
         self.check().unwrap_or_else(|error| panic!("{error}: {self:?}"));
         self.assert_identical();
         for vector in self.lost.iter().chain(&self.new).chain(&self.delivered) {

@@ -1,4 +1,4 @@
-//! Selectors: both laws with every method that takes one.
+//! Selectors: both invariants with every method that takes one.
 
 use gleaner_algorithms::residual::Residual;
 use gleaner_algorithms::schedule::{Candidates, CheckError, Rule, Slots, Step, check};
@@ -22,7 +22,7 @@ pub fn layers(n: usize, random: &mut Random) -> Layers {
 }
 
 /// Every selector with every method that takes one, several steps in a row.
-fn selectors_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) {
+fn selectors_obey_the_invariants(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) {
     for method in selecting() {
         for (i, selector) in selectors().into_iter().enumerate() {
             let collection = COLLECTIONS[(i + n) % 3];
@@ -32,7 +32,7 @@ fn selectors_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[P
             for pattern in patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
                 let size = 1 + random.below(n.max(1));
-                team.step_in_pieces(&gradients, size).assert_laws();
+                team.step_in_pieces(&gradients, size).assert_invariants();
             }
         }
     }
@@ -48,7 +48,7 @@ proptest! {
         patterns in proptest::collection::vec(pattern(), 1..8),
         seed: u64,
     ) {
-        selectors_obey_the_laws(workers, n, share, &patterns, seed);
+        selectors_obey_the_invariants(workers, n, share, &patterns, seed);
     }
 }
 
@@ -56,7 +56,7 @@ proptest! {
 fn from_no_entries_to_more_than_a_sample() {
     for n in [0, 1, 2, 5000] {
         for share in [Share::Density(0.0), Share::Density(1e-9), Share::Density(0.1), Share::Density(1.0)] {
-            selectors_obey_the_laws(3, n, share, &[Pattern::Integers, Pattern::Zero, Pattern::Wide], 3);
+            selectors_obey_the_invariants(3, n, share, &[Pattern::Integers, Pattern::Zero, Pattern::Wide], 3);
         }
     }
 }
@@ -69,7 +69,7 @@ fn a_threshold_that_nothing_reaches_for_long_delays_and_loses_nothing() {
         let mut team = Team::of(method.clone().selector(Selector::Threshold(64.0)).density(0.5), workers, n);
         for step in 1..=70u32 {
             let outcome = team.step(&vec![vec![1.0; n]; workers]);
-            outcome.assert_laws();
+            outcome.assert_invariants();
             let kept = if step < 64 { step } else { step - 64 };
             let few = outcome.delivered[0].iter().filter(|v| **v != 0.0).count();
             // gTopk selects k of what all sent.
@@ -216,7 +216,7 @@ fn a_hard_threshold_is_collected_on_the_way() {
     assert_eq!(lent.candidates[0].entries.indices, [7]);
 }
 
-/// So that the laws above are not about empty choices.
+/// So that the invariants above are not about empty choices.
 #[test]
 fn every_selector_chooses_something() {
     let gradient = gradient(2000, &mut Random(2));

@@ -1,4 +1,4 @@
-//! Liveness, the third law: no entry waits for ever. What waits drains once gradients are zero, and of equal gradients every
+//! Liveness, the third invariant: no entry waits for ever. What waits drains once gradients are zero, and of equal gradients every
 //! entry has its turn.
 
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ fn layers(method: &Method, workers: usize, n: usize) -> Layers {
 }
 
 /// Each of them with k = 1, fewer entries than workers and more, of small groups and of larger ones.
-fn each(workers: usize, mut law: impl FnMut(Method, Layers)) {
+fn each(workers: usize, mut invariant: impl FnMut(Method, Layers)) {
     let (mut cases, mut several) = (BTreeSet::new(), 0);
     for n in [1, workers, 2 * workers + 3] {
         cases.extend(
@@ -49,7 +49,7 @@ fn each(workers: usize, mut law: impl FnMut(Method, Layers)) {
             let method = method.clone().k(k);
             let layers = layers(&method, workers, n);
             several += usize::from(layers.ranges().filter(|layer| !layer.is_empty()).count() > 1);
-            law(method, layers);
+            invariant(method, layers);
         }
     }
     assert!(several > 0, "no gradient of several layers among {workers} workers");

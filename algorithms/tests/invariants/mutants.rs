@@ -223,8 +223,8 @@ fn other_orders(steps: &[Step]) -> Vec<Vec<Step>> {
     programs
 }
 
-/// The bits of two steps on each kind of input, after the laws were seen to hold for them; None if they are refused.
-fn lawful_bits(schedules: &[Schedule], memory: &Memory) -> Option<Vec<StepBits>> {
+/// The bits of two steps on each kind of input, after the invariants were seen to hold for them; None if they are refused.
+fn bits_if_invariant(schedules: &[Schedule], memory: &Memory) -> Option<Vec<StepBits>> {
     let mut bits = Vec::new();
     for (collection, pattern) in COLLECTIONS.into_iter().flat_map(|c| PATTERNS.map(|p| (c, p))) {
         let mut team = Team::checked_with(schedules.to_vec(), memory.clone(), collection).ok()?;
@@ -232,7 +232,7 @@ fn lawful_bits(schedules: &[Schedule], memory: &Memory) -> Option<Vec<StepBits>>
         let mut random = Random(n as u64);
         for _ in 0..2 {
             let outcome = team.step(&pattern.gradients(workers, n, &mut random));
-            outcome.assert_laws();
+            outcome.assert_invariants();
             bits.push(outcome.bits());
         }
     }
@@ -243,7 +243,7 @@ fn lawful_bits(schedules: &[Schedule], memory: &Memory) -> Option<Vec<StepBits>>
 struct Tally {
     refused: usize,
     equivalent: usize,
-    /// Accepted with other results; the laws hold for them.
+    /// Accepted with other results; the invariants hold for them.
     other: usize,
 }
 
@@ -252,12 +252,12 @@ fn judge_all(kind: &str, mutate: impl Fn(&Schedule) -> Vec<Vec<Step>>) -> Vec<(&
     let judged = originals().into_iter().map(|(name, originals)| {
         let mut tally = Tally::default();
         for Original { schedules, memory } in originals {
-            let expected = lawful_bits(&schedules, &memory).unwrap();
+            let expected = bits_if_invariant(&schedules, &memory).unwrap();
             for rank in 0..schedules.len() {
                 for steps in mutate(&schedules[rank]) {
                     let mut mutant = schedules.clone();
                     mutant[rank].steps = steps;
-                    *match lawful_bits(&mutant, &memory) {
+                    *match bits_if_invariant(&mutant, &memory) {
                         None => &mut tally.refused,
                         Some(bits) if bits == expected => &mut tally.equivalent,
                         Some(_) => &mut tally.other,
@@ -327,9 +327,9 @@ fn other_notes_are_refused() {
     assert!(alone > 50 && of_all > 20, "{alone} of one worker, {of_all} of all");
 }
 
-/// A selection more, less or elsewhere may still be an all-reduce; then both laws hold (`lawful_bits` looks).
+/// A selection more, less or elsewhere may still be an all-reduce; then both invariants hold (`bits_if_invariant` looks).
 #[test]
-fn other_selections_are_refused_or_obey_the_laws() {
+fn other_selections_are_refused_or_obey_the_invariants() {
     for (name, tally) in judge_all("selections", |schedule| with_each(schedule, other_selections)) {
         let sparse = !dense_methods().any(|m| m.collective().name() == name);
         assert_eq!(tally.refused > 0, sparse, "{name}: selects if and only if it is sparse");
@@ -340,7 +340,7 @@ fn other_selections_are_refused_or_obey_the_laws() {
 }
 
 #[test]
-fn other_orders_are_refused_or_obey_the_laws() {
+fn other_orders_are_refused_or_obey_the_invariants() {
     for (name, tally) in judge_all("dropped, doubled and swapped steps", |s| other_orders(&s.steps)) {
         assert!(tally.refused > 10, "{name}: too few to mean anything");
     }
@@ -348,7 +348,7 @@ fn other_orders_are_refused_or_obey_the_laws() {
 
 /// The same on all workers at once, where more of it is consistent.
 #[test]
-fn other_orders_on_all_workers_are_refused_or_obey_the_laws() {
+fn other_orders_on_all_workers_are_refused_or_obey_the_invariants() {
     let (mut refused, mut accepted) = (0, 0);
     for Original { schedules, memory } in originals().into_iter().flat_map(|(_, originals)| originals) {
         let programs: Vec<Vec<Vec<Step>>> = schedules.iter().map(|s| other_orders(&s.steps)).collect();
@@ -358,7 +358,7 @@ fn other_orders_on_all_workers_are_refused_or_obey_the_laws() {
             for (schedule, programs) in mutant.iter_mut().zip(&programs) {
                 schedule.steps = programs[number].clone();
             }
-            *if lawful_bits(&mutant, &memory).is_none() { &mut refused } else { &mut accepted } += 1;
+            *if bits_if_invariant(&mutant, &memory).is_none() { &mut refused } else { &mut accepted } += 1;
         }
     }
     println!("on all workers: {refused} refused, {accepted} accepted");

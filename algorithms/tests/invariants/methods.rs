@@ -125,8 +125,8 @@ fn oktopk_keeps_its_counts_and_evens_its_regions() {
     let (p, n, k) = (6, 3000, 240);
     let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
     let mut within = 0;
-    // Large entries crowd at the start of the gradient.
-    let crowded = |step: usize| -> Vec<Vec<f32>> {
+    // Large entries cluster at the start of the gradient.
+    let clustered = |step: usize| -> Vec<Vec<f32>> {
         let mut gradients = drifting(p, n, step);
         let scale = |i: usize| 1.0 + 9.0 * (1.0 - i as f32 / n as f32).powi(3);
         gradients.iter_mut().for_each(|g| g.iter_mut().enumerate().for_each(|(i, v)| *v *= scale(i)));
@@ -139,7 +139,7 @@ fn oktopk_keeps_its_counts_and_evens_its_regions() {
     let mut first = 0.0;
     let mut last = 0.0;
     for step in 0..192 {
-        let outcome = team.step(&crowded(step));
+        let outcome = team.step(&clustered(step));
         let count: usize = outcome.update[0].iter().map(Bag::nonzeros).sum();
         if step % 32 == 0 {
             assert_eq!(count, k, "step {step} finds its thresholds exactly");
@@ -239,8 +239,8 @@ fn oktopk_balances_a_region_that_is_too_full() {
         }
         // The same values, all in one region.
         let start = team.partition().range(Block(2)).start;
-        let crowded: Vec<_> = (0..k).map(|j| (start + j, value(j))).collect();
-        let gradients = vec![only(n, &crowded); p];
+        let clustered: Vec<_> = (0..k).map(|j| (start + j, value(j))).collect();
+        let gradients = vec![only(n, &clustered); p];
         assert!(team.partition().range(Block(2)).len() >= k && !balances(&team));
         let before = team.step(&gradients);
         assert!(balances(&team), "P {p}: {:?} by region", before.delivered_by_block());

@@ -1,4 +1,4 @@
-//! Real bags of whole gradients, and how long each piece of work takes on the machine that simulates.
+//! Executions on whole gradients, and how long each piece of work takes on the machine that simulates.
 //!
 //! Every worker has a thread and a residual of its own for the whole job. As many of them work at once as there are cores for
 //! them, and the others wait. So each piece of work takes as long as beside the work of others, and nobody has to know what an
@@ -17,7 +17,7 @@ use gleaner_algorithms::schedule::Outgoing;
 use gleaner_algorithms::{Membership, Method, Rank};
 
 use super::Steps;
-use super::carried::{CarriedError, Source};
+use super::executed::{ExecutedError, Source};
 use super::trace::{Op, Part, Trace, Work};
 
 /// Entries of all workers' gradients together, at most: each takes about 16 bytes.
@@ -29,13 +29,13 @@ pub const MOST_WORKERS: u32 = 64;
 /// What happens in each of the steps that count, with so many workers at work `at_once`.
 ///
 /// # Errors
-/// As [`carried::traces`](super::carried::traces).
+/// As [`executed::traces`](super::executed::traces).
 pub(super) fn traces(
     method: &Method,
     (workers, n): (u32, usize),
     (steps, at_once): (Steps, u32),
     source: Source<'_>,
-) -> Result<Vec<Trace>, CarriedError> {
+) -> Result<Vec<Trace>, ExecutedError> {
     let all: Vec<Worker> =
         (0..workers).map(|rank| Worker::new(method, rank, workers, n)).collect::<Result<_, _>>()?;
     let cores = Cores::new(at_once);
@@ -64,7 +64,7 @@ pub(super) fn traces(
             assert_eq!(
                 done.len(),
                 tasks.len(),
-                "whoever misses a message misses it because of a worker that says why"
+                "a worker that misses a message misses it because of a worker that says why"
             );
             let (rounds, delivered) = done.first().map_or((0, 0), |done| (done.rounds, done.delivered));
             let mut trace = Trace { rounds, delivered: delivered as f64, workers: Vec::new() };
@@ -129,7 +129,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, CarriedError> {
+    fn new(method: &Method, rank: u32, workers: u32, n: usize) -> Result<Self, ExecutedError> {
         let routine = Routine::new(method.clone(), Membership::first(Rank(rank), workers), n, 0)?;
         let schedule = routine.prepared().program.schedule();
         let residual = Residual::new(schedule.partition.clone(), schedule.quotas());
@@ -142,7 +142,7 @@ impl Worker {
         cores: &Cores,
         mailbox: &Mailbox,
         gradients: &Receiver<Vec<f32>>,
-        reports: &Sender<Result<Option<Done>, CarriedError>>,
+        reports: &Sender<Result<Option<Done>, ExecutedError>>,
     ) {
         for gradient in gradients {
             let done = self.step(gradient, Record::new(cores), mailbox);
@@ -160,7 +160,7 @@ impl Worker {
         gradient: Vec<f32>,
         mut record: Record<'_>,
         Mailbox { outbox, inbox }: &Mailbox,
-    ) -> Result<Option<Done>, CarriedError> {
+    ) -> Result<Option<Done>, ExecutedError> {
         let rounds = self.routine.prepared().cost.rounds;
         self.residual.accumulate(0, &gradient)?;
         let Lent { version, accumulator, candidates } = self.residual.begin().map_err(RoutineError::from)?;

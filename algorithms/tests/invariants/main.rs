@@ -1,4 +1,4 @@
-//! The laws of the house, as tests: every method that stands in `COLLECTIVES` is tested by standing there.
+//! The invariants, as tests: every method that stands in `COLLECTIVES` is tested by standing there.
 //!
 //! What is expected is a paper's formula written out or a computation of its own, never what the code under test says.
 //! The random cases are the same in every run; set PROPTEST_RNG_SEED and PROPTEST_CASES to see others, or more.

@@ -1,4 +1,4 @@
-//! Momentum correction and masking: what enters the residuals is the velocity, and the laws hold for it.
+//! Momentum correction and masking: what enters the residuals is the velocity, and the invariants hold for it.
 
 use gleaner_algorithms::residual::{AccumulateError, Correction, Residual, Waiting};
 use gleaner_algorithms::{Method, Partition};
@@ -48,7 +48,7 @@ proptest! {
             for pattern in &patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
                 let (outcome, moved, after) = step(&mut team, &gradients, 1 + random.below(n.max(1)));
-                outcome.assert_laws();
+                outcome.assert_invariants();
                 for w in 0..workers {
                     if !mask {
                         prop_assert_eq!(bits(&after[w]), bits(&moved[w]), "{}", method);

@@ -1,17 +1,17 @@
-//! The laws of gradients that are sparse already.
+//! The invariants of gradients that are sparse already.
 
-use super::{LawError, Outcome, STEPS, Trial, whole};
+use super::{InvariantError, Outcome, STEPS, Trial, whole};
 use crate::bag::Coding;
 use crate::collectives::RoutineError;
 use crate::{Element, Method};
 
-/// Tests the laws for a method that takes gradients of n entries as [entries alone](Method::for_sparse), among so many workers:
+/// Tests the invariants for a method that takes gradients of n entries as [entries alone](Method::for_sparse), among so many workers:
 /// conservation and one update in each step, and update and residuals that have the bits of the same steps of all values.
 /// Without a density nothing waits after any step.
 ///
 /// # Errors
-/// The first law that it breaks, and a method that does not take them.
-pub fn check_sparse(method: &Method, workers: u32, n: usize) -> Result<(), LawError> {
+/// The first invariant that it breaks, and a method that does not take them.
+pub fn check_sparse(method: &Method, workers: u32, n: usize) -> Result<(), InvariantError> {
     let mut entries = Trial::<f32>::sparse(method, workers, n)?;
     let mut all = Trial::<f32>::new(method.for_sparse(workers, n).map_err(RoutineError::from)?, workers, n)?;
     for step in 0..STEPS {
@@ -21,7 +21,7 @@ pub fn check_sparse(method: &Method, workers: u32, n: usize) -> Result<(), LawEr
         are_equal(&found, &expected)?;
         let is_whole = method.asked().is_none() && method.values() == Coding::Exact;
         if is_whole && let Some((rank, entry)) = entries.waiting()? {
-            return Err(LawError::Waits { steps: 0, entry, rank });
+            return Err(InvariantError::Waits { steps: 0, entry, rank });
         }
     }
     Ok(())
@@ -38,7 +38,7 @@ fn few(rank: usize, step: u64, n: usize) -> Vec<f32> {
     (0..n).map(value).collect()
 }
 
-fn are_equal(found: &Outcome<f32>, expected: &Outcome<f32>) -> Result<(), LawError> {
+fn are_equal(found: &Outcome<f32>, expected: &Outcome<f32>) -> Result<(), InvariantError> {
     let step = found.step;
     let vectors =
         [("the update", &found.delivered, &expected.delivered), ("the residual", &found.new, &expected.new)];
@@ -49,7 +49,7 @@ fn are_equal(found: &Outcome<f32>, expected: &Outcome<f32>) -> Result<(), LawErr
             let differs = |(found, expected): (&f32, &f32)| bits(found) != bits(expected);
             if let Some(entry) = found.iter().zip(expected).position(differs) {
                 let (found, expected) = (f64::from(found[entry]), f64::from(expected[entry]));
-                return Err(LawError::Sparse { step, rank, entry, what, found, expected });
+                return Err(InvariantError::Sparse { step, rank, entry, what, found, expected });
             }
         }
     }
@@ -76,13 +76,15 @@ mod tests {
     ];
 
     #[test]
-    fn listed_methods_keep_the_laws_of_sparse_gradients() {
+    fn listed_methods_keep_the_invariants_of_sparse_gradients() {
         for workers in 1..=9 {
             for n in [1, 7, 60, 333] {
                 for method in Method::all() {
                     let name = method.collective().name();
                     match check_sparse(&method, workers, n) {
-                        Err(LawError::Routine(RoutineError::Method(MethodError::NotSparse { .. }))) => {
+                        Err(InvariantError::Routine(RoutineError::Method(MethodError::NotSparse {
+                            ..
+                        }))) => {
                             assert!(!TAKE.contains(&name), "{name}, P {workers}, n {n}");
                         }
                         checked => {

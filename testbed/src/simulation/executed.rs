@@ -1,6 +1,6 @@
-//! Small cases carry real bags: the executions of all workers run in one thread, and what they do is written down.
+//! Small cases are executed: the executions of all workers run in one thread, and what they do is written down.
 //!
-//! A longer gradient is represented by a sample: one entry stands for `scale`. Density, number of workers and the law of the
+//! A longer gradient is represented by a sample: one entry stands for `scale`. Density, number of workers and the distribution of the
 //! values are those of the whole, so the lengths of all bags are, too, but for chance. So is the norm: √scale times larger
 //! entries, for methods whose first threshold depends on it.
 
@@ -12,13 +12,13 @@ use gleaner_algorithms::{Method, Sparsity};
 use super::Steps;
 use super::trace::{Op, Part, Trace, accumulated, handled, pieces};
 
-/// Entries of all workers' gradients together that real bags are carried for; longer gradients are sampled.
+/// Entries of all workers' gradients together that are executed; longer gradients are sampled.
 pub const MOST_ENTRIES: usize = 1 << 22;
 
-/// Among so many workers a longer gradient is sampled; among more, only what is short enough has real bags.
+/// Among so many workers a longer gradient is sampled; among more, only what is short enough is executed.
 pub const MOST_SAMPLED: u32 = 16;
 
-/// Among more workers, bags are lengths.
+/// Among more workers, bags have expected lengths.
 pub const MOST_WORKERS: u32 = 256;
 
 /// The most messages that one payload is cut into.
@@ -29,7 +29,7 @@ pub type Source<'a> = &'a (dyn Fn(u32, u64, &mut [f32]) + Sync);
 
 /// Why executions could not be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum CarriedError {
+pub enum ExecutedError {
     /// A method that cannot run.
     #[error(transparent)]
     Routine(#[from] RoutineError),
@@ -41,7 +41,7 @@ pub enum CarriedError {
     Accumulate(#[from] AccumulateError),
 }
 
-/// How many entries one entry of a sample stands for, so that real bags can be carried; None where there are too many
+/// How many entries one entry of a sample stands for, so that a case can be executed; None where there are too many
 /// workers.
 pub fn scale(workers: u32, n: usize) -> Option<usize> {
     let each = (MOST_ENTRIES / workers.max(1) as usize).max(1);
@@ -60,7 +60,7 @@ pub fn traces(
     scale: usize,
     steps: Steps,
     source: Source<'_>,
-) -> Result<Vec<Trace>, CarriedError> {
+) -> Result<Vec<Trace>, ExecutedError> {
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
         Sparsity::K(k) if scale > 1 => method.clone().k((k / scale).clamp(usize::from(k > 0), sample)),

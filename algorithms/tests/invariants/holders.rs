@@ -32,14 +32,14 @@ fn server(workers: u32, k: u32, selects_first: bool) -> Vec<Vec<Step>> {
         .collect()
 }
 
-/// Steps that obey the laws under every collection, on inputs of every kind.
-fn obey_the_laws(n: usize, steps: &[Vec<Step>]) {
+/// Steps that obey the invariants under every collection, on inputs of every kind.
+fn obey_the_invariants(n: usize, steps: &[Vec<Step>]) {
     for collection in COLLECTIONS {
         for pattern in PATTERNS {
             let mut team = Team::checked(schedules(n, 1, steps.to_vec()), collection).unwrap();
             let mut random = Random(11);
             for _ in 0..3 {
-                team.step(&pattern.gradients(steps.len(), n, &mut random)).assert_laws();
+                team.step(&pattern.gradients(steps.len(), n, &mut random)).assert_invariants();
             }
         }
     }
@@ -67,7 +67,7 @@ fn shares_are_exact() {
         for _ in 0..6 {
             let outcome = team.step(&Pattern::Integers.gradients(4, 12, &mut random));
             outcome.assert_conserved_exactly();
-            outcome.assert_laws();
+            outcome.assert_invariants();
         }
     }
     // Entry 0 wins everywhere. Entry 1 is selected by ranks 2 and 3 alone: ranks 0 and 1 discard 4 + 4 there, half each.
@@ -108,19 +108,19 @@ fn shares_add_up() {
 }
 
 #[test]
-fn r_sag_obeys_the_laws() {
+fn r_sag_obeys_the_invariants() {
     for k in [0, 1, 3, 6, 7, 11, 12] {
-        obey_the_laws(12, &r_sag(k));
+        obey_the_invariants(12, &r_sag(k));
     }
 }
 
 /// Workers that never select, beside one that does: what it drops must come back to somebody.
 #[test]
-fn a_server_obeys_the_laws() {
+fn a_server_obeys_the_invariants() {
     for workers in [2, 3, 5] {
         for k in [0, 1, 5, 6, 7, 11, 12] {
-            obey_the_laws(12, &server(workers, k, false));
-            obey_the_laws(12, &server(workers, k, true));
+            obey_the_invariants(12, &server(workers, k, false));
+            obey_the_invariants(12, &server(workers, k, true));
         }
     }
 }
@@ -129,12 +129,12 @@ fn a_server_obeys_the_laws() {
 #[test]
 fn zeros_have_one_sign() {
     let steps = [vec![swap(1)], vec![keep(slots(0, 1), 2, 1), swap(0)]];
-    obey_the_laws(8, &steps);
+    obey_the_invariants(8, &steps);
     let steps = [
         vec![swap(1), keep(slots(0, 1), 5, 1)],
         vec![keep(slots(0, 1), 2, 1), swap(0), keep(slots(0, 1), 5, 1)],
     ];
-    obey_the_laws(8, &steps);
+    obey_the_invariants(8, &steps);
 }
 
 /// The sum of two sparse bags that turns dense on the way is looked at, too.

@@ -132,9 +132,9 @@ fn bsag_controls_h_by_algorithm_2() {
             remaining.push(expected.after_bsag as f64 / k as f64);
             old = expected.residuals;
         }
-        let settled = &mut remaining[40..];
-        settled.sort_by(f64::total_cmp);
-        let (low, middle, high) = (settled[8], settled[40], settled[72]);
+        let steady = &mut remaining[40..];
+        steady.sort_by(f64::total_cmp);
+        let (low, middle, high) = (steady[8], steady[40], steady[72]);
         assert!((0.9..1.1).contains(&middle), "P {p}, d {d}: half of the steps have {middle} k or less");
         assert!(low > 0.7 && high < 1.4, "P {p}, d {d}: four steps in five have from {low} k to {high} k");
     }

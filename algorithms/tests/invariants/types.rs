@@ -1,7 +1,7 @@
 //! Every type of value and every reduction: conservation, equal bits on all workers, and the reduction itself.
 
 use gleaner_algorithms::bag::Coding;
-use gleaner_algorithms::laws::{LawError, Trial};
+use gleaner_algorithms::invariants::{InvariantError, Trial};
 use gleaner_algorithms::schedule::ExecutionError;
 use gleaner_algorithms::{Element, Method, Reduction};
 use half::{bf16, f16};
@@ -22,7 +22,7 @@ fn team<T: Element>(method: Method, workers: u32, n: usize, reduction: Reduction
 }
 
 /// The update as a vector, absent entries read as the neutral element; the same bits on every worker.
-fn delivered<T: Element>(team: &mut Trial<T>, gradients: &[Vec<T>]) -> Result<Vec<T>, LawError> {
+fn delivered<T: Element>(team: &mut Trial<T>, gradients: &[Vec<T>]) -> Result<Vec<T>, InvariantError> {
     let mut outcome = team.step(gradients)?;
     assert!(!outcome.anything_lost());
     let bits = |update: &[T]| update.iter().map(|v| v.bits()).collect::<Vec<_>>();
@@ -114,7 +114,7 @@ fn reduces<T: Element>() {
                 let all = delivered(&mut team(method.clone().density(1.0)), &gradients);
                 let found = match all {
                     Ok(found) => found,
-                    Err(LawError::Execution(ExecutionError::NotASum { .. })) => {
+                    Err(InvariantError::Execution(ExecutionError::NotASum { .. })) => {
                         assert!(sparse && !reduction.has_residual(), "{method} refuses {}", reduction.name());
                         continue;
                     }
@@ -144,7 +144,10 @@ fn reduces<T: Element>() {
                     let all = half.ensemble.shape().k == n;
                     let refused = delivered(&mut half, &gradients);
                     assert!(
-                        all || matches!(refused, Err(LawError::Execution(ExecutionError::NotASum { .. }))),
+                        all || matches!(
+                            refused,
+                            Err(InvariantError::Execution(ExecutionError::NotASum { .. }))
+                        ),
                         "{method}"
                     );
                 }
@@ -196,7 +199,7 @@ fn steps_of_other_reductions_know_nothing_of_each_other() {
         for (step, (gradients, expected)) in steps.into_iter().enumerate() {
             match delivered(&mut team, &gradients.map(|g| g.to_vec())) {
                 Ok(found) => assert_eq!(found, expected, "{method}, step {step}"),
-                Err(LawError::Execution(ExecutionError::NotASum { .. })) => break,
+                Err(InvariantError::Execution(ExecutionError::NotASum { .. })) => break,
                 Err(error) => panic!("{method}, step {step}: {error}"),
             }
         }

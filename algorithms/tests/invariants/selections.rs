@@ -1,4 +1,4 @@
-//! Selections put anywhere into any method: refused, or both laws hold. This is how a dense ring becomes a sparse one, and
+//! Selections put anywhere into any method: refused, or both invariants hold. This is how a dense ring becomes a sparse one, and
 //! recursive doubling becomes gTopk, so it tells what a method that is not written yet may rely on.
 
 use gleaner_algorithms::bag::Coding;
@@ -26,7 +26,7 @@ fn insert(schedules: &mut [Schedule], random: &mut Random) {
     }
 }
 
-/// Says which schedules it was, if a law is broken.
+/// Says which schedules it was, if an invariant is broken.
 struct Says<'a>(&'a [Schedule], u64);
 
 impl Drop for Says<'_> {
@@ -38,7 +38,7 @@ impl Drop for Says<'_> {
 }
 
 #[test]
-fn selections_anywhere_are_refused_or_obey_the_laws() {
+fn selections_anywhere_are_refused_or_obey_the_invariants() {
     for method in methods() {
         let (mut refused, mut accepted, mut shared) = (0, 0, 0);
         // What is proposed from must be whole, so more is refused where indices are agreed on.
@@ -72,7 +72,7 @@ fn selections_anywhere_are_refused_or_obey_the_laws() {
             );
             for _ in 0..3 {
                 let pattern = PATTERNS[random.below(PATTERNS.len())];
-                team.step(&pattern.gradients(workers, n, &mut random)).assert_laws();
+                team.step(&pattern.gradients(workers, n, &mut random)).assert_invariants();
             }
             drop(says);
         }

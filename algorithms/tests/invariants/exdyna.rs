@@ -108,7 +108,7 @@ fn printed_is_what_is_printed() {
         let mut paper = Paper::new(n, workers, k);
         let mut random = Random(workers as u64);
         for t in 0..140i32 {
-            // Large entries crowd at the start; the scale falls again and again, so that every branch is taken.
+            // Large entries cluster at the start; the scale falls again and again, so that every branch is taken.
             let fallen = 12.0 * paper.delta as f32 * 0.9f32.powi(t % 60);
             let scale = if t < 20 { 0.2 } else { fallen };
             let size = |i: usize| scale / (1.0 + 4.0 * i as f32 / n as f32);
@@ -153,9 +153,9 @@ fn printed_is_what_is_printed() {
 }
 
 /// Steps at least 100 after the first, and after every jump.
-fn settled(followed: &[Followed]) -> impl Iterator<Item = (usize, &Followed)> {
-    let is_settled = |t: usize| t >= 100 && JUMPS.iter().all(|(at, _)| !(*at..at + 100).contains(&t));
-    followed.iter().enumerate().filter(move |(t, _)| is_settled(*t))
+fn steady(followed: &[Followed]) -> impl Iterator<Item = (usize, &Followed)> {
+    let is_steady = |t: usize| t >= 100 && JUMPS.iter().all(|(at, _)| !(*at..at + 100).contains(&t));
+    followed.iter().enumerate().filter(move |(t, _)| is_steady(*t))
 }
 
 /// How far a step is from the density that was set, as a share of it.
@@ -163,9 +163,9 @@ fn error(followed: &Followed, k: usize) -> f64 {
     (followed.count() as f64 / k as f64 - 1.0).abs()
 }
 
-/// The means of f(t) over 20 settled steps each.
+/// The means of f(t) over 20 steady steps each.
 fn imbalances(followed: &[Followed]) -> Vec<f64> {
-    let all: Vec<f64> = settled(followed).map(|(_, f)| f.imbalance()).collect();
+    let all: Vec<f64> = steady(followed).map(|(_, f)| f.imbalance()).collect();
     all.chunks_exact(20).map(|some| some.iter().sum::<f64>() / 20.0).collect()
 }
 
@@ -184,20 +184,20 @@ const K: usize = 4000;
 fn corrected_controllers_keep_density_and_balance() {
     for workers in [4, 8] {
         let followed = follow(named("exdyna").k(K), workers, N, STEPS).unwrap();
-        for (t, step) in settled(&followed) {
+        for (t, step) in steady(&followed) {
             assert!(error(step, K) <= 0.15, "P {workers}, step {t}: {} entries", step.count());
         }
-        for (t, step) in settled(&followed) {
+        for (t, step) in steady(&followed) {
             // Nothing builds up: what is delivered is what the partitions selected, less what cancels.
             assert!(step.delivered <= step.count(), "P {workers}, step {t}: {} entries", step.delivered);
         }
         // The threshold follows the global error (Fig. 10 of the paper), whatever the scale.
-        let times: Vec<f64> = settled(&followed).map(|(_, step)| step.threshold / step.error).collect();
+        let times: Vec<f64> = steady(&followed).map(|(_, step)| step.threshold / step.error).collect();
         let most = times.iter().fold(0.0f64, |most, &times| most.max(times));
         let least = times.iter().fold(f64::INFINITY, |least, &times| least.min(times));
         assert!(most < 3.0 * least, "P {workers}: the threshold is {least} to {most} of the error");
         // Every move makes new schedules.
-        let moves = settled(&followed).filter(|(_, step)| step.moved).count();
+        let moves = steady(&followed).filter(|(_, step)| step.moved).count();
         assert!(moves < STEPS / 20, "P {workers}: partitions moved in {moves} steps");
         assert!(followed[650].threshold < 0.5 * followed[150].threshold, "P {workers}: it follows the scale");
         let worst = imbalances(&followed).into_iter().fold(0.0, f64::max);
@@ -212,7 +212,7 @@ fn corrected_controllers_keep_density_and_balance() {
 #[test]
 fn printed_controllers_do_not() {
     let followed = follow(named("exdyna-printed").k(K), 4, N, STEPS).unwrap();
-    let (outside, all) = settled(&followed)
+    let (outside, all) = steady(&followed)
         .fold((0, 0), |(outside, all), (_, f)| (outside + usize::from(error(f, K) > 0.15), all + 1));
     assert!(2 * outside > all, "outside in {outside} of {all} steps");
 }
@@ -238,7 +238,7 @@ fn thresholds_are_found_again() {
         let counts = outcome.delivered_by_block();
         assert!(counts.iter().all(|&count| count <= 4 * k), "step {t}: {counts:?}");
         let count: usize = counts.iter().sum();
-        if [80..100, 200..220, 380..400].iter().any(|settled| settled.contains(&t)) {
+        if [80..100, 200..220, 380..400].iter().any(|steady| steady.contains(&t)) {
             near += 1;
             assert!((0.75..=1.25).contains(&(count as f64 / k as f64)), "step {t}: {count} entries");
         }
@@ -279,15 +279,15 @@ fn thresholds_are_found_again_where_counts_are_bounded() {
         for (phase, scale) in scales.into_iter().enumerate() {
             let vanished = if phase == 1 { 20 } else { 0 };
             let falls = phase > 0 && scale < scales[phase - 1];
-            let settled = vanished + if falls && density < 0.03 { 150 } else { 100 };
-            for t in 0..settled + 20 {
+            let steady = vanished + if falls && density < 0.03 { 150 } else { 100 };
+            for t in 0..steady + 20 {
                 let now = if t < vanished { 0.0 } else { scale };
                 let mut entry = || if random.below(sparse) == 0 { now * random.unit() } else { 0.0 };
                 let gradients: Vec<Vec<f32>> =
                     (0..workers).map(|_| (0..n).map(|_| entry()).collect()).collect();
                 let counts = proposed(&mut ensemble, &gradients);
                 let times = counts.iter().sum::<usize>() as f64 / k as f64;
-                if t >= settled && !(0.85..=1.15).contains(&times) {
+                if t >= steady && !(0.85..=1.15).contains(&times) {
                     let case = format!("P {workers}, density {density}, one in {sparse}");
                     failures.push(format!("{case}: phase {phase}, step {t}: {times}"));
                 }

@@ -1,4 +1,4 @@
-//! The laws that every method keeps, to be tested for one of your own. That its schedules add up to an all-reduce at all is
+//! The invariants that every method keeps, to be tested for one of your own. That its schedules add up to an all-reduce at all is
 //! proved whenever they are made.
 
 mod sparse;
@@ -15,9 +15,9 @@ use crate::residual::{AccumulateError, Collection};
 use crate::schedule::{ExecutionError, Scope};
 use crate::selectors::Selector;
 
-/// A law that a method breaks.
+/// An invariant that a method breaks.
 #[derive(Clone, PartialEq, thiserror::Error)]
-pub enum LawError {
+pub enum InvariantError {
     /// A method that cannot run, or that teaches its workers different things.
     #[error(transparent)]
     Routine(#[from] RoutineError),
@@ -108,24 +108,24 @@ pub enum LawError {
     },
 }
 
-crate::sentence::debug_as_sentence!(LawError);
+crate::sentence::debug_as_sentence!(InvariantError);
 
 /// How many steps with gradients are looked at.
 const STEPS: u64 = 12;
 
-/// Tests the three laws for a method among so many workers, with gradients of n entries: conservation and one update in each
+/// Tests the three invariants for a method among so many workers, with gradients of n entries: conservation and one update in each
 /// step, and liveness, which has two parts. *Drain*: residuals are empty within the steps without gradients that the method
 /// [states](crate::collectives::Collective::drains_within), with contributions that all add up, with small ones that often
 /// cancel, and with large ones that cancel between two workers while smaller ones wait behind them. *Fairness*: where all
 /// workers receive the same gradient in every step, every entry of at least δ times the largest magnitude is delivered at
 /// least every 4n/(kδ) + P steps, with δ = 1/2; where entries are drawn at random, every (n/k)(ln n + 20).
 ///
-/// Liveness is tested where the method states a number, values are told exactly, and there is no momentum correction, which
+/// Liveness is tested where the method states a number, values are encoded exactly, and there is no momentum correction, which
 /// goes on without gradients; fairness where nothing is lost on purpose as well.
 ///
 /// # Errors
-/// The first law that it breaks, and options that do not suit so many workers.
-pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), LawError> {
+/// The first invariant that it breaks, and options that do not suit so many workers.
+pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), InvariantError> {
     let trial = || Trial::<f32>::new(method.clone(), workers, n);
     let gradients = |value: &dyn Fn(usize, usize) -> f32| -> Vec<Vec<f32>> {
         (0..workers as usize).map(|rank| (0..n).map(|entry| value(rank, entry)).collect()).collect()
@@ -156,7 +156,7 @@ pub fn check(method: &Method, workers: u32, n: usize) -> Result<(), LawError> {
 }
 
 /// Tests that every entry has its turn.
-fn is_fair(mut trial: Trial<f32>) -> Result<(), LawError> {
+fn is_fair(mut trial: Trial<f32>) -> Result<(), InvariantError> {
     const DELTA: f64 = 0.5;
     let shape = trial.ensemble.shape();
     let (n, k, workers) = (shape.n, shape.k, shape.workers as usize);
@@ -182,7 +182,7 @@ fn is_fair(mut trial: Trial<f32>) -> Result<(), LawError> {
         let delivered = outcome.delivered.iter().take(1).flatten();
         last.iter_mut().zip(delivered).filter(|(_, value)| **value != 0.0).for_each(|(last, _)| *last = step);
         if let Some(entry) = last.iter().position(|last| step - last > within) {
-            return Err(LawError::Starves { entry, steps: step - last[entry], within });
+            return Err(InvariantError::Starves { entry, steps: step - last[entry], within });
         }
     }
     Ok(())
@@ -215,7 +215,7 @@ mod tests {
     use crate::{Block, Partition, Rank};
 
     #[test]
-    fn listed_methods_keep_the_laws() {
+    fn listed_methods_keep_the_invariants() {
         for workers in [1, 2, 3, 5, 8] {
             let candidates = Method::auto().density(0.1).candidates(workers, 60).unwrap();
             for method in Method::all().map(|method| method.density(0.1)).chain(candidates) {
@@ -230,7 +230,7 @@ mod tests {
 
     /// Velocities are what is conserved; and what is not collected may be lost.
     #[test]
-    fn corrected_methods_keep_the_laws() {
+    fn corrected_methods_keep_the_invariants() {
         let correction = Correction { momentum: 0.5, mask: true, warm_up: 3, ..Correction::default() };
         for method in Method::all().map(|method| method.density(0.1)) {
             assert_eq!(check(&method.clone().corrected(correction), 4, 60), Ok(()), "{method}");
@@ -301,7 +301,7 @@ mod tests {
         let hasty = Method::of(Gathers { drains_within: Some(40), presumes: false });
         assert_eq!(check(&hasty.clone().k(10), 3, 100), Ok(()));
         let waits = check(&hasty.k(1), 3, 100).unwrap_err();
-        assert!(matches!(waits, LawError::Waits { steps: 40, .. }), "{waits}");
+        assert!(matches!(waits, InvariantError::Waits { steps: 40, .. }), "{waits}");
     }
 
     /// Delivers from the first half of the gradient as long as that has k entries, and from the second half only then: what waits
@@ -359,7 +359,7 @@ mod tests {
         let prefers = Method::of(Prefers).k(5);
         let error = check(&prefers, 3, 40).unwrap_err();
         // 4 · 40 / (5 / 2) + 3 steps, and then one more.
-        assert!(matches!(error, LawError::Starves { entry: 20.., steps: 68, within: 67 }), "{error}");
+        assert!(matches!(error, InvariantError::Starves { entry: 20.., steps: 68, within: 67 }), "{error}");
         assert_eq!(
             check(&Method::of(Gathers { drains_within: Some(100), presumes: false }).k(5), 3, 40),
             Ok(())
@@ -382,14 +382,14 @@ mod tests {
         assert_eq!(sparse.check(), Ok(()));
         let mut other = sparse.clone();
         other.delivered[2][1] += 1.0;
-        assert_eq!(other.check(), Err(LawError::Update { step: 0, rank: 2 }));
+        assert_eq!(other.check(), Err(InvariantError::Update { step: 0, rank: 2 }));
         let mut less = sparse.clone();
         less.new[1][0] += 1.0;
-        let missing = LawError::Conservation { step: 0, entry: 0, brought: 6.0, found: 7.0 };
+        let missing = InvariantError::Conservation { step: 0, entry: 0, brought: 6.0, found: 7.0 };
         assert_eq!(less.check(), Err(missing));
         let mut local = of(Method::named("gtopk").unwrap().k(1).residual(Collection::Local));
         assert!(local.anything_lost() && local.check().is_ok());
         local.may_lose = false;
-        assert!(matches!(local.check(), Err(LawError::Lost { step: 0, .. })));
+        assert!(matches!(local.check(), Err(InvariantError::Lost { step: 0, .. })));
     }
 }

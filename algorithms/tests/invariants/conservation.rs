@@ -11,7 +11,13 @@ const ONE_IN: usize = 12;
 
 /// Several steps in a row, carrying residuals; returns whether anything was lost. Every other method warms up, so that its density
 /// is another one in each of the first steps.
-fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Pattern], seed: u64) -> bool {
+fn steps_obey_the_invariants(
+    workers: usize,
+    n: usize,
+    share: Share,
+    patterns: &[Pattern],
+    seed: u64,
+) -> bool {
     let mut lost = false;
     let all =
         variants(workers).into_iter().flat_map(|m| COLLECTIONS.map(|collection| (m.clone(), collection)));
@@ -25,7 +31,7 @@ fn steps_obey_the_laws(workers: usize, n: usize, share: Share, patterns: &[Patte
             let gradients = pattern.gradients(workers, n, &mut random);
             let size = 1 + random.below(n.max(1));
             let outcome = team.step_in_pieces(&gradients, size);
-            outcome.assert_laws();
+            outcome.assert_invariants();
             if !method.collective().is_sparse() {
                 assert!(!outcome.anything_lost(), "a dense method loses nothing");
             }
@@ -45,7 +51,7 @@ proptest! {
         patterns in proptest::collection::vec(pattern(), 1..5),
         seed: u64,
     ) {
-        steps_obey_the_laws(workers, n, share, &patterns, seed);
+        steps_obey_the_invariants(workers, n, share, &patterns, seed);
     }
 }
 
@@ -55,7 +61,7 @@ fn at_every_number_of_workers_and_awkward_lengths() {
         for n in [0, 1, workers - 1, workers, workers + 1, 2 * workers, 3 * workers - 1, 37] {
             for share in [Share::Density(0.0), Share::Density(1e-9), Share::Density(0.5), Share::Density(1.0)]
             {
-                steps_obey_the_laws(workers, n, share, &[Pattern::Integers, Pattern::Cancelling], 7);
+                steps_obey_the_invariants(workers, n, share, &[Pattern::Integers, Pattern::Cancelling], 7);
             }
         }
     }
@@ -65,7 +71,7 @@ fn at_every_number_of_workers_and_awkward_lengths() {
 fn with_many_workers() {
     for workers in [32, 33, 64] {
         for (share, n) in [(Share::Density(0.05), 300), (Share::K(600), 150)] {
-            steps_obey_the_laws(workers, n, share, &PATTERNS, workers as u64);
+            steps_obey_the_invariants(workers, n, share, &PATTERNS, workers as u64);
         }
     }
 }
@@ -74,14 +80,14 @@ fn with_many_workers() {
 #[test]
 fn with_payloads_in_pieces() {
     for share in [Share::Density(0.4), Share::Density(0.7)] {
-        steps_obey_the_laws(3, 300_000, share, &[Pattern::Full, Pattern::Cancelling], 3);
+        steps_obey_the_invariants(3, 300_000, share, &[Pattern::Full, Pattern::Cancelling], 3);
     }
 }
 
-/// So that the law about what is lost is not about nothing.
+/// So that the invariant about what is lost is not vacuous.
 #[test]
 fn partial_and_local_collection_do_lose() {
-    assert!(steps_obey_the_laws(6, 120, Share::Density(0.1), &[Pattern::Full, Pattern::Full], 1));
+    assert!(steps_obey_the_invariants(6, 120, Share::Density(0.1), &[Pattern::Full, Pattern::Full], 1));
 }
 
 #[test]

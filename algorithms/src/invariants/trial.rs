@@ -1,6 +1,6 @@
 //! All workers of a job in one process, with what each step took in and gave out.
 
-use super::LawError;
+use super::InvariantError;
 use crate::bag::Bag;
 use crate::collectives::Ensemble;
 use crate::element::Magnitude;
@@ -18,7 +18,7 @@ pub struct Trial<T: Element = f32> {
     step: u64,
 }
 
-/// What went into a step and what came of it. All vectors are by rank, and have n values each.
+/// What went into a step and the result. All vectors are by rank, and have n values each.
 #[derive(Clone, Debug)]
 pub struct Outcome<T: Element = f32> {
     /// The step, from 0.
@@ -60,7 +60,7 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// As [`Ensemble::new`].
-    pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, LawError> {
+    pub fn new(method: Method, workers: u32, layers: impl Into<Layers>) -> Result<Self, InvariantError> {
         Ok(Self::of(&method.clone(), Ensemble::new(method, workers, layers)?))
     }
 
@@ -68,7 +68,7 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// As [`Ensemble::sparse`].
-    pub fn sparse(method: &Method, workers: u32, n: usize) -> Result<Self, LawError> {
+    pub fn sparse(method: &Method, workers: u32, n: usize) -> Result<Self, InvariantError> {
         Ok(Self::of(method, Ensemble::sparse(method, workers, n)?))
     }
 
@@ -97,7 +97,7 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// Gradients that are not finite, and as [`lockstep`] and [`Ensemble::commit`].
-    pub fn step(&mut self, gradients: &[Vec<T>]) -> Result<Outcome<T>, LawError> {
+    pub fn step(&mut self, gradients: &[Vec<T>]) -> Result<Outcome<T>, InvariantError> {
         self.step_in_pieces(gradients, usize::MAX)
     }
 
@@ -106,7 +106,11 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn step_in_pieces(&mut self, gradients: &[Vec<T>], size: usize) -> Result<Outcome<T>, LawError> {
+    pub fn step_in_pieces(
+        &mut self,
+        gradients: &[Vec<T>],
+        size: usize,
+    ) -> Result<Outcome<T>, InvariantError> {
         let partition = self.partition().clone();
         let n = partition.entries();
         let facts = self.ensemble.prepared().flat_map(|prepared| prepared.program.facts());
@@ -163,12 +167,17 @@ impl<T: Element> Trial<T> {
     ///
     /// # Errors
     /// A gradient that is not finite, and as [`Ensemble::begin`].
-    pub fn begin(&mut self, rank: usize, gradient: &[T], size: usize) -> Result<Execution<T>, LawError> {
+    pub fn begin(
+        &mut self,
+        rank: usize,
+        gradient: &[T],
+        size: usize,
+    ) -> Result<Execution<T>, InvariantError> {
         self.accumulate(rank, gradient, size)?;
         Ok(self.ensemble.begin(rank)?)
     }
 
-    fn accumulate(&mut self, rank: usize, gradient: &[T], size: usize) -> Result<(), LawError> {
+    fn accumulate(&mut self, rank: usize, gradient: &[T], size: usize) -> Result<(), InvariantError> {
         let size = size.clamp(1, gradient.len().max(1));
         for (i, piece) in gradient.chunks(size).enumerate().rev() {
             self.ensemble.residuals[rank].accumulate(i * size, piece)?;
@@ -183,14 +192,14 @@ impl<T: Element> Trial<T> {
     /// Goes on without gradients until nothing waits, and returns after how many steps.
     ///
     /// # Errors
-    /// [`LawError::Waits`], where something still waits after so many steps; and what [`Outcome::check`] finds on the way.
-    pub fn drain(&mut self, within: u64) -> Result<u64, LawError> {
+    /// [`InvariantError::Waits`], where something still waits after so many steps; and what [`Outcome::check`] finds on the way.
+    pub fn drain(&mut self, within: u64) -> Result<u64, InvariantError> {
         let n = self.partition().entries();
         let zeros = vec![vec![T::ZERO; n]; self.workers()];
         let mut steps = 0;
         while let Some((rank, entry)) = self.waiting()? {
             if steps == within {
-                return Err(LawError::Waits { steps, entry, rank });
+                return Err(InvariantError::Waits { steps, entry, rank });
             }
             self.step(&zeros)?.check()?;
             steps += 1;
@@ -199,7 +208,7 @@ impl<T: Element> Trial<T> {
     }
 
     /// The first rank with something in its residual, and where.
-    pub(super) fn waiting(&self) -> Result<Option<(usize, usize)>, LawError> {
+    pub(super) fn waiting(&self) -> Result<Option<(usize, usize)>, InvariantError> {
         let of = |(rank, residual): (usize, &Vec<T>)| {
             residual.iter().position(|value| *value != T::ZERO).map(|entry| (rank, entry))
         };
@@ -207,9 +216,9 @@ impl<T: Element> Trial<T> {
     }
 
     /// By rank.
-    fn residuals(&self) -> Result<Vec<Vec<T>>, LawError> {
+    fn residuals(&self) -> Result<Vec<Vec<T>>, InvariantError> {
         let n = self.partition().entries();
-        let read = |residual: &Residual<T>| residual.read(0..n).map_err(LawError::from);
+        let read = |residual: &Residual<T>| residual.read(0..n).map_err(InvariantError::from);
         self.ensemble.residuals.iter().map(read).collect()
     }
 }
@@ -235,16 +244,16 @@ impl<T: Element> Outcome<T> {
     /// lost where all residuals are collected; and the update has the same bits on every worker.
     ///
     /// # Errors
-    /// The first law that does not hold.
-    pub fn check(&self) -> Result<(), LawError> {
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), InvariantError> {
         let step = self.step;
         let bits = |update: &[T]| update.iter().map(|value| value.bits()).collect::<Vec<_>>();
         let first = self.delivered.first().map(|update| bits(update)).unwrap_or_default();
         if let Some(rank) = self.delivered.iter().position(|update| bits(update) != first) {
-            return Err(LawError::Update { step, rank });
+            return Err(InvariantError::Update { step, rank });
         }
         if let Some((rank, entry)) = self.first_lost.filter(|_| !self.may_lose) {
-            return Err(LawError::Lost { step, entry, rank });
+            return Err(InvariantError::Lost { step, entry, rank });
         }
         // Shares of a number next to the smallest one are multiples of that.
         let smallest = T::from_magnitude(T::Magnitude::ONE).to_f64();
@@ -256,7 +265,7 @@ impl<T: Element> Outcome<T> {
             let size = if self.stochastic { size + update + kept } else { size };
             let holds = (brought - found).abs() <= 1e-5 * size + shares;
             if !holds {
-                return Err(LawError::Conservation { step, entry, brought, found });
+                return Err(InvariantError::Conservation { step, entry, brought, found });
             }
         }
         Ok(())

@@ -181,7 +181,7 @@ fn an_index_is_a_word_and_so_is_a_value() {
     let proof = checked(then(told(), &[align(), swap(1)], &[align(), swap(0)])).unwrap();
     let cost = Cost { rounds: 2, messages: 2, words_received: 6, words_critical: 6 };
     assert_eq!(proof.cost, cost);
-    // What both draw alike is told to nobody, and of two proposals the union is kept.
+    // What both draw alike is sent to nobody, and of two proposals the union is kept.
     let drawn = |k: u32| propose(1, Rule::Random(vec![k].into()));
     let each = |steps: &[Step]| then([vec![], vec![]], steps, steps);
     let proof = checked(then(each(&[drawn(3), align()]), &[swap(1)], &[swap(0)])).unwrap();
@@ -194,7 +194,7 @@ fn an_index_is_a_word_and_so_is_a_value() {
 }
 
 #[test]
-fn whoever_reads_values_knows_their_indices() {
+fn a_reader_of_values_knows_their_indices() {
     let does_not_know = |steps: [Vec<Step>; 2]| {
         let error = checked(steps).unwrap_err();
         assert!(error.contains("receives values at indices that it does not know"), "{error}");

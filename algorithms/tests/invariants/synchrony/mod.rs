@@ -75,7 +75,7 @@ fn assert_bounded(job: &Job, simulation: &Simulation, bound: u64) {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// The simulation checks that nobody waits for ever, that every push is applied once, that who waits is told of whom, that
+    /// The simulation checks that nobody waits for ever, that every push is applied once, that who waits learns for whom, that
     /// nobody who has left is answered, and that what a worker may not do is refused.
     #[test]
     fn nobody_waits_for_ever_and_no_push_is_lost(job in with_deaths()) {

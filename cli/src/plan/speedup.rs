@@ -1,0 +1,152 @@
+//! `gleaner plan --speedup`: for which models and links a method is faster than dense exchange, by the closed form.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gleaner_algorithms::Method;
+use gleaner_algorithms::collectives::RoutineError;
+use gleaner_algorithms::forecast::{Model, Network, Speed};
+use gleaner_testbed::drawing::DrawError;
+use gleaner_testbed::quantity::{self, grouped};
+use serde::Serialize;
+
+use super::chart::{Axis, Chart, Line};
+
+/// Entries of the models: powers of ten.
+const ENTRIES: std::ops::RangeInclusive<u32> = 5..=9;
+
+/// Bits per second of the links: from 10 Mbit/s to 100 Gbit/s, four in each decade.
+const RATES: std::ops::RangeInclusive<u32> = 28..=44;
+
+/// So many of them in a decade.
+const EACH: u32 = 4;
+
+/// A model; the names are those of the JSON object.
+#[derive(Serialize)]
+struct Row {
+    params: usize,
+    /// What one step takes, in seconds, by link.
+    seconds: Vec<f64>,
+    /// What one step of the fastest dense method takes.
+    dense_seconds: Vec<f64>,
+    /// The second over the first.
+    speedup: Vec<f64>,
+}
+
+/// Steps of a method beside those of the fastest dense method.
+#[derive(Serialize)]
+pub struct Speedup {
+    method: String,
+    workers: u32,
+    latency: f64,
+    speed: String,
+    bytes_per_second: Vec<f64>,
+    rows: Vec<Row>,
+    #[serde(skip)]
+    density: f64,
+}
+
+impl Speedup {
+    /// # Errors
+    /// Options that the method does not take among so many workers.
+    pub fn new(method: &Method, workers: u32, latency: Duration, speed: Speed) -> Result<Self, RoutineError> {
+        let bits: Vec<f64> = RATES.map(|power| 10f64.powf(f64::from(power) / f64::from(EACH))).collect();
+        let mut rows = Vec::new();
+        for n in ENTRIES.map(|power| 10usize.pow(power)) {
+            let dense: Vec<Method> = Method::all().filter(|m| !m.collective().is_sparse()).collect();
+            let own = method.candidates(workers, n)?;
+            let network = Network { latency, bytes_per_second: 1.0 };
+            let model = Model::new(network, speed, method, n)?;
+            let of = |methods: &[Method], bits: f64| -> Result<f64, RoutineError> {
+                let network = Network { latency, bytes_per_second: bits / 8.0 };
+                let ranking = Model { network, ..model }.rank_all(methods.to_vec(), workers, n)?;
+                Ok(ranking.first().map_or(f64::INFINITY, |fastest| fastest.seconds))
+            };
+            let times = |methods: &[Method]| -> Result<Vec<f64>, RoutineError> {
+                bits.iter().map(|bits| of(methods, *bits)).collect()
+            };
+            let (seconds, dense_seconds) = (times(&own)?, times(&dense)?);
+            let speedup = dense_seconds.iter().zip(&seconds).map(|(dense, own)| dense / own).collect();
+            rows.push(Row { params: n, seconds, dense_seconds, speedup });
+        }
+        let n = 10usize.pow(*ENTRIES.end());
+        let density = method.sparsity().k(n).map_or(1.0, |k| k as f64 / n as f64);
+        Ok(Self {
+            method: method.label(),
+            workers,
+            latency: latency.as_secs_f64(),
+            speed: speed.to_string(),
+            bytes_per_second: bits.iter().map(|bits| bits / 8.0).collect(),
+            rows,
+            density,
+        })
+    }
+
+    fn heading(&self) -> String {
+        format!(
+            "{} at density {} among {} workers: speed-up of a step over the fastest dense method",
+            self.method, self.density, self.workers
+        )
+    }
+
+    fn below(&self) -> String {
+        format!(
+            "closed form; latency {:?}, nanoseconds {}",
+            Duration::from_secs_f64(self.latency),
+            self.speed
+        )
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        // Numbers and fixed names always serialise.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// As a table of whole decades.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n{}\n\n{:>14}", self.heading(), self.below(), "parameters");
+        let decades = || (0..self.bytes_per_second.len()).step_by(EACH as usize);
+        for i in decades() {
+            let _ = write!(text, "{:>12}", bits(8.0 * self.bytes_per_second[i]));
+        }
+        for row in &self.rows {
+            let _ = write!(text, "\n{:>14}", grouped(row.params as u64));
+            for i in decades() {
+                let _ = write!(text, "{:>12.2}", row.speedup[i]);
+            }
+        }
+        text + "\n"
+    }
+
+    /// A line for each size of model.
+    ///
+    /// # Errors
+    /// What the plotting library refuses.
+    pub fn svg(&self) -> Result<String, DrawError> {
+        let line = |row: &Row| -> Line {
+            let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);
+            (
+                format!("{} parameters", grouped(row.params as u64)),
+                rates.zip(row.speedup.iter().copied()).collect(),
+            )
+        };
+        let lines: Vec<Line> = self.rows.iter().map(line).collect();
+        let all = || self.rows.iter().flat_map(|row| &row.speedup).map(|speedup| speedup.log10());
+        let (low, high) = (all().fold(0.0, f64::min).floor(), all().fold(0.0, f64::max).ceil());
+        let power = |power: &u32| f64::from(*power) / f64::from(EACH);
+        let chart = Chart {
+            heading: &self.heading(),
+            subtitle: &self.below(),
+            x_title: "bandwidth of a link, in each direction",
+            x: Axis { base: 10.0, powers: (power(RATES.start()), power(RATES.end())), label: bits },
+            y: Axis { base: 10.0, powers: (low.min(-1.0), high.max(1.0)), label: |times| format!("{times}") },
+        };
+        chart.svg(&lines)
+    }
+}
+
+/// A rate as it is given to an option.
+fn bits(bits_per_second: f64) -> String {
+    quantity::Rate::measured(bits_per_second / 8.0).to_string()
+}
