@@ -35,7 +35,7 @@ impl fmt::Display for Method {
         if self.over == SelectOver::Gradient {
             write!(f, ", selected over the whole gradient")?;
         }
-        write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
+        write!(f, ", {} residual collection{}{}", self.collection.name(), self.correction, self.whole)
     }
 }
 

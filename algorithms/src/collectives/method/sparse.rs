@@ -4,7 +4,7 @@ use super::super::ssar_split_all_gather::SsarSplitAllGather;
 use super::super::{MethodError, Shape, Structure};
 use super::Method;
 use crate::bag::Coding;
-use crate::residual::Correction;
+use crate::residual::{Correction, WholeSteps};
 use crate::selectors::Selector;
 use crate::{SelectOver, Sparsity};
 
@@ -27,6 +27,11 @@ impl Method {
         }
         if method.correction.momentum > 0.0 {
             return refused("with momentum correction, whose velocities do not stay sparse; leave it out");
+        }
+        if !method.whole.is_none() {
+            return refused(
+                "with steps that deliver every entry, in which n values would travel; leave them out",
+            );
         }
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
@@ -65,7 +70,9 @@ impl Method {
     pub fn beside(&self, workers: u32, n: usize) -> Result<Self, MethodError> {
         let correction = Correction { warm_up: 0, clip: None, ..self.correction };
         let (coding, selector, over) = (Coding::Exact, Selector::Top, SelectOver::Group);
-        let whole = Self { sparsity: None, coding, selector, over, correction, ..self.clone() };
+        // All that it has is delivered in every step.
+        let none = WholeSteps::default();
+        let whole = Self { sparsity: None, coding, selector, over, correction, whole: none, ..self.clone() };
         if whole.collective.is_sparse() && !whole.is_auto() {
             match whole.for_sparse(workers, n) {
                 Err(MethodError::NotSparse { .. }) if correction.momentum == 0.0 => {}
