@@ -30,13 +30,20 @@ pub enum OverlapError {
         "there is no embedding named '{0}'; ask for the rows of those that Overlap::with_embeddings was given"
     )]
     NoEmbedding(String),
-    /// An embedding without rows.
-    #[error("embedding '{name}' has the shape {shape:?}; expected a matrix, whose rows are selected")]
+    /// An embedding whose rows cannot be selected.
+    #[error(
+        "embedding '{name}' is of {dtype:?} on {device:?} with the shape {shape:?}; expected a matrix of f32 in main memory, or a \
+         parameter that is no embedding"
+    )]
     NoTable {
         /// The embedding.
         name: String,
         /// Its shape.
         shape: Shape,
+        /// Its type.
+        dtype: DType,
+        /// Where it lies.
+        device: DeviceLocation,
     },
     /// A parameter of another type or on a device.
     #[error(

@@ -100,12 +100,16 @@ impl<'s> Overlap<'s> {
         if method.correction().clip.is_some() && strategy.name() != Single.name() {
             return Err(OverlapError::Clipped(strategy.name()));
         }
-        let parameters =
-            sorted(parameters, |device| device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda())?;
-        let embeddings = sorted(embeddings, candle_core::Device::is_cpu)?;
-        if let Some((name, table)) = embeddings.iter().find(|(_, table)| table.rank() != 2) {
-            return Err(OverlapError::NoTable { name: name.clone(), shape: table.shape().clone() });
+        let (parameters, embeddings) = (sorted(parameters), sorted(embeddings));
+        for (name, parameter) in &parameters {
+            let (dtype, device) = (parameter.dtype(), parameter.device());
+            let is_usable = device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda();
+            if dtype != DType::F32 || !is_usable {
+                let (name, device) = (name.clone(), device.location());
+                return Err(OverlapError::Kind { name, dtype, device });
+            }
         }
+        rows::expect_tables(&embeddings)?;
         let sparsity = method.sparsity();
         let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
         let layout = with_sparse(parameters.iter().fold(Layout::new(), add), &embeddings);
@@ -395,20 +399,11 @@ impl<'s> Overlap<'s> {
     }
 }
 
-/// By name, if all can be used.
-fn sorted(
-    parameters: impl IntoIterator<Item = (String, Var)>,
-    is_usable: impl Fn(&candle_core::Device) -> bool,
-) -> Result<Vec<(String, Var)>, OverlapError> {
+/// By name.
+fn sorted(parameters: impl IntoIterator<Item = (String, Var)>) -> Vec<(String, Var)> {
     let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
     parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (name, parameter) in &parameters {
-        let (dtype, device) = (parameter.dtype(), parameter.device());
-        if dtype != DType::F32 || !is_usable(device) {
-            return Err(OverlapError::Kind { name: name.clone(), dtype, device: device.location() });
-        }
-    }
-    Ok(parameters)
+    parameters
 }
 
 /// Where residuals lie if not in main memory: with the parameters, which are all in one place.

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, Tensor, Var};
+use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor, Var};
 use gleaner_algorithms::bag::Entries;
 
 use crate::watch::{Now, Shared, with_values};
@@ -91,6 +91,20 @@ fn entries(gradients: &[&RowGradients], width: usize) -> Entries {
         }
     }
     sums
+}
+
+/// Refuses what is no matrix in main memory.
+pub(crate) fn expect_tables(embeddings: &[(String, Var)]) -> std::result::Result<(), OverlapError> {
+    let is_table = |table: &Var| table.rank() == 2 && table.dtype() == DType::F32 && table.device().is_cpu();
+    match embeddings.iter().find(|(_, table)| !is_table(table)) {
+        None => Ok(()),
+        Some((name, table)) => Err(OverlapError::NoTable {
+            name: name.clone(),
+            shape: table.shape().clone(),
+            dtype: table.dtype(),
+            device: table.device().location(),
+        }),
+    }
 }
 
 /// Appends embeddings to a layout.

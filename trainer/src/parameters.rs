@@ -35,9 +35,16 @@ impl From<Tensor> for Weight {
 
 /// A table of which a layer uses some rows in a step: as it is watched in a step of training, and itself otherwise.
 #[derive(Clone)]
-pub struct Embedding {
-    table: Var,
-    watched: Rc<RefCell<Option<Rows>>>,
+pub enum Embedding {
+    /// In main memory, where its gradients are sparse.
+    Rows {
+        /// The table itself.
+        table: Var,
+        /// What a step of training uses in its stead.
+        watched: Rc<RefCell<Option<Rows>>>,
+    },
+    /// On a device, where it is a parameter like any other.
+    Whole(Weight),
 }
 
 impl Embedding {
@@ -46,9 +53,12 @@ impl Embedding {
     /// # Errors
     /// A number of no row.
     pub fn select(&self, numbers: &Tensor) -> Result<Tensor> {
-        match &*self.watched.borrow() {
-            Some(rows) => rows.select(numbers),
-            None => self.table.index_select(numbers, 0),
+        match self {
+            Embedding::Whole(weight) => weight.tensor().index_select(numbers, 0),
+            Embedding::Rows { table, watched } => match &*watched.borrow() {
+                Some(rows) => rows.select(numbers),
+                None => table.index_select(numbers, 0),
+            },
         }
     }
 }
@@ -56,7 +66,7 @@ impl Embedding {
 /// What the layer that uses a parameter has of it.
 enum Used {
     Whole(Weight),
-    Rows(Embedding),
+    Rows(Rc<RefCell<Option<Rows>>>),
 }
 
 /// One tensor that training changes.
@@ -164,9 +174,7 @@ impl Parameters {
         for parameter in &self.list {
             match &parameter.used {
                 Used::Whole(weight) => *weight.0.borrow_mut() = overlap.watch(&parameter.name)?,
-                Used::Rows(embedding) => {
-                    *embedding.watched.borrow_mut() = Some(overlap.rows(&parameter.name)?);
-                }
+                Used::Rows(watched) => *watched.borrow_mut() = Some(overlap.rows(&parameter.name)?),
             }
         }
         Ok(())
@@ -177,7 +185,7 @@ impl Parameters {
         for parameter in &self.list {
             match &parameter.used {
                 Used::Whole(weight) => *weight.0.borrow_mut() = parameter.variable.as_tensor().clone(),
-                Used::Rows(embedding) => *embedding.watched.borrow_mut() = None,
+                Used::Rows(watched) => *watched.borrow_mut() = None,
             }
         }
     }
@@ -280,9 +288,12 @@ impl Builder {
     /// A table of which steps use some rows, with uniform values in ±`bound`.
     pub fn embedding(&mut self, name: &str, rows: usize, width: usize, bound: f32) -> Result<Embedding> {
         let values = self.uniform_values(rows * width, bound);
+        if !self.device.is_cpu() {
+            return Ok(Embedding::Whole(self.declare(name, &[rows, width], values)?));
+        }
         self.add(name, &[rows, width], values, |table| {
-            let embedding = Embedding { table: table.clone(), watched: Rc::default() };
-            (Used::Rows(embedding.clone()), embedding)
+            let watched = Rc::default();
+            (Used::Rows(Rc::clone(&watched)), Embedding::Rows { table: table.clone(), watched })
         })
     }
 
