@@ -191,6 +191,11 @@ impl<'s> Overlap<'s> {
         let mut gradients = self.shared.gradients();
         let Some(method) = method(&gradients, self.sparsity) else { return Ok(()) };
         let count = |position: usize| self.parameters[position].1.elem_count();
+        // What is too small to be selected from is a group by itself.
+        order.retain(|&position| count(position) >= method.is_dense_below());
+        if order.is_empty() {
+            return Ok(());
+        }
         let layers = layers::of(&order, count, &method);
         let entries = layers.iter().map(|layer| layer.iter().copied().map(count).sum()).collect();
         let mut planner = Planner::new(self.strategy.clone(), self.session.world_size() as u32, entries)?;
@@ -209,7 +214,13 @@ impl<'s> Overlap<'s> {
                 layout.parameter(name, parameter.elem_count())
             });
         }
-        with_sparse(layout, &self.embeddings)
+        let mut others: Vec<usize> = (0..self.parameters.len()).collect();
+        others.retain(|position| !layers.iter().flatten().any(|other| other == position));
+        let add = |layout: Layout, position: &usize| {
+            let (name, parameter) = &self.parameters[*position];
+            layout.parameter(name, parameter.elem_count())
+        };
+        with_sparse(others.iter().fold(layout.group(), add), &self.embeddings)
     }
 
     /// Runs the backward pass, in which gradients are handed over one by one. A parameter that is used without being watched is

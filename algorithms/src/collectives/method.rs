@@ -28,6 +28,8 @@ pub struct Method {
     selector: Selector,
     correction: Correction,
     whole: WholeSteps,
+    /// Parameters of a model with fewer entries travel whole.
+    dense_below: usize,
     nonfinite: OnNonFinite,
     over: SelectOver,
 }
@@ -102,6 +104,7 @@ impl Method {
             selector: Selector::Top,
             correction: Correction::default(),
             whole: WholeSteps::default(),
+            dense_below: 0,
             nonfinite: OnNonFinite::Refuse,
             over: SelectOver::Group,
         }
@@ -164,6 +167,14 @@ impl Method {
     #[must_use]
     pub fn whole_steps(self, whole: WholeSteps) -> Self {
         Self { whole, ..self }
+    }
+
+    /// Delivers all entries of a model's parameters that have fewer than this, such as biases and gains, by a dense ring in every
+    /// step: they are a group by themselves, and k is of the others. It is for models whose parameters have names, and changes nothing
+    /// for one vector, or for a dense method.
+    #[must_use]
+    pub fn dense_below(self, entries: usize) -> Self {
+        Self { dense_below: entries, ..self }
     }
 
     /// Does this with a step in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
@@ -237,6 +248,11 @@ impl Method {
     /// In which steps every entry is delivered.
     pub fn delivers_whole(&self) -> &WholeSteps {
         &self.whole
+    }
+
+    /// Parameters of a model with fewer entries than this travel whole. 0 where none does.
+    pub fn is_dense_below(&self) -> usize {
+        if self.collective.is_sparse() { self.dense_below } else { 0 }
     }
 
     /// This method as it is in a step, counted from 0, with a gradient of n entries: less sparse while it warms up.

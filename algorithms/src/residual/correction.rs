@@ -47,8 +47,8 @@ pub enum CorrectionError {
     WholeAuto,
     /// Servers apply what workers push, and no worker's residual is delivered by another.
     #[error(
-        "steps that deliver every entry were asked for with parameter servers, to which workers push k entries in every step; do \
-         without servers, or leave those steps out"
+        "steps, or parameters, of which every entry is delivered were asked for with parameter servers, to which workers push k entries \
+         of each part in every step; do without servers, or leave them out"
     )]
     WholeServed,
     /// Velocities of something that has no mean.

@@ -200,7 +200,11 @@ impl TrainArgs {
             source,
             model,
             device: self.device,
-            method: method.corrected(correction).whole_steps(whole).on_nonfinite(self.on_nonfinite),
+            method: method
+                .corrected(correction)
+                .whole_steps(whole)
+                .dense_below(self.levers.dense_below)
+                .on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
             chose_merge: self.merge.is_some(),

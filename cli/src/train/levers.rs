@@ -19,6 +19,9 @@ pub struct Levers {
     /// rate), end (the last step), or several of these: every/50,end
     #[arg(long, value_delimiter = ',', value_name = "WHEN")]
     pub deliver_all: Vec<When>,
+    /// Deliver all entries of parameters that have fewer than this, such as biases, in every step [default: of none]
+    #[arg(long, value_name = "ENTRIES", default_value_t = 0)]
+    pub dense_below: usize,
     /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
     #[arg(long, value_name = "NORM")]
     pub clip_update: Option<f32>,

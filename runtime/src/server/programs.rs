@@ -62,7 +62,7 @@ mod text {
 impl Pushing {
     pub(crate) fn of(method: &Method) -> Result<Self, MethodError> {
         method.correction().check()?;
-        if !method.delivers_whole().is_none() {
+        if !method.delivers_whole().is_none() || method.is_dense_below() > 0 {
             return Err(CorrectionError::WholeServed.into());
         }
         method.selects_by().check()?;

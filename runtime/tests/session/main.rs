@@ -27,3 +27,4 @@ mod stale;
 mod timeline;
 mod unknown_schedule;
 mod updates;
+mod whole;

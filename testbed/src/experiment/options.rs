@@ -47,6 +47,7 @@ const TRAIN: &[&str] = &[
     "clip_update",
     "rate_in_residual",
     "deliver_all",
+    "dense_below",
     "warmup_density",
     "on_nonfinite",
     "evaluate_every",

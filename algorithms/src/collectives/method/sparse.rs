@@ -72,7 +72,16 @@ impl Method {
         let (coding, selector, over) = (Coding::Exact, Selector::Top, SelectOver::Group);
         // All that it has is delivered in every step.
         let none = WholeSteps::default();
-        let whole = Self { sparsity: None, coding, selector, over, correction, whole: none, ..self.clone() };
+        let whole = Self {
+            sparsity: None,
+            coding,
+            selector,
+            over,
+            correction,
+            whole: none,
+            dense_below: 0,
+            ..self.clone()
+        };
         if whole.collective.is_sparse() && !whole.is_auto() {
             match whole.for_sparse(workers, n) {
                 Err(MethodError::NotSparse { .. }) if correction.momentum == 0.0 => {}
@@ -81,6 +90,15 @@ impl Method {
         }
         let other = Self { collective: Self::of(SsarSplitAllGather).collective, ..whole };
         other.for_sparse(workers, n)
+    }
+
+    /// The method by which parameters that are [too small](Self::dense_below) to be selected from travel beside others that travel by
+    /// this one: a dense ring, with the same momentum correction. Masking would leave no momentum, as everything is sent in every step.
+    #[must_use]
+    pub fn whole_beside(&self) -> Self {
+        let correction = Correction { warm_up: 0, mask: false, ..self.correction };
+        let Self { collection, nonfinite, .. } = *self;
+        Self { collection, nonfinite, correction, ..Self::ring() }
     }
 
     /// Whether no schedule leaves an entry out, whatever is learnt.
