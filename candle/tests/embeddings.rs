@@ -65,7 +65,10 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 /// method does with other parameters.
 #[test]
 fn gradients_of_rows_are_candles() {
-    for (workers, method) in [(1, Method::ring()), (3, Method::ring()), (3, Method::spardl().density(0.4))] {
+    let sparse = Method::spardl().density(0.4);
+    // With small parameters that travel whole, no other parameter is left to be selected from.
+    let whole = sparse.clone().dense_below(10);
+    for (workers, method) in [(1, Method::ring()), (3, Method::ring()), (3, sparse), (3, whole)] {
         job(workers, |session| {
             let (table, weight) = (table(), weight());
             let mut overlap = overlap(&session, &table, &weight, method.clone()).unwrap();

@@ -15,7 +15,6 @@ use super::checkpoint::{Checkpoints, State};
 use super::error::TrainError;
 use super::evaluation::Evaluation;
 use super::exchange::{Exchange, Passed, Share, exchange};
-use super::levers::Optimizer;
 use super::model_file::Identity;
 use super::record::Record;
 use super::settings::Settings;
@@ -425,10 +424,8 @@ fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity 
     if settings.synchrony.name() != "bsp" {
         identity.push(("synchrony", settings.synchrony.name()));
     }
-    if settings.optimizer != Optimizer::Sgd {
-        identity.push(("optimizer", settings.optimizer.name().into()));
-    }
-    // Residuals of the one are of no use to the other.
+    // What the one keeps is of no use to the other.
+    identity.push(("optimizer", settings.optimizer.name().into()));
     identity.push(("rate in residual", settings.rate_in_residual.to_string()));
     identity
 }
