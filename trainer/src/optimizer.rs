@@ -18,26 +18,26 @@ use adam::Decays;
 
 /// How parameters follow the mean gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum Descent {
     /// Stochastic gradient descent, with momentum if it has some.
     Sgd(Sgd),
     /// See there.
     Adam(Adam),
 }
 
-impl Rule {
+impl Descent {
     /// What it keeps of each parameter, as checkpoints name it.
     fn kept(self) -> &'static [&'static str] {
         match self {
-            Rule::Sgd(_) => &["velocity"],
-            Rule::Adam(_) => &["velocity", "second moment"],
+            Descent::Sgd(_) => &["velocity"],
+            Descent::Adam(_) => &["velocity", "second moment"],
         }
     }
 
     /// The same where updates hold gradients that are multiplied by the rate already, for which steps are taken with rate 1.
     fn of_steps(self, rate: f32) -> Self {
         match self {
-            Rule::Sgd(sgd) => Rule::Sgd(Sgd { weight_decay: sgd.weight_decay * rate, ..sgd }),
+            Descent::Sgd(sgd) => Descent::Sgd(Sgd { weight_decay: sgd.weight_decay * rate, ..sgd }),
             // It divides by the size of gradients, so nothing would be left of a factor.
             adam => adam,
         }
@@ -53,14 +53,14 @@ pub enum Rate {
     Within(f32),
 }
 
-/// What the rule keeps of the parameters, where these are.
+/// What the descent keeps of the parameters, where these are.
 pub struct Optimizer {
-    rule: Rule,
+    descent: Descent,
     decays: Decays,
     kept: Kept,
 }
 
-/// One list or tensor per parameter, in the parameters' order, for each that the rule keeps.
+/// One list or tensor per parameter, in the parameters' order, for each that the descent keeps.
 enum Kept {
     Host {
         values: Vec<Vec<Vec<f32>>>,
@@ -75,19 +75,19 @@ impl Optimizer {
     ///
     /// # Errors
     /// A device without enough memory.
-    pub fn new(parameters: &Parameters, rule: Rule) -> Result<Self, TrainerError> {
+    pub fn new(parameters: &Parameters, descent: Descent) -> Result<Self, TrainerError> {
         let is_host = |parameter: &Parameter| parameter.variable().device().is_cpu();
         let kept = if parameters.list.iter().all(is_host) {
             let zeros = || parameters.list.iter().map(|parameter| vec![0.0; parameter.count()]).collect();
-            Kept::Host { values: rule.kept().iter().map(|_| zeros()).collect(), gradient: Vec::new() }
+            Kept::Host { values: descent.kept().iter().map(|_| zeros()).collect(), gradient: Vec::new() }
         } else {
             let zeros = |_| parameters.list.iter().map(|p| p.variable().zeros_like()).collect();
-            Kept::Device(rule.kept().iter().map(zeros).collect::<Computed<_>>()?)
+            Kept::Device(descent.kept().iter().map(zeros).collect::<Computed<_>>()?)
         };
-        Ok(Optimizer { rule, decays: Decays::default(), kept })
+        Ok(Optimizer { descent, decays: Decays::default(), kept })
     }
 
-    /// What the rule keeps, by name: of each parameter the values, in row-major order.
+    /// What the descent keeps, by name: of each parameter the values, in row-major order.
     ///
     /// # Errors
     /// What has failed on a device.
@@ -100,7 +100,7 @@ impl Optimizer {
                 all.collect::<Computed<_>>()?
             }
         };
-        Ok(self.rule.kept().iter().copied().zip(values).collect())
+        Ok(self.descent.kept().iter().copied().zip(values).collect())
     }
 
     /// Goes on from this, as [`state`](Self::state) gives it, after so many updates.
@@ -108,7 +108,7 @@ impl Optimizer {
     /// # Errors
     /// What has failed on a device.
     pub fn restore(&mut self, state: State, updates: u64) -> Result<(), TrainerError> {
-        self.decays = Decays::after(updates, self.rule);
+        self.decays = Decays::after(updates, self.descent);
         let state = state.into_iter().map(|(_, values)| values);
         match &mut self.kept {
             Kept::Host { values, .. } => *values = state.collect(),
@@ -134,16 +134,16 @@ impl Optimizer {
         rate: Rate,
         factor: f32,
     ) -> Result<(), TrainerError> {
-        let (rule, rate) = match rate {
-            Rate::Of(rate) => (self.rule, rate),
-            Rate::Within(rate) => (self.rule.of_steps(rate), 1.0),
+        let (descent, rate) = match rate {
+            Rate::Of(rate) => (self.descent, rate),
+            Rate::Within(rate) => (self.descent.of_steps(rate), 1.0),
         };
-        self.decays.advance(rule);
+        self.decays.advance(descent);
         let decays = self.decays;
         match &mut self.kept {
             Kept::Host { values: kept, gradient } => {
                 for (number, parameter) in parameters.list.iter_mut().enumerate() {
-                    if parameter.is_embedding() && is_plain(rule) {
+                    if parameter.is_embedding() && is_plain(descent) {
                         let entries = update.sparse(&parameter.name)?;
                         parameter.update(|values| {
                             entries.iter().for_each(|(i, mean)| values[i as usize] -= rate * (factor * mean));
@@ -155,13 +155,13 @@ impl Optimizer {
                     update.add_to(&parameter.name, gradient, factor)?;
                     let mut kept = kept.iter_mut().map(|kept| &mut kept[number][..]);
                     let (Some(first), second) = (kept.next(), kept.next()) else { continue };
-                    parameter.update(|values| match (rule, second) {
-                        (Rule::Adam(adam), Some(second)) => {
+                    parameter.update(|values| match (descent, second) {
+                        (Descent::Adam(adam), Some(second)) => {
                             adam.step(values, [first, second], gradient, rate, decays);
                         }
-                        (Rule::Sgd(sgd), _) => sgd.step(values, first, gradient, rate),
+                        (Descent::Sgd(sgd), _) => sgd.step(values, first, gradient, rate),
                         // It keeps both.
-                        (Rule::Adam(_), None) => {}
+                        (Descent::Adam(_), None) => {}
                     })?;
                 }
             }
@@ -169,7 +169,7 @@ impl Optimizer {
                 for (number, parameter) in parameters.list.iter().enumerate() {
                     let gradient = mean(update, parameter, factor)?;
                     let of_parameter: Vec<Tensor> = kept.iter().map(|kept| kept[number].clone()).collect();
-                    let next = step(rule, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
+                    let next = step(descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
                     kept.iter_mut().zip(next).for_each(|(kept, next)| kept[number] = next);
                 }
                 if let Some(parameter) = parameters.list.first() {
@@ -181,12 +181,12 @@ impl Optimizer {
     }
 }
 
-/// What a rule keeps, by name: of each parameter the values.
+/// What a descent keeps, by name: of each parameter the values.
 pub type State = Vec<(&'static str, Vec<Vec<f32>>)>;
 
 /// Whether nothing changes where the gradient is zero.
-fn is_plain(rule: Rule) -> bool {
-    matches!(rule, Rule::Sgd(Sgd { momentum: 0.0, weight_decay: 0.0, .. }))
+fn is_plain(descent: Descent) -> bool {
+    matches!(descent, Descent::Sgd(Sgd { momentum: 0.0, weight_decay: 0.0, .. }))
 }
 
 /// The norm of an update, the mean over the workers, over all parameters: the same bits on every worker.
@@ -218,15 +218,15 @@ fn mean(_update: &Update, _parameter: &Parameter, _factor: f32) -> Result<Tensor
 /// A step on a device, with the same roundings as in main memory: candle's `affine` would round products and sums together. Gives what
 /// is kept next.
 fn step(
-    rule: Rule,
+    descent: Descent,
     parameter: &Var,
     kept: &[Tensor],
     gradient: &Tensor,
     rate: f32,
     decays: Decays,
 ) -> Computed<Vec<Tensor>> {
-    match (rule, kept) {
-        (Rule::Sgd(sgd), [velocity, ..]) => {
+    match (descent, kept) {
+        (Descent::Sgd(sgd), [velocity, ..]) => {
             let decay = times(parameter, sgd.weight_decay)?;
             let velocity = ((times(velocity, sgd.momentum)? + gradient)? + &decay)?;
             let ahead = match sgd.nesterov {
@@ -236,7 +236,7 @@ fn step(
             parameter.set(&(parameter.as_tensor() - times(&ahead, rate)?)?.detach())?;
             Ok(vec![velocity.detach()])
         }
-        (Rule::Adam(adam), [first, second]) => {
+        (Descent::Adam(adam), [first, second]) => {
             adam.step_there(parameter, [first, second], gradient, rate, decays)
         }
         _ => candle_core::bail!("the optimiser keeps {} tensors of a parameter", kept.len()),
@@ -266,7 +266,7 @@ mod tests {
                 let gradient = values();
                 sgd.step(&mut parameters, &mut velocities, &gradient, 0.3);
                 let gradient = Tensor::from_vec(gradient, 999, &Device::Cpu).unwrap();
-                let kept = step(Rule::Sgd(sgd), &variable, &[velocity], &gradient, 0.3, Decays::default());
+                let kept = step(Descent::Sgd(sgd), &variable, &[velocity], &gradient, 0.3, Decays::default());
                 velocity = kept.unwrap().remove(0);
             }
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
@@ -286,12 +286,12 @@ mod tests {
         let mut decays = Decays::default();
         for updates in 0..5 {
             let gradient = values();
-            assert_eq!(decays, Decays::after(updates, Rule::Adam(adam)));
-            decays.advance(Rule::Adam(adam));
+            assert_eq!(decays, Decays::after(updates, Descent::Adam(adam)));
+            decays.advance(Descent::Adam(adam));
             let [first, second] = &mut kept;
             adam.step(&mut parameters, [first, second], &gradient, 0.1, decays);
             let gradient = Tensor::from_vec(gradient, 99, &Device::Cpu).unwrap();
-            tensors = step(Rule::Adam(adam), &variable, &tensors, &gradient, 0.1, decays).unwrap();
+            tensors = step(Descent::Adam(adam), &variable, &tensors, &gradient, 0.1, decays).unwrap();
         }
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
         let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());

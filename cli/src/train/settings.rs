@@ -16,7 +16,7 @@ use super::uneven::Uneven;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
-use gleaner_trainer::optimizer::{Adam, Rule};
+use gleaner_trainer::optimizer::{Adam, Descent};
 
 /// Checked options with all defaults filled in.
 #[derive(Clone, Debug)]
@@ -89,11 +89,11 @@ impl Settings {
     }
 
     /// How parameters follow the updates, where each worker applies them itself.
-    pub fn rule(&self) -> Rule {
+    pub fn descent(&self) -> Descent {
         let (momentum, weight_decay) = (self.momentum, self.weight_decay);
         match self.optimizer {
-            Optimizer::Sgd => Rule::Sgd(self.sgd()),
-            Optimizer::Adam => Rule::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
+            Optimizer::Sgd => Descent::Sgd(self.sgd()),
+            Optimizer::Adam => Descent::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
         }
     }
 

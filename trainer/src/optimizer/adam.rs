@@ -5,7 +5,7 @@
 
 use candle_core::{Result, Tensor, Var};
 
-use super::{Rule, times};
+use super::{Descent, times};
 
 /// Options of Adam.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,16 +37,16 @@ impl Default for Decays {
 }
 
 impl Decays {
-    pub(super) fn after(updates: u64, rule: Rule) -> Self {
+    pub(super) fn after(updates: u64, descent: Descent) -> Self {
         let mut decays = Self::default();
-        if let Rule::Adam(_) = rule {
-            (0..updates).for_each(|_| decays.advance(rule));
+        if let Descent::Adam(_) = descent {
+            (0..updates).for_each(|_| decays.advance(descent));
         }
         decays
     }
 
-    pub(super) fn advance(&mut self, rule: Rule) {
-        if let Rule::Adam(adam) = rule {
+    pub(super) fn advance(&mut self, descent: Descent) {
+        if let Descent::Adam(adam) = descent {
             self.0[0] *= f64::from(adam.momentum);
             self.0[1] *= f64::from(adam.second);
         }
@@ -110,7 +110,7 @@ mod tests {
         let (mut value, mut first, mut second) = ([1.0_f32], [0.0], [0.0]);
         let (mut m, mut v, mut w) = (0.0_f64, 0.0_f64, 1.0_f64);
         for (t, g) in [(1, 0.3_f64), (2, -0.1), (3, 0.0)] {
-            decays.advance(Rule::Adam(adam));
+            decays.advance(Descent::Adam(adam));
             adam.step(&mut value, [&mut first, &mut second], &[g as f32], 0.01, decays);
             (m, v) = (0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g);
             let (mean, square) = (m / (1.0 - 0.9_f64.powi(t)), v / (1.0 - 0.999_f64.powi(t)));

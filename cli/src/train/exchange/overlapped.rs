@@ -59,7 +59,7 @@ impl<'s> Overlapped<'s> {
         Ok(Self {
             session,
             overlap,
-            optimizer: Optimizer::new(parameters, settings.rule())?,
+            optimizer: Optimizer::new(parameters, settings.descent())?,
             clip: settings.clip,
             clip_update: settings.clip_update,
             rate_in_residual: settings.rate_in_residual,
