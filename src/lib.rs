@@ -30,7 +30,7 @@
 //! What is behind these names is in [`runtime`] and [`algorithms`]. A book in `docs/` explains all
 //! of them, and every method beside its paper.
 
-pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
+pub use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite, WholeSteps};
 pub use gleaner_algorithms::{Method, SelectOver, Sparsity};
 pub use gleaner_runtime::launcher;
 pub use gleaner_runtime::{

@@ -210,9 +210,10 @@ fn whole(rank: usize, step: u64, entry: usize) -> f32 {
 mod tests {
     use super::*;
     use crate::collectives::{Collective, MethodError, Number, Shape, State, Structure, all_gather as bruck};
-    use crate::residual::Correction;
+    use crate::residual::{Correction, WholeSteps};
     use crate::schedule::{Observed, Rule, Slots, Step};
     use crate::{Block, Partition, Rank};
+    use std::num::NonZeroU64;
 
     #[test]
     fn listed_methods_keep_the_invariants() {
@@ -237,6 +238,8 @@ mod tests {
             for collection in [Collection::Partial, Collection::Local] {
                 assert_eq!(check(&method.clone().residual(collection), 4, 60), Ok(()), "{method}");
             }
+            let whole = WholeSteps { every: NonZeroU64::new(5), at: vec![0, 1] };
+            assert_eq!(check(&method.clone().whole_steps(whole), 4, 60), Ok(()), "{method}");
         }
     }
 

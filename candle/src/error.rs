@@ -1,6 +1,6 @@
 //! What can go wrong between a model's backward pass and the exchange.
 
-use candle_core::{DType, DeviceLocation};
+use candle_core::{DType, DeviceLocation, Shape};
 use gleaner_algorithms::merging::MergingError;
 use gleaner_runtime::planner::PlanError;
 
@@ -25,6 +25,26 @@ pub enum OverlapError {
     /// No such parameter.
     #[error("there is no parameter named '{0}'; watch those that Overlap::new was given")]
     Unknown(String),
+    /// No such embedding.
+    #[error(
+        "there is no embedding named '{0}'; ask for the rows of those that Overlap::with_embeddings was given"
+    )]
+    NoEmbedding(String),
+    /// An embedding whose rows cannot be selected.
+    #[error(
+        "embedding '{name}' is of {dtype:?} on {device:?} with the shape {shape:?}; expected a matrix of f32 in main memory, or a \
+         parameter that is no embedding"
+    )]
+    NoTable {
+        /// The embedding.
+        name: String,
+        /// Its shape.
+        shape: Shape,
+        /// Its type.
+        dtype: DType,
+        /// Where it lies.
+        device: DeviceLocation,
+    },
     /// A parameter of another type or on a device.
     #[error(
         "parameter '{name}' is of {dtype:?} on {device:?}; expected f32 in main memory, or on a CUDA device in a build with the feature \

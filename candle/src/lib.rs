@@ -9,6 +9,8 @@ mod page {}
 mod device;
 mod error;
 mod moment;
+mod rows;
+mod times;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,17 +22,20 @@ use candle_core::{DType, Tensor, TensorId, Var};
 use gleaner_algorithms::device::Device;
 use gleaner_algorithms::merging::{Grouping, Single, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
-use gleaner_runtime::planner::{Measured, Planner, layers, median};
+use gleaner_runtime::planner::{Measured, Planner, layers};
 use gleaner_runtime::{Gradients, Layout, Session, Update};
 
 #[cfg(feature = "cuda")]
 pub use device::device_slice;
 pub use error::OverlapError;
+pub use rows::Rows;
+pub use times::{LayerTime, PassTimes};
 pub use watch::with_values;
 
 pub use gleaner_runtime::planner::Expected;
 
 use moment::Moment;
+use rows::with_sparse;
 use watch::{Pass, Shared, Watch, hand_over};
 
 /// The parameters of a model whose gradients are exchanged while the backward pass goes on.
@@ -41,6 +46,8 @@ pub struct Overlap<'s> {
     session: &'s Session,
     /// By name, so that all ranks have the same order also where they come out of a hash map.
     parameters: Vec<(String, Var)>,
+    /// The same of those whose gradients are sparse.
+    embeddings: Vec<(String, Var)>,
     strategy: Arc<dyn Strategy>,
     /// Of the whole gradient: groups may have others.
     sparsity: Sparsity,
@@ -60,26 +67,6 @@ pub struct Overlap<'s> {
 /// Steps whose times are kept.
 const RECENT: usize = 128;
 
-/// What the passes of a step take on this rank, in seconds: medians of the last 128 steps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PassTimes {
-    /// From the first parameter that is watched to the backward pass.
-    pub forward: f64,
-    /// The layers, in the order in which backpropagation finishes them.
-    pub layers: Vec<LayerTime>,
-}
-
-/// What the backward pass of a layer takes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerTime {
-    /// The names of its parameters.
-    pub parameters: Vec<String>,
-    /// Entries of all of them.
-    pub entries: usize,
-    /// From when the layer before was finished, in seconds.
-    pub seconds: f64,
-}
-
 impl<'s> Overlap<'s> {
     /// Agrees with all ranks on the parameters, which have names of their own, and on the method. Until the first loss is known
     /// they are one group. The strategy's groups follow then, or, if it needs times, after five steps that are measured; a single
@@ -94,11 +81,26 @@ impl<'s> Overlap<'s> {
         method: Method,
         strategy: Arc<dyn Strategy>,
     ) -> Result<Self, OverlapError> {
+        Self::with_embeddings(session, parameters, [], method, strategy)
+    }
+
+    /// [`new`](Self::new) with embeddings beside: matrices of which a step uses some [rows](Self::rows). They are
+    /// [sparse parameters](Layout::sparse_parameter): all their gradients are delivered, and each is a group by itself. They are
+    /// handed over when the backward pass is over.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); embeddings on a device, and those that are no matrices.
+    pub fn with_embeddings(
+        session: &'s Session,
+        parameters: impl IntoIterator<Item = (String, Var)>,
+        embeddings: impl IntoIterator<Item = (String, Var)>,
+        method: Method,
+        strategy: Arc<dyn Strategy>,
+    ) -> Result<Self, OverlapError> {
         if method.correction().clip.is_some() && strategy.name() != Single.name() {
             return Err(OverlapError::Clipped(strategy.name()));
         }
-        let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
-        parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let (parameters, embeddings) = (sorted(parameters), sorted(embeddings));
         for (name, parameter) in &parameters {
             let (dtype, device) = (parameter.dtype(), parameter.device());
             let is_usable = device.is_cpu() || cfg!(feature = "cuda") && device.is_cuda();
@@ -107,9 +109,10 @@ impl<'s> Overlap<'s> {
                 return Err(OverlapError::Kind { name, dtype, device });
             }
         }
-        let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
+        rows::expect_tables(&embeddings)?;
         let sparsity = method.sparsity();
-        let layout = parameters.iter().fold(Layout::new(), add);
+        let add = |layout: Layout, (name, var): &(String, Var)| layout.parameter(name, var.elem_count());
+        let layout = with_sparse(parameters.iter().fold(Layout::new(), add), &embeddings);
         let gradients = match device_of(&parameters)? {
             Some(device) => session.gradients_on(device, &layout, method)?,
             None => session.gradients(&layout, method)?,
@@ -117,6 +120,7 @@ impl<'s> Overlap<'s> {
         Ok(Self {
             session,
             parameters,
+            embeddings,
             strategy,
             sparsity,
             shared: Arc::new(Shared::new(gradients)),
@@ -174,7 +178,7 @@ impl<'s> Overlap<'s> {
     }
 
     fn order(&mut self, loss: &Tensor) -> Result<(), OverlapError> {
-        if self.layers.is_some() {
+        if self.layers.is_some() || self.parameters.is_empty() {
             return Ok(());
         }
         let positions: HashMap<TensorId, usize> =
@@ -187,6 +191,11 @@ impl<'s> Overlap<'s> {
         let mut gradients = self.shared.gradients();
         let Some(method) = method(&gradients, self.sparsity) else { return Ok(()) };
         let count = |position: usize| self.parameters[position].1.elem_count();
+        // What is too small to be selected from is a group by itself.
+        order.retain(|&position| count(position) >= method.is_dense_below());
+        if order.is_empty() {
+            return Ok(());
+        }
         let layers = layers::of(&order, count, &method);
         let entries = layers.iter().map(|layer| layer.iter().copied().map(count).sum()).collect();
         let mut planner = Planner::new(self.strategy.clone(), self.session.world_size() as u32, entries)?;
@@ -205,7 +214,13 @@ impl<'s> Overlap<'s> {
                 layout.parameter(name, parameter.elem_count())
             });
         }
-        layout
+        let mut others: Vec<usize> = (0..self.parameters.len()).collect();
+        others.retain(|position| !layers.iter().flatten().any(|other| other == position));
+        let add = |layout: Layout, position: &usize| {
+            let (name, parameter) = &self.parameters[*position];
+            layout.parameter(name, parameter.elem_count())
+        };
+        with_sparse(others.iter().fold(layout.group(), add), &self.embeddings)
     }
 
     /// Runs the backward pass, in which gradients are handed over one by one. A parameter that is used without being watched is
@@ -229,14 +244,16 @@ impl<'s> Overlap<'s> {
         let began = Instant::now();
         self.shared.now().pass = Some(Pass::begin(moment));
         let store = loss.backward();
-        let Some(Pass { began: moment, finished, error }) = self.shared.now().pass.take() else {
+        let Some(Pass { began: moment, finished, rows, error }) = self.shared.now().pass.take() else {
             return Ok(());
         };
         if let Some(error) = error {
             return Err(error);
         }
         let positions: Vec<usize> = finished.iter().map(|&(position, _)| position).collect();
-        self.hand_over_rest(&store?, &positions)?;
+        let store = store?;
+        self.hand_over_rest(&store, &positions)?;
+        self.hand_over_rows(&store, rows)?;
         let finished = finished.into_iter().map(|(position, at)| Ok((position, at.since(&moment)?)));
         let finished: Vec<(usize, Duration)> = finished.collect::<candle_core::Result<_>>()?;
         self.record(began, &finished, loss.device());
@@ -268,7 +285,7 @@ impl<'s> Overlap<'s> {
     pub fn hand_over(&mut self, store: &GradStore) -> Result<(), OverlapError> {
         let handed = match self.handed {
             Some(_) => Err(OverlapError::Twice),
-            None => self.hand_over_rest(store, &[]),
+            None => self.hand_over_rest(store, &[]).and_then(|()| self.hand_over_rows(store, Vec::new())),
         };
         handed.map_err(|error| self.fail(error))?;
         self.handed = Some((Duration::ZERO, Vec::new()));
@@ -351,7 +368,7 @@ impl<'s> Overlap<'s> {
         if update.skipped().is_some() {
             return Ok(store);
         }
-        for (name, parameter) in &self.parameters {
+        for (name, parameter) in self.parameters.iter().chain(&self.embeddings) {
             #[cfg(feature = "cuda")]
             if parameter.device().is_cuda() {
                 store.insert(parameter, device::mean(update, name, parameter)?);
@@ -384,19 +401,6 @@ impl<'s> Overlap<'s> {
         self.layers.as_ref().and_then(|(_, planner)| planner.planned())
     }
 
-    /// What the passes take, once a step was taken by [`backward`](Self::backward).
-    pub fn pass_times(&self) -> Option<PassTimes> {
-        let (layers, _) = self.layers.as_ref().filter(|_| !self.recent.is_empty())?;
-        let over = |of: &dyn Fn(&Measured) -> f64| median(self.recent.iter().map(of).collect());
-        let layer = |(number, layer): (usize, &Vec<usize>)| LayerTime {
-            parameters: layer.iter().map(|&position| self.parameters[position].0.clone()).collect(),
-            entries: layer.iter().map(|&position| self.parameters[position].1.elem_count()).sum(),
-            seconds: over(&|step| step.layers[number]),
-        };
-        let layers = layers.iter().enumerate().map(layer).collect();
-        Some(PassTimes { forward: over(&|step| step.forward), layers })
-    }
-
     /// Ends the job on all ranks, unless it has failed already.
     fn fail(&self, error: OverlapError) -> OverlapError {
         if !matches!(error, OverlapError::Runtime(gleaner_runtime::Error::Failed(_))) {
@@ -404,6 +408,13 @@ impl<'s> Overlap<'s> {
         }
         error
     }
+}
+
+/// By name.
+fn sorted(parameters: impl IntoIterator<Item = (String, Var)>) -> Vec<(String, Var)> {
+    let mut parameters: Vec<(String, Var)> = parameters.into_iter().collect();
+    parameters.sort_by(|(a, _), (b, _)| a.cmp(b));
+    parameters
 }
 
 /// Where residuals lie if not in main memory: with the parameters, which are all in one place.

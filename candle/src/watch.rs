@@ -10,6 +10,7 @@ use gleaner_runtime::Gradients;
 
 use crate::OverlapError;
 use crate::moment::Moment;
+use crate::rows::RowGradients;
 
 /// What the operations of one model share with its [`Overlap`](crate::Overlap).
 pub(crate) struct Shared {
@@ -31,13 +32,15 @@ pub(crate) struct Pass {
     pub(crate) began: Moment,
     /// The positions of the parameters whose gradients were handed over, in that order, and when.
     pub(crate) finished: Vec<(usize, Moment)>,
+    /// The gradients of rows that were selected of embeddings.
+    pub(crate) rows: Vec<RowGradients>,
     /// Why it was stopped.
     pub(crate) error: Option<OverlapError>,
 }
 
 impl Pass {
     pub(crate) fn begin(began: Moment) -> Self {
-        Self { began, finished: Vec::new(), error: None }
+        Self { began, finished: Vec::new(), rows: Vec::new(), error: None }
     }
 }
 
@@ -118,7 +121,7 @@ pub(crate) fn hand_over(
 }
 
 /// The values of a contiguous tensor in main memory.
-fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
         None => Err(Error::RequiresContiguous { op: "watch" }.bt()),

@@ -113,10 +113,12 @@ fn train(workers: u32, method: &Method, merge: &str, steps: usize, overlaps: boo
 #[test]
 fn parameters_are_the_same_bit_by_bit_whether_exchanges_overlap_or_not() {
     let sparse = Method::spardl().density(0.05);
+    let whole = sparse.clone().dense_below(100);
     // The last weight has too few entries to select to be a layer by itself where the method is sparse.
     for (workers, method, merge, groups) in [
         (2, &sparse, "layer-wise", 2),
         (3, &sparse, "layer-wise", 2),
+        (3, &whole, "layer-wise", 2),
         (3, &Method::ring(), "layer-wise", 3),
         (2, &Method::ring(), "threshold/1000", 2),
     ] {

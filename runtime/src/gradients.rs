@@ -110,6 +110,7 @@ impl Gradients {
         method: Method,
         device: Option<Arc<dyn Device>>,
     ) -> Result<Self, Error> {
+        let layout = &layout.apart(method.is_dense_below());
         let by_name = Arc::new(layout.by_name()?);
         let methods = methods(&session, layout, &method)?;
         let mut auto = None;
@@ -412,19 +413,24 @@ fn methods(session: &Inner, layout: &Layout, method: &Method) -> Result<Vec<(Met
     let entries: Vec<usize> = (0..layout.group_count()).map(|g| layout.layers(g).entries()).collect();
     let over = method.selects_over() == SelectOver::Gradient && entries.len() > 1;
     let of_group = |(number, (method, n)): (usize, (Method, usize))| -> Result<(Method, usize), Error> {
-        let method = if layout.is_sparse(number) { method.beside(session.workers, n)? } else { method };
+        let method = match () {
+            () if layout.is_sparse(number) => method.beside(session.workers, n)?,
+            () if layout.is_whole(number) => method.whole_beside(),
+            () => method,
+        };
         Ok((method, n))
     };
     let methods: Vec<(Method, usize)> = match method.sparsity() {
         Sparsity::Density(_) if !over => entries.iter().map(|&n| (method.clone(), n)).collect(),
         sparsity => {
-            let k = sparsity.k(layout.dense_entries()).map_err(MethodError::from)?;
-            let dense = |(number, &n): (usize, &usize)| if layout.is_sparse(number) { 0 } else { n };
-            let dense: Vec<usize> = entries.iter().enumerate().map(dense).collect();
-            let lengths: Vec<u64> = dense.iter().map(|&n| n as u64).collect();
+            let k = sparsity.k(layout.selected_from()).map_err(MethodError::from)?;
+            let is_whole = |number| layout.is_sparse(number) || layout.is_whole(number);
+            let selected = |(number, &n): (usize, &usize)| if is_whole(number) { 0 } else { n };
+            let selected: Vec<usize> = entries.iter().enumerate().map(selected).collect();
+            let lengths: Vec<u64> = selected.iter().map(|&n| n as u64).collect();
             let shares = match over {
-                true => shares::by_weight(k, &lengths, &dense),
-                false => shares::by_length(k, &dense),
+                true => shares::by_weight(k, &lengths, &selected),
+                false => shares::by_length(k, &selected),
             };
             shares.into_iter().zip(entries).map(|(k, n)| (method.clone().k(k), n)).collect()
         }

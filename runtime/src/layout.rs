@@ -23,12 +23,19 @@ pub(crate) struct Parameter {
     pub(crate) offset: usize,
     /// Whether its gradients are sparse already: it is alone in its group.
     pub(crate) is_sparse: bool,
+    /// Whether it is too small to be selected from: its group is delivered whole.
+    pub(crate) is_whole: bool,
 }
 
 impl Parameter {
     /// Of how many entries something may wait between two steps: of a sparse parameter everything is delivered.
     pub(crate) fn waiting(&self) -> usize {
         if self.is_sparse { 0 } else { self.len }
+    }
+
+    /// Whether the method chooses from it.
+    pub(crate) fn is_selected_from(&self) -> bool {
+        !(self.is_sparse || self.is_whole)
     }
 
     /// Refuses another number of entries.
@@ -190,7 +197,8 @@ impl Layout {
         let group = self.groups - 1;
         let before = self.parameters.last().filter(|p| p.group == group);
         let offset = before.map_or(0, |p| p.offset + p.len);
-        self.parameters.push(Parameter { name: name.into(), len, group, offset, is_sparse: false });
+        let name = name.into();
+        self.parameters.push(Parameter { name, len, group, offset, is_sparse: false, is_whole: false });
         self
     }
 
@@ -230,9 +238,33 @@ impl Layout {
         self.parameters.iter().any(|p| p.group == group && p.is_sparse)
     }
 
-    /// The number of entries over all parameters but the sparse ones.
-    pub(crate) fn dense_entries(&self) -> usize {
-        self.parameters.iter().filter(|p| !p.is_sparse).map(|p| p.len).sum()
+    /// Whether a group is delivered whole since its parameters are small.
+    pub(crate) fn is_whole(&self, group: usize) -> bool {
+        self.parameters.iter().any(|p| p.group == group && p.is_whole)
+    }
+
+    /// The number of entries over all parameters that are selected from.
+    pub(crate) fn selected_from(&self) -> usize {
+        self.parameters.iter().filter(|p| p.is_selected_from()).map(|p| p.len).sum()
+    }
+
+    /// The same parameters, those with fewer entries than this in a group of their own behind all others. Sparse ones stay.
+    pub(crate) fn apart(&self, below: usize) -> Self {
+        let is_small = |p: &Parameter| !p.is_sparse && p.len < below;
+        let (small, others): (Vec<&Parameter>, _) = self.parameters.iter().partition(|p| is_small(p));
+        let mut layout = Self::new();
+        for of_group in others.chunk_by(|a, b| a.group == b.group) {
+            layout = of_group.iter().fold(layout.group(), |layout, p| match p.is_sparse {
+                true => layout.sparse_parameter(p.name.clone(), p.len),
+                false => layout.parameter(p.name.clone(), p.len),
+            });
+        }
+        layout = layout.group();
+        for p in small {
+            layout = layout.parameter(p.name.clone(), p.len);
+            layout.parameters.last_mut().into_iter().for_each(|last| last.is_whole = true);
+        }
+        layout
     }
 
     /// The parameters of a group, as the layers of its gradient.

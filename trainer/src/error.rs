@@ -11,8 +11,8 @@ use crate::models::ModelKind;
 pub enum TrainerError {
     /// The argument of `--data` names no known data.
     #[error(
-        "--data: expected text, text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY, cifar100:DIRECTORY or synthetic, \
-         found {found:?}; use one of these"
+        "--data: expected text, text:FILE, digits, mnist:DIRECTORY, cifar10:DIRECTORY, cifar100:DIRECTORY, synthetic, fresh-text, \
+         fresh-digits or fresh-clicks, found {found:?}; use one of these"
     )]
     UnknownData {
         /// The argument.

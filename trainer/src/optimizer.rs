@@ -3,27 +3,71 @@
 //! The update is the same on every worker, and so is everything made from it here: the parameters stay bit-identical
 //! without ever being exchanged.
 
-use candle_core::{Device, Result as Computed, Tensor, Var};
+use candle_core::{Result as Computed, Tensor, Var};
+
+mod adam;
+
+pub use adam::Adam;
 
 use crate::error::TrainerError;
 use crate::parameters::{Parameter, Parameters};
 use gleaner_algorithms::synchrony::Sgd;
 use gleaner_runtime::Update;
 
-/// Velocities, one per entry of the parameters, where these are.
-pub struct Optimizer {
-    sgd: Sgd,
-    velocities: Velocities,
+use adam::Decays;
+
+/// How parameters follow the mean gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Descent {
+    /// Stochastic gradient descent, with momentum if it has some.
+    Sgd(Sgd),
+    /// See there.
+    Adam(Adam),
 }
 
-/// One list or tensor per parameter, in the parameters' order.
-enum Velocities {
+impl Descent {
+    /// What it keeps of each parameter, as checkpoints name it.
+    fn kept(self) -> &'static [&'static str] {
+        match self {
+            Descent::Sgd(_) => &["velocity"],
+            Descent::Adam(_) => &["velocity", "second moment"],
+        }
+    }
+
+    /// The same where updates hold gradients that are multiplied by the rate already, for which steps are taken with rate 1.
+    fn of_steps(self, rate: f32) -> Self {
+        match self {
+            Descent::Sgd(sgd) => Descent::Sgd(Sgd { weight_decay: sgd.weight_decay * rate, ..sgd }),
+            // It divides by the size of gradients, so nothing would be left of a factor.
+            adam => adam,
+        }
+    }
+}
+
+/// The learning rate of an update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// The update holds gradients.
+    Of(f32),
+    /// The update holds gradients that were multiplied by the rates of their own steps, of which this is the present one.
+    Within(f32),
+}
+
+/// What the descent keeps of the parameters, where these are.
+pub struct Optimizer {
+    descent: Descent,
+    decays: Decays,
+    kept: Kept,
+}
+
+/// One list or tensor per parameter, in the parameters' order, for each that the descent keeps.
+enum Kept {
     Host {
-        velocities: Vec<Vec<f32>>,
+        values: Vec<Vec<Vec<f32>>>,
         /// The mean gradient of one parameter, zeros where nothing was delivered.
         gradient: Vec<f32>,
     },
-    Device(Vec<Tensor>),
+    Device(Vec<Vec<Tensor>>),
 }
 
 impl Optimizer {
@@ -31,49 +75,55 @@ impl Optimizer {
     ///
     /// # Errors
     /// A device without enough memory.
-    pub fn new(parameters: &Parameters, sgd: Sgd) -> Result<Self, TrainerError> {
+    pub fn new(parameters: &Parameters, descent: Descent) -> Result<Self, TrainerError> {
         let is_host = |parameter: &Parameter| parameter.variable().device().is_cpu();
-        let velocities = if parameters.list.iter().all(is_host) {
-            let velocities = parameters.list.iter().map(|parameter| vec![0.0; parameter.count()]).collect();
-            Velocities::Host { velocities, gradient: Vec::new() }
+        let kept = if parameters.list.iter().all(is_host) {
+            let zeros = || parameters.list.iter().map(|parameter| vec![0.0; parameter.count()]).collect();
+            Kept::Host { values: descent.kept().iter().map(|_| zeros()).collect(), gradient: Vec::new() }
         } else {
-            let zeros = parameters.list.iter().map(|parameter| parameter.variable().zeros_like());
-            Velocities::Device(zeros.collect::<Computed<_>>()?)
+            let zeros = |_| parameters.list.iter().map(|p| p.variable().zeros_like()).collect();
+            Kept::Device(descent.kept().iter().map(zeros).collect::<Computed<_>>()?)
         };
-        Ok(Optimizer { sgd, velocities })
+        Ok(Optimizer { descent, decays: Decays::default(), kept })
     }
 
-    /// Of each parameter the velocities, in row-major order.
+    /// What the descent keeps, by name: of each parameter the values, in row-major order.
     ///
     /// # Errors
     /// What has failed on a device.
-    pub fn velocities(&self) -> Result<Vec<Vec<f32>>, TrainerError> {
-        match &self.velocities {
-            Velocities::Host { velocities, .. } => Ok(velocities.clone()),
-            Velocities::Device(tensors) => {
-                let values = tensors.iter().map(|tensor| tensor.flatten_all()?.to_vec1());
-                Ok(values.collect::<Computed<_>>()?)
+    pub fn state(&self) -> Result<State, TrainerError> {
+        let values = match &self.kept {
+            Kept::Host { values, .. } => values.clone(),
+            Kept::Device(tensors) => {
+                let of = |tensor: &Tensor| tensor.flatten_all()?.to_vec1();
+                let all = tensors.iter().map(|tensors| tensors.iter().map(of).collect());
+                all.collect::<Computed<_>>()?
             }
-        }
+        };
+        Ok(self.descent.kept().iter().copied().zip(values).collect())
     }
 
-    /// Goes on from these, as [`velocities`](Self::velocities) gives them.
+    /// Goes on from this, as [`state`](Self::state) gives it, after so many updates.
     ///
     /// # Errors
     /// What has failed on a device.
-    pub fn set_velocities(&mut self, values: Vec<Vec<f32>>) -> Result<(), TrainerError> {
-        match &mut self.velocities {
-            Velocities::Host { velocities, .. } => *velocities = values,
-            Velocities::Device(tensors) => {
-                for (tensor, values) in tensors.iter_mut().zip(values) {
-                    *tensor = Tensor::from_vec(values, tensor.shape(), tensor.device())?;
+    pub fn restore(&mut self, state: State, updates: u64) -> Result<(), TrainerError> {
+        self.decays = Decays::after(updates, self.descent);
+        let state = state.into_iter().map(|(_, values)| values);
+        match &mut self.kept {
+            Kept::Host { values, .. } => *values = state.collect(),
+            Kept::Device(tensors) => {
+                for (tensors, values) in tensors.iter_mut().zip(state) {
+                    for (tensor, values) in tensors.iter_mut().zip(values) {
+                        *tensor = Tensor::from_vec(values, tensor.shape(), tensor.device())?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// A step with the mean gradient. What is enqueued on a device for it is over when this returns.
+    /// A step with the mean gradient times a factor. What is enqueued on a device for it is over when this returns.
     ///
     /// # Errors
     /// An update of other parameters, or what has failed on a device.
@@ -81,22 +131,46 @@ impl Optimizer {
         &mut self,
         update: &Update,
         parameters: &mut Parameters,
-        learning_rate: f32,
+        rate: Rate,
+        factor: f32,
     ) -> Result<(), TrainerError> {
-        match &mut self.velocities {
-            Velocities::Host { velocities, gradient } => {
-                for (parameter, velocities) in parameters.list.iter_mut().zip(velocities) {
+        let (descent, rate) = match rate {
+            Rate::Of(rate) => (self.descent, rate),
+            Rate::Within(rate) => (self.descent.of_steps(rate), 1.0),
+        };
+        self.decays.advance(descent);
+        let decays = self.decays;
+        match &mut self.kept {
+            Kept::Host { values: kept, gradient } => {
+                for (number, parameter) in parameters.list.iter_mut().enumerate() {
+                    if parameter.is_embedding() && is_plain(descent) {
+                        let entries = update.sparse(&parameter.name)?;
+                        parameter.update(|values| {
+                            entries.iter().for_each(|(i, mean)| values[i as usize] -= rate * (factor * mean));
+                        })?;
+                        continue;
+                    }
                     gradient.clear();
-                    gradient.resize(velocities.len(), 0.0);
-                    update.add_to(&parameter.name, gradient, 1.0)?;
-                    let sgd = self.sgd;
-                    parameter.update(|values| sgd.step(values, velocities, gradient, learning_rate))?;
+                    gradient.resize(parameter.count(), 0.0);
+                    update.add_to(&parameter.name, gradient, factor)?;
+                    let mut kept = kept.iter_mut().map(|kept| &mut kept[number][..]);
+                    let (Some(first), second) = (kept.next(), kept.next()) else { continue };
+                    parameter.update(|values| match (descent, second) {
+                        (Descent::Adam(adam), Some(second)) => {
+                            adam.step(values, [first, second], gradient, rate, decays);
+                        }
+                        (Descent::Sgd(sgd), _) => sgd.step(values, first, gradient, rate),
+                        // It keeps both.
+                        (Descent::Adam(_), None) => {}
+                    })?;
                 }
             }
-            Velocities::Device(velocities) => {
-                for (parameter, velocity) in parameters.list.iter().zip(velocities) {
-                    let gradient = mean(update, parameter)?;
-                    *velocity = step(self.sgd, parameter.variable(), velocity, &gradient, learning_rate)?;
+            Kept::Device(kept) => {
+                for (number, parameter) in parameters.list.iter().enumerate() {
+                    let gradient = mean(update, parameter, factor)?;
+                    let of_parameter: Vec<Tensor> = kept.iter().map(|kept| kept[number].clone()).collect();
+                    let next = step(descent, parameter.variable(), &of_parameter, &gradient, rate, decays)?;
+                    kept.iter_mut().zip(next).for_each(|(kept, next)| kept[number] = next);
                 }
                 if let Some(parameter) = parameters.list.first() {
                     parameter.variable().device().synchronize()?;
@@ -107,40 +181,77 @@ impl Optimizer {
     }
 }
 
+/// What a descent keeps, by name: of each parameter the values.
+pub type State = Vec<(&'static str, Vec<Vec<f32>>)>;
+
+/// Whether nothing changes where the gradient is zero.
+fn is_plain(descent: Descent) -> bool {
+    matches!(descent, Descent::Sgd(Sgd { momentum: 0.0, weight_decay: 0.0, .. }))
+}
+
+/// The norm of an update, the mean over the workers, over all parameters: the same bits on every worker.
+///
+/// # Errors
+/// An update of other parameters.
+pub fn norm(update: &Update, parameters: &Parameters) -> Result<f64, TrainerError> {
+    let mut sum = 0.0;
+    for parameter in &parameters.list {
+        let entries = update.sparse(&parameter.name)?;
+        sum += entries.values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
+    }
+    Ok(sum.sqrt())
+}
+
 /// What [`Update::add_to`] adds to zeros, on the parameter's device.
 #[cfg(feature = "cuda")]
-fn mean(update: &Update, parameter: &Parameter) -> Result<Tensor, TrainerError> {
+fn mean(update: &Update, parameter: &Parameter, factor: f32) -> Result<Tensor, TrainerError> {
     let mean = parameter.variable().zeros_like()?;
-    update.add_to_device(&parameter.name, &gleaner_candle::device_slice(&mean)?, 1.0)?;
+    update.add_to_device(&parameter.name, &gleaner_candle::device_slice(&mean)?, factor)?;
     Ok(mean)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn mean(_update: &Update, _parameter: &Parameter) -> Result<Tensor, TrainerError> {
+fn mean(_update: &Update, _parameter: &Parameter, _factor: f32) -> Result<Tensor, TrainerError> {
     Err(candle_core::Error::NotCompiledWithCudaSupport.into())
 }
 
-/// [`Sgd::step`] on a device, with the same roundings: candle's `affine` would round products and sums together. Gives the next velocity.
-fn step(sgd: Sgd, parameter: &Var, velocity: &Tensor, gradient: &Tensor, rate: f32) -> Computed<Tensor> {
-    let times = |tensor: &Tensor, factor: f32| tensor.broadcast_mul(&scalar(factor, tensor.device())?);
-    let decay = times(parameter, sgd.weight_decay)?;
-    let velocity = ((times(velocity, sgd.momentum)? + gradient)? + &decay)?;
-    let ahead = match sgd.nesterov {
-        true => ((gradient + decay)? + times(&velocity, sgd.momentum)?)?,
-        false => velocity.clone(),
-    };
-    parameter.set(&(parameter.as_tensor() - times(&ahead, rate)?)?.detach())?;
-    Ok(velocity.detach())
+/// A step on a device, with the same roundings as in main memory: candle's `affine` would round products and sums together. Gives what
+/// is kept next.
+fn step(
+    descent: Descent,
+    parameter: &Var,
+    kept: &[Tensor],
+    gradient: &Tensor,
+    rate: f32,
+    decays: Decays,
+) -> Computed<Vec<Tensor>> {
+    match (descent, kept) {
+        (Descent::Sgd(sgd), [velocity, ..]) => {
+            let decay = times(parameter, sgd.weight_decay)?;
+            let velocity = ((times(velocity, sgd.momentum)? + gradient)? + &decay)?;
+            let ahead = match sgd.nesterov {
+                true => ((gradient + decay)? + times(&velocity, sgd.momentum)?)?,
+                false => velocity.clone(),
+            };
+            parameter.set(&(parameter.as_tensor() - times(&ahead, rate)?)?.detach())?;
+            Ok(vec![velocity.detach()])
+        }
+        (Descent::Adam(adam), [first, second]) => {
+            adam.step_there(parameter, [first, second], gradient, rate, decays)
+        }
+        _ => candle_core::bail!("the optimiser keeps {} tensors of a parameter", kept.len()),
+    }
 }
 
-fn scalar(value: f32, device: &Device) -> Computed<Tensor> {
-    Tensor::new(value, device)
+fn times(tensor: &Tensor, factor: f32) -> Computed<Tensor> {
+    tensor.broadcast_mul(&Tensor::new(factor, tensor.device())?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::random::Generator;
+    use candle_core::Device;
 
     #[test]
     fn tensors_step_as_slices_do_to_the_last_bit() {
@@ -155,11 +266,36 @@ mod tests {
                 let gradient = values();
                 sgd.step(&mut parameters, &mut velocities, &gradient, 0.3);
                 let gradient = Tensor::from_vec(gradient, 999, &Device::Cpu).unwrap();
-                velocity = step(sgd, &variable, &velocity, &gradient, 0.3).unwrap();
+                let kept = step(Descent::Sgd(sgd), &variable, &[velocity], &gradient, 0.3, Decays::default());
+                velocity = kept.unwrap().remove(0);
             }
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
             let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());
             assert!(of(&variable) == bits(&parameters) && of(&velocity) == bits(&velocities), "{nesterov}");
         }
+    }
+
+    #[test]
+    fn adam_steps_alike_on_tensors_and_slices_and_after_a_restart() {
+        let mut generator = Generator::new(2, "steps", 0);
+        let mut values = || (0..99).map(|_| generator.symmetric()).collect::<Vec<f32>>();
+        let adam = Adam { weight_decay: 0.01, ..Adam::default() };
+        let (mut parameters, mut kept) = (values(), [vec![0.0; 99], vec![0.0; 99]]);
+        let variable = Var::from_slice(&parameters, 99, &Device::Cpu).unwrap();
+        let mut tensors = vec![variable.zeros_like().unwrap(), variable.zeros_like().unwrap()];
+        let mut decays = Decays::default();
+        for updates in 0..5 {
+            let gradient = values();
+            assert_eq!(decays, Decays::after(updates, Descent::Adam(adam)));
+            decays.advance(Descent::Adam(adam));
+            let [first, second] = &mut kept;
+            adam.step(&mut parameters, [first, second], &gradient, 0.1, decays);
+            let gradient = Tensor::from_vec(gradient, 99, &Device::Cpu).unwrap();
+            tensors = step(Descent::Adam(adam), &variable, &tensors, &gradient, 0.1, decays).unwrap();
+        }
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+        let of = |tensor: &Tensor| bits(&tensor.to_vec1().unwrap());
+        assert!(of(&variable) == bits(&parameters));
+        assert!(of(&tensors[0]) == bits(&kept[0]) && of(&tensors[1]) == bits(&kept[1]));
     }
 }

@@ -4,10 +4,14 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Result, Tensor, Var};
-use gleaner_candle::{Overlap, OverlapError, with_values};
+use gleaner_algorithms::Method;
+use gleaner_algorithms::merging::Strategy;
+use gleaner_candle::{Overlap, OverlapError, Rows, with_values};
+use gleaner_runtime::Session;
 use sha2::{Digest, Sha256};
 
 use crate::random::Generator;
@@ -29,13 +33,48 @@ impl From<Tensor> for Weight {
     }
 }
 
+/// A table of which a layer uses some rows in a step: as it is watched in a step of training, and itself otherwise.
+#[derive(Clone)]
+pub enum Embedding {
+    /// In main memory, where its gradients are sparse.
+    Rows {
+        /// The table itself.
+        table: Var,
+        /// What a step of training uses in its stead.
+        watched: Rc<RefCell<Option<Rows>>>,
+    },
+    /// On a device, where it is a parameter like any other.
+    Whole(Weight),
+}
+
+impl Embedding {
+    /// The rows with these numbers, (numbers, width).
+    ///
+    /// # Errors
+    /// A number of no row.
+    pub fn select(&self, numbers: &Tensor) -> Result<Tensor> {
+        match self {
+            Embedding::Whole(weight) => weight.tensor().index_select(numbers, 0),
+            Embedding::Rows { table, watched } => match &*watched.borrow() {
+                Some(rows) => rows.select(numbers),
+                None => table.index_select(numbers, 0),
+            },
+        }
+    }
+}
+
+/// What the layer that uses a parameter has of it.
+enum Used {
+    Whole(Weight),
+    Rows(Rc<RefCell<Option<Rows>>>),
+}
+
 /// One tensor that training changes.
 pub struct Parameter {
     /// Its name, such as `stage2.block1.convolution1.weight`.
     pub name: String,
     variable: Var,
-    /// What the layer that uses it has.
-    weight: Weight,
+    used: Used,
     /// The same values in main memory, where the optimizer works; none of a parameter on a device.
     values: Vec<f32>,
 }
@@ -44,6 +83,11 @@ impl Parameter {
     /// The variable, to look up its gradient.
     pub fn variable(&self) -> &Var {
         &self.variable
+    }
+
+    /// Whether its gradients are sparse: a step uses some rows of it.
+    pub fn is_embedding(&self) -> bool {
+        matches!(self.used, Used::Rows(_))
     }
 
     /// How many values there are.
@@ -108,15 +152,30 @@ impl Parameters {
         self.list.iter().map(Parameter::count).sum()
     }
 
-    /// Names and variables, for the exchange of gradients.
-    pub fn variables(&self) -> impl Iterator<Item = (String, Var)> {
-        self.list.iter().map(|parameter| (parameter.name.clone(), parameter.variable().clone()))
+    /// Agrees with all ranks on the parameters, whose gradients are exchanged by this method, grouped by this strategy.
+    ///
+    /// # Errors
+    /// As [`Overlap::with_embeddings`].
+    pub fn overlap<'s>(
+        &self,
+        session: &'s Session,
+        method: Method,
+        strategy: Arc<dyn Strategy>,
+    ) -> std::result::Result<Overlap<'s>, OverlapError> {
+        let (embeddings, others): (Vec<&Parameter>, _) = self.list.iter().partition(|p| p.is_embedding());
+        let named = |parameters: Vec<&Parameter>| {
+            parameters.into_iter().map(|p| (p.name.clone(), p.variable.clone())).collect::<Vec<_>>()
+        };
+        Overlap::with_embeddings(session, named(others), named(embeddings), method, strategy)
     }
 
     /// Lets the layers use every parameter as it is watched, until [`Parameters::unwatch`].
     pub fn watch(&self, overlap: &mut Overlap) -> std::result::Result<(), OverlapError> {
         for parameter in &self.list {
-            *parameter.weight.0.borrow_mut() = overlap.watch(&parameter.name)?;
+            match &parameter.used {
+                Used::Whole(weight) => *weight.0.borrow_mut() = overlap.watch(&parameter.name)?,
+                Used::Rows(watched) => *watched.borrow_mut() = Some(overlap.rows(&parameter.name)?),
+            }
         }
         Ok(())
     }
@@ -124,7 +183,10 @@ impl Parameters {
     /// Lets the layers use the parameters themselves.
     pub fn unwatch(&self) {
         for parameter in &self.list {
-            *parameter.weight.0.borrow_mut() = parameter.variable.as_tensor().clone();
+            match &parameter.used {
+                Used::Whole(weight) => *weight.0.borrow_mut() = parameter.variable.as_tensor().clone(),
+                Used::Rows(watched) => *watched.borrow_mut() = None,
+            }
         }
     }
 
@@ -205,9 +267,12 @@ impl Builder {
 
     /// A parameter with uniform values in ±`bound`.
     pub fn uniform(&mut self, name: &str, shape: &[usize], bound: f32) -> Result<Weight> {
-        let count = shape.iter().product();
-        let values = (0..count).map(|_| bound * self.generator.symmetric()).collect();
+        let values = self.uniform_values(shape.iter().product(), bound);
         self.declare(name, shape, values)
+    }
+
+    fn uniform_values(&mut self, count: usize, bound: f32) -> Vec<f32> {
+        (0..count).map(|_| bound * self.generator.symmetric()).collect()
     }
 
     /// Weights before a rectifier, (inputs, outputs): uniform with variance 2/inputs (He et al., ICCV 2015).
@@ -220,14 +285,38 @@ impl Builder {
         self.declare(name, shape, vec![value; shape.iter().product()])
     }
 
+    /// A table of which steps use some rows, with uniform values in ±`bound`.
+    pub fn embedding(&mut self, name: &str, rows: usize, width: usize, bound: f32) -> Result<Embedding> {
+        let values = self.uniform_values(rows * width, bound);
+        if !self.device.is_cpu() {
+            return Ok(Embedding::Whole(self.declare(name, &[rows, width], values)?));
+        }
+        self.add(name, &[rows, width], values, |table| {
+            let watched = Rc::default();
+            (Used::Rows(Rc::clone(&watched)), Embedding::Rows { table: table.clone(), watched })
+        })
+    }
+
     /// A parameter with the values given.
     pub fn declare(&mut self, name: &str, shape: &[usize], values: Vec<f32>) -> Result<Weight> {
+        self.add(name, shape, values, |variable| {
+            let weight = Weight::from(variable.as_tensor().clone());
+            (Used::Whole(weight.clone()), weight)
+        })
+    }
+
+    fn add<U>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: Vec<f32>,
+        used: impl FnOnce(&Var) -> (Used, U),
+    ) -> Result<U> {
         let variable = Var::from_slice(&values, shape, &self.device)?;
-        let weight = Weight::from(variable.as_tensor().clone());
-        let (name, used) = (name.to_string(), weight.clone());
+        let (used, layers) = used(&variable);
         let values = if self.device.is_cpu() { values } else { Vec::new() };
-        self.parameters.list.push(Parameter { name, variable, weight, values });
-        Ok(used)
+        self.parameters.list.push(Parameter { name: name.to_string(), variable, used, values });
+        Ok(layers)
     }
 
     /// A buffer, shared with its layer.

@@ -1,5 +1,6 @@
 //! A method as a user chooses it.
 
+mod candidates;
 mod display;
 mod sparse;
 
@@ -11,7 +12,7 @@ use super::{
     COLLECTIVES, Collective, CostRange, MethodError, RoutineError, Setting, Shape, SparDl, Structure, ring,
 };
 use crate::bag::Coding;
-use crate::residual::{Collection, Correction, CorrectionError, OnNonFinite};
+use crate::residual::{Collection, Correction, OnNonFinite, WholeSteps};
 use crate::schedule::{Memory, Observed, Schedule, check};
 use crate::selectors::{Selection, Selector};
 use crate::{Layers, Rank, SelectOver, Sparsity};
@@ -26,6 +27,9 @@ pub struct Method {
     coding: Coding,
     selector: Selector,
     correction: Correction,
+    whole: WholeSteps,
+    /// Parameters of a model with fewer entries travel whole.
+    dense_below: usize,
     nonfinite: OnNonFinite,
     over: SelectOver,
 }
@@ -85,66 +89,6 @@ impl Method {
         self.collective.name() == auto::NAME
     }
 
-    /// What this choice may be resolved to among so many workers, with its options: every listed method that
-    /// [suits](Collective::suits_auto) it, with its whole [family](Collective::family). An option that was asked for is kept
-    /// to: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
-    /// have. A method that is no choice is its own only candidate.
-    ///
-    /// # Errors
-    /// As [`shape`](Self::shape), where no method accepts these options, or the one that has what was asked for does not.
-    pub fn candidates(&self, workers: u32, n: usize) -> Result<Vec<Self>, MethodError> {
-        self.candidates_among(Self::all(), workers, n)
-    }
-
-    /// As [`candidates`](Self::candidates), with these methods in place of the listed ones.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn candidates_among(
-        &self,
-        methods: impl IntoIterator<Item = Self>,
-        workers: u32,
-        n: usize,
-    ) -> Result<Vec<Self>, MethodError> {
-        if !self.is_auto() {
-            self.shape(workers, n)?;
-            return Ok(vec![self.clone()]);
-        }
-        if self.correction.warm_up > 0 {
-            return Err(CorrectionError::Auto.into());
-        }
-        self.competes()?;
-        let asked = self.collective.options();
-        let mut candidates = Vec::new();
-        for listed in methods.into_iter().filter(|method| method.collective.suits_auto()) {
-            let set = |method: Self, o: &Setting| method.with(o.name, &o.value);
-            let own = match listed.collective.is_sparse() {
-                true => asked.iter().try_fold(listed, set),
-                false => Ok(listed),
-            };
-            let collective = match own {
-                Ok(own) => own.collective,
-                Err(MethodError::NoOption { .. }) => continue,
-                Err(error) => return Err(error),
-            };
-            let alone = match collective.is_sparse() {
-                true => self.clone(),
-                false => Self { coding: Coding::Exact, selector: Selector::Top, ..self.clone() },
-            };
-            if collective.is_sparse() && !asked.is_empty() {
-                Self { collective: collective.clone(), ..alone.clone() }.shape(workers, n)?;
-            }
-            let members = collective.members(workers).into_iter();
-            candidates.extend(members.map(|collective| Self { collective, ..alone.clone() }));
-        }
-        let reason = candidates.first().map(|first| first.shape(workers, n));
-        candidates.retain(|candidate| candidate.shape(workers, n).is_ok());
-        match reason {
-            Some(Err(reason)) if candidates.is_empty() => Err(reason),
-            _ => Ok(candidates),
-        }
-    }
-
     /// The dense ring all-reduce.
     pub fn ring() -> Self {
         Self::of(ring::Ring)
@@ -159,6 +103,8 @@ impl Method {
             coding: Coding::Exact,
             selector: Selector::Top,
             correction: Correction::default(),
+            whole: WholeSteps::default(),
+            dense_below: 0,
             nonfinite: OnNonFinite::Refuse,
             over: SelectOver::Group,
         }
@@ -215,6 +161,20 @@ impl Method {
     #[must_use]
     pub fn corrected(self, correction: Correction) -> Self {
         Self { correction, ..self }
+    }
+
+    /// Delivers every entry in these steps. A dense method does so in every step.
+    #[must_use]
+    pub fn whole_steps(self, whole: WholeSteps) -> Self {
+        Self { whole, ..self }
+    }
+
+    /// Delivers all entries of a model's parameters that have fewer than this, such as biases and gains, by a dense ring in every
+    /// step: they are a group by themselves, and k is of the others. It is for models whose parameters have names, and changes nothing
+    /// for one vector, or for a dense method.
+    #[must_use]
+    pub fn dense_below(self, entries: usize) -> Self {
+        Self { dense_below: entries, ..self }
     }
 
     /// Does this with a step in which a worker's gradient has NaN or infinite entries. It is no part of the method's name: a
@@ -283,6 +243,16 @@ impl Method {
     /// What is done to keep accuracy.
     pub fn correction(&self) -> &Correction {
         &self.correction
+    }
+
+    /// In which steps every entry is delivered.
+    pub fn delivers_whole(&self) -> &WholeSteps {
+        &self.whole
+    }
+
+    /// Parameters of a model with fewer entries than this travel whole. 0 where none does.
+    pub fn is_dense_below(&self) -> usize {
+        if self.collective.is_sparse() { self.dense_below } else { 0 }
     }
 
     /// This method as it is in a step, counted from 0, with a gradient of n entries: less sparse while it warms up.

@@ -171,6 +171,8 @@ pub struct Routine {
     memory: Arc<Memory>,
     structure: Structure,
     prepared: Prepared,
+    /// What runs in steps that deliver everything, if there are such.
+    whole: Option<Prepared>,
     programs: Arc<Mutex<Programs>>,
     stream: u64,
 }
@@ -213,8 +215,15 @@ impl Routine {
         let memory = method.memory(&shape);
         let structure = method.structure(&shape, &memory)?;
         let prepared = lock(&programs).prepare(&method, &shape, &structure, membership)?;
+        let has_whole = method.collective().is_sparse() && !method.delivers_whole().is_none();
+        let whole = has_whole.then(|| ring(&layers, membership, &programs)).transpose()?;
         let memory = Arc::new(memory);
-        Ok(Self { method, layers, shape, membership, memory, structure, prepared, programs, stream })
+        Ok(Self { method, layers, shape, membership, memory, structure, prepared, whole, programs, stream })
+    }
+
+    /// Whether the next step delivers everything.
+    fn is_whole(&self) -> bool {
+        self.whole.is_some() && self.method.delivers_whole().contains(self.memory.steps)
     }
 
     /// The method.
@@ -229,7 +238,10 @@ impl Routine {
 
     /// The schedule of the next step.
     pub fn prepared(&self) -> &Prepared {
-        &self.prepared
+        match &self.whole {
+            Some(whole) if self.is_whole() => whole,
+            _ => &self.prepared,
+        }
     }
 
     /// What each peer may send at most in a step that is like the next one, whatever is learnt until then: a peer that is a step
@@ -239,6 +251,10 @@ impl Routine {
     /// Schedules that the checker refuses.
     pub fn volumes<T: Element>(&self) -> Result<BTreeMap<Rank, Volume>, RoutineError> {
         let mut volumes = self.prepared.program.volumes::<T>();
+        for (rank, volume) in self.whole.iter().flat_map(|whole| whole.program.volumes::<T>()) {
+            let most = volumes.entry(rank).or_default();
+            *most = most.max(volume);
+        }
         let (collective, Membership { rank, epoch, .. }) = (self.method.collective(), self.membership);
         let mut programs = lock(&self.programs);
         for kind in collective.kinds(&self.shape) {
@@ -263,7 +279,7 @@ impl Routine {
         accumulator: impl Into<Accumulator<T>>,
         candidates: Vec<Candidates<T>>,
     ) -> Execution<T> {
-        Execution::new(self.prepared.program.clone(), accumulator, candidates)
+        Execution::new(self.prepared().program.clone(), accumulator, candidates)
             .with(self.memory.clone(), seed(self.stream, self.memory.steps))
     }
 
@@ -274,8 +290,9 @@ impl Routine {
     pub fn learn<T: Element>(&mut self, finished: &Finished<T>) -> Result<bool, RoutineError> {
         let mut memory = Memory::clone(&self.memory);
         memory.steps += 1;
-        // To look at all that was delivered takes time, for nothing where nothing is learnt.
-        if !(memory.agreed.is_empty() && memory.own.is_empty()) {
+        // To look at all that was delivered takes time, for nothing where nothing is learnt. Of a step that delivers everything
+        // there is nothing to learn for those that do not.
+        if !(self.is_whole() || memory.agreed.is_empty() && memory.own.is_empty()) {
             self.method.learn(&self.shape, &self.structure, &mut memory, &finished.observed());
         }
         let shape = self.shape_in(memory.steps)?;
@@ -345,6 +362,7 @@ impl Routine {
     /// Prepares the step after what was learnt.
     fn go_on(&mut self, shape: Shape, memory: Memory) -> Result<bool, RoutineError> {
         let structure = self.method.structure(&shape, &memory)?;
+        let was_whole = self.is_whole();
         let changed = shape != self.shape || structure != self.structure;
         if changed {
             self.prepared =
@@ -352,8 +370,22 @@ impl Routine {
             (self.shape, self.structure) = (shape, structure);
         }
         self.memory = Arc::new(memory);
-        Ok(changed)
+        Ok(changed || was_whole != self.is_whole())
     }
+}
+
+/// The dense ring of a gradient.
+fn ring(
+    layers: &Layers,
+    membership: Membership,
+    programs: &Mutex<Programs>,
+) -> Result<Prepared, RoutineError> {
+    let ring = Method::ring();
+    let shape = ring.shape(membership.workers, layers.clone())?;
+    let structure = ring.structure(&shape, &ring.memory(&shape))?;
+    let mut programs = lock(programs);
+    let prepared = programs.prove(&ring, &shape, &structure, membership.epoch)?;
+    Ok(programs.of(membership.rank, &prepared)?.clone())
 }
 
 /// Programs are whole whenever they can be locked, also where a thread died with them.

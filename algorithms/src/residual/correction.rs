@@ -39,6 +39,18 @@ pub enum CorrectionError {
          method, or leave the warm-up out"
     )]
     Auto,
+    /// Steps whose cost is another than that of the steps that are measured.
+    #[error(
+        "steps that deliver every entry were asked for with the method auto, which measures what a step costs; name a method, or \
+         leave those steps out"
+    )]
+    WholeAuto,
+    /// Servers apply what workers push, and no worker's residual is delivered by another.
+    #[error(
+        "steps, or parameters, of which every entry is delivered were asked for with parameter servers, to which workers push k entries \
+         of each part in every step; do without servers, or leave them out"
+    )]
+    WholeServed,
     /// Velocities of something that has no mean.
     #[error(
         "momentum correction and clipping are for gradients that are added up, which a {0} does not; choose the sum, or \

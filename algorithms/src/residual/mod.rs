@@ -10,6 +10,7 @@ mod options;
 mod sparse;
 mod versions;
 mod waiting;
+mod whole;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,6 +25,7 @@ pub use correction::{Correction, CorrectionError, norm};
 pub use options::{Collection, OnNonFinite};
 pub use versions::{Committed, Lent, VersionError};
 pub use waiting::Waiting;
+pub use whole::WholeSteps;
 
 /// A gradient that cannot be synchronised.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -35,3 +35,4 @@ mod tables;
 mod types;
 mod unbiased;
 mod versions;
+mod whole;

@@ -9,6 +9,7 @@ use gleaner_algorithms::residual::{Collection, Correction, OnNonFinite};
 use gleaner_algorithms::{SelectOver, synchrony};
 
 use super::error::TrainError;
+use super::levers::{Levers, Optimizer};
 use super::settings::Settings;
 use super::target::Target;
 use super::uneven::{Balance, Uneven};
@@ -36,11 +37,11 @@ Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
-    /// What to train on: text (the built-in documentation), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
-    /// cifar100:DIRECTORY or synthetic
+    /// What to train on: text (the built-in documentation), digits (built-in images), text:FILE, mnist:DIRECTORY, cifar10:DIRECTORY,
+    /// cifar100:DIRECTORY, synthetic, or data that are made anew in every step: fresh-text, fresh-digits or fresh-clicks
     #[arg(long, default_value = "text", value_name = "DATA")]
     pub data: String,
-    /// The model [default: lstm for text, mlp for mnist and synthetic, resnet20 for cifar]
+    /// The model [default: lstm for text, mlp for digits, mnist and synthetic, resnet20 for cifar, clicks for clicks]
     #[arg(long, value_enum)]
     pub model: Option<ModelKind>,
     /// Where to compute: cpu, or in a build with CUDA, cuda (of several devices, the workers of a host take one each in turn) or cuda:N
@@ -70,7 +71,7 @@ pub struct TrainArgs {
     /// How long a silent worker counts as alive [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
     pub timeout: Option<Duration>,
-    /// How many steps to train [default: 320 for text, 500 for images]
+    /// How many steps to train [default: 320 for text, 500 for others]
     #[arg(long, value_parser = quantity::within::<u64>(..))]
     pub steps: Option<u64>,
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
@@ -86,7 +87,10 @@ pub struct TrainArgs {
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
     #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = quantity::share)]
     pub lr_drops: Vec<f64>,
-    /// How much of the last update the next one keeps [default: 0.9, or 0 with --momentum-correction]
+    /// How parameters follow the updates
+    #[arg(long, value_enum, default_value_t)]
+    pub optimizer: Optimizer,
+    /// How much of the last update the next one keeps, of adam β₁ [default: 0.9, or 0 with --momentum-correction]
     #[arg(long)]
     pub momentum: Option<f32>,
     /// Momentum before selection instead of after it: how much of a worker's last velocity the next one keeps
@@ -107,6 +111,8 @@ pub struct TrainArgs {
     /// Let the density fall from 25% to what it is set to, over so many steps
     #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = quantity::within::<u64>(..))]
     pub warmup_density: u64,
+    #[command(flatten)]
+    pub levers: Levers,
     /// What to do with a step in which a gradient is NaN or infinite: refuse ends the run, skip leaves the step out on all
     /// workers
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
@@ -114,7 +120,7 @@ pub struct TrainArgs {
     /// Decides the starting parameters, the order of the data, and synthetic data
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for images]
+    /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for others]
     #[arg(long, value_name = "STEPS", value_parser = quantity::within::<u64>(..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
@@ -147,7 +153,7 @@ impl TrainArgs {
         self.device.expect_built()?;
         let source: Source = self.data.parse()?;
         let model = self.model.unwrap_or_else(|| ModelKind::default_for(&source));
-        let text = model == ModelKind::Lstm;
+        let text = source.is_text();
         let steps = self.steps.unwrap_or(if text { 320 } else { 500 });
         let clip = self.clip.unwrap_or(0.0);
         let correction = Correction {
@@ -165,6 +171,9 @@ impl TrainArgs {
                 found: momentum.to_string(),
             });
         }
+        let lr_drops: Vec<u64> =
+            self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect();
+        let whole = self.levers.whole_steps(steps, &lr_drops)?;
         let method = self.choice.method()?.residual(self.residual).select_over(self.select_over);
         method.competes().map_err(crate::choice::ChoiceError::from)?;
         let needs_all = match self.clip_local {
@@ -191,7 +200,11 @@ impl TrainArgs {
             source,
             model,
             device: self.device,
-            method: method.corrected(correction).on_nonfinite(self.on_nonfinite),
+            method: method
+                .corrected(correction)
+                .whole_steps(whole)
+                .dense_below(self.levers.dense_below)
+                .on_nonfinite(self.on_nonfinite),
             synchrony: synchrony::named(&self.synchrony)?.into(),
             merge: merging::named(merge)?.into(),
             chose_merge: self.merge.is_some(),
@@ -200,8 +213,11 @@ impl TrainArgs {
             batch: self.batch.unwrap_or(16),
             uneven: self.uneven.clone(),
             target: self.target,
-            lr: self.lr.unwrap_or(default_learning_rate(model)),
-            lr_drops: self.lr_drops.iter().map(|share| (share * steps as f64).ceil() as u64).collect(),
+            lr: self.lr.unwrap_or(default_learning_rate(model, self.optimizer)),
+            lr_drops,
+            optimizer: self.optimizer,
+            rate_in_residual: self.levers.rate_in_residual,
+            clip_update: self.levers.clip_update,
             momentum: self.momentum.unwrap_or(if corrected { 0.0 } else { 0.9 }),
             weight_decay: self.weight_decay,
             clip: (clip > 0.0).then_some(clip),
@@ -246,6 +262,24 @@ impl TrainArgs {
                 self.clip.unwrap_or(0.0).to_string(),
             ),
             (
+                "--clip-update",
+                self.levers.clip_update.is_none_or(|norm| norm > 0.0 && norm.is_finite()),
+                "a norm above 0",
+                self.levers.clip_update.unwrap_or(0.0).to_string(),
+            ),
+            (
+                "--rate-in-residual",
+                !settings.rate_in_residual || self.optimizer == Optimizer::Sgd,
+                "--optimizer sgd: adam divides updates by their size, and a rate in them with it",
+                self.optimizer.name().into(),
+            ),
+            (
+                "--clip-local",
+                !settings.rate_in_residual || self.clip_local.is_none(),
+                "nothing beside --rate-in-residual, with which the norm would be one of steps; use --clip",
+                self.clip_local.unwrap_or(0.0).to_string(),
+            ),
+            (
                 "--clip-local",
                 self.clip_local.is_none() || self.uneven.balance == Balance::Even,
                 "nothing beside --balance, with which norms of gradients are of different numbers of samples",
@@ -259,9 +293,10 @@ impl TrainArgs {
             ),
             (
                 "--target-accuracy",
-                self.target.target_accuracy.is_none() || settings.model != ModelKind::Lstm,
-                "images, which are classified; aim at a --target-loss for text",
-                "text".into(),
+                self.target.target_accuracy.is_none()
+                    || !(settings.source.is_text() || settings.source == Source::FreshClicks),
+                "images, which are classified; aim at a --target-loss for other data",
+                settings.source.to_string(),
             ),
             (
                 "--record",
@@ -282,140 +317,16 @@ impl TrainArgs {
 
 /// With momentum 0.9 and a hundredth of the entries: measured for text and the perceptron. The convolutional networks begin
 /// restlessly at this rate before their loss falls, and have not been trained for long here.
-fn default_learning_rate(model: ModelKind) -> f32 {
+fn default_learning_rate(model: ModelKind, optimizer: Optimizer) -> f32 {
     match model {
+        _ if optimizer == Optimizer::Adam => 0.002,
         ModelKind::Lstm => 1.0,
-        ModelKind::Mlp => 0.02,
+        ModelKind::Transformer => 0.1,
+        ModelKind::Mlp | ModelKind::Cnn => 0.02,
+        ModelKind::Clicks => 0.1,
         ModelKind::Resnet20 | ModelKind::Vgg16 | ModelKind::Vgg19 => 0.05,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-    use gleaner_algorithms::Sparsity;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        train: TrainArgs,
-    }
-
-    fn settings(options: &[&str]) -> Result<Settings, TrainError> {
-        Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
-    }
-
-    #[test]
-    fn defaults_follow_the_data() {
-        let text = settings(&[]).unwrap();
-        assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.01)));
-        let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
-        assert_eq!((images.model, images.method.sparsity()), (ModelKind::Resnet20, Sparsity::K(500)));
-    }
-
-    #[test]
-    fn the_learning_rate_drops_at_shares_of_the_run() {
-        let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
-        let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
-        assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
-    }
-
-    #[test]
-    fn momentum_is_either_the_optimizers_or_the_workers() {
-        assert_eq!(settings(&[]).unwrap().momentum, 0.9);
-        let corrected = settings(&["--momentum-correction", "0.8", "--mask-momentum"]).unwrap();
-        let correction = Correction { momentum: 0.8, mask: true, ..Correction::default() };
-        assert_eq!((corrected.momentum, *corrected.method.correction()), (0.0, correction));
-        assert!(settings(&["--momentum-correction", "0.8", "--momentum", "0"]).is_ok());
-        for (options, named) in [
-            (&["--momentum-correction", "0.8", "--momentum", "0.9"][..], "--momentum: expected 0"),
-            (&["--momentum-correction", "1"], "expected a number from 0 to below 1"),
-            (&["--mask-momentum"], "without momentum correction"),
-            (&["--clip-local", "0"], "expected a number above 0"),
-        ] {
-            let refusal = settings(options).unwrap_err().to_string();
-            assert!(refusal.contains(named), "{options:?}: {refusal}");
-        }
-    }
-
-    #[test]
-    fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
-        let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
-        assert_eq!(merge(&[]).unwrap(), "optimal");
-        assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
-        for clip in ["--clip", "--clip-local"] {
-            assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
-            assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
-            let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
-            assert!(
-                refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
-                "{refusal}"
-            );
-        }
-        assert_eq!(merge(&["--clip", "0"]).unwrap(), "optimal");
-        for (wrong, named) in [("best", "choose one of layer-wise"), ("threshold/0", "threshold/8192")] {
-            let refusal = merge(&["--merge", wrong]).unwrap_err().to_string();
-            assert!(refusal.starts_with("--merge: ") && refusal.contains(named), "{refusal}");
-        }
-    }
-
-    #[test]
-    fn groups_compete_where_the_largest_entries_are_selected() {
-        let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
-        assert_eq!(over(&[]).unwrap(), "group");
-        assert_eq!(over(&["--select-over", "gradient", "--method", "topka"]).unwrap(), "gradient");
-        for method in
-            [&["--method", "ring"][..], &["--method", "auto"], &["--method", "topka", "--selector", "random"]]
-        {
-            let refusal = over(&[&["--select-over", "gradient"], method].concat()).unwrap_err().to_string();
-            assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
-            assert!(over(method).is_ok());
-        }
-    }
-
-    #[test]
-    fn options_that_need_every_step_are_refused_beside_another_synchrony() {
-        assert_eq!(
-            settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
-            "osp/lgp=off"
-        );
-        for (option, value) in [
-            ("--merge", "layer-wise"),
-            ("--record", "x"),
-            ("--layer-times", "x"),
-            ("--on-nonfinite", "skip"),
-            ("--select-over", "gradient"),
-            ("--momentum-correction", "0.5"),
-        ] {
-            let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
-            let options = [option, value, "--method", "topka", "--synchrony"];
-            let refusal = settings(&[&options[..], &[other]].concat()).unwrap_err().to_string();
-            assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
-            assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
-        }
-        let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
-        assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
-        let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();
-        assert!(none.contains("local steps between two exchanges, at least 1"), "{none}");
-    }
-
-    #[test]
-    fn impossible_options_are_refused_by_name() {
-        for (option, value) in [
-            ("--steps", "0"),
-            ("--batch", "0"),
-            ("--lr", "-1"),
-            ("--lr-drops", "0.5,2"),
-            ("--momentum", "1"),
-            ("--weight-decay", "-0.1"),
-            ("--clip", "NaN"),
-            ("--evaluate-every", "0"),
-            ("--target-accuracy", "1.5"),
-            ("--target-accuracy", "0.5"),
-        ] {
-            let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
-            assert!(refusal.starts_with(option), "{option} {value}: {refusal}");
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Checkpoints, one pair of files per worker: `rank-R.step-S.safetensors` with parameters, velocities and running
+//! Checkpoints, one pair of files per worker: `rank-R.step-S.safetensors` with parameters, what the optimiser keeps and running
 //! averages, and `rank-R.step-S.residual.safetensors` with what the exchange of gradients keeps.
 //!
 //! A file is written under another name, synced and renamed, the residuals first: a step whose first file is there is
@@ -16,6 +16,7 @@ use super::exchange::Exchange;
 use super::model_file::{self, Identity, Model, Refusal};
 use gleaner_runtime::staged::{self, Staged};
 use gleaner_runtime::{Session, report};
+use gleaner_trainer::optimizer;
 use gleaner_trainer::parameters::Parameters;
 
 const KEPT: usize = 2;
@@ -183,9 +184,10 @@ impl Checkpoints {
         for parameter in &state.parameters.list {
             tensors.push((format!("parameter/{}", parameter.name), parameter.values()?.into_owned()));
         }
-        let velocities = state.exchange.velocities()?.into_iter().flatten();
-        for (parameter, velocities) in state.parameters.list.iter().zip(velocities) {
-            tensors.push((format!("velocity/{}", parameter.name), velocities));
+        for (kind, values) in state.exchange.optimizer_state()? {
+            for (parameter, values) in state.parameters.list.iter().zip(values) {
+                tensors.push((format!("{kind}/{}", parameter.name), values));
+            }
         }
         for buffer in &state.parameters.buffers {
             tensors.push((format!("buffer/{}", buffer.name), buffer.values.borrow().to_vec1()?));
@@ -213,7 +215,7 @@ impl Checkpoints {
             });
         }
         *state.loss_curve = saved.loss_curve;
-        state.exchange.set_velocities(saved.velocities)?;
+        state.exchange.restore_optimizer(saved.optimizer)?;
         for (parameter, values) in state.parameters.list.iter_mut().zip(&saved.parameters) {
             parameter.update(|into| into.copy_from_slice(values))?;
         }
@@ -247,7 +249,7 @@ impl Checkpoints {
             Model::read(&content, &self.identity_of(step)).map_err(refuse)?;
         let values =
             |kind: &str, name: &str, len| tensors.values(&format!("{kind}/{name}"), len).map_err(refuse);
-        let has_velocities = state.exchange.velocities()?.is_some();
+        let kinds = state.exchange.optimizer_state()?.into_iter().map(|(kind, _)| kind);
         let of_parameters = |kind: &str| -> Result<Vec<Vec<f32>>, TrainError> {
             state.parameters.list.iter().map(|p| values(kind, &p.name, p.count())).collect()
         };
@@ -257,10 +259,9 @@ impl Checkpoints {
             run,
             loss_curve,
             parameters: of_parameters("parameter")?,
-            velocities: match has_velocities {
-                true => of_parameters("velocity")?,
-                false => Vec::new(),
-            },
+            optimizer: kinds
+                .map(|kind| Ok((kind, of_parameters(kind)?)))
+                .collect::<Result<_, TrainError>>()?,
             buffers: buffers.collect::<Result<_, _>>()?,
         })
     }
@@ -271,7 +272,7 @@ struct Saved {
     run: String,
     loss_curve: Vec<(u64, f64)>,
     parameters: Vec<Vec<f32>>,
-    velocities: Vec<Vec<f32>>,
+    optimizer: optimizer::State,
     buffers: Vec<Vec<f32>>,
 }
 

@@ -17,8 +17,21 @@ const BATCH: usize = 64;
 pub struct Evaluation {
     /// The mean cross-entropy in nats, per character or per image.
     pub loss: f64,
-    /// The share of images classified correctly; none for text.
+    /// The share of images classified correctly; none for other data.
     pub accuracy: Option<f64>,
+    /// The mean over all workers' batches since the last evaluation; none if there were no steps.
+    pub training_loss: Option<f64>,
+    /// What the worker that received most has received by now.
+    pub bytes_received: u64,
+}
+
+/// What a worker tells of its training in an evaluation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trained {
+    /// The sum of the losses of its batches since the last evaluation, and how many there were.
+    pub losses: (f64, u64),
+    /// What it has received by now.
+    pub bytes_received: u64,
 }
 
 /// Each worker evaluates every P-th example, then all add up all workers' sums in rank order.
@@ -31,21 +44,26 @@ pub fn evaluate(
     examples: &Examples,
     input: Input,
     device: &Device,
+    trained: Trained,
 ) -> Result<Evaluation, TrainError> {
     let own_buffers = parameters.buffer_values()?;
     parameters.set_buffer_values(&mean_over_workers(session, &own_buffers)?)?;
     let sums = own_share(session, model, examples, device);
     parameters.set_buffer_values(&own_buffers)?;
 
-    let (mut loss, mut correct, mut rows) = (0.0, 0.0, 0.0);
-    for (rank, note) in &notes_of_present(session, &sums?.concat())? {
-        let sums = numbers(note, *rank, "three sums of an evaluation", 3)?;
-        loss += sums[0];
-        correct += sums[1];
-        rows += sums[2];
+    let (losses, batches) = trained.losses;
+    let own = [losses, batches as f64, trained.bytes_received as f64].map(f64::to_le_bytes);
+    let mut all = [0.0; 5];
+    let mut bytes_received = 0;
+    for (rank, note) in &notes_of_present(session, &[sums?, own].as_flattened().concat())? {
+        let told = numbers(note, *rank, "the sums of an evaluation, and bytes", all.len() + 1)?;
+        all.iter_mut().zip(&told).for_each(|(sum, own)| *sum += own);
+        bytes_received = bytes_received.max(told[all.len()] as u64);
     }
+    let [loss, correct, rows, losses, batches] = all;
     let accuracy = matches!(input, Input::Images(_)).then_some(correct / rows);
-    Ok(Evaluation { loss: loss / rows, accuracy })
+    let training_loss = (batches > 0.0).then_some(losses / batches);
+    Ok(Evaluation { loss: loss / rows, accuracy, training_loss, bytes_received })
 }
 
 /// Sum of losses, correct answers and rows over this worker's examples, as bytes.

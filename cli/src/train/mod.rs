@@ -9,6 +9,7 @@ mod checkpoint;
 mod error;
 mod evaluation;
 mod exchange;
+mod levers;
 mod model_file;
 mod picture;
 mod record;
@@ -130,6 +131,7 @@ fn table(s: &Summary) -> String {
             "held-out loss",
             format!("{:.4} at first, {:.4} now{accuracy}", s.held_out_loss_first, s.held_out_loss),
         ),
+        ("training loss", training_loss(s)),
         ("best", best(s)),
         ("target", s.reached.words().unwrap_or_default()),
         (
@@ -210,6 +212,11 @@ fn stragglers(waited: &[Vec<f64>]) -> String {
     } else {
         format!("the others waited {}", told.join("; "))
     }
+}
+
+fn training_loss(s: &Summary) -> String {
+    let since = s.evaluations.iter().rev().nth(1).map_or(s.first_step, |before| before.step);
+    s.training_loss.map_or(String::new(), |loss| format!("{loss:.4} since step {since}"))
 }
 
 fn best(s: &Summary) -> String {

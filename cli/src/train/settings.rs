@@ -10,11 +10,13 @@ use gleaner_algorithms::{Method, SelectOver};
 use gleaner_runtime::Session;
 
 use super::error::TrainError;
+use super::levers::Optimizer;
 use super::target::Target;
 use super::uneven::Uneven;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
+use gleaner_trainer::optimizer::{Adam, Descent};
 
 /// Checked options with all defaults filled in.
 #[derive(Clone, Debug)]
@@ -47,6 +49,12 @@ pub struct Settings {
     pub lr: f32,
     /// The steps from which the learning rate is a tenth of what it was.
     pub lr_drops: Vec<u64>,
+    /// How parameters follow the updates.
+    pub optimizer: Optimizer,
+    /// Whether gradients are multiplied by the learning rate before they are accumulated.
+    pub rate_in_residual: bool,
+    /// The largest norm of an update.
+    pub clip_update: Option<f32>,
     /// What the next update keeps of the last.
     pub momentum: f32,
     /// Pull towards zero.
@@ -80,6 +88,15 @@ impl Settings {
         Sgd { momentum: self.momentum, weight_decay: self.weight_decay, nesterov: false }
     }
 
+    /// How parameters follow the updates, where each worker applies them itself.
+    pub fn descent(&self) -> Descent {
+        let (momentum, weight_decay) = (self.momentum, self.weight_decay);
+        match self.optimizer {
+            Optimizer::Sgd => Descent::Sgd(self.sgd()),
+            Optimizer::Adam => Descent::Adam(Adam { momentum, weight_decay, ..Adam::default() }),
+        }
+    }
+
     /// Whether gradients are exchanged while the backward pass goes on, every step by itself.
     pub fn is_overlapped(&self, session: &Session) -> bool {
         self.is_bulk() && session.servers() == 0
@@ -96,11 +113,15 @@ impl Settings {
         let alone = "refuse beside --servers, or another --synchrony than bsp, which have no step of all workers to take back";
         let velocity = "0, or nothing, beside --synchrony local, which sends differences that have the momentum of the steps in them";
         let correction = self.method.correction().momentum;
+        let plain = "nothing beside --servers, or another --synchrony than bsp, where sgd is what servers and replicas do";
         let path = |path: &Option<PathBuf>| path.as_deref().map(|path| path.display().to_string());
         for (option, expected, found) in [
             ("--merge", layers, self.chose_merge.then(|| self.merge.name().to_owned())),
             ("--record", none, path(&self.record)),
             ("--layer-times", none, path(&self.layer_times)),
+            ("--optimizer", plain, (self.optimizer != Optimizer::Sgd).then(|| self.optimizer.name().into())),
+            ("--rate-in-residual", plain, self.rate_in_residual.then(|| "it".into())),
+            ("--clip-update", plain, self.clip_update.map(|norm| norm.to_string())),
             ("--on-nonfinite", alone, (self.method.nonfinite() == OnNonFinite::Skip).then(|| "skip".into())),
             (
                 "--select-over",

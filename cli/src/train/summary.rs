@@ -47,6 +47,10 @@ pub struct Summary {
     pub paced_seconds: Option<f64>,
     /// How gradients were exchanged.
     pub method: String,
+    /// How parameters followed the updates.
+    pub optimizer: &'static str,
+    /// Whether gradients were multiplied by the learning rate before they were accumulated.
+    pub rate_in_residual: bool,
     /// When workers exchanged, and what they saw of each other.
     pub synchrony: String,
     /// The strategy that decides which layers travel together.
@@ -69,6 +73,8 @@ pub struct Summary {
     pub held_out_loss: f64,
     /// The share of held-out images classified correctly after the last step.
     pub held_out_accuracy: Option<f64>,
+    /// The mean loss of all workers' batches since the last evaluation but one, or since this process began.
+    pub training_loss: Option<f64>,
     /// Step and held-out loss of every evaluation.
     pub loss_curve: Vec<(u64, f64)>,
     /// Every evaluation of this process, in order.
@@ -133,6 +139,10 @@ pub struct Summary {
     pub best_held_out_accuracy: Option<f64>,
     /// The steps before that evaluation.
     pub best_step: u64,
+    /// The lowest held-out loss of all evaluations of this process: what early stopping by the loss would have kept.
+    pub lowest_held_out_loss: f64,
+    /// The steps before that evaluation.
+    pub lowest_held_out_loss_step: u64,
     /// When a target was reached, if there was one.
     #[serde(flatten)]
     pub reached: Reached,
@@ -177,6 +187,10 @@ pub struct Evaluated {
     pub held_out_loss: f64,
     /// The share of held-out images classified correctly.
     pub held_out_accuracy: Option<f64>,
+    /// The mean loss of all workers' batches since the evaluation before, or since this process began.
+    pub training_loss: Option<f64>,
+    /// What the worker that received most had received for gradients since this process's first step.
+    pub bytes_received: u64,
 }
 
 /// What each worker receives in a ring all-reduce of n numbers of four bytes: 2(P−1)/P · 4n.

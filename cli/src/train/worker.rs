@@ -2,6 +2,7 @@
 
 mod across;
 mod clock;
+mod evaluating;
 mod pace;
 mod place;
 
@@ -12,7 +13,7 @@ use super::agreement::{all_can, expect_agreement};
 use super::arguments::TrainArgs;
 use super::checkpoint::{Checkpoints, State};
 use super::error::TrainError;
-use super::evaluation::{self, Evaluation};
+use super::evaluation::Evaluation;
 use super::exchange::{Exchange, Passed, Share, exchange};
 use super::model_file::Identity;
 use super::record::Record;
@@ -98,6 +99,8 @@ struct Run<'a> {
     first_step: u64,
     loss_curve: Vec<(u64, f64)>,
     evaluations: Vec<Evaluated>,
+    /// The losses of this worker's batches since the last evaluation, and how many there were.
+    losses: (f64, u64),
 }
 
 impl<'a> Run<'a> {
@@ -113,7 +116,7 @@ impl<'a> Run<'a> {
             settings.model.build(dataset.input, dataset.classes, settings.seed, &device)?;
         let identity = identity(settings, &dataset, workers);
         let schedule = format!(
-            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
+            "synchrony {}, steps {}, lr {} dropping at {:?}, momentum {}, weight decay {}, clip {:?}, updates {:?}, evaluation every {}, resume {}, merge {:?}, timeline {}, layer times {}, {:?}",
             settings.synchrony.name(),
             settings.steps,
             settings.lr,
@@ -121,6 +124,7 @@ impl<'a> Run<'a> {
             settings.momentum,
             settings.weight_decay,
             settings.clip,
+            settings.clip_update,
             settings.evaluate_every,
             settings.resume,
             settings.merge,
@@ -170,6 +174,7 @@ impl<'a> Run<'a> {
             first_step,
             loss_curve,
             evaluations: Vec::new(),
+            losses: (0.0, 0),
         };
         Ok((run, checkpoints))
     }
@@ -254,14 +259,15 @@ impl<'a> Run<'a> {
         self.pacer.between(began);
         let between = Instant::now();
         let keeps = is_last && self.record.is_some();
-        self.exchange.backward(&loss, &self.parameters, keeps)?;
+        let rate = self.settings.learning_rate(step);
+        self.exchange.backward(&loss, &self.parameters, rate, keeps)?;
         let backward = between.elapsed();
         self.pacer.after(began, backward);
         if let Some(record) = self.record.as_mut().filter(|_| is_last) {
             record.entries = self.exchange.selected();
         }
 
-        let pass = Passed { step, rate: self.settings.learning_rate(step), loss: value };
+        let pass = Passed { step, rate, loss: value };
         let ended = self.exchange.end_step(&mut self.parameters, pass)?;
         clock.count(step, [forward, backward, ended.came - began], &ended);
         if let Some(skipped) = &ended.skipped {
@@ -277,40 +283,10 @@ impl<'a> Run<'a> {
             buffers.iter().try_for_each(|buffers| self.parameters.set_buffer_values(buffers))?;
         }
         clock.end_step(started.elapsed(), &ended);
+        if value.is_finite() {
+            self.losses = (self.losses.0 + f64::from(value), self.losses.1 + 1);
+        }
         Ok(value)
-    }
-
-    fn evaluate(&mut self, step: u64, clock: &mut Clock) -> Result<Evaluation, TrainError> {
-        let (held_out, input, device) = (&self.dataset.held_out, self.dataset.input, &self.device);
-        let (model, parameters) = (self.model.as_ref(), &self.parameters);
-        let evaluation = evaluation::evaluate(self.session, model, parameters, held_out, input, device)?;
-        clock.waits.share(self.session)?;
-        if self.loss_curve.last().is_none_or(|(last, _)| *last < step) {
-            self.loss_curve.push((step, evaluation.loss));
-        }
-        if self.evaluations.last().is_none_or(|last| last.step < step) {
-            self.evaluations.push(Evaluated {
-                step,
-                seconds: clock.worked.as_secs_f64(),
-                entries: clock.entries,
-                held_out_loss: evaluation.loss,
-                held_out_accuracy: evaluation.accuracy,
-            });
-        }
-        Ok(evaluation)
-    }
-
-    /// The evaluation of this process with the highest accuracy, or of models of text with the lowest loss; the first of those.
-    fn best(&self) -> Evaluated {
-        let better = |best: Evaluated, next: &Evaluated| {
-            let is_better = match (best.held_out_accuracy, next.held_out_accuracy) {
-                (Some(best), Some(next)) => next > best,
-                _ => next.held_out_loss < best.held_out_loss,
-            };
-            if is_better { next.clone() } else { best }
-        };
-        let first = self.evaluations.first().cloned().unwrap_or_default();
-        self.evaluations.iter().fold(first, better)
     }
 
     fn summary(
@@ -329,7 +305,7 @@ impl<'a> Run<'a> {
         let hosting = if self.session.is_colocated() { self.session.servers() } else { 0 };
         let (with_servers, apart) = all.computing_of.split_at(hosting);
         let mean = |of: &[f64]| (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64);
-        let best = self.best();
+        let (best, lowest) = (self.best(), self.lowest());
         let steps_here = (settings.steps - self.first_step.min(settings.steps)).max(1);
         Ok(Summary {
             data: settings.source.to_string(),
@@ -339,6 +315,8 @@ impl<'a> Run<'a> {
             batches: self.batches.clone(),
             paced_seconds: settings.uneven.pace.map(|pace| pace.as_secs_f64()),
             method: settings.method.to_string(),
+            optimizer: settings.optimizer.name(),
+            rate_in_residual: settings.rate_in_residual,
             synchrony: settings.synchrony.name(),
             merge,
             select_over: settings.method.selects_over().name(),
@@ -350,6 +328,7 @@ impl<'a> Run<'a> {
             held_out_loss_first: self.loss_curve.first().map_or(evaluation.loss, |(_, loss)| *loss),
             held_out_loss: evaluation.loss,
             held_out_accuracy: evaluation.accuracy,
+            training_loss: self.evaluations.last().and_then(|last| last.training_loss),
             loss_curve: self.loss_curve.clone(),
             evaluations: self.evaluations.clone(),
             seconds: elapsed.as_secs_f64(),
@@ -380,6 +359,8 @@ impl<'a> Run<'a> {
             best_held_out_loss: best.held_out_loss,
             best_held_out_accuracy: best.held_out_accuracy,
             best_step: best.step,
+            lowest_held_out_loss: lowest.held_out_loss,
+            lowest_held_out_loss_step: lowest.step,
             reached: settings.target.reached(&self.evaluations),
             entries_per_step: clock.entries as f64 / steps_here as f64,
             bytes_received: all.bytes,
@@ -443,6 +424,9 @@ fn identity(settings: &Settings, dataset: &Dataset, workers: usize) -> Identity 
     if settings.synchrony.name() != "bsp" {
         identity.push(("synchrony", settings.synchrony.name()));
     }
+    // What the one keeps is of no use to the other.
+    identity.push(("optimizer", settings.optimizer.name().into()));
+    identity.push(("rate in residual", settings.rate_in_residual.to_string()));
     identity
 }
 

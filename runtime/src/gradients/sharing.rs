@@ -18,7 +18,7 @@ impl Gradients {
     /// k of the whole gradient, where groups compete for it.
     fn contested(&self) -> Option<usize> {
         let competes = self.method.selects_over() == SelectOver::Gradient && self.gathering.len() > 1;
-        let k = || self.method.sparsity().k(self.layout.dense_entries());
+        let k = || self.method.sparsity().k(self.layout.selected_from());
         competes.then(k)?.ok()
     }
 
@@ -32,8 +32,8 @@ impl Gradients {
     /// How many of the k largest entries each parameter holds of those that this worker selects from in this step.
     pub(super) fn count_entries(&self) -> Option<Vec<u64>> {
         let k = self.contested().filter(|_| self.counts_entries())?;
-        // Those of sparse parameters compete for nothing.
-        let of = |p: &Parameter| if p.is_sparse { Some(&[][..]) } else { self.accumulated_of(p) };
+        // Parameters that are delivered whole compete for nothing.
+        let of = |p: &Parameter| if p.is_selected_from() { self.accumulated_of(p) } else { Some(&[][..]) };
         let parts: Option<Vec<&[f32]>> = self.layout.parameters.iter().map(of).collect();
         Some(shares::among_largest(&parts?, k))
     }
@@ -72,8 +72,8 @@ impl Gradients {
     /// Lets each group select its share. Where groups do not compete, all stays as it is.
     pub(super) fn aim(&mut self) -> Result<(), Error> {
         let shares = self.shares(&self.weights);
-        for (mut group, k) in self.exchange.groups().zip(shares) {
-            if group.residual.is_sparse() {
+        for (number, (mut group, k)) in self.exchange.groups().zip(shares).enumerate() {
+            if self.layout.is_sparse(number) || self.layout.is_whole(number) {
                 continue;
             }
             if group.routine.aim_at(k)? {
@@ -88,7 +88,7 @@ impl Gradients {
     fn shares(&self, weights: &[u64]) -> Vec<usize> {
         let Some(k) = self.contested() else { return Vec::new() };
         let (mut of_groups, mut entries) = (vec![0u64; self.gathering.len()], vec![0; self.gathering.len()]);
-        for (position, p) in self.layout.parameters.iter().enumerate().filter(|(_, p)| !p.is_sparse) {
+        for (position, p) in self.layout.parameters.iter().enumerate().filter(|(_, p)| p.is_selected_from()) {
             let weight = weights.get(position).copied().unwrap_or(p.len as u64);
             of_groups[p.group] = of_groups[p.group].saturating_add(weight);
             entries[p.group] += p.len;

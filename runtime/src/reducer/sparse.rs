@@ -57,7 +57,8 @@ impl<T: Element> SparseReducer<T> {
             return Err(LayoutError::LongForSparse { name: name.into(), n }.into());
         }
         let mut candidates = method.sparse_candidates(session.workers, n)?;
-        let parameter = Parameter { name: name.into(), len: n, group: 0, offset: 0, is_sparse: true };
+        let parameter =
+            Parameter { name: name.into(), len: n, group: 0, offset: 0, is_sparse: true, is_whole: false };
         let mut made = Self { session, stream, parameter, choice: method.clone(), running: None, auto: None };
         if method.is_auto() {
             let lines = format!("sparse reducer '{name}' with {n} entries of {}\nmethod {method}\n", T::NAME);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
-use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::residual::{Correction, CorrectionError};
 use gleaner_algorithms::schedule::{
     After, Goal, How, Program, Receive, Rule, Schedule, Send, Slots, Step, check_for,
 };
@@ -62,6 +62,9 @@ mod text {
 impl Pushing {
     pub(crate) fn of(method: &Method) -> Result<Self, MethodError> {
         method.correction().check()?;
+        if !method.delivers_whole().is_none() || method.is_dense_below() > 0 {
+            return Err(CorrectionError::WholeServed.into());
+        }
         method.selects_by().check()?;
         let (density, k) = match method.sparsity() {
             Sparsity::Density(density) => (Some(density), None),

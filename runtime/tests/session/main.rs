@@ -28,3 +28,4 @@ mod timeline;
 mod together;
 mod unknown_schedule;
 mod updates;
+mod whole;

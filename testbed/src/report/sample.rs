@@ -111,6 +111,10 @@ pub struct Evaluation {
     pub loss: f64,
     /// The share of examples that were classified correctly.
     pub accuracy: Option<f64>,
+    /// The loss of the batches since the evaluation before.
+    pub training_loss: Option<f64>,
+    /// What a worker had received by then, in bytes.
+    pub bytes: Option<f64>,
 }
 
 /// The measurements of all runs that came to an end.
@@ -236,6 +240,8 @@ fn evaluation(value: &Value, params: Option<f64>) -> Option<Evaluation> {
         entries: value.get("entries").and_then(Value::as_f64).zip(params).map(|(entries, n)| entries / n),
         loss: value.get("held_out_loss")?.as_f64()?,
         accuracy: value.get("held_out_accuracy").and_then(Value::as_f64),
+        training_loss: value.get("training_loss").and_then(Value::as_f64),
+        bytes: value.get("bytes_received").and_then(Value::as_f64),
     })
 }
 

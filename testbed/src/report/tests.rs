@@ -233,7 +233,11 @@ fn bytes_of_an_interface_need_the_warm_up_and_a_job_of_ones_own() {
 }
 
 fn training(method: &str, seed: u32, step_seconds: f64, losses: &[f64]) -> Record {
-    let evaluation = |(i, loss): (usize, &f64)| json!({"step": 10 * i, "seconds": step_seconds * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null});
+    let evaluation = |(i, loss): (usize, &f64)| {
+        let training = (i > 0).then_some(loss / 2.0);
+        json!({"step": 10 * i, "seconds": step_seconds * 10.0 * i as f64, "held_out_loss": loss, "held_out_accuracy": null,
+            "training_loss": training, "bytes_received": 1000 * i * (1 + seed as usize)})
+    };
     let evaluations: Vec<Value> = losses.iter().enumerate().map(evaluation).collect();
     let case = json!({"command": "train", "method": method, "workers": 2, "model": "lstm", "seed": seed});
     record(case, 0, json!({"seconds": 1.0, "steps": 10, "evaluations": evaluations}))
@@ -250,6 +254,12 @@ fn curves_are_means_over_seeds_while_all_of_them_go_on() {
     let points = spreads(series(&loss, 0, "spardl"));
     let second = Spread { value: 2.5, low: 2.0, high: 3.0 };
     assert_eq!(points, [(Some(0.0), Spread::exact(4.0)), (Some(15.0), second)]);
+    let along = |id: &str| spreads(series(&figure(records.clone(), id), 0, "spardl"));
+    assert_eq!(along("steps-to-loss"), [(Some(0.0), Spread::exact(4.0)), (Some(10.0), second)]);
+    assert_eq!(along("bytes-to-loss"), [(Some(0.0), Spread::exact(4.0)), (Some(2500.0), second)]);
+    // Before the first step there is none.
+    let half = Spread { value: 1.25, low: 1.0, high: 1.5 };
+    assert_eq!(along("training-loss"), [(Some(10.0), half)]);
     // The ring reaches 2, SparDL on average 2.5: so 2.5 is what both reach.
     let reached = figure(records, "time-to-target");
     assert_eq!(reached.panels[0].setting["until held-out loss"], "2.50");

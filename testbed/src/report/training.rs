@@ -20,9 +20,13 @@ pub fn figures(samples: &[&Sample]) -> Vec<Figure> {
     let mut bytes = exchange::bytes("training-bytes", samples);
     bytes.title = "Bytes received by a worker in a training step";
     let breakdown = breakdown(samples);
+    let [time, steps, received, training] = losses(samples);
     vec![
         accuracy(samples),
-        loss(samples),
+        time,
+        steps,
+        received,
+        training,
         reached(samples),
         step,
         breakdown,
@@ -49,39 +53,64 @@ fn breakdown(samples: &[&Sample]) -> Figure {
     }
 }
 
-const SEEDS: &str = "Means over seeds and turns at the same step, in time and in value; the band reaches from the least \
-     to the largest.";
+const SEEDS: &str = "Means over seeds and turns at the same step, on both axes; the band reaches from the least to the largest.";
+
+/// What a curve goes along.
+struct Along {
+    name: &'static str,
+    unit: Unit,
+    at: Value,
+}
+
+const TIME: Along = Along { name: "time of training", unit: Unit::Seconds, at: |e| Some(e.seconds) };
+const STEPS: Along = Along { name: "steps", unit: Unit::None, at: |e| Some(e.step as f64) };
+const BYTES: Along = Along { name: "received by a worker", unit: Unit::Bytes, at: |e| e.bytes };
 
 fn accuracy(samples: &[&Sample]) -> Figure {
     let caption = format!("The share of held-out examples that are classified correctly. {SEEDS}");
-    curve("time-to-accuracy", "Accuracy against time", "held-out accuracy", caption, samples, |e| e.accuracy)
+    let value: Value = |e| e.accuracy;
+    curve("time-to-accuracy", "Accuracy against time", ("held-out accuracy", value), caption, samples, TIME)
 }
 
-fn loss(samples: &[&Sample]) -> Figure {
-    let caption = format!("The loss on held-out examples; the lower, the better. {SEEDS}");
-    curve("time-to-loss", "Loss against time", "held-out loss", caption, samples, |e| Some(e.loss))
+/// The loss on held-out examples against each of the three, and that of the batches.
+fn losses(samples: &[&Sample]) -> [Figure; 4] {
+    let caption = || format!("The loss on held-out examples; the lower, the better. {SEEDS}");
+    let held_out: (_, Value) = ("held-out loss", |e| Some(e.loss));
+    let training: (_, Value) = ("training loss", |e| e.training_loss);
+    let of_batches = format!(
+        "The mean loss of all workers' batches since the evaluation before. Where it falls and the held-out loss does not, a method is \
+         as good an optimiser and generalises worse. {SEEDS}"
+    );
+    [
+        curve("time-to-loss", "Loss against time", held_out, caption(), samples, TIME),
+        curve("steps-to-loss", "Loss against steps", held_out, caption(), samples, STEPS),
+        curve("bytes-to-loss", "Loss against bytes", held_out, caption(), samples, BYTES),
+        curve("training-loss", "Training loss against steps", training, of_batches, samples, STEPS),
+    ]
 }
 
 fn curve(
     id: &'static str,
     title: &'static str,
-    name: &str,
+    (name, value): (&str, Value),
     caption: String,
     samples: &[&Sample],
-    value: impl Fn(&Evaluation) -> Option<f64>,
+    along: Along,
 ) -> Figure {
-    Figure {
+    let mut figure = Figure {
         id,
         title,
         caption,
         shape: Shape::Lines,
         value: Quantity { name: name.into(), unit: Unit::None },
-        against: Some(Quantity { name: "time of training".into(), unit: Unit::Seconds }),
+        against: Some(Quantity { name: along.name.into(), unit: along.unit }),
         panels: panels(&settings(samples, None), |of_label, _| {
-            let point = |s: &Stage<'_>| Point::of(Some(s.seconds.value), s.value, &s.from);
-            stages(of_label, &value).iter().map(point).collect()
+            let point = |s: &Stage<'_>| Point::of(Some(s.at.value), s.value, &s.from);
+            stages(of_label, along.at, value).iter().map(point).collect()
         }),
-    }
+    };
+    figure.panels.retain(|panel| panel.series.iter().any(|series| !series.points.is_empty()));
+    figure
 }
 
 /// A number that evaluations have.
@@ -97,7 +126,7 @@ fn reached(samples: &[&Sample]) -> Figure {
         for (name, value) in [("accuracy", accuracy), ("loss", loss)] {
             let curves: Vec<(String, Vec<Stage>)> = by_label(&members)
                 .into_iter()
-                .map(|(label, of_label)| (label, stages(&of_label, value)))
+                .map(|(label, of_label)| (label, stages(&of_label, TIME.at, value)))
                 .collect();
             let best = |stages: &[Stage]| stages.iter().map(|s| s.value.value).fold(f64::INFINITY, f64::min);
             let curves: Vec<_> = curves.into_iter().filter(|(_, stages)| !stages.is_empty()).collect();
@@ -106,7 +135,7 @@ fn reached(samples: &[&Sample]) -> Figure {
             };
             let point = |stages: &[Stage]| {
                 let stage = stages.iter().find(|s| s.value.value <= target)?;
-                Some(Point::of(None, stage.seconds, &stage.from))
+                Some(Point::of(None, stage.at, &stage.from))
             };
             let series = curves.iter().filter_map(|(label, stages)| {
                 Some(Series { label: label.clone(), style: 0, points: vec![point(stages)?] })
@@ -164,26 +193,26 @@ fn delivered(samples: &[&Sample]) -> Figure {
 
 /// The trainings of a method after as many steps.
 struct Stage<'a> {
-    seconds: Spread,
+    at: Spread,
     value: Spread,
     from: Vec<&'a Sample>,
 }
 
 /// A stage for each step after which every one of these trainings was evaluated, so that a mean never jumps where one
 /// of them ends.
-fn stages<'a>(samples: &[&'a Sample], value: impl Fn(&Evaluation) -> Option<f64>) -> Vec<Stage<'a>> {
+fn stages<'a>(samples: &[&'a Sample], at: Value, value: Value) -> Vec<Stage<'a>> {
     let from: Vec<&Sample> = samples.iter().copied().filter(|s| !s.evaluations.is_empty()).collect();
     let mut steps: BTreeMap<u64, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for evaluation in from.iter().flat_map(|s| &s.evaluations) {
-        if let Some(value) = value(evaluation) {
-            let (times, values) = steps.entry(evaluation.step).or_default();
-            times.push(evaluation.seconds);
+        if let Some((at, value)) = at(evaluation).zip(value(evaluation)) {
+            let (places, values) = steps.entry(evaluation.step).or_default();
+            places.push(at);
             values.push(value);
         }
     }
-    let whole = steps.values().filter(|(times, _)| times.len() == from.len());
-    let stage = |(times, values): &(Vec<f64>, Vec<f64>)| {
-        Some(Stage { seconds: Spread::mean(times)?, value: Spread::mean(values)?, from: from.clone() })
+    let whole = steps.values().filter(|(places, _)| places.len() == from.len());
+    let stage = |(places, values): &(Vec<f64>, Vec<f64>)| {
+        Some(Stage { at: Spread::mean(places)?, value: Spread::mean(values)?, from: from.clone() })
     };
     whole.filter_map(stage).collect()
 }

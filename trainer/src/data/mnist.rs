@@ -9,10 +9,35 @@ const LABELS_MAGIC: u32 = 0x0801;
 const CLASSES: u8 = 10;
 const ADVICE: &str = "download the file again and unpack it with gunzip";
 
+/// Handwritten digits: 1,437 images of 8 × 8 to train on and 360 held out.
+const DIGITS: [&[u8]; 4] = [
+    include_bytes!("../../data/digits/train-images-idx3-ubyte"),
+    include_bytes!("../../data/digits/train-labels-idx1-ubyte"),
+    include_bytes!("../../data/digits/t10k-images-idx3-ubyte"),
+    include_bytes!("../../data/digits/t10k-labels-idx1-ubyte"),
+];
+
+/// The images that are inside the program.
+pub fn digits() -> Result<Dataset, TrainerError> {
+    let path = || PathBuf::from("the digits inside this program");
+    let part = |images: &[u8], labels: &[u8]| {
+        let images = Idx::parse(path(), images, IMAGES_MAGIC)?;
+        examples(images, Idx::parse(path(), labels, LABELS_MAGIC)?)
+    };
+    let [train_images, train_labels, images, labels] = DIGITS;
+    let (train, shape) = part(train_images, train_labels)?;
+    let (held_out, _) = part(images, labels)?;
+    Ok(Dataset { input: Input::Images(shape), classes: usize::from(CLASSES), train, held_out })
+}
+
 /// The four files with their usual names.
 pub fn load(directory: &Path) -> Result<Dataset, TrainerError> {
-    let (train, train_shape) = examples(directory, "train")?;
-    let (held_out, shape) = examples(directory, "t10k")?;
+    let part = |part: &str| {
+        let images = Idx::read(locate(directory, part, "images", "idx3"), IMAGES_MAGIC)?;
+        examples(images, Idx::read(locate(directory, part, "labels", "idx1"), LABELS_MAGIC)?)
+    };
+    let (train, train_shape) = part("train")?;
+    let (held_out, shape) = part("t10k")?;
     if shape != train_shape {
         return Err(TrainerError::Data {
             path: directory.into(),
@@ -24,9 +49,7 @@ pub fn load(directory: &Path) -> Result<Dataset, TrainerError> {
     Ok(Dataset { input: Input::Images(shape), classes: usize::from(CLASSES), train, held_out })
 }
 
-fn examples(directory: &Path, part: &str) -> Result<(Examples, ImageShape), TrainerError> {
-    let images = Idx::read(locate(directory, part, "images", "idx3"), IMAGES_MAGIC)?;
-    let labels = Idx::read(locate(directory, part, "labels", "idx1"), LABELS_MAGIC)?;
+fn examples(images: Idx, labels: Idx) -> Result<(Examples, ImageShape), TrainerError> {
     if images.sizes[0] != labels.sizes[0] || images.sizes[0] == 0 {
         let (expected, found) = (images.sizes[0].max(1), labels.sizes[0]);
         return Err(labels.refuse(format!("{expected} labels, as many as images"), found.to_string()));
@@ -55,6 +78,10 @@ struct Idx {
 impl Idx {
     fn read(path: PathBuf, magic: u32) -> Result<Self, TrainerError> {
         let file = super::read_file(&path, "an unpacked IDX file of MNIST", ADVICE)?;
+        Self::parse(path, &file, magic)
+    }
+
+    fn parse(path: PathBuf, file: &[u8], magic: u32) -> Result<Self, TrainerError> {
         let mut idx = Idx { path, sizes: Vec::new(), content: Vec::new() };
         let word = |at: usize| {
             file.get(4 * at..4 * at + 4)
@@ -122,6 +149,15 @@ mod tests {
         let batch = dataset.train.batch(&[1, 2], 0, &candle_core::Device::Cpu).unwrap();
         assert_eq!(batch.targets, [9, 5]);
         assert_eq!(batch.input.dims(), [2, 2, 2, 1]);
+    }
+
+    #[test]
+    fn the_digits_inside_the_program_are_whole() {
+        let dataset = digits().unwrap();
+        assert_eq!((dataset.train.len(), dataset.held_out.len()), (1437, 360));
+        let Examples::Images { labels, .. } = &dataset.train else { panic!("digits are images") };
+        let count = |class: u8| labels.iter().filter(|&&label| label == class).count();
+        assert!((0..10).all(|class| (130..160).contains(&count(class))));
     }
 
     #[test]

@@ -1,86 +1,30 @@
 //! What to train on: text and images, read with checks, as batches of tensors.
 
 mod cifar;
+mod clicks;
+mod drawn;
+mod fresh;
 mod mnist;
 mod order;
+mod sampled;
+mod source;
 mod synthetic;
 mod text;
 
+pub use fresh::Fresh;
 pub use order::Order;
+pub use source::Source;
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use sha2::{Digest, Sha256};
 
 use crate::error::TrainerError;
 use crate::parameters::hexadecimal;
-
-/// Where the data come from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// An earlier text of the project's documentation, which is inside the program.
-    Documentation,
-    /// A text file, as characters.
-    Text(PathBuf),
-    /// A directory with the four MNIST files.
-    Mnist(PathBuf),
-    /// A directory with the binary version of CIFAR-10.
-    Cifar10(PathBuf),
-    /// A directory with the binary version of CIFAR-100.
-    Cifar100(PathBuf),
-    /// Images of ten classes made from the seed.
-    Synthetic,
-}
-
-impl Source {
-    /// Reads or makes the data.
-    pub fn load(&self, seed: u64) -> Result<Dataset, TrainerError> {
-        match self {
-            Source::Documentation => text::documentation(),
-            Source::Text(path) => text::load(path),
-            Source::Mnist(directory) => mnist::load(directory),
-            Source::Cifar10(directory) => cifar::load_10(directory),
-            Source::Cifar100(directory) => cifar::load_100(directory),
-            Source::Synthetic => Ok(synthetic::make(seed)),
-        }
-    }
-}
-
-impl FromStr for Source {
-    type Err = TrainerError;
-
-    fn from_str(argument: &str) -> Result<Self, TrainerError> {
-        let (kind, path) = argument.split_once(':').unwrap_or((argument, ""));
-        match (kind, path) {
-            ("text", "") if argument == "text" => Ok(Source::Documentation),
-            ("synthetic", "") if argument == "synthetic" => Ok(Source::Synthetic),
-            (_, "") => Err(TrainerError::UnknownData { found: argument.to_string() }),
-            ("text", path) => Ok(Source::Text(path.into())),
-            ("mnist", path) => Ok(Source::Mnist(path.into())),
-            ("cifar10", path) => Ok(Source::Cifar10(path.into())),
-            ("cifar100", path) => Ok(Source::Cifar100(path.into())),
-            _ => Err(TrainerError::UnknownData { found: argument.to_string() }),
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Documentation => formatter.write_str("text"),
-            Source::Text(path) => write!(formatter, "text:{}", path.display()),
-            Source::Mnist(path) => write!(formatter, "mnist:{}", path.display()),
-            Source::Cifar10(path) => write!(formatter, "cifar10:{}", path.display()),
-            Source::Cifar100(path) => write!(formatter, "cifar100:{}", path.display()),
-            Source::Synthetic => formatter.write_str("synthetic"),
-        }
-    }
-}
 
 /// What a model gets to see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +33,13 @@ pub enum Input {
     Characters,
     /// Images of one shape.
     Images(ImageShape),
+    /// Categories: the number of a row for each field, of one table with the rows of all fields.
+    Categories {
+        /// Fields of an example.
+        fields: usize,
+        /// Rows of the table.
+        rows: usize,
+    },
 }
 
 impl fmt::Display for Input {
@@ -96,6 +47,7 @@ impl fmt::Display for Input {
         match self {
             Input::Characters => formatter.write_str("text"),
             Input::Images(shape) => write!(formatter, "images of {} × {}", shape.height, shape.width),
+            Input::Categories { fields, .. } => write!(formatter, "categories in {fields} fields"),
         }
     }
 }
@@ -144,6 +96,7 @@ impl Dataset {
                     hash.update(pixels);
                     hash.update(labels);
                 }
+                Examples::Fresh(fresh) => fresh.fingerprint(&mut hash),
             }
             hash.update([0xff]);
         }
@@ -172,6 +125,8 @@ pub enum Examples {
         /// The shape of each.
         shape: ImageShape,
     },
+    /// Examples that are made when they are asked for, others in every epoch.
+    Fresh(Fresh),
 }
 
 /// Inputs, and the class expected for each row of the model's logits.
@@ -192,6 +147,7 @@ impl Examples {
             }
             Examples::Windows { characters, length, .. } => characters.len().saturating_sub(1) / length,
             Examples::Images { labels, .. } => labels.len(),
+            Examples::Fresh(fresh) => fresh.count(),
         }
     }
 
@@ -207,46 +163,37 @@ impl Examples {
                 // Multiples of an odd constant near length·0.618 spread the cuts of successive epochs.
                 let golden = (*length as u64 * 618 / 1000) | 1;
                 let shift = if *shifting { (epoch * golden) as usize % length } else { 0 };
-                windows(characters, *length, shift, numbers, device)
+                let window = |&number: &u32| &characters[shift + number as usize * length..][..=*length];
+                windows(&numbers.iter().map(window).collect::<Vec<_>>(), *length, device)
             }
-            Examples::Images { pixels, labels, shape } => images(pixels, labels, *shape, numbers, device),
+            Examples::Images { pixels, labels, shape } => {
+                let size = shape.values();
+                let chosen = numbers.iter().flat_map(|&number| &pixels[number as usize * size..][..size]);
+                let targets = numbers.iter().map(|&number| u32::from(labels[number as usize])).collect();
+                images(chosen, targets, *shape, device)
+            }
+            Examples::Fresh(fresh) => fresh.batch(numbers, epoch, device),
         }
     }
 }
 
-/// Time-major: (steps, sequences).
-fn windows(
-    characters: &[u32],
-    length: usize,
-    shift: usize,
-    numbers: &[u32],
-    device: &Device,
-) -> candle_core::Result<Batch> {
-    let mut input = Vec::with_capacity(length * numbers.len());
-    let mut targets = Vec::with_capacity(length * numbers.len());
-    for step in 0..length {
-        for &number in numbers {
-            let at = shift + number as usize * length + step;
-            input.push(characters[at]);
-            targets.push(characters[at + 1]);
-        }
-    }
-    Ok(Batch { input: Tensor::from_vec(input, (length, numbers.len()), device)?, targets })
+/// Texts of one character more than are predicted, time-major: (steps, sequences).
+fn windows(texts: &[&[u32]], length: usize, device: &Device) -> candle_core::Result<Batch> {
+    let at = |step: usize| texts.iter().map(move |text| text[step]);
+    let input = (0..length).flat_map(at).collect::<Vec<u32>>();
+    let targets = (1..=length).flat_map(at).collect();
+    Ok(Batch { input: Tensor::from_vec(input, (length, texts.len()), device)?, targets })
 }
 
 /// Bytes become numbers from −2 to 2, so that typical pictures have a standard deviation near one.
-fn images(
-    pixels: &[u8],
-    labels: &[u8],
+fn images<'a>(
+    pixels: impl Iterator<Item = &'a u8>,
+    targets: Vec<u32>,
     shape: ImageShape,
-    numbers: &[u32],
     device: &Device,
 ) -> candle_core::Result<Batch> {
-    let size = shape.values();
-    let chosen = numbers.iter().flat_map(|&number| &pixels[number as usize * size..][..size]);
-    let input: Vec<f32> = chosen.map(|&byte| f32::from(byte) * (4.0 / 255.0) - 2.0).collect();
-    let shape = (numbers.len(), shape.height, shape.width, shape.channels);
-    let targets = numbers.iter().map(|&number| u32::from(labels[number as usize])).collect();
+    let input: Vec<f32> = pixels.map(|&byte| f32::from(byte) * (4.0 / 255.0) - 2.0).collect();
+    let shape = (targets.len(), shape.height, shape.width, shape.channels);
     Ok(Batch { input: Tensor::from_vec(input, shape, device)?, targets })
 }
 
@@ -276,17 +223,6 @@ fn reason(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sources_are_written_as_they_are_read() {
-        for argument in ["text", "text:a/b.txt", "mnist:x", "cifar10:x", "cifar100:x", "synthetic"] {
-            assert_eq!(argument.parse::<Source>().unwrap().to_string(), argument);
-        }
-        for argument in ["", "texts", "mnist", "mnist:", "text:", "synthetic:3", "imagenet:x"] {
-            let refusal = argument.parse::<Source>().unwrap_err().to_string();
-            assert!(refusal.contains("expected text, text:FILE"), "{refusal}");
-        }
-    }
 
     #[test]
     fn windows_follow_one_another_and_shift_by_epoch() {

@@ -2,11 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 
+use super::fresh::{FRESH, Fresh};
+use super::sampled::Sampled;
 use super::{Dataset, Examples, Input, TrainerError};
 
 /// Characters predicted per window.
 const WINDOW: usize = 64;
+
+/// Windows of made text that are held out.
+const HELD_OUT: usize = 512;
 
 /// The project's README and book as they stood once: fixed, so that figures of one version compare with those of another.
 const DOCUMENTATION: &str = include_str!("../../data/documentation.txt");
@@ -14,6 +20,23 @@ const DOCUMENTATION: &str = include_str!("../../data/documentation.txt");
 /// The text that is inside the program.
 pub fn documentation() -> Result<Dataset, TrainerError> {
     dataset(Path::new("the documentation inside this program"), DOCUMENTATION)
+}
+
+/// Text with the statistics of that, made anew in every step.
+pub fn sampled(seed: u64) -> Result<Dataset, TrainerError> {
+    let (vocabulary, characters) = numbered(DOCUMENTATION);
+    let maker = Rc::new(Sampled::new(&characters, WINDOW));
+    let examples = |seed, part, count| Examples::Fresh(Fresh::new(maker.clone(), seed, part, count));
+    let (train, held_out) = (examples(seed, "fresh text", FRESH), examples(0, "held-out text", HELD_OUT));
+    Ok(Dataset { input: Input::Characters, classes: vocabulary, train, held_out })
+}
+
+/// How many different characters there are, and the number of each character of the text.
+fn numbered(text: &str) -> (usize, Vec<u32>) {
+    let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<char>>().into_iter().collect();
+    // Every character of the text is in the sorted vocabulary, so the search always finds it.
+    let number = |character| vocabulary.binary_search(&character).unwrap_or_default() as u32;
+    (vocabulary.len(), text.chars().map(number).collect())
 }
 
 /// A text file in UTF-8.
@@ -29,10 +52,7 @@ pub fn load(path: &Path) -> Result<Dataset, TrainerError> {
 }
 
 fn dataset(path: &Path, text: &str) -> Result<Dataset, TrainerError> {
-    let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<char>>().into_iter().collect();
-    // Every character of the text is in the sorted vocabulary, so the search always finds it.
-    let number = |character| vocabulary.binary_search(&character).unwrap_or_default() as u32;
-    let characters: Vec<u32> = text.chars().map(number).collect();
+    let (classes, characters) = numbered(text);
     let (train, held_out) = characters.split_at(characters.len() - characters.len() / 10);
     let train = Examples::Windows { characters: train.to_vec(), length: WINDOW, shifting: true };
     let held_out = Examples::Windows { characters: held_out.to_vec(), length: WINDOW, shifting: false };
@@ -50,7 +70,7 @@ fn dataset(path: &Path, text: &str) -> Result<Dataset, TrainerError> {
             advice: "bring more text with --data text:FILE",
         });
     }
-    Ok(Dataset { input: Input::Characters, classes: vocabulary.len(), train, held_out })
+    Ok(Dataset { input: Input::Characters, classes, train, held_out })
 }
 
 #[cfg(test)]

@@ -35,7 +35,11 @@ impl fmt::Display for Method {
         if self.over == SelectOver::Gradient {
             write!(f, ", selected over the whole gradient")?;
         }
-        write!(f, ", {} residual collection{}", self.collection.name(), self.correction)
+        write!(f, ", {} residual collection{}{}", self.collection.name(), self.correction, self.whole)?;
+        match self.dense_below {
+            0 => Ok(()),
+            entries => write!(f, ", parameters of less than {entries} entries whole"),
+        }
     }
 }
 

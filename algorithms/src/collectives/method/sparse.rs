@@ -4,7 +4,7 @@ use super::super::ssar_split_all_gather::SsarSplitAllGather;
 use super::super::{MethodError, Shape, Structure};
 use super::Method;
 use crate::bag::Coding;
-use crate::residual::Correction;
+use crate::residual::{Correction, WholeSteps};
 use crate::selectors::Selector;
 use crate::{SelectOver, Sparsity};
 
@@ -27,6 +27,11 @@ impl Method {
         }
         if method.correction.momentum > 0.0 {
             return refused("with momentum correction, whose velocities do not stay sparse; leave it out");
+        }
+        if !method.whole.is_none() {
+            return refused(
+                "with steps that deliver every entry, in which n values would travel; leave them out",
+            );
         }
         let shape = method.shape(workers, n)?;
         if (!method.collective.is_sparse() || shape.k == n) && !method.keeps_entries(&shape)? {
@@ -65,7 +70,18 @@ impl Method {
     pub fn beside(&self, workers: u32, n: usize) -> Result<Self, MethodError> {
         let correction = Correction { warm_up: 0, clip: None, ..self.correction };
         let (coding, selector, over) = (Coding::Exact, Selector::Top, SelectOver::Group);
-        let whole = Self { sparsity: None, coding, selector, over, correction, ..self.clone() };
+        // All that it has is delivered in every step.
+        let none = WholeSteps::default();
+        let whole = Self {
+            sparsity: None,
+            coding,
+            selector,
+            over,
+            correction,
+            whole: none,
+            dense_below: 0,
+            ..self.clone()
+        };
         if whole.collective.is_sparse() && !whole.is_auto() {
             match whole.for_sparse(workers, n) {
                 Err(MethodError::NotSparse { .. }) if correction.momentum == 0.0 => {}
@@ -74,6 +90,15 @@ impl Method {
         }
         let other = Self { collective: Self::of(SsarSplitAllGather).collective, ..whole };
         other.for_sparse(workers, n)
+    }
+
+    /// The method by which parameters that are [too small](Self::dense_below) to be selected from travel beside others that travel by
+    /// this one: a dense ring, with the same momentum correction. Masking would leave no momentum, as everything is sent in every step.
+    #[must_use]
+    pub fn whole_beside(&self) -> Self {
+        let correction = Correction { warm_up: 0, mask: false, ..self.correction };
+        let Self { collection, nonfinite, .. } = *self;
+        Self { collection, nonfinite, correction, ..Self::ring() }
     }
 
     /// Whether no schedule leaves an entry out, whatever is learnt.

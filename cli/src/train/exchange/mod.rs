@@ -13,6 +13,7 @@ use gleaner_runtime::{Awaited, Session, Skipped, StepTimes};
 
 use super::error::TrainError;
 use super::settings::Settings;
+use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::Parameters;
 
 use overlapped::Overlapped;
@@ -24,8 +25,14 @@ pub trait Exchange {
     /// Before the forward pass.
     fn watch(&mut self, parameters: &Parameters) -> Result<(), TrainError>;
 
-    /// Runs the backward pass and hands the gradients over. `keeps`: what is selected from is kept for [`selected`](Self::selected).
-    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, keeps: bool) -> Result<(), TrainError>;
+    /// Runs the backward pass of a step with this learning rate and hands the gradients over. `keeps`: what is selected from is kept for [`selected`](Self::selected).
+    fn backward(
+        &mut self,
+        loss: &Tensor,
+        parameters: &Parameters,
+        rate: f32,
+        keeps: bool,
+    ) -> Result<(), TrainError>;
 
     /// What this worker selects from in the present step, where that is kept.
     fn selected(&self) -> Option<Vec<f32>>;
@@ -60,11 +67,11 @@ pub trait Exchange {
         None
     }
 
-    /// Parameter by parameter, the velocities that a checkpoint of the model holds; nothing where [`save`](Self::save) writes them.
-    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError>;
+    /// What the optimiser keeps, as a checkpoint of the model holds it; nothing where [`save`](Self::save) writes it.
+    fn optimizer_state(&self) -> Result<State, TrainError>;
 
-    /// Goes on from these velocities, where a checkpoint of the model holds them.
-    fn set_velocities(&mut self, velocities: Vec<Vec<f32>>) -> Result<(), TrainError>;
+    /// Goes on from this, once the exchange has [loaded](Self::load) its own part.
+    fn restore_optimizer(&mut self, state: State) -> Result<(), TrainError>;
 
     /// The number of the present step, and the run that it is of.
     fn stand(&self) -> (u64, String);

@@ -12,7 +12,7 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::crew::{self, meanwhile};
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
-use gleaner_trainer::optimizer::Optimizer;
+use gleaner_trainer::optimizer::{self, Optimizer, Rate, State};
 use gleaner_trainer::parameters::Parameters;
 
 /// See the module.
@@ -21,6 +21,9 @@ pub struct Overlapped<'s> {
     overlap: Overlap<'s>,
     optimizer: Optimizer,
     clip: Option<f32>,
+    clip_update: Option<f32>,
+    /// Whether gradients are multiplied by the learning rate before they are accumulated.
+    rate_in_residual: bool,
     /// By how much more than the mean worker this one counts, if batches differ.
     weight: Option<f64>,
     merge: &'static str,
@@ -36,7 +39,7 @@ impl<'s> Overlapped<'s> {
     ) -> Result<Self, TrainError> {
         let (rank, workers) = (session.rank(), session.world_size());
         let (method, merge) = (settings.method.clone(), settings.merge.clone());
-        let mut overlap = Overlap::new(session, parameters.variables(), method, merge)?;
+        let mut overlap = parameters.overlap(session, method, merge)?;
         // Now, and not with the first step: a run that is resumed loads its residuals into the groups that they come from.
         parameters.watch(&mut overlap)?;
         let loss = example()?;
@@ -53,8 +56,16 @@ impl<'s> Overlapped<'s> {
                  pass (--merge single)"
             ));
         }
-        let optimizer = Optimizer::new(parameters, settings.sgd())?;
-        Ok(Self { session, overlap, optimizer, clip: settings.clip, weight, merge: settings.merge.name() })
+        Ok(Self {
+            session,
+            overlap,
+            optimizer: Optimizer::new(parameters, settings.descent())?,
+            clip: settings.clip,
+            clip_update: settings.clip_update,
+            rate_in_residual: settings.rate_in_residual,
+            weight,
+            merge: settings.merge.name(),
+        })
     }
 }
 
@@ -67,12 +78,20 @@ impl Exchange for Overlapped<'_> {
     }
 
     /// Hands over each gradient as soon as the backward pass has finished it, or all after it where their norm is needed first.
-    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, keeps: bool) -> Result<(), TrainError> {
+    fn backward(
+        &mut self,
+        loss: &Tensor,
+        parameters: &Parameters,
+        rate: f32,
+        keeps: bool,
+    ) -> Result<(), TrainError> {
         self.overlap.gradients().keep_accumulated(keeps);
+        let rate = self.rate_in_residual.then_some(f64::from(rate));
+        let factor = self.weight.map_or(rate, |weight| Some(weight * rate.unwrap_or(1.0)));
         // The gradient of so many times the loss is as many times as long, and so may its norm be.
-        let weighted = self.weight.map(|weight| loss.affine(weight, 0.0)).transpose()?;
+        let weighted = factor.map(|factor| loss.affine(factor, 0.0)).transpose()?;
         let loss = weighted.as_ref().unwrap_or(loss);
-        match self.clip.map(|largest| largest * self.weight.unwrap_or(1.0) as f32) {
+        match self.clip.map(|largest| largest * factor.unwrap_or(1.0) as f32) {
             None => self.overlap.backward(loss)?,
             Some(largest) => {
                 let mut gradient = loss.backward()?;
@@ -95,7 +114,12 @@ impl Exchange for Overlapped<'_> {
         let update = self.overlap.wait()?;
         let came = Instant::now();
         if update.skipped().is_none() {
-            self.optimizer.apply(&update, parameters, rate)?;
+            let rate = if self.rate_in_residual { Rate::Within(rate) } else { Rate::Of(rate) };
+            let shortened = |largest: f32| -> Result<f32, TrainError> {
+                Ok((f64::from(largest) / optimizer::norm(&update, parameters)?).min(1.0) as f32)
+            };
+            let factor = self.clip_update.map_or(Ok(1.0), shortened)?;
+            self.optimizer.apply(&update, parameters, rate, factor)?;
             self.session.record(step, "apply", came..Instant::now());
         }
         Ok(Ended {
@@ -138,12 +162,15 @@ impl Exchange for Overlapped<'_> {
         self.overlap.pass_times()
     }
 
-    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        Ok(Some(self.optimizer.velocities()?))
+    fn optimizer_state(&self) -> Result<State, TrainError> {
+        Ok(self.optimizer.state()?)
     }
 
-    fn set_velocities(&mut self, velocities: Vec<Vec<f32>>) -> Result<(), TrainError> {
-        Ok(self.optimizer.set_velocities(velocities)?)
+    fn restore_optimizer(&mut self, state: State) -> Result<(), TrainError> {
+        let gradients = self.overlap.gradients();
+        let updates = gradients.step() - gradients.skipped();
+        drop(gradients);
+        Ok(self.optimizer.restore(state, updates)?)
     }
 
     fn stand(&self) -> (u64, String) {

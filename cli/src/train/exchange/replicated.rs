@@ -12,6 +12,7 @@ use super::{Ended, Exchange, Passed, Share};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::error::TrainError;
 use crate::train::settings::Settings;
+use gleaner_trainer::optimizer::State;
 use gleaner_trainer::parameters::{Parameter, Parameters};
 
 /// See the module.
@@ -62,7 +63,13 @@ impl Exchange for Replicated {
         Ok(())
     }
 
-    fn backward(&mut self, loss: &Tensor, parameters: &Parameters, _keeps: bool) -> Result<(), TrainError> {
+    fn backward(
+        &mut self,
+        loss: &Tensor,
+        parameters: &Parameters,
+        _rate: f32,
+        _keeps: bool,
+    ) -> Result<(), TrainError> {
         let mut gradient = loss.backward()?;
         if let Some(largest) = self.clip {
             parameters.clip(&mut gradient, largest)?;
@@ -128,11 +135,11 @@ impl Exchange for Replicated {
         ("layer-wise".into(), self.units.count)
     }
 
-    fn velocities(&self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        Ok(None)
+    fn optimizer_state(&self) -> Result<State, TrainError> {
+        Ok(State::new())
     }
 
-    fn set_velocities(&mut self, _velocities: Vec<Vec<f32>>) -> Result<(), TrainError> {
+    fn restore_optimizer(&mut self, _state: State) -> Result<(), TrainError> {
         Ok(())
     }
 

@@ -1,15 +1,17 @@
 //! Whole runs of one worker.
 
 use super::*;
+use crate::train::levers::Optimizer;
 use crate::train::target::Target;
 use crate::train::uneven::Uneven;
 use gleaner_algorithms::Method;
-use gleaner_algorithms::residual::Correction;
+use gleaner_algorithms::residual::{Correction, WholeSteps};
 use gleaner_algorithms::{merging, synchrony};
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 /// Grey images of 8 × 8 whose upper half tells the class, in the files of MNIST.
@@ -43,6 +45,9 @@ fn settings(data: &Path, checkpoints: Option<&Path>) -> Settings {
         target: Target::default(),
         lr: 0.1,
         lr_drops: vec![9],
+        optimizer: Optimizer::Sgd,
+        rate_in_residual: false,
+        clip_update: None,
         momentum: 0.9,
         weight_decay: 1e-4,
         clip: None,
@@ -210,4 +215,115 @@ fn the_seed_decides_the_result() {
     assert_eq!(first, digest(&settings));
     settings.seed += 1;
     assert_ne!(first, digest(&settings));
+}
+
+/// Of every optimiser, with all that may wait or be shortened, and of a model whose largest gradient is sparse.
+#[test]
+fn a_resumed_run_ends_with_the_same_bits_whatever_keeps_its_accuracy() {
+    let whole = WholeSteps { every: NonZeroU64::new(4), at: vec![8, 11] };
+    let images = || settings(Path::new(""), None);
+    let clicks = Settings { source: Source::FreshClicks, model: ModelKind::Clicks, ..images() };
+    let digits = Settings { source: Source::Digits, model: ModelKind::Cnn, ..images() };
+    let residual = Settings { rate_in_residual: true, clip_update: Some(0.01), lr: 0.02, ..digits.clone() };
+    let adam = Settings { optimizer: Optimizer::Adam, lr: 0.01, ..digits };
+    for settings in [clicks, residual, adam] {
+        let kept = tempfile::tempdir().unwrap();
+        let mut settings = Settings {
+            merge: merging::named("layer-wise").unwrap().into(),
+            method: Method::spardl().density(0.01).whole_steps(whole.clone()).dense_below(100),
+            checkpoint: Some((kept.path().into(), Some(5))),
+            ..settings
+        };
+        let uninterrupted = run(&settings).unwrap();
+        fs::remove_file(kept.path().join("rank-0.step-12.safetensors")).unwrap();
+        settings.resume = true;
+        let resumed = run(&settings).unwrap();
+        let model = settings.model;
+        assert_eq!((resumed.first_step, uninterrupted.first_step), (10, 0), "{model}");
+        assert_eq!(resumed.parameters_digest, uninterrupted.parameters_digest, "{model}");
+        let refused = |changed: Settings, what: &str| {
+            let refusal = run(&changed).unwrap_err().to_string();
+            assert!(refusal.contains(what), "{refusal}");
+        };
+        let other = if settings.optimizer == Optimizer::Sgd { Optimizer::Adam } else { Optimizer::Sgd };
+        refused(Settings { optimizer: other, rate_in_residual: false, ..settings.clone() }, "optimizer");
+        if settings.optimizer == Optimizer::Sgd {
+            let rate_in_residual = !settings.rate_in_residual;
+            refused(Settings { rate_in_residual, ..settings.clone() }, "rate in residual");
+        }
+    }
+}
+
+/// Without momentum, rates in residuals change nothing as long as the rate is the same; when it drops, what waits keeps the old one.
+/// With everything delivered they change nothing at all.
+#[test]
+fn what_waits_keeps_its_rate_when_the_rate_drops() {
+    let digits = || Settings {
+        source: Source::Digits,
+        model: ModelKind::Mlp,
+        momentum: 0.0,
+        weight_decay: 0.0,
+        evaluate_every: 1,
+        ..settings(Path::new(""), None)
+    };
+    let losses = |rate_in_residual, method: Method, lr_drops: &[u64]| {
+        let settings = Settings { rate_in_residual, method, lr: 0.05, lr_drops: lr_drops.into(), ..digits() };
+        run(&settings).unwrap().loss_curve
+    };
+    let far = |a: &[(u64, f64)], b: &[(u64, f64)]| {
+        a.iter().zip(b).map(|((_, a), (_, b))| (a - b).abs()).fold(0.0, f64::max)
+    };
+    let sparse = || Method::spardl().density(0.05);
+    assert!(far(&losses(false, sparse(), &[]), &losses(true, sparse(), &[])) < 1e-4);
+    assert!(far(&losses(false, Method::ring(), &[6]), &losses(true, Method::ring(), &[6])) < 1e-4);
+    let (without, with) = (losses(false, sparse(), &[6]), losses(true, sparse(), &[6]));
+    assert!(far(&without[..7], &with[..7]) < 1e-4, "{without:?} {with:?}");
+    // What waits of six steps has ten times the weight of the steps that follow.
+    assert!(far(&without, &with) > 1e-2, "{without:?} {with:?}");
+}
+
+/// A step of stochastic gradient descent is as long as the rate times the norm that updates are shortened to.
+#[test]
+fn updates_are_shortened_to_a_norm() {
+    let shortened = |clip_update| {
+        let digits = Settings {
+            source: Source::Digits,
+            model: ModelKind::Mlp,
+            momentum: 0.0,
+            weight_decay: 0.0,
+            steps: 1,
+            clip_update,
+            ..settings(Path::new(""), None)
+        };
+        run(&digits).unwrap().held_out_loss
+    };
+    let plain = shortened(None);
+    assert_eq!(shortened(Some(1e6)), plain);
+    let (short, none) = (shortened(Some(1e-3)), shortened(Some(1e-9)));
+    assert!((short - none).abs() < 1e-3 && (plain - none).abs() > 1e-3, "{plain} {short} {none}");
+}
+
+/// Data that are new in every step have the same loss in training and on held-out examples; what evaluations tell adds up.
+#[test]
+fn training_losses_are_told_beside_held_out_ones() {
+    let summary = run(&Settings {
+        source: Source::FreshDigits,
+        model: ModelKind::Mlp,
+        method: Method::ring(),
+        lr: 1e-6,
+        lr_drops: Vec::new(),
+        steps: 40,
+        evaluate_every: 20,
+        ..settings(Path::new(""), None)
+    })
+    .unwrap();
+    let told: Vec<Option<f64>> = summary.evaluations.iter().map(|e| e.training_loss).collect();
+    assert!(told[0].is_none() && told[1].is_some(), "{told:?}");
+    assert_eq!(summary.training_loss, told[2]);
+    assert!((summary.training_loss.unwrap() - summary.held_out_loss).abs() < 0.1, "{summary:?}");
+    let bytes: Vec<u64> = summary.evaluations.iter().map(|e| e.bytes_received).collect();
+    assert!(bytes.is_sorted(), "{bytes:?}");
+    let lowest = summary.evaluations.iter().map(|e| e.held_out_loss).fold(f64::INFINITY, f64::min);
+    assert_eq!(summary.lowest_held_out_loss, lowest);
+    assert!(summary.evaluations.iter().any(|e| e.step == summary.lowest_held_out_loss_step));
 }

@@ -1,0 +1,151 @@
+//! What options come to, and which are refused.
+
+use super::*;
+use clap::Parser;
+use gleaner_algorithms::Sparsity;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn settings(options: &[&str]) -> Result<Settings, TrainError> {
+    Command::try_parse_from([&["train"], options].concat()).unwrap().train.settings()
+}
+
+#[test]
+fn defaults_follow_the_data() {
+    let text = settings(&[]).unwrap();
+    assert_eq!((text.model, text.method.sparsity()), (ModelKind::Lstm, Sparsity::Density(0.01)));
+    let images = settings(&["--data", "cifar10:x", "--k", "500"]).unwrap();
+    assert_eq!((images.model, images.method.sparsity()), (ModelKind::Resnet20, Sparsity::K(500)));
+}
+
+#[test]
+fn the_learning_rate_drops_at_shares_of_the_run() {
+    let settings = settings(&["--steps", "100", "--lr", "0.1", "--lr-drops", "0.5,0.75"]).unwrap();
+    let rates = [0, 49, 50, 74, 75, 99].map(|step| (settings.learning_rate(step) * 1e4).round());
+    assert_eq!(rates, [1000.0, 1000.0, 100.0, 100.0, 10.0, 10.0]);
+}
+
+#[test]
+fn momentum_is_either_the_optimizers_or_the_workers() {
+    assert_eq!(settings(&[]).unwrap().momentum, 0.9);
+    let corrected = settings(&["--momentum-correction", "0.8", "--mask-momentum"]).unwrap();
+    let correction = Correction { momentum: 0.8, mask: true, ..Correction::default() };
+    assert_eq!((corrected.momentum, *corrected.method.correction()), (0.0, correction));
+    assert!(settings(&["--momentum-correction", "0.8", "--momentum", "0"]).is_ok());
+    for (options, named) in [
+        (&["--momentum-correction", "0.8", "--momentum", "0.9"][..], "--momentum: expected 0"),
+        (&["--momentum-correction", "1"], "expected a number from 0 to below 1"),
+        (&["--mask-momentum"], "without momentum correction"),
+        (&["--clip-local", "0"], "expected a number above 0"),
+    ] {
+        let refusal = settings(options).unwrap_err().to_string();
+        assert!(refusal.contains(named), "{options:?}: {refusal}");
+    }
+}
+
+#[test]
+fn clipping_by_the_norm_of_the_whole_gradient_merges_all_layers() {
+    let merge = |options: &[&str]| settings(options).map(|settings| settings.merge.name());
+    assert_eq!(merge(&[]).unwrap(), "optimal");
+    assert_eq!(merge(&["--merge", "layer-wise"]).unwrap(), "layer-wise");
+    for clip in ["--clip", "--clip-local"] {
+        assert_eq!(merge(&[clip, "1"]).unwrap(), "single");
+        assert_eq!(merge(&[clip, "1", "--merge", "single"]).unwrap(), "single");
+        let refusal = merge(&[clip, "1", "--merge", "optimal"]).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("--merge: expected single") && refusal.contains("found optimal"),
+            "{refusal}"
+        );
+    }
+    assert_eq!(merge(&["--clip", "0"]).unwrap(), "optimal");
+    for (wrong, named) in [("best", "choose one of layer-wise"), ("threshold/0", "threshold/8192")] {
+        let refusal = merge(&["--merge", wrong]).unwrap_err().to_string();
+        assert!(refusal.starts_with("--merge: ") && refusal.contains(named), "{refusal}");
+    }
+}
+
+#[test]
+fn all_entries_are_delivered_before_drops_and_at_the_end() {
+    let whole = |options: &[&str]| settings(options).map(|settings| settings.method.delivers_whole().clone());
+    let run = ["--steps", "100", "--lr-drops", "0.5,0.75", "--deliver-all"];
+    let found = whole(&[&run[..], &["drops,end,every/30"]].concat()).unwrap();
+    assert_eq!((found.every.map(u64::from), found.at), (Some(30), vec![49, 74, 99]));
+    assert!(whole(&run[..4]).unwrap().is_none());
+    for (options, named) in [
+        (&["--deliver-all", "every/3,every/5"][..], "every/STEPS once"),
+        (&["--rate-in-residual", "--optimizer", "adam"], "--rate-in-residual: expected --optimizer sgd"),
+        (&["--rate-in-residual", "--clip-local", "1"], "--clip-local: expected nothing beside"),
+        (&["--data", "fresh-clicks", "--target-accuracy", "0.7"], "found fresh-clicks"),
+    ] {
+        let refusal = settings(options).unwrap_err().to_string();
+        assert!(refusal.contains(named), "{options:?}: {refusal}");
+    }
+    let refusal = Command::try_parse_from(["train", "--deliver-all", "every/0"]).err().unwrap().to_string();
+    assert!(refusal.contains("at least one step"), "{refusal}");
+}
+
+#[test]
+fn groups_compete_where_the_largest_entries_are_selected() {
+    let over = |options: &[&str]| settings(options).map(|settings| settings.method.selects_over().name());
+    assert_eq!(over(&[]).unwrap(), "group");
+    assert_eq!(over(&["--select-over", "gradient", "--method", "topka"]).unwrap(), "gradient");
+    for method in
+        [&["--method", "ring"][..], &["--method", "auto"], &["--method", "topka", "--selector", "random"]]
+    {
+        let refusal = over(&[&["--select-over", "gradient"], method].concat()).unwrap_err().to_string();
+        assert!(refusal.contains(method[1]) && refusal.contains("select over each group"), "{refusal}");
+        assert!(over(method).is_ok());
+    }
+}
+
+#[test]
+fn options_that_need_every_step_are_refused_beside_another_synchrony() {
+    assert_eq!(
+        settings(&["--synchrony", "osp/lgp=off", "--clip", "1"]).unwrap().synchrony.name(),
+        "osp/lgp=off"
+    );
+    for (option, value) in [
+        ("--merge", "layer-wise"),
+        ("--record", "x"),
+        ("--layer-times", "x"),
+        ("--on-nonfinite", "skip"),
+        ("--select-over", "gradient"),
+        ("--momentum-correction", "0.5"),
+        ("--optimizer", "adam"),
+        ("--clip-update", "1"),
+    ] {
+        let other = if option == "--momentum-correction" { "local/4" } else { "osp" };
+        let options = [option, value, "--method", "topka", "--synchrony"];
+        let refusal = settings(&[&options[..], &[other]].concat()).unwrap_err().to_string();
+        assert!(refusal.starts_with(option) && refusal.contains("synchrony"), "{refusal}");
+        assert!(settings(&[&options[..], &["bsp"]].concat()).is_ok());
+    }
+    let unknown = settings(&["--synchrony", "bulk"]).unwrap_err().to_string();
+    assert!(unknown.starts_with("--synchrony: ") && unknown.contains("choose one of bsp"), "{unknown}");
+    let none = settings(&["--synchrony", "local/0"]).unwrap_err().to_string();
+    assert!(none.contains("local steps between two exchanges, at least 1"), "{none}");
+}
+
+#[test]
+fn impossible_options_are_refused_by_name() {
+    for (option, value) in [
+        ("--steps", "0"),
+        ("--batch", "0"),
+        ("--lr", "-1"),
+        ("--lr-drops", "0.5,2"),
+        ("--momentum", "1"),
+        ("--weight-decay", "-0.1"),
+        ("--clip", "NaN"),
+        ("--evaluate-every", "0"),
+        ("--target-accuracy", "1.5"),
+        ("--target-accuracy", "0.5"),
+        ("--clip-update", "0"),
+    ] {
+        let refusal = settings(&[&format!("{option}={value}")]).unwrap_err().to_string();
+        assert!(refusal.starts_with(option), "{option} {value}: {refusal}");
+    }
+}

@@ -1,0 +1,97 @@
+//! What keeps the accuracy of a training whose gradients are sent late, besides the corrections of a method.
+
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use gleaner_algorithms::residual::WholeSteps;
+
+use super::error::TrainError;
+
+/// The options.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Levers {
+    /// Multiply gradients by the learning rate of their own step before they are accumulated: what waits keeps that rate when the
+    /// rate drops
+    #[arg(long)]
+    pub rate_in_residual: bool,
+    /// Deliver every entry, as a dense ring does, in some steps: every/STEPS, drops (the last step before each drop of the learning
+    /// rate), end (the last step), or several of these: every/50,end
+    #[arg(long, value_delimiter = ',', value_name = "WHEN")]
+    pub deliver_all: Vec<When>,
+    /// Deliver all entries of parameters that have fewer than this, such as biases, in every step [default: of none]
+    #[arg(long, value_name = "ENTRIES", default_value_t = 0)]
+    pub dense_below: usize,
+    /// The largest norm of an update; longer ones are shortened, the same on all workers [default: any length]
+    #[arg(long, value_name = "NORM")]
+    pub clip_update: Option<f32>,
+}
+
+/// When all entries are delivered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    /// In each so many-th step.
+    Every(NonZeroU64),
+    /// In the last step before each drop of the learning rate.
+    Drops,
+    /// In the last step.
+    End,
+}
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let every = text.strip_prefix("every/").and_then(|steps| steps.parse().ok());
+        match (text, every) {
+            ("drops", _) => Ok(When::Drops),
+            ("end", _) => Ok(When::End),
+            (_, Some(steps)) => Ok(When::Every(steps)),
+            _ => Err(format!("expected every/STEPS with at least one step, drops or end, found '{text}'")),
+        }
+    }
+}
+
+impl Levers {
+    /// The steps in which every entry is delivered, of a run of so many steps whose rate drops before these.
+    pub fn whole_steps(&self, steps: u64, drops: &[u64]) -> Result<WholeSteps, TrainError> {
+        let mut whole = WholeSteps::default();
+        for when in &self.deliver_all {
+            match *when {
+                When::Every(_) if whole.every.is_some() => {
+                    return Err(TrainError::Setting {
+                        option: "--deliver-all",
+                        expected: "every/STEPS once",
+                        found: "several".into(),
+                    });
+                }
+                When::Every(steps) => whole.every = Some(steps),
+                When::Drops => whole.at.extend(drops.iter().filter_map(|drop| drop.checked_sub(1))),
+                When::End => whole.at.extend(steps.checked_sub(1)),
+            }
+        }
+        whole.at.sort_unstable();
+        whole.at.dedup();
+        Ok(whole)
+    }
+}
+
+/// How parameters follow the updates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Optimizer {
+    /// Stochastic gradient descent with momentum.
+    #[default]
+    Sgd,
+    /// Adam, with decoupled weight decay.
+    Adam,
+}
+
+impl Optimizer {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Optimizer::Sgd => "sgd",
+            Optimizer::Adam => "adam",
+        }
+    }
+}
