@@ -136,7 +136,7 @@ impl<T: Element> Accumulator<T> {
     pub(crate) fn there(&mut self) -> Result<&mut (dyn DeviceValues<T> + 'static), DeviceError> {
         match self {
             Self::Device(there) => Self::alone(there),
-            Self::Host(_) | Self::Sparse(_) => Err(DeviceError("the residual lies in main memory".into())),
+            Self::Host(_) | Self::Sparse(_) => Err(DeviceError::Other("the residual lies in main memory".into())),
         }
     }
 
@@ -179,7 +179,7 @@ impl<T: Element> Accumulator<T> {
 
 /// No copy of an accumulator was made for one that is held elsewhere.
 fn held() -> DeviceError {
-    DeviceError("an accumulator that is written to is held by somebody else".into())
+    DeviceError::Other("an accumulator that is written to is held by somebody else".into())
 }
 
 impl<T: Element> OnDevice<T> {

@@ -6,11 +6,11 @@ mod devices;
 
 use devices::{FORMATS, Program, emulation, on_each, on_real};
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Apply, Device, DeviceSlice, Format, Given};
+use gleaner_algorithms::device::{Apply, Device, DeviceSlice, Format, Given, Order};
 use gleaner_cuda::{Cuda, CudaError};
 
 fn slice(address: u64, len: usize) -> DeviceSlice {
-    DeviceSlice { address, len, format: Format::Float32, stream: 0 }
+    DeviceSlice { address, len, format: Format::Float32, order: Order::Stream(0) }
 }
 
 /// That something is refused, with these words.
@@ -91,14 +91,14 @@ fn an_index_beyond_the_end_is_refused() {
 fn memory_and_streams_of_another_device_are_refused_with_both_names() {
     let (Some(first), Some(second)) = (emulation(), emulation()) else { return };
     let second = second.ordinal(3);
-    let streams = [second.program_stream(false), first.program_stream(true)];
+    let streams = [second.streams().stream(false), first.streams().stream(true)];
     let (first, second) = (Cuda::emulated(first).unwrap(), Cuda::emulated(second).unwrap());
     let mut values = first.zeros(10).unwrap();
     let [ours, theirs] = [&first, &second].map(|cuda| Program::new(cuda, &[1.0; 10], Format::Float32));
     let names = ["memory of CUDA device 0 (emulated)", "on CUDA device 3"];
     refused(values.accumulate(0, Given::Device(theirs.slice(0..10)), false, &[None]), &names);
     refused(first.apply_dense(&theirs.slice(0..10), &[1.0; 10], Apply::Add { scale: 1.0 }), &names);
-    let on = |stream| Given::Device(DeviceSlice { stream, ..ours.slice(0..10) });
+    let on = |stream| Given::Device(DeviceSlice { order: Order::Stream(stream), ..ours.slice(0..10) });
     let names = ["a stream of CUDA device 0 (emulated)", "one of CUDA device 3"];
     refused(values.accumulate(0, on(streams[0]), false, &[None]), &names);
     refused(values.accumulate(0, on(streams[1]), false, &[None]), &["CUDA graph"]);

@@ -224,7 +224,7 @@ fn window(volume: Volume) -> u64 {
 
 /// Corrections look at gradients in main memory.
 fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
-    DeviceError(format!(
+    DeviceError::Other(format!(
         "momentum correction and local clipping are done in main memory, and the gradients are to stay on {}: leave the correction \
          out, or hand the gradients over in main memory",
         device.name()

@@ -185,7 +185,7 @@ impl<T: Element> Residual<T> {
                 Ok(self.accumulate_sparse(offset, &entries)?)
             }
             (None, Given::Host(gradient)) => Ok(self.accumulate_here(offset, gradient)?),
-            (None, Given::Device(_)) => Err(DeviceError(
+            (None, Given::Device(_)) => Err(DeviceError::Other(
                 "the gradient lies on a device and its residual in main memory: make the gradients on that device".into(),
             )
             .into()),

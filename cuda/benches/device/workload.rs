@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given};
+use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
 use gleaner_cuda::{Cuda, Memory, Moment};
 
@@ -65,7 +65,7 @@ impl<'a> Workload<'a> {
     fn slice(&self, step: usize) -> DeviceSlice {
         let (gradient, start) = self.place(step);
         let address = self.gradients[gradient].address() + 4 * start as u64;
-        DeviceSlice { address, len: self.n, format: Format::Float32, stream: 0 }
+        DeviceSlice { address, len: self.n, format: Format::Float32, order: Order::Stream(0) }
     }
 
     /// Gives the device something to do.
