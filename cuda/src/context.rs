@@ -158,7 +158,8 @@ impl Context {
 
     /// The result of a question about what is not ours, or of a call that may lack memory: it has no consequences.
     pub(crate) fn ask<T>(&self, what: &str, result: Result<T, Failure>) -> Result<T, DeviceError> {
-        result.map_err(|failure| DeviceError::Other(format!("{}: {what} failed: {}", self.name, failure.said)))
+        result
+            .map_err(|failure| DeviceError::Other(format!("{}: {what} failed: {}", self.name, failure.said)))
     }
 
     fn fail(&self, seen: Operation, failure: &Failure) -> DeviceError {
@@ -168,12 +169,17 @@ impl Context {
         let sentence = || {
             let under_way = locked(&self.journal).under_way();
             let whose = match (self.waits, under_way) {
-                (true, _) => "and each operation was waited for: it is of this one, or of the program's own before it".to_owned(),
+                (true, _) => {
+                    "and each operation was waited for: it is of this one, or of the program's own before it"
+                        .to_owned()
+                }
                 (false, Some(names)) => format!(
                     "and it is of one of these, which were started and are not known to be done: {names}. With the environment \
                      variable CUDA_LAUNCH_BLOCKING=1 each operation is waited for, and the one that fails is named"
                 ),
-                (false, None) => "and nothing was under way but what the program itself has started".to_owned(),
+                (false, None) => {
+                    "and nothing was under way but what the program itself has started".to_owned()
+                }
             };
             DeviceError::Other(format!(
                 "{} has failed: {}. It was seen at {seen}, {whose}. This process can use the device no more",

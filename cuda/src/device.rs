@@ -73,13 +73,28 @@ impl Cuda {
         self.context.call("asking for free memory", self.context.backend().available())
     }
 
-    /// After all kernels so far.
+    /// After all gradients and updates so far.
     ///
     /// # Errors
     /// What has failed on the device.
     pub fn now(&self) -> Result<Moment, DeviceError> {
         let _entered = self.context.enter()?;
         Moment::now(&self.context)
+    }
+
+    /// Lets all that is started from now on wait for all kernels so far: selections, which are in a stream of their own, are measured
+    /// between two moments by that.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn join_streams(&self) -> Result<(), DeviceError> {
+        let (context, streams) = (&self.context, self.context.streams());
+        let _entered = context.enter()?;
+        // SAFETY: the streams are ours.
+        unsafe {
+            context.order(streams.selections, streams.writes)?;
+            context.order(streams.writes, streams.selections)
+        }
     }
 
     /// From now on notes how long each kernel and each copy takes, which makes them a little slower.
@@ -106,7 +121,9 @@ impl Cuda {
         let start = Moment::now(&self.context)?;
         for _ in 0..times {
             // SAFETY: the kernel writes one cut, which is freed when nothing is under way.
-            unsafe { self.context.launch(stream, kernels::FIXED_CUT, (1, 1), arguments![cut.address(), 1_u32])? };
+            unsafe {
+                self.context.launch(stream, kernels::FIXED_CUT, (1, 1), arguments![cut.address(), 1_u32])?
+            };
         }
         Ok(Moment::now(&self.context)?.since(&start)? / times.max(1))
     }
@@ -114,7 +131,11 @@ impl Cuda {
 
 impl Cuda {
     /// Applies an update to the program's values. Where nothing of the program's waits for it by itself, this does.
-    fn applying(&self, into: &DeviceSlice, work: impl FnOnce() -> Result<(), DeviceError>) -> Result<(), DeviceError> {
+    fn applying(
+        &self,
+        into: &DeviceSlice,
+        work: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         let context = &self.context;
         let _entered = context.enter()?;
         context.in_order_of(into, "the values that the update is applied to", work)?;
@@ -177,7 +198,8 @@ impl Device for Cuda {
             }
             let pieces = entries.indices.chunks(PIECE).zip(entries.values.chunks(PIECE));
             for (indices, values) in pieces {
-                let staged = context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(values)])?;
+                let staged =
+                    context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(values)])?;
                 staged.upload()?;
                 let (count, grid) = (indices.len() as u32, context.grid_of_entries(indices.len()));
                 let given = arguments![into.address, staged.part(0), staged.part(1), count, kernel.argument];
@@ -206,7 +228,14 @@ impl Device for Cuda {
                 let to = into.address + (number * most * into.format.width()) as u64;
                 let given = arguments![to, staged.part(0), part.len() as u64, kernel.argument];
                 // SAFETY: as in `apply`.
-                unsafe { context.launch(writes, kernel.dense, (context.grid_of_values(part.len()), THREADS), given)? };
+                unsafe {
+                    context.launch(
+                        writes,
+                        kernel.dense,
+                        (context.grid_of_values(part.len()), THREADS),
+                        given,
+                    )?
+                };
             }
             Ok(())
         })

@@ -48,18 +48,15 @@ impl Drop for Fence {
     }
 }
 
-/// A moment in the order of a device's kernels.
+/// A moment in the order in which a device adds gradients and applies updates.
 #[derive(Debug)]
 pub struct Moment(Fence);
 
 impl Moment {
-    /// After all kernels so far and before all that are started from now on, in whatever stream. The context is entered.
+    /// After all writes so far. The context is entered.
     pub(crate) fn now(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        let (fence, streams) = (Fence::new(context, Kind::Time)?, context.streams());
-        // SAFETY: the streams are ours.
-        unsafe { context.order(streams.selections, streams.writes)? };
-        fence.record(streams.writes)?;
-        fence.before(streams.selections)?;
+        let fence = Fence::new(context, Kind::Time)?;
+        fence.record(context.streams().writes)?;
         Ok(Self(fence))
     }
 

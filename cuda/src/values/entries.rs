@@ -23,7 +23,12 @@ impl CudaValues {
             let given = arguments![values, staged.part(0), count as u32, out];
             // SAFETY: the indices are below the block's length, and a buffer has room for as many values behind them.
             unsafe {
-                context.launch(selections, kernels::GATHER, (context.grid_of_entries(count), THREADS), given)?;
+                context.launch(
+                    selections,
+                    kernels::GATHER,
+                    (context.grid_of_entries(count), THREADS),
+                    given,
+                )?;
                 // The streams are ours.
                 context.order(selections, downloads)?;
             }
@@ -53,7 +58,8 @@ impl CudaValues {
         let writes = context.streams().writes;
         for (number, indices) in indices.chunks(PIECE).enumerate() {
             let given = values.map_or(&[][..], |values| &values[number * PIECE..][..indices.len()]);
-            let staged = context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(given)])?;
+            let staged =
+                context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(given)])?;
             staged.upload()?;
             let (grid, count) = (context.grid_of_entries(indices.len()), indices.len() as u32);
             let with = arguments![at, staged.part(0), staged.part(1), count];
@@ -69,8 +75,9 @@ impl CudaValues {
 fn check(block: &Range<usize>, indices: &[u32]) -> Result<(), DeviceError> {
     match indices.iter().find(|&&index| index as usize >= block.len()) {
         None => Ok(()),
-        Some(index) => {
-            Err(DeviceError::Other(format!("expected an index below {} in a block, found {index}", block.len())))
-        }
+        Some(index) => Err(DeviceError::Other(format!(
+            "expected an index below {} in a block, found {index}",
+            block.len()
+        ))),
     }
 }

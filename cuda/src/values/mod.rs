@@ -67,6 +67,8 @@ impl CudaValues {
     ) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let memory = Memory::new(context, len * size_of::<f32>(), "a residual")?;
+        // Copies have a buffer from now on.
+        drop(context.stage(context.streams().writes, &[])?);
         let turns = Turns::new(context)?;
         let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
         let state = Mutex::new(State { blocks, spare: None, complete: false });
@@ -116,7 +118,10 @@ impl CudaValues {
                     || "another device's".to_owned(),
                     |o| format!("{} on {:?}", o.len, o.context),
                 );
-                DeviceError::Other(format!("expected {} values on {:?}, found {found}", self.len, self.context))
+                DeviceError::Other(format!(
+                    "expected {} values on {:?}, found {found}",
+                    self.len, self.context
+                ))
             },
         )
     }
@@ -206,7 +211,12 @@ impl DeviceValues<f32> for CudaValues {
             return self.turns.write(|| state.blocks.clear());
         }
         let blocks = self.turns.write(|| Blocks::new(&context, blocks, quotas))?;
-        *self.state() = State { blocks, spare: None, complete: false };
+        // For a selection without a prediction: memory that is missing is missed before a step begins.
+        let mut spare = None;
+        if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
+            Output::with_room(&mut spare, &context, most)?;
+        }
+        *self.state() = State { blocks, spare, complete: false };
         Ok(())
     }
 

@@ -121,7 +121,9 @@ impl Selection<'_> {
                 let len = block.range.len();
                 let given = arguments![values, len as u32, counts, chunks, cut, most as u32, indices, kept];
                 // SAFETY: see above.
-                unsafe { context.launch(selections, EMIT_DENSE, (context.grid_of_tiles(len), THREADS), given) }
+                unsafe {
+                    context.launch(selections, EMIT_DENSE, (context.grid_of_tiles(len), THREADS), given)
+                }
             }
             Source::Found(block, candidates, number) => {
                 let (records, reserved) = (block.collected.records(), self.blocks.reserved(number));
@@ -142,7 +144,9 @@ impl Selection<'_> {
                     kept,
                 ];
                 // SAFETY: see above.
-                unsafe { context.launch(selections, EMIT_FOUND, (context.grid_of_records(records), THREADS), given) }
+                unsafe {
+                    context.launch(selections, EMIT_FOUND, (context.grid_of_records(records), THREADS), given)
+                }
             }
         }
     }

@@ -40,10 +40,7 @@ impl Turns {
     }
 
     /// Puts what writes values, or what is collected of them, into the stream of writes.
-    pub(super) fn write<R>(
-        &self,
-        work: impl FnOnce() -> Result<R, DeviceError>,
-    ) -> Result<R, DeviceError> {
+    pub(super) fn write<R>(&self, work: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
         let writes = self.context.streams().writes;
         self.selected.before(writes)?;
         let done = work();
@@ -53,10 +50,7 @@ impl Turns {
     }
 
     /// Puts what selects from values into the stream of selections.
-    pub(super) fn select<R>(
-        &self,
-        work: impl FnOnce() -> Result<R, DeviceError>,
-    ) -> Result<R, DeviceError> {
+    pub(super) fn select<R>(&self, work: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
         let selections = self.context.streams().selections;
         self.written.before(selections)?;
         let done = work();

@@ -11,7 +11,8 @@ use super::queue::{Queue, Task};
 use super::{CAPTURING, Failure, Stream, allocated, failure};
 
 /// The function of the library that starts a kernel.
-pub(super) type Launch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
+pub(super) type Launch =
+    unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
 
 /// The emulation of a thread's neighbours is one at a time, as it keeps the thread's number in a static.
 static LAUNCHING: Mutex<()> = Mutex::new(());
@@ -24,6 +25,7 @@ pub struct Streams(pub(super) Arc<Emulated>);
 pub(super) struct Emulated {
     pub(super) ordinal: u32,
     pub(super) fails_at: Option<String>,
+    pub(super) is_late: bool,
     pub(super) failed: Mutex<Option<String>>,
     pub(super) made: AtomicU64,
     pub(super) queue: Mutex<Queue>,
@@ -86,7 +88,9 @@ impl Emulated {
         self.state()?;
         let mut queue = self.queue();
         queue.put(stream.0, task);
-        while let Some(task) = queue.early() {
+        while !self.is_late
+            && let Some(task) = queue.early()
+        {
             self.execute(&task);
         }
         Ok(())

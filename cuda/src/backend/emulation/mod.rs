@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use libloading::Library;
 
 use super::{Backend, Belongs, Event, Failure, Kind, Mode, Place, Stream};
 use device::{Emulated, Launch};
-use queue::Task;
+use queue::{Queue, Task};
 
 pub use device::Streams;
 
@@ -34,6 +34,9 @@ const CAPTURING: u64 = 1 << 63;
 
 /// What was allocated by all emulated devices: bytes and the device's number by address.
 static ALLOCATED: Mutex<BTreeMap<u64, (usize, u32)>> = Mutex::new(BTreeMap::new());
+
+/// How many devices there were.
+static LOADED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Whether this thread may allocate and wait while another one captures a graph.
@@ -71,9 +74,10 @@ impl Emulation {
         let device = Emulated {
             ordinal: 0,
             fails_at: None,
+            is_late: false,
             failed: Mutex::default(),
             made: AtomicU64::new(0),
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new(LOADED.fetch_add(1, Ordering::Relaxed))),
             launch,
             _library: library,
         };
@@ -105,6 +109,12 @@ impl Emulation {
     #[must_use]
     pub fn failing_at(self, kernel: &str) -> Self {
         self.changed(|device| device.fails_at = Some(kernel.to_owned()))
+    }
+
+    /// The same, but nothing is done that nobody waits for.
+    #[must_use]
+    pub fn late(self) -> Self {
+        self.changed(|device| device.is_late = true)
     }
 
     /// The same as with CUDA_LAUNCH_BLOCKING=1: whatever is put into a stream is waited for.
@@ -153,7 +163,8 @@ impl Emulation {
         let Some((bytes, _)) = piece else { return };
         // Where the device has failed, nothing more is done.
         if let (Some(user), Ok(())) = (self.device.queue().user(address, bytes), self.device.state()) {
-            self.device.fail(format!("EMULATED_USE_AFTER_FREE, {bytes} bytes are freed that {user} still uses"));
+            self.device
+                .fail(format!("EMULATED_USE_AFTER_FREE, {bytes} bytes are freed that {user} still uses"));
         }
         if allocated().remove(&address).is_some() {
             // SAFETY: it was allocated with this layout and is freed once, as it was in the map.

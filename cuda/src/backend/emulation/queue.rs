@@ -39,6 +39,11 @@ pub(super) struct Queue {
 const EARLY: [u64; 2] = [4, 3];
 
 impl Queue {
+    /// One that does other things early than one of another seed.
+    pub(super) fn new(seed: u64) -> Self {
+        Self { random: seed, ..Self::default() }
+    }
+
     /// An operation is put into a stream.
     pub(super) fn put(&mut self, stream: u64, task: Task) {
         self.streams.entry(stream).or_default().push_back(task);
