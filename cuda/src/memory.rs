@@ -223,13 +223,14 @@ impl Context {
     ) -> Result<(), DeviceError> {
         let mut before: Option<Staged<'_>> = None;
         for start in (0..bytes).step_by(PIECE_BYTES) {
-            let staged = self.stage_another(before.is_some())?;
-            if let (None, Some(before)) = (&staged, before.take()) {
-                take(before.wait()?);
-            }
-            let mut staged = match staged {
+            let mut staged = match self.stage_another(before.is_some())? {
                 Some(staged) => staged,
-                None => self.stage(self.streams().downloads, &[])?,
+                None => {
+                    if let Some(before) = before.take() {
+                        take(before.wait()?);
+                    }
+                    self.stage(self.streams().downloads, &[])?
+                }
             };
             // SAFETY: the caller says so of the address.
             unsafe { staged.download(from + start as u64, 0, PIECE_BYTES.min(bytes - start))? };

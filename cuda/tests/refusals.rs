@@ -117,12 +117,9 @@ fn too_little_memory_is_said_with_what_is_missing_and_undoes_nothing() {
     let mut values = cuda.zeros(1_000_000).unwrap();
     values.cut(&[0..1_000_000, 1_000_000..1_000_000], &[Some(10_000), None]).unwrap();
     values.write(0, &[2.0; 1_000_000]).unwrap();
-    let words = ["not enough memory for a residual", "expected 40.0 MB free", "of 20.0 MB", "so that 3"];
+    let words = ["not enough memory for a residual", "expected 40.0 MB free", "of 20.0 MB", "are missing"];
     refused(cuda.zeros(10_000_000), &words);
-    refused(
-        values.duplicate().and_then(|_| values.duplicate()).and_then(|_| cuda.zeros(4_000_000)),
-        &["16.0 MB"],
-    );
+    refused(values.duplicate().and_then(|_| cuda.zeros(4_000_000)), &["16.0 MB"]);
     refused(values.cut(&[0..500_000, 500_000..1_000_000], &[Some(500_000); 2]), &["not enough memory for"]);
     // What was there goes on.
     values.accumulate(0, Given::Host(&[1.0; 1_000_000]), false, &[None; 2]).unwrap();

@@ -186,14 +186,14 @@ impl<T: Element> Residual<T> {
         let added = match (&self.device, part) {
             (None, Given::Host(gradient)) if self.sparse => {
                 let entries = Entries::from_dense(gradient);
-                Ok(self.accumulate_sparse(offset, &entries)?)
+                self.accumulate_sparse(offset, &entries).map_err(AccumulateError::from)
             }
-            (None, Given::Host(gradient)) => Ok(self.accumulate_here(offset, gradient)?),
+            (None, Given::Host(gradient)) => self.accumulate_here(offset, gradient).map_err(AccumulateError::from),
             (None, Given::Device(_)) => Err(DeviceError::Other(
                 "the gradient lies on a device and its residual in main memory: make the gradients on that device".into(),
             )
             .into()),
-            (Some(_), part) => Ok(self.accumulate_there(offset, part)?),
+            (Some(_), part) => self.accumulate_there(offset, part).map_err(AccumulateError::from),
         };
         if !matches!(added, Err(AccumulateError::Device(_))) {
             self.given_one();
