@@ -7,8 +7,9 @@ As root, with a Python that has pyspark, and a Java that it runs on:
 Every host has a worker of a standalone Spark cluster with one executor of one core, and the driver runs on the first host. MLlib minimises
 the mean logistic loss with an L2 penalty twice: by mini-batch SGD, whose batches are of as many samples as Gleaner's, and by L-BFGS, which is what Spark
 recommends. Gleaner takes its turn on the same hosts, once for each method. An epoch of SGD is as many steps as batches make up the data; of L-BFGS it is an
-iteration, which passes over the data at least once. Losses are those of all samples at the end, computed by one program from the weights that each
-leaves.
+iteration, which passes over the data at least once. Objectives are those of all samples at the end, computed by one program from the weights that
+each leaves. Both have the best of the same four step sizes. Gleaner trains for --epochs, and Spark for 1, 2, 4, … until its objective is not above Gleaner's: how
+long that training takes is the time to the same loss.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +25,8 @@ import time
 
 NAME = "spark"
 PORT = 7077
+# Step sizes of SGD that are tried. MLlib's fall with the square root of the steps, and Gleaner's stay.
+STEPS = (0.1, 1.0, 10.0, 100.0)
 
 
 def missing():
@@ -103,35 +105,52 @@ def drive(arguments):
         time.sleep(0.5)
     data = jvm.org.apache.spark.mllib.util.MLUtils.loadLibSVMFile(spark.sparkContext._jsc.sc(), "file://" + arguments.data, arguments.features, arguments.hosts)
     data = data.repartition(arguments.hosts, None).cache()
-    samples = data.count()
-    zeros = jvm.org.apache.spark.mllib.linalg.Vectors.zeros(arguments.features)
-    steps = max(1, round(samples / (arguments.batch * arguments.hosts)))
+    steps = max(1, round(data.count() / (arguments.batch * arguments.hosts)))
     found = {}
     for algorithm in ("sgd", "lbfgs"):
-        # The second run is measured, when the virtual machines have compiled what they run.
-        for epochs in (1, arguments.epochs):
-            before, began = traffic(arguments), time.perf_counter()
-            if algorithm == "sgd":
-                fraction = min(1.0, 1.0 / steps)
-                learner = jvm.org.apache.spark.mllib.classification.LogisticRegressionWithSGD(arguments.step, steps * epochs, arguments.l2, fraction)
-                learner.optimizer().setConvergenceTol(0.0)
-                learner.setValidateData(False)
-            else:
-                learner = jvm.org.apache.spark.mllib.classification.LogisticRegressionWithLBFGS()
-                learner.setFeatureScaling(False)
-                learner.optimizer().setNumIterations(epochs).setRegParam(arguments.l2).setConvergenceTol(0.0)
-                learner.setValidateData(False)
-            model = learner.run(data, zeros)
-            seconds = time.perf_counter() - began
-            total = traffic(arguments) - before
-        name = os.path.join(arguments.folder, algorithm + ".weights")
-        path = jvm.java.nio.file.Paths.get(name, spark.sparkContext._gateway.new_array(jvm.java.lang.String, 0))
-        buffer = jvm.java.nio.ByteBuffer.allocate(8 * arguments.features)
-        buffer.asDoubleBuffer().put(model.weights().toArray())
-        jvm.java.nio.file.Files.write(path, buffer.array(), spark.sparkContext._gateway.new_array(jvm.java.nio.file.OpenOption, 0))
-        found[algorithm] = {"epoch": seconds / epochs, "bytes": total / epochs, "epochs": epochs, "weights": name}
+        step = 1.0
+        if algorithm == "sgd":
+            # These trials also let the virtual machines compile what they run.
+            step = best(lambda step: train(arguments, jvm, data, algorithm, step, steps, 1))
+        epochs = 1
+        while True:
+            result = train(arguments, jvm, data, algorithm, step, steps, epochs)
+            if result["objective"] <= arguments.target or 2 * epochs > arguments.most:
+                break
+            epochs *= 2
+        result["reached"] = result["seconds"] if result["objective"] <= arguments.target else None
+        found[algorithm] = {**result, "step": step if algorithm == "sgd" else None}
     print("RESULT " + json.dumps(found), flush=True)
     spark.stop()
+
+
+def train(arguments, jvm, data, algorithm, step, steps, epochs):
+    """A training by Spark: epochs of that many steps by SGD, or as many iterations of L-BFGS."""
+    import numpy
+
+    zeros = jvm.org.apache.spark.mllib.linalg.Vectors.zeros(arguments.features)
+    before, began = traffic(arguments), time.perf_counter()
+    if algorithm == "sgd":
+        fraction = min(1.0, 1.0 / steps)
+        learner = jvm.org.apache.spark.mllib.classification.LogisticRegressionWithSGD(step, steps * epochs, arguments.l2, fraction)
+        learner.optimizer().setConvergenceTol(0.0)
+    else:
+        learner = jvm.org.apache.spark.mllib.classification.LogisticRegressionWithLBFGS()
+        learner.setFeatureScaling(False)
+        learner.optimizer().setNumIterations(epochs).setRegParam(arguments.l2).setConvergenceTol(0.0)
+    learner.setValidateData(False)
+    model = learner.run(data, zeros)
+    seconds, total = time.perf_counter() - began, traffic(arguments) - before
+    buffer = jvm.java.nio.ByteBuffer.allocate(8 * arguments.features)
+    buffer.asDoubleBuffer().put(model.weights().toArray())
+    weights = numpy.frombuffer(buffer.array(), dtype=">f8").astype(float)
+    return {"seconds": seconds, "bytes": total / epochs, "epochs": epochs, "objective": objective(arguments, weights)}
+
+
+def best(trained):
+    """The step size with the least objective after an epoch."""
+    objectives = {step: trained(step)["objective"] for step in STEPS}
+    return min(objectives, key=objectives.get)
 
 
 def traffic(arguments):
@@ -139,28 +158,35 @@ def traffic(arguments):
     return sum(received(namespace) for namespace in arguments.namespaces.split(",")) if arguments.namespaces else 0
 
 
-def turn(arguments, hosts, hostfile, folder, method):
+def turn(arguments, hosts, hostfile, folder, method, step, epochs):
     """What one job of gleaner regress measured."""
+    import numpy
+
     weights = os.path.join(folder, method + ".weights")
     launch = ["gleaner", "launch", "--plain", "--hostfile", hostfile, "--agent", "ip netns exec", "--"]
     job = ["gleaner", "regress", "--data", arguments.data, "--features", str(arguments.features), "--l2", str(arguments.l2), "--batch", str(arguments.batch)]
-    job += ["--epochs", str(arguments.epochs), "--method", method, "--liblinear", weights, "--json"]
+    job += ["--lr", str(step), "--epochs", str(epochs), "--method", method, "--liblinear", weights, "--json"]
     before = sum(received(namespace) for namespace, _ in hosts)
     said = subprocess.run([*launch, *job], check=True, stdout=subprocess.PIPE, text=True).stdout
     total = sum(received(namespace) for namespace, _ in hosts) - before
     printed = json.loads(said[said.index("{"):])
-    epoch = statistics.median(epoch["seconds"] for epoch in printed["epochs"])
-    return {"epoch": epoch, "bytes": total / arguments.epochs, "epochs": arguments.epochs, "weights": weights}
+    with open(weights, encoding="ascii") as file:
+        head, _, values = file.read().partition("\nw\n")
+    # LIBLINEAR's weights are for the label that is named first.
+    sign = 1.0 if float(re.search(r"^label (\S+)", head, re.M).group(1)) > 0 else -1.0
+    seconds = sum(epoch["seconds"] for epoch in printed["epochs"])
+    reached = objective(arguments, sign * numpy.array(values.split(), dtype=float))
+    return {"seconds": seconds, "reached": seconds, "bytes": total / epochs, "epochs": epochs, "objective": reached, "step": step}
 
 
-def spark(arguments, hosts, folder):
+def spark(arguments, hosts, folder, target):
     """What Spark measured, by both algorithms."""
     cluster = Cluster(hosts, arguments.memory, folder)
     try:
         namespace, address = hosts[0]
         script = [sys.executable, os.path.abspath(__file__), "--be-driver", "--master", cluster.url, "--address", address, "--folder", folder]
-        script += ["--namespaces", ",".join(namespace for namespace, _ in hosts), "--data", arguments.data, "--hosts", str(len(hosts))]
-        for name in ("features", "batch", "epochs", "l2", "step", "memory"):
+        script += ["--namespaces", ",".join(namespace for namespace, _ in hosts), "--data", arguments.data, "--hosts", str(len(hosts)), "--target", repr(target)]
+        for name in ("features", "batch", "l2", "memory", "most"):
             script += ["--" + name, str(getattr(arguments, name))]
         driver = inside(namespace, *script, stdout=subprocess.PIPE, text=True, env={**os.environ, "SPARK_LOCAL_IP": address})
         said, _ = driver.communicate(timeout=arguments.limit)
@@ -172,24 +198,16 @@ def spark(arguments, hosts, folder):
     return {"spark " + algorithm: result for algorithm, result in json.loads(lines[-1]).items()}
 
 
-def loss(arguments, weights):
-    """F(w) over all samples, with the weights that are in a file: doubles of Java's order, or LIBLINEAR's text."""
+def objective(arguments, weights):
+    """F(w) over all samples."""
     import numpy
     from sklearn.datasets import load_svmlight_file
 
-    if not hasattr(loss, "data"):
-        loss.data = load_svmlight_file(arguments.data, n_features=arguments.features)
-    samples, labels = loss.data
-    if weights.endswith("sgd.weights") or weights.endswith("lbfgs.weights"):
-        w, sign = numpy.fromfile(weights, dtype=">f8"), 1.0
-    else:
-        with open(weights, encoding="ascii") as file:
-            head, _, values = file.read().partition("\nw\n")
-        # LIBLINEAR's weights are for the label that is named first.
-        first = float(re.search(r"^label (\S+)", head, re.M).group(1))
-        w, sign = numpy.array(values.split(), dtype=float), 1.0 if first > 0 else -1.0
-    margins = sign * (samples @ w) * numpy.where(labels > 0, 1.0, -1.0)
-    return float(numpy.logaddexp(0.0, -margins).mean() + arguments.l2 / 2 * (w @ w))
+    if not hasattr(objective, "data"):
+        objective.data = load_svmlight_file(arguments.data, n_features=arguments.features)
+    samples, labels = objective.data
+    margins = (samples @ weights) * numpy.where(labels > 0, 1.0, -1.0)
+    return float(numpy.logaddexp(0.0, -margins).mean() + arguments.l2 / 2 * (weights @ weights))
 
 
 def measure(arguments):
@@ -211,26 +229,32 @@ def measure(arguments):
                 file.write(said)
             hosts = [(line.split()[0], re.search(r"\d+\.\d+\.\d+\.\d+", line).group(0)) for line in said.splitlines() if line and line[0] != "#"]
             try:
-                found = {method: turn(arguments, hosts, hostfile, folder, method) for method in arguments.methods.split(",")}
-                found.update(spark(arguments, hosts, folder))
+                methods = arguments.methods.split(",")
+                step = best(lambda step: turn(arguments, hosts, hostfile, folder, methods[0], step, 1))
+                found = {method: turn(arguments, hosts, hostfile, folder, method, step, arguments.epochs) for method in methods}
+                # Methods add in different orders, so that objectives differ in their last digits.
+                target = max(result["objective"] for result in found.values()) * (1 + 1e-6)
+                found.update(spark(arguments, hosts, folder, target))
             finally:
                 subprocess.run(["gleaner", "testbed", "down", "--name", NAME], check=True)
-            for result in found.values():
-                result["loss"] = loss(arguments, result["weights"])
             print(table(arguments, rate, found), flush=True)
 
 
 def table(arguments, rate, found):
-    fastest = min(result["epoch"] for name, result in found.items() if not name.startswith("spark"))
+    epoch = {name: result["seconds"] / result["epochs"] for name, result in found.items()}
+    ours = [name for name in found if not name.startswith("spark")]
+    fastest, soonest = min(epoch[name] for name in ours), min(found[name]["reached"] for name in ours)
     lines = [
         f"{arguments.hosts} hosts at {rate}, {os.path.getsize(arguments.data) / 1e6:.0f} MB of samples with {arguments.features:_} features, "
         f"batches of {arguments.batch} samples for each worker",
         "",
-        f"{'':28}{'epoch':>12}{'of the fastest':>16}{'received by all':>18}{'epochs':>8}{'objective':>12}",
+        f"{'':26}{'epoch':>11}{'of the fastest':>16}{'received by all':>18}{'epochs':>8}{'objective':>11}{'same loss after':>17}{'ratio':>8}",
     ]
     for name, row in found.items():
-        ratio = f"{row['epoch'] / fastest:.1f}"
-        lines.append(f"{name:28}{row['epoch']:>10.3f} s{ratio:>16}{row['bytes'] / 1e6:>15.1f} MB{row['epochs']:>8}{row['loss']:>12.4f}")
+        label = name + (f", step {row['step']:g}" if row["step"] else "")
+        reached, ratio = ("not", "") if row["reached"] is None else (f"{row['reached']:.2f} s", f"{row['reached'] / soonest:.1f}")
+        line = f"{label:26}{epoch[name]:>9.3f} s{epoch[name] / fastest:>16.1f}{row['bytes'] / 1e6:>15.1f} MB{row['epochs']:>8}{row['objective']:>11.4f}"
+        lines.append(f"{line}{reached:>17}{ratio:>8}")
     return "\n".join(lines) + "\n"
 
 
@@ -245,13 +269,14 @@ def main():
     parser.add_argument("--batch", type=int, default=1000, help="samples of each worker in a step of SGD")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--l2", type=float, default=1e-6)
-    parser.add_argument("--step", type=float, default=1.0, help="Spark's first step size, which falls with the square root of the steps")
+    parser.add_argument("--most", type=int, default=16, help="epochs in which Spark may reach the objective that gleaner regress reaches")
     parser.add_argument("--methods", default="ssar-split-all-gather,ring")
     parser.add_argument("--memory", default="1200m", help="of each executor, and of the driver")
     parser.add_argument("--limit", type=float, default=1800, help="seconds that Spark may take")
     parser.add_argument("--be-driver", action="store_true", help="be Spark's driver: what the experiment starts")
     for name in ("master", "address", "folder", "namespaces"):
         parser.add_argument("--" + name, help=argparse.SUPPRESS)
+    parser.add_argument("--target", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.be_driver:
         return drive(arguments)

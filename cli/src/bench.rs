@@ -27,6 +27,8 @@ use gleaner_testbed::drawing::DrawError;
 use gleaner_testbed::quantity::{self, Rate};
 use summary::Report;
 
+pub use chosen::AutoReport;
+
 const EXAMPLES: &str = "\
 Examples:
   gleaner bench --workers 6 --params 14728266 --density 0.01 --method spardl --steps 10

@@ -64,7 +64,7 @@ fn several_processes_come_to_the_bits_of_one() {
     let folder = Folder::new();
     let plain = folder.generated("data.svm", 480, 3);
     let Some(gzip) = packed("gzip", &plain) else {
-        println!("SKIPPED: gzip is not installed");
+        gleaner_skips::skip("gzip", "gzip is not installed");
         return;
     };
     let words =
@@ -80,7 +80,7 @@ fn several_processes_come_to_the_bits_of_one() {
     ];
     match packed("zstd", &plain) {
         Some(zstd) => found.push(summary(&format!("{words} --batch 24 --workers 2"), &["--data", &zstd])),
-        None => println!("SKIPPED: zstd is not installed"),
+        None => gleaner_skips::skip("zstd", "zstd is not installed"),
     }
     for found in &found {
         assert_eq!(found["weights_digest"], alone["weights_digest"], "{found}");
@@ -209,6 +209,7 @@ fn bad_input_is_refused_in_a_sentence_on_every_rank() {
         ("--data none.svm --generate x.svm", "--data: expected url or webspam beside --generate"),
         ("--data url --predict none", "--data: expected a LIBSVM file beside --predict"),
         ("--data url --method nothing", "nothing"),
+        ("--data not-there.svm --method exdyna", "a method that sums sparse vectors"),
     ] {
         let output = gleaner(&format!("regress {words}"), &[]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -255,7 +256,7 @@ print("hinge", hinge(w) + l2(w, 0.1))
 #[test]
 fn the_minimum_is_that_of_scikit_learn() {
     let Some(python) = python() else {
-        println!("SKIPPED: there is no Python with scikit-learn; name one by GLEANER_PYTHON");
+        gleaner_skips::skip("sklearn", "there is no Python with scikit-learn; name one by GLEANER_PYTHON");
         return;
     };
     let folder = Folder::new();
@@ -312,7 +313,7 @@ fn liblinear_agrees() {
     };
     for (solver, loss) in [("0", "logistic"), ("2", "squared-hinge")] {
         let Some(trained) = train(solver) else {
-            println!("SKIPPED: LIBLINEAR is not installed: apt-get install liblinear-tools");
+            gleaner_skips::skip("liblinear", "LIBLINEAR is not installed: apt-get install liblinear-tools");
             return;
         };
         assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
@@ -356,9 +357,8 @@ fn objective(loss: &str, samples: &str, model: &str) -> f64 {
     losses.iter().sum::<f64>() / losses.len() as f64 + 0.05 * weights.iter().map(|w| w * w).sum::<f64>()
 }
 
-/// Several gigabytes are read with what the samples take, and no more: here, a piece of a file is a piece in memory.
 #[test]
-fn a_worker_reads_its_part_of_a_file() {
+fn several_workers_train_on_the_samples_of_one() {
     let folder = Folder::new();
     let path = folder.generated("data.svm", 3000, 2);
     let whole = fs::metadata(Path::new(&path)).unwrap().len();

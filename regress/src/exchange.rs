@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::bag::Entries;
-use gleaner_runtime::{Handle, Session, SparseReducer};
+use gleaner_runtime::{AutoChoice, Handle, Session, SparseReducer};
 
 use crate::error::RegressError;
 
@@ -67,6 +67,11 @@ impl Exchange {
         let sum = handle.wait()?.sparse_sums(&self.reducers[number].0)?;
         self.spent += began.elapsed();
         Ok(sum)
+    }
+
+    /// What the method `auto` has come to, if it is that and there is something to exchange.
+    pub(crate) fn chosen(&self) -> Option<AutoChoice> {
+        self.reducers.first().and_then(|(_, reducer)| reducer.chosen())
     }
 
     /// How long this worker has been here since it was asked last.

@@ -1,8 +1,8 @@
 //! The sum of the gradients of a batch, as sparse as its samples.
 //!
 //! Each thread takes a piece of the batch. It has a place for each feature that this worker's samples have, and fetches the weights of those
-//! in its piece: they lie far apart among n, and close together here. Then it adds up what the samples contribute, in their order, beside
-//! the weights. The pieces are merged always in the same order: bits depend on the number of threads, never on which of them is faster.
+//! in its piece. Then it adds up what the samples contribute, in their order, beside the weights. The pieces are merged always in the
+//! same order: bits depend on the number of threads, never on which of them is faster.
 
 use std::thread;
 
@@ -50,7 +50,7 @@ impl Computer {
         samples: &Compact,
         signs: &[f32],
         batch: &[u32],
-        weights: &Weights,
+        weights: &Weights<'_>,
     ) -> (Entries<f32>, f64) {
         let (loss, length) = (self.loss, batch.len().div_ceil(self.pieces.len()).max(1));
         let work = |piece: &mut Piece, batch: &[u32]| piece.work(loss, samples, signs, batch, weights);
@@ -82,14 +82,14 @@ impl Piece {
         Compact { samples, features }: &Compact,
         signs: &[f32],
         batch: &[u32],
-        weights: &Weights,
+        weights: &Weights<'_>,
     ) -> Entries<f32> {
         let Self { places, in_piece, loss: losses } = self;
         for &number in batch {
             let indices = samples.row(number as usize).indices;
             indices.iter().for_each(|&place| in_piece[place as usize / 64] |= 1 << (place % 64));
         }
-        ones(in_piece, |place| places[place] = Place { weight: weights.unscaled(features[place]), sum: 0.0 });
+        ones(in_piece, |place| places[place] = Place { weight: weights.unscaled(place), sum: 0.0 });
         *losses = 0.0;
         for &number in batch {
             let row = samples.row(number as usize);
@@ -124,17 +124,18 @@ mod tests {
     fn a_gradient_is_the_sum_of_those_of_the_samples() {
         let (mut samples, n) = (Samples::default(), 5000);
         (0..64).for_each(|number| Shape::Url.sample(1, number, n, &mut samples));
-        let mut weights = Weights::new(n, Penalty::default());
+        let (labels, compact) = (samples.labels().to_vec(), Compact::of(samples.clone()));
+        let mut weights = Weights::new(n, &compact.features, Penalty::default());
         let start: Entries<f32> = (0..n as u32).map(|i| (i, (i % 7) as f32 - 3.0)).collect();
         weights.step(&start, 8, 0.25);
         let batch: Vec<u32> = (3..50).collect();
-        let (labels, compact) = (samples.labels().to_vec(), Compact::of(samples.clone()));
+        let all = weights.settled();
         for loss in Loss::ALL {
             let mut dense = vec![0.0; n];
             let mut losses = 0.0;
             for &number in &batch {
                 let row = samples.row(number as usize);
-                let margin: f64 = row.iter().map(|(i, x)| weights.get(i) * f64::from(x)).sum();
+                let margin: f64 = row.iter().map(|(i, x)| f64::from(all[i as usize] * x)).sum();
                 losses += loss.value(margin, f64::from(row.label));
                 let slope = loss.slope(margin, f64::from(row.label));
                 row.iter().for_each(|(i, x)| dense[i as usize] += slope * f64::from(x));

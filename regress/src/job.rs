@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_runtime::Session;
+use gleaner_runtime::{AutoChoice, Session};
 use twox_hash::XxHash3_128;
 
 use crate::agreement::{expect_same, gather};
@@ -58,6 +58,8 @@ pub struct Trained {
     pub rate: Option<f64>,
     /// All epochs.
     pub epochs: Vec<Epoch>,
+    /// What the method `auto` came to.
+    pub auto: Option<AutoChoice>,
     /// The objective at the end.
     pub objective: f64,
     /// The model.
@@ -94,6 +96,7 @@ pub fn train(
         steps: ran.steps,
         rate: ran.rate,
         epochs: ran.epochs,
+        auto: ran.auto,
         objective: ran.objective,
         model: Model {
             loss: settings.loss,
@@ -112,6 +115,7 @@ struct Ran {
     rate: Option<f64>,
     steps: u64,
     epochs: Vec<Epoch>,
+    auto: Option<AutoChoice>,
     objective: f64,
     weights: Vec<f32>,
 }
@@ -148,11 +152,14 @@ fn by_samples(
         let spent = sgd.exchange().take_spent().as_secs_f64();
         let gathered = watch.stop(session, epoch, spent, losses)?;
         let training_loss = Some(gathered.1 / prepared.all as f64);
-        let held_out = prepared.evaluate(session, settings, sgd.weights())?;
+        let held_out = match prepared.held_out {
+            Some(_) => prepared.evaluate(session, settings, &sgd.weights())?,
+            None => None,
+        };
         epochs.push(Epoch { training_loss, held_out, ..gathered.0 });
         expect_finite(epoch, training_loss)?;
     }
-    let weights = sgd.weights().to_vec();
+    let weights = sgd.weights();
     let of_these: Vec<f32> = samples.features.iter().map(|&index| weights[index as usize]).collect();
     let scores = scoring::scores(&samples.samples, &prepared.signs, &of_these);
     let own = scores.iter().map(|score| settings.loss.value(score.margin, score.y.into())).sum();
@@ -160,7 +167,8 @@ fn by_samples(
     let penalty = settings.penalty.value(weights.iter().map(|&weight| weight.into()));
     let objective = losses / prepared.all as f64 + penalty;
     expect_finite(settings.epochs - 1, Some(objective))?;
-    Ok(Ran { rate: Some(rate), steps, epochs, objective, weights })
+    let auto = sgd.exchange().chosen();
+    Ok(Ran { rate: Some(rate), steps, epochs, auto, objective, weights })
 }
 
 fn by_coordinates(
@@ -192,7 +200,8 @@ fn by_coordinates(
         expect_finite(epoch, Some(objective))?;
     }
     let weights = scd.weights(prepared.n);
-    Ok(Ran { rate: None, steps, epochs, objective, weights })
+    let auto = scd.exchange().chosen();
+    Ok(Ran { rate: None, steps, epochs, auto, objective, weights })
 }
 
 fn expect_finite(epoch: u64, loss: Option<f64>) -> Result<(), RegressError> {

@@ -118,6 +118,13 @@ impl Settings {
         if let (Source::Generated { .. }, Some(1)) = (&self.data, self.features) {
             return Err(refused("--features", "2 or more of data that are made up", 1));
         }
+        if self.method.sparse_candidates(2, 2).is_err() {
+            return Err(refused(
+                "--method",
+                "a method that sums sparse vectors, or auto",
+                self.method.collective().name(),
+            ));
+        }
         match &self.algorithm {
             Algorithm::Sgd(Descent { batch, rate, decay, threads, staleness, .. }) => {
                 number("--batch", *batch as f64, *batch > 0, "1 or more")?;

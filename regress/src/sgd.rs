@@ -21,7 +21,7 @@ pub(crate) struct Sgd<'a> {
     pub(crate) rate: f64,
     order: Order,
     computer: Computer,
-    weights: Weights,
+    weights: Weights<'a>,
     exchange: Exchange,
     /// Sums that are not applied yet, the oldest first, with what their steps are.
     pending: VecDeque<(Pending, u64, f64)>,
@@ -37,7 +37,7 @@ impl<'a> Sgd<'a> {
         (n, exchange): (usize, Exchange),
     ) -> Self {
         let computer = Computer::new(loss, descent.threads, samples.features.len());
-        let weights = Weights::new(n, penalty);
+        let weights = Weights::new(n, &samples.features, penalty);
         Self { descent, samples, signs, rate, order, computer, weights, exchange, pending: VecDeque::new() }
     }
 
@@ -76,8 +76,8 @@ impl<'a> Sgd<'a> {
         Ok(())
     }
 
-    /// The weights as they are.
-    pub(crate) fn weights(&mut self) -> &[f32] {
+    /// The weights as they are, of all features.
+    pub(crate) fn weights(&mut self) -> Vec<f32> {
         self.weights.settled()
     }
 

@@ -4,44 +4,44 @@
 //! on high dimensions puts it off for entries whose gradient is zero. Here w = s·v with one factor s for all. L2 changes s alone. In v a
 //! step's L1 takes ηλ₁/s from every magnitude; the sum U of these is counted, and for each entry what of it was taken already, so that
 //! what is left is taken when the entry is read or changed. Steps without a gradient commute, so putting them off changes nothing.
+//!
+//! The weights of the features that this worker's samples have come first, close together: a pass reads and changes these above all, and
+//! spread over n each would take a cache line of its own.
 
 use gleaner_algorithms::bag::Entries;
 
 use crate::objective::{Penalty, shrink};
 
 /// Weights, zero at first.
-pub(crate) struct Weights {
-    /// v.
+pub(crate) struct Weights<'a> {
+    /// This worker's features, ascending.
+    own: &'a [u32],
+    /// v, of these and then of all others, each ascending.
     values: Vec<f32>,
     /// s.
     scale: f64,
     penalty: Penalty,
     /// U.
     taken: f64,
-    /// How much of U each entry has paid; nothing without L1.
+    /// How much of U each entry has paid, in the order of v; nothing without L1.
     paid: Vec<f64>,
 }
 
 /// Below it, s goes back to 1: v would grow without bound.
 const SMALLEST: f64 = 1e-6;
 
-impl Weights {
-    pub(crate) fn new(n: usize, penalty: Penalty) -> Self {
+impl<'a> Weights<'a> {
+    /// Of n features, of which a worker's samples have `own`, ascending.
+    pub(crate) fn new(n: usize, own: &'a [u32], penalty: Penalty) -> Self {
         let paid = if penalty.l1 > 0.0 { vec![0.0; n] } else { Vec::new() };
-        Self { values: vec![0.0; n], scale: 1.0, penalty, taken: 0.0, paid }
+        Self { own, values: vec![0.0; n], scale: 1.0, penalty, taken: 0.0, paid }
     }
 
-    /// A weight.
+    /// The v at a place, with what L1 takes of it. The places of the worker's own features are their numbers.
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> f64 {
-        self.scale * self.unscaled(index)
-    }
-
-    /// A weight's v, with what L1 takes of it.
-    #[inline]
-    pub(crate) fn unscaled(&self, index: u32) -> f64 {
-        let value = f64::from(self.values[index as usize]);
-        match self.paid.get(index as usize) {
+    pub(crate) fn unscaled(&self, place: usize) -> f64 {
+        let value = f64::from(self.values[place]);
+        match self.paid.get(place) {
             Some(paid) if value != 0.0 => shrink(value, self.taken - paid),
             _ => value,
         }
@@ -56,10 +56,16 @@ impl Weights {
     pub(crate) fn step(&mut self, gradient: &Entries<f32>, samples: u64, rate: f64) {
         self.scale *= 1.0 - rate * self.penalty.l2;
         let factor = rate / samples.max(1) as f64 / self.scale;
+        let mut before = 0;
         for (index, entry) in gradient.iter() {
-            let value = self.unscaled(index) - factor * f64::from(entry);
-            self.values[index as usize] = value as f32;
-            if let Some(paid) = self.paid.get_mut(index as usize) {
+            before = below(self.own, before, index);
+            let place = match self.own.get(before) {
+                Some(&own) if own == index => before,
+                _ => self.own.len() + index as usize - before,
+            };
+            let value = self.unscaled(place) - factor * f64::from(entry);
+            self.values[place] = value as f32;
+            if let Some(paid) = self.paid.get_mut(place) {
                 *paid = self.taken;
             }
         }
@@ -70,20 +76,42 @@ impl Weights {
     }
 
     /// Takes all that was put off.
-    pub(crate) fn settle(&mut self) {
-        for index in 0..self.values.len() as u32 {
-            self.values[index as usize] = self.get(index) as f32;
+    fn settle(&mut self) {
+        for place in 0..self.values.len() {
+            self.values[place] = (self.scale * self.unscaled(place)) as f32;
         }
         self.scale = 1.0;
         self.taken = 0.0;
         self.paid.fill(0.0);
     }
 
-    /// All weights, once nothing is put off.
-    pub(crate) fn settled(&mut self) -> &[f32] {
+    /// All weights in the order of the features, once nothing is put off.
+    pub(crate) fn settled(&mut self) -> Vec<f32> {
         self.settle();
-        &self.values
+        let (own, others) = self.values.split_at(self.own.len());
+        let mut all = Vec::with_capacity(self.values.len());
+        let mut rest = 0;
+        for (before, (&index, &weight)) in self.own.iter().zip(own).enumerate() {
+            let until = index as usize - before;
+            all.extend_from_slice(&others[rest..until]);
+            all.push(weight);
+            rest = until;
+        }
+        all.extend_from_slice(&others[rest..]);
+        all
     }
+}
+
+/// How many of these numbers, which ascend, are below another, where the first `known` of them are.
+fn below(numbers: &[u32], known: usize, other: u32) -> usize {
+    // In steps that double: the next one is near where there are many others, and far where there are few.
+    let (mut low, mut step) = (known, 1);
+    while numbers.get(low + step - 1).is_some_and(|&number| number < other) {
+        low += step;
+        step *= 2;
+    }
+    let high = (low + step - 1).min(numbers.len());
+    low + numbers[low..high].partition_point(|&number| number < other)
 }
 
 #[cfg(test)]
@@ -98,8 +126,10 @@ mod tests {
             steps in proptest::collection::vec((proptest::collection::btree_map(0u32..12, -4.0f32..4.0, 0..5), 0.01f64..0.9), 1..60),
             l1 in prop_oneof![Just(0.0), 0.001f64..0.2],
             l2 in prop_oneof![Just(0.0), 0.01f64..1.0],
+            own in proptest::collection::btree_set(0u32..12, 0..12),
         ) {
-            let mut lazy = Weights::new(12, Penalty { l1, l2 });
+            let own: Vec<u32> = own.into_iter().collect();
+            let mut lazy = Weights::new(12, &own, Penalty { l1, l2 });
             let mut eager = [0.0f64; 12];
             for (gradient, rate) in &steps {
                 let gradient: Entries<f32> = gradient.iter().map(|(&i, &g)| (i, g)).collect();
@@ -108,13 +138,21 @@ mod tests {
                     *weight = shrink((1.0 - rate * l2) * *weight - rate * f64::from(entry) / 2.0, rate * l1);
                 }
                 lazy.step(&gradient, 2, *rate);
-                for (index, weight) in eager.iter().enumerate() {
-                    prop_assert!((lazy.get(index as u32) - weight).abs() < 1e-4, "{} {}", lazy.get(index as u32), weight);
+                for (place, &index) in own.iter().enumerate() {
+                    let (found, weight) = (lazy.scale() * lazy.unscaled(place), eager[index as usize]);
+                    prop_assert!((found - weight).abs() < 1e-4, "{found} {weight}");
                 }
             }
-            for (settled, weight) in lazy.settled().iter().zip(eager) {
-                prop_assert!((f64::from(*settled) - weight).abs() < 1e-4);
+            for (settled, weight) in lazy.settled().into_iter().zip(eager) {
+                prop_assert!((f64::from(settled) - weight).abs() < 1e-4);
             }
+        }
+
+        #[test]
+        fn so_many_are_below(numbers in proptest::collection::btree_set(0u32..60, 0..60), other in 0u32..60, known in 0usize..60) {
+            let numbers: Vec<u32> = numbers.into_iter().collect();
+            let expected = numbers.iter().filter(|&&number| number < other).count();
+            prop_assert_eq!(below(&numbers, known.min(expected), other), expected);
         }
     }
 }

@@ -38,27 +38,6 @@ pub(crate) fn cheapest<T>(
     first_of(session, name, model.rank(choice, session.workers, n)?, make)
 }
 
-/// The same for gradients that are sparse already, of which each worker brings so many entries now. The ranks agree on how many
-/// that are: all call it together.
-///
-/// # Errors
-/// As [`cheapest`].
-pub(crate) fn cheapest_sparse<T>(
-    session: &Inner,
-    name: &str,
-    choice: &Method,
-    (n, entries): (usize, usize),
-    make: impl Fn(Method) -> Result<T, Error>,
-) -> Result<T, Error> {
-    let probed = probe::probe(session, entries)?;
-    let notes = session.gather(Purpose::Choose, &(entries as u64).to_le_bytes())?;
-    let told = notes.iter().map(|note| <[u8; 8]>::try_from(&note[..]).map_or(0, u64::from_le_bytes));
-    let sum = told.fold(0, u64::saturating_add);
-    let entries = (sum / u64::from(session.workers)).min(n as u64) as usize;
-    let model = Model::new(probed.network, probed.speed, &choice.clone().k(entries), n)?;
-    first_of(session, name, model.rank_sparse(choice, session.workers, n, entries)?, make)
-}
-
 fn first_of<T>(
     session: &Inner,
     name: &str,
@@ -129,6 +108,26 @@ impl Auto {
             courses.push(Course::new(model.rank(choice, workers, *n)?));
         }
         Ok(Self { courses, probed, speaks, said: BTreeSet::new() })
+    }
+
+    /// The same for one group of n entries whose gradients are sparse already, of which each worker brings so many entries now. The
+    /// ranks agree on how many that are.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn sparse(
+        session: &Inner,
+        choice: &Method,
+        (n, entries): (usize, usize),
+    ) -> Result<Self, Error> {
+        let probed = probe::probe(session, entries)?;
+        let notes = session.gather(Purpose::Choose, &(entries as u64).to_le_bytes())?;
+        let brought = notes.iter().map(|note| <[u8; 8]>::try_from(&note[..]).map_or(0, u64::from_le_bytes));
+        let sum = brought.fold(0, u64::saturating_add);
+        let entries = (sum / u64::from(session.workers)).min(n as u64) as usize;
+        let model = Model::new(probed.network, probed.speed, &choice.clone().k(entries), n)?;
+        let course = Course::new(model.rank_sparse(choice, session.workers, n, entries)?);
+        Ok(Self { courses: vec![course], probed, speaks: session.coordinates(), said: BTreeSet::new() })
     }
 
     /// Says what the groups begin with, or what those that have settled have come to; `before` is what was said of the groups

@@ -32,7 +32,7 @@ pub(crate) struct Exchange<T: Element> {
     /// What comes of the step that has begun, until somebody waits for it.
     outcome: Option<Outcomes<T>>,
     /// Ends when the last step that has begun is over.
-    resting: Option<mpsc::Receiver<()>>,
+    resting: Option<mpsc::Receiver<Duration>>,
     /// How many steps are under way.
     open: Arc<AtomicUsize>,
 }
@@ -163,12 +163,13 @@ impl<T: Element> Exchange<T> {
         self.outcome.take()
     }
 
-    /// Waits until the last step that has begun is over.
-    pub(crate) fn rest(&mut self) {
-        if let Some(resting) = self.resting.take() {
-            // Nothing is ever sent: it ends.
-            let _ = resting.recv();
-        }
+    /// Waits until the last step that has begun is over. If it was delivered, this gives how long it took, once.
+    pub(crate) fn rest(&mut self) -> Option<Duration> {
+        let resting = self.resting.take()?;
+        let took = resting.recv().ok();
+        // It ends when the groups are at rest.
+        let _ = resting.recv();
+        took
     }
 }
 

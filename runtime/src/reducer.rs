@@ -7,6 +7,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use gleaner_algorithms::bag::Coding;
 use gleaner_algorithms::collectives::MethodError;
@@ -183,10 +184,18 @@ impl<T: Element> Reducer<T> {
         Ok(self.exchange.group(0).residual.read(0..self.layout.entries())?)
     }
 
-    /// Waits until the step under way is over.
-    fn rest(&mut self) -> Result<(), Error> {
-        self.exchange.rest();
-        self.session.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    /// Waits until the step under way is over. If it was delivered, this gives how long it took, once.
+    fn rest(&mut self) -> Result<Option<Duration>, Error> {
+        let took = self.exchange.rest();
+        self.session.failure().map_or(Ok(took), |failure| Err(failure.into()))
+    }
+
+    /// Goes over to another method, between two steps. All ranks do. What was not delivered stays.
+    fn take_up(&mut self, method: Method, stream: u64) -> Result<(), Error> {
+        self.exchange.group(0).take_up(self.session.membership(), method.clone(), stream)?;
+        self.exchange.widen();
+        self.method = method;
+        Ok(())
     }
 }
 

@@ -34,7 +34,7 @@ fn churn() -> u64 {
 
 fn main() {
     if !cfg!(all(target_os = "linux", target_env = "gnu")) {
-        println!("SKIPPED: there is no glibc here");
+        gleaner_skips::skip("glibc", "there is no glibc here");
         return;
     }
     match env::var("KEEPS").as_deref() {

@@ -18,7 +18,7 @@ async fn is_here() -> bool {
     match verbs::join(config).await {
         Ok(_) => true,
         Err(JoinError::Verbs(error @ (VerbsError::NoLibrary { .. } | VerbsError::NoDevice { .. }))) => {
-            println!("SKIPPED: {error}");
+            gleaner_skips::skip("verbs", error);
             false
         }
         Err(error) => panic!("{error}"),

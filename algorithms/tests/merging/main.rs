@@ -183,7 +183,7 @@ fn merging_frontiers_are_small() {
 #[test]
 fn merging_plans_a_thousand_layers_in_a_second() {
     if cfg!(debug_assertions) {
-        println!("SKIPPED: times are those of the release profile");
+        gleaner_skips::skip("release", "times are those of the release profile");
         return;
     }
     for family in FAMILIES {

@@ -25,7 +25,7 @@ fn installed() -> Option<&'static Path> {
         for program in ["cc", "pkg-config"] {
             let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
             if !found.is_ok_and(|status| status.success()) {
-                println!("SKIPPED: there is no {program}");
+                gleaner_skips::skip(program, format!("there is no {program}"));
                 return None;
             }
         }

@@ -89,7 +89,7 @@ pub struct Regress {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
     /// How workers sum up sparse vectors: ssar-split-all-gather, ssar-recursive-double, dsar-split-all-gather, topka, topkdsa, gtopk,
-    /// spardl, or one of the dense methods
+    /// spardl, one of the dense methods, or auto: the cheapest by measured costs
     #[arg(long, value_name = "METHOD", default_value = "ssar-split-all-gather")]
     method: String,
     /// Where the random numbers start

@@ -9,6 +9,7 @@ use gleaner_regress::{Epoch, Trained};
 use gleaner_testbed::quantity::{bytes, grouped};
 use serde::Serialize;
 
+use crate::bench::AutoReport;
 use crate::report::columns;
 
 /// What came of a training. The field names are documented in `docs/` and stay as they are.
@@ -39,6 +40,8 @@ pub struct Summary {
     #[serde(skip)]
     weights: usize,
     weights_digest: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto: Option<AutoReport>,
 }
 
 /// What came of an epoch.
@@ -103,6 +106,7 @@ impl Summary {
             nonzero_weights: trained.model.weights.len(),
             weights: trained.model.features + usize::from(trained.model.bias.is_some()),
             weights_digest: trained.digest,
+            auto: trained.auto.as_ref().map(AutoReport::from),
             epochs: trained.epochs.into_iter().map(EpochSummary::from).collect(),
         }
     }

@@ -93,7 +93,7 @@ fn can_emulate() -> bool {
     let possible =
         root && Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success());
     if !possible {
-        eprintln!("SKIPPED: network namespaces need root, and a kernel that has them");
+        gleaner_skips::skip("netns", "network namespaces need root, and a kernel that has them");
     }
     possible
 }

@@ -153,7 +153,7 @@ fn an_iteration_is_measured_beside_ddp() {
         }
         None => {
             assert!(said.contains("ddp is not measured") && said.contains("PyTorch"), "{said}");
-            eprintln!("SKIPPED: DDP needs a Python with PyTorch: apt-get install python3-torch");
+            gleaner_skips::skip("torch", "DDP needs a Python with PyTorch: apt-get install python3-torch");
         }
     }
     let without = peers("ddpless", "data=synthetic,model=mlp,batch=4", &["--python", "/bin/false"]);

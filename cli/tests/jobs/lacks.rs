@@ -49,7 +49,7 @@ fn library() -> Option<PathBuf> {
     if compiled.is_ok_and(|status| status.success()) {
         return Some(library);
     }
-    println!("SKIPPED: there is no C compiler, cc");
+    gleaner_skips::skip("cc", "there is no C compiler, cc");
     None
 }
 

@@ -86,9 +86,9 @@ impl WithoutUdp {
         match Command::new("sh").args(["-c", &rules]).output() {
             Ok(output) if output.status.success() => Some(made),
             other => {
-                println!(
-                    "SKIPPED: making network namespaces and rules takes root and the command ip: {other:?}"
-                );
+                let why =
+                    format!("making network namespaces and rules takes root and the command ip: {other:?}");
+                gleaner_skips::skip("netns", why);
                 None
             }
         }

@@ -44,7 +44,10 @@ fn browse(page: &Path, width: u32, arguments: &[&str]) -> Option<Output> {
     let is_there =
         Command::new("chromium").arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
-        println!("SKIPPED: chromium does not start here; install it with apt-get install chromium");
+        gleaner_skips::skip(
+            "chromium",
+            "chromium does not start here; install it with apt-get install chromium",
+        );
         return None;
     }
     let profile = TempDir::new().unwrap();

@@ -60,9 +60,9 @@ impl Network {
                 Some(Self { name: format!("{part}-{}", std::process::id()) })
             }
             _ => {
-                eprintln!(
-                    "SKIPPED: emulated networks take root, the commands ip, tc and unshare, and a kernel with tbf"
-                );
+                let why =
+                    "emulated networks take root, the commands ip, tc and unshare, and a kernel with tbf";
+                gleaner_skips::skip("tbf", why);
                 None
             }
         }
@@ -334,6 +334,6 @@ fn bad_input_is_a_sentence() {
             assert_eq!(output.status.code(), Some(1));
             assert!(said.starts_with("gleaner: ") && said.contains("need root"), "{said}");
         }
-        Err(error) => eprintln!("SKIPPED: nobody else can run this binary: {error}"),
+        Err(error) => gleaner_skips::skip("other-users", format!("nobody else can run this binary: {error}")),
     }
 }

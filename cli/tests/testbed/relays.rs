@@ -41,7 +41,7 @@ impl Network {
         if !output.status.success() {
             assert!(said.contains("delay, jitter and loss") && said.contains("netem"), "{said}");
             assert_eq!(namespaces(&self.name), [""; 0]);
-            eprintln!("SKIPPED: this kernel has neither netem nor /dev/net/tun");
+            gleaner_skips::skip("netem", "this kernel has neither netem nor /dev/net/tun");
         }
         output.status.success()
     }
@@ -365,7 +365,7 @@ fn a_relay_that_is_gone_is_told_and_removed() {
         return;
     }
     let Some(process) = network.relay_process() else {
-        eprintln!("SKIPPED: this kernel has netem, so there is no relay");
+        gleaner_skips::skip("no-netem", "this kernel has netem, so there is no relay");
         return network.down();
     };
     let table = text(&network.run("status", &[]).stdout);

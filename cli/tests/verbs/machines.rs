@@ -76,7 +76,7 @@ impl Machines {
             let cannot = output.status.code() == Some(125)
                 && ["PATH, found none", "apt", "Debian package"].iter().any(|word| said.contains(word));
             if cannot {
-                println!("SKIPPED: {}", said.trim());
+                gleaner_skips::skip("qemu", said.trim());
                 return None;
             }
         }

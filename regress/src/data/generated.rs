@@ -88,7 +88,8 @@ impl Shape {
             for _ in indices.len()..wanted.max(1) {
                 indices.push(draw(label, logarithm, occurring, &mut random));
             }
-            indices.sort_unstable();
+            // Stable sorting merges the new ones with those that are in order already.
+            indices.sort();
             indices.dedup();
         }
         let values = self.values(indices.len(), &mut random);

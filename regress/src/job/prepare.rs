@@ -56,6 +56,14 @@ impl Prepared {
                 advice: "bring more samples, or fewer workers",
             });
         }
+        if let Some(rank) = gathered.samples.iter().position(|&samples| u32::try_from(samples).is_err()) {
+            return Err(RegressError::Data {
+                data: settings.data.to_string(),
+                expected: format!("at most {} samples on a worker", u32::MAX),
+                found: format!("{} on rank {rank}", gathered.samples[rank]),
+                advice: "take more workers",
+            });
+        }
         if let Some(rank) = gathered.samples.iter().position(|&samples| samples == 0)
             && settings.data.is_by_rank()
         {

@@ -40,10 +40,10 @@ pub(crate) enum Outcome<T: Element> {
 /// The sums over all workers by group, with the blocks that they are cut into.
 pub(crate) type Sums<T> = Vec<(Partition, Vec<Bag<T>>)>;
 
-/// Whom to tell what comes of a step. When it is dropped, the groups are at rest.
+/// Whom to tell what comes of a step. When it is dropped, the groups are at rest; `resting` gets how long a step took that was delivered.
 pub(crate) struct Reply<T: Element> {
     pub(crate) outcome: oneshot::Sender<Result<Outcome<T>, Error>>,
-    pub(crate) resting: mpsc::Sender<()>,
+    pub(crate) resting: mpsc::Sender<Duration>,
     pub(crate) open: Open,
 }
 
@@ -51,6 +51,9 @@ impl<T: Element> Reply<T> {
     /// Says what has come of the step, once its groups are at rest and `over` was called.
     pub(crate) fn give(self, concluded: Result<Outcome<T>, Error>, over: impl FnOnce()) {
         let Self { outcome, resting, open } = self;
+        if let Ok(Outcome::Delivered { times, .. }) = &concluded {
+            let _ = resting.send(times.iter().map(|times| times.total).max().unwrap_or_default());
+        }
         // A trainer that has the outcome can begin the next step at once.
         drop((resting, open));
         over();

@@ -7,7 +7,7 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::{Element, Method, Reduction};
 
 use super::{Handle, Reducer};
-use crate::auto;
+use crate::auto::{Auto, AutoChoice};
 use crate::failure::Error;
 use crate::group::Home;
 use crate::layout::{LayoutError, Parameter};
@@ -19,7 +19,7 @@ use crate::session::Inner;
 ///
 /// A method without a [density](Method::density) delivers all entries, and nothing waits. With a density, k of n entries are
 /// delivered in each step, and the others wait for the next one, as entries too. `Method::auto()` is resolved in the first step, by
-/// how many entries all ranks bring to it.
+/// how many entries all ranks bring to it, and revised by what steps really take.
 ///
 /// ```
 /// use gleaner_algorithms::Method;
@@ -41,6 +41,8 @@ pub struct SparseReducer<T: Element = f32> {
     choice: Method,
     /// None before the first step, where the choice is made in that.
     running: Option<Reducer<T>>,
+    /// The choice, once it is made.
+    auto: Option<Auto>,
 }
 
 impl<T: Element> SparseReducer<T> {
@@ -56,7 +58,7 @@ impl<T: Element> SparseReducer<T> {
         }
         let mut candidates = method.sparse_candidates(session.workers, n)?;
         let parameter = Parameter { name: name.into(), len: n, group: 0, offset: 0, is_sparse: true };
-        let mut made = Self { session, stream, parameter, choice: method.clone(), running: None };
+        let mut made = Self { session, stream, parameter, choice: method.clone(), running: None, auto: None };
         if method.is_auto() {
             let lines = format!("sparse reducer '{name}' with {n} entries of {}\nmethod {method}\n", T::NAME);
             made.session.agree(Purpose::Reducer, &lines)?;
@@ -71,16 +73,37 @@ impl<T: Element> SparseReducer<T> {
         Reducer::with(self.session.clone(), self.stream, parameter, method, Reduction::Sum, || Home::Sparse)
     }
 
-    /// What runs the method that is cheapest for so many entries.
-    fn choose(&self, entries: usize) -> Result<Reducer<T>, Error> {
-        let Self { session, parameter: Parameter { name, len, .. }, choice, .. } = self;
-        auto::cheapest_sparse(session, name, choice, (*len, entries), |method| self.run(method))
+    /// What runs the method that is expected to be cheapest for so many entries.
+    fn choose(&mut self, entries: usize) -> Result<Reducer<T>, Error> {
+        let mut auto = Auto::sparse(&self.session, &self.choice, (self.parameter.len, entries))?;
+        auto.announce(false, None);
+        let reducer = self.run(auto.method(0))?;
+        self.auto = Some(auto);
+        Ok(reducer)
+    }
+
+    /// Waits until the step under way is over, and takes note of how long it took.
+    fn rest(&mut self, reducer: &mut Reducer<T>) -> Result<(), Error> {
+        let took = reducer.rest()?;
+        if let (Some(auto), Some(took)) = (&mut self.auto, took) {
+            auto.record(0, took);
+        }
+        Ok(())
+    }
+
+    /// Between two steps: goes over to another method where the choice is revised.
+    fn revise(&mut self, reducer: &mut Reducer<T>) -> Result<(), Error> {
+        let Some(auto) = &mut self.auto else { return Ok(()) };
+        if !auto.revise(&self.session)?.is_empty() {
+            reducer.take_up(auto.method(0), self.stream)?;
+        }
+        Ok(())
     }
 
     /// Adds the entries to the residual, so that they are free when this returns, and starts the all-reduce of what is there.
     /// While the step before is under way, this waits until it is committed. The step goes on and is committed by itself,
     /// whether or not anybody waits for its handle; [`Update::sparse`](crate::Update::sparse) gives what it delivers. With the
-    /// method `auto`, all ranks make the first of these calls together, and it waits for them.
+    /// method `auto`, the first of these calls waits for that of all ranks, and so does each by which its choice is revised.
     ///
     /// # Errors
     /// Indices that do not ascend or are not below n, and other than one value for each: the reducer is then as it was. NaN or
@@ -89,11 +112,14 @@ impl<T: Element> SparseReducer<T> {
     pub fn start(&mut self, entries: &Entries<T>) -> Result<Handle<T>, Error> {
         self.parameter.expect_entries(entries)?;
         let running = match self.running.take() {
-            Some(running) => running,
+            Some(mut running) => {
+                self.rest(&mut running)?;
+                self.revise(&mut running)?;
+                running
+            }
             None => self.choose(entries.len())?,
         };
         let reducer = self.running.insert(running);
-        reducer.rest()?;
         let clipped = reducer.shortening(&entries.values).map(|factor| Entries {
             indices: entries.indices.clone(),
             values: entries.values.iter().map(|&value| factor * value).collect(),
@@ -101,7 +127,12 @@ impl<T: Element> SparseReducer<T> {
         reducer.begin(|group, name| group.accumulate_entries(name, clipped.as_ref().unwrap_or(entries)))
     }
 
-    /// The method that it runs. Of the method `auto` this is the one that was chosen, from the first step on.
+    /// What the method `auto` has come to by now; none before the first step, and of any other method.
+    pub fn chosen(&self) -> Option<AutoChoice> {
+        self.auto.as_ref().and_then(|auto| auto.chosen().pop())
+    }
+
+    /// The method that it runs. Of the method `auto` this is the one that runs now, from the first step on.
     pub fn method(&self) -> Method {
         self.running.as_ref().map_or_else(|| self.choice.clone(), Reducer::method)
     }
@@ -116,9 +147,9 @@ impl<T: Element> SparseReducer<T> {
     /// # Errors
     /// A job that has failed.
     pub fn residual(&mut self) -> Result<Entries<T>, Error> {
-        let Some(reducer) = &mut self.running else { return Ok(Entries::default()) };
-        reducer.rest()?;
-        Ok(reducer.exchange.group(0).residual.entries()?)
+        let Some(mut reducer) = self.running.take() else { return Ok(Entries::default()) };
+        self.rest(&mut reducer)?;
+        Ok(self.running.insert(reducer).exchange.group(0).residual.entries()?)
     }
 }
 

@@ -127,7 +127,7 @@ fn alive(n: u64) -> (u64, Vec<u8>) {
 
 fn main() {
     if !cfg!(target_os = "linux") {
-        println!("SKIPPED: the peak of a process is read from /proc");
+        gleaner_skips::skip("linux", "the peak of a process is read from /proc");
         return;
     }
     match env::var("GLEANER_FLOOD") {

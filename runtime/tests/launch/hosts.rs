@@ -106,7 +106,7 @@ impl Namespaces {
             let name = format!("gleaner-launch-{}-{name}", std::process::id());
             let ip = Command::new("ip").args(["netns", "add", &name]).stderr(Stdio::null()).status();
             if !ip.is_ok_and(|status| status.success()) {
-                eprintln!("SKIPPED: making network namespaces takes root and the command ip");
+                gleaner_skips::skip("netns", "making network namespaces takes root and the command ip");
                 return None;
             }
             made.0.push(name);
@@ -175,7 +175,7 @@ impl Sshd {
         let path = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|path| Path::new(path).exists());
         let user = Command::new("id").arg("-un").output().unwrap().stdout;
         let (Some(path), "root") = (path, String::from_utf8_lossy(&user).trim()) else {
-            eprintln!("SKIPPED: takes sshd (package openssh-server) and root");
+            gleaner_skips::skip("sshd", "takes sshd (package openssh-server) and root");
             return None;
         };
         // The server insists on this directory, which its package makes at boot.
@@ -263,7 +263,7 @@ fn ssh_reaches_hosts_and_ends_their_workers() {
 #[test]
 fn an_ssh_server_that_is_not_there_is_named() {
     if Command::new("ssh").arg("-V").stderr(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: takes ssh");
+        gleaner_skips::skip("ssh", "takes ssh");
         return;
     }
     let agent = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-p", "1"];

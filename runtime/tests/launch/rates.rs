@@ -32,9 +32,10 @@ impl Cluster {
         match cluster.make(rate) {
             Ok(()) => Some(cluster),
             Err(reason) => {
-                eprintln!(
-                    "SKIPPED: shaped links take root, the commands ip and tc, and a kernel with tbf: {reason}"
+                let why = format!(
+                    "shaped links take root, the commands ip and tc, and a kernel with tbf: {reason}"
                 );
+                gleaner_skips::skip("tbf", why);
                 None
             }
         }

@@ -290,3 +290,30 @@ fn auto_is_resolved_by_the_entries_that_are_met() {
     // Nothing n-long.
     assert!(!chosen[0].starts_with("ring") && !chosen[0].starts_with("dsar"), "{}", chosen[0]);
 }
+
+/// Other methods are tried while steps go on, the ranks change together, and every update is whole. A rank that looks into its residual
+/// in between, and one that abandons a handle, change nothing of that.
+#[test]
+fn auto_tries_other_methods_and_settles_for_one() {
+    let chosen = job::run(Over::Memory, 3, |session| {
+        let mut reducer = session.sparse_reducer("w", 1_000_000, Method::auto()).unwrap();
+        assert!(reducer.chosen().is_none());
+        let rank = session.rank();
+        let entries: Entries = (0..500).map(|i| (i * 900 + rank as u32, 1.0)).collect();
+        for step in 0..400 {
+            let handle = reducer.start(&entries).unwrap();
+            match (step + rank) % 3 {
+                0 => drop(handle),
+                _ => assert_eq!(handle.wait().unwrap().sparse("w").unwrap().len(), 1500),
+            }
+            if step % 7 == rank {
+                assert!(reducer.residual().unwrap().is_empty());
+            }
+        }
+        let chosen = reducer.chosen().unwrap();
+        assert!(chosen.settled && chosen.tried.len() > 1, "{chosen:?}");
+        assert_eq!(chosen.taken.forecast.method.to_string(), reducer.method().to_string());
+        reducer.method().to_string()
+    });
+    assert!(chosen.iter().all(|name| *name == chosen[0]), "{chosen:?}");
+}

@@ -219,7 +219,7 @@ mod tests {
             let pid = Pid::from_child(&slow.0);
             let slowed = if by_quota { Slowed::start(pid, 0.05) } else { Slowed::beat(pid, 0.05) };
             if by_quota && !matches!(slowed, Slowed::Quota(_)) {
-                eprintln!("SKIPPED: nobody may make control groups with quotas here");
+                gleaner_skips::skip("quotas", "nobody may make control groups with quotas here");
             }
             compared(&slow, &control, |ratio| 0.0 < ratio && ratio < 0.3);
             slowed.end();

@@ -28,7 +28,7 @@ impl Guard {
         let topology = Topology::uniform(hosts, Subnet::default(), link).unwrap();
         let offers = Kernel::offers();
         if let Err(reason) = offers.and_then(|kernel| kernel.suffices(&topology)) {
-            eprintln!("SKIPPED: {reason}");
+            gleaner_skips::skip("tbf", reason);
             return None;
         }
         let name = format!("{name}-{}", std::process::id());
@@ -137,7 +137,7 @@ fn a_transfer_goes_on_when_its_link_becomes_slower() {
 fn two_at_once_make_one_network() {
     let topology = Topology::uniform(2, Subnet::default(), mbit(100)).unwrap();
     if let Err(reason) = Kernel::offers() {
-        eprintln!("SKIPPED: {reason}");
+        gleaner_skips::skip("tbf", reason);
         return;
     }
     let name = format!("twice-{}", std::process::id());
@@ -202,7 +202,7 @@ fn buckets_fit_their_rates() {
 #[test]
 fn tc_understands_what_it_is_told() {
     if let Err(reason) = Kernel::offers() {
-        eprintln!("SKIPPED: {reason}");
+        gleaner_skips::skip("tbf", reason);
         return;
     }
     for text in ["8kbit", "1.5mbit", "1gbit", "100gbit", "1tbit"] {

@@ -121,7 +121,7 @@ fn the_declarations_are_those_of_the_header() {
     };
     match compiled(&format!("{header}int main(void) {{ return 0; }}")) {
         Ok((true, _)) => {}
-        _ => return println!("SKIPPED: cc and <infiniband/verbs.h> (libibverbs-dev) are not both here"),
+        _ => return gleaner_skips::skip("libibverbs-dev", "cc and <infiniband/verbs.h> are not both here"),
     }
     let expected = expected();
     let lines: String =
