@@ -132,11 +132,21 @@ impl<T: Element> Accumulator<T> {
         Self::alone(there)?.cut(&ranges.collect::<Vec<_>>(), quotas)
     }
 
+    /// A copy of the values where they lie, if that is on a device.
+    pub(crate) fn copy_there(&self) -> Result<Option<Box<dyn DeviceValues<T>>>, DeviceError> {
+        match self {
+            Self::Device(there) => there.values.duplicate().map(Some),
+            Self::Host(_) | Self::Sparse(_) => Ok(None),
+        }
+    }
+
     /// The values on a device, to be accumulated into.
     pub(crate) fn there(&mut self) -> Result<&mut (dyn DeviceValues<T> + 'static), DeviceError> {
         match self {
             Self::Device(there) => Self::alone(there),
-            Self::Host(_) | Self::Sparse(_) => Err(DeviceError("the residual lies in main memory".into())),
+            Self::Host(_) | Self::Sparse(_) => {
+                Err(DeviceError::Other("the residual lies in main memory".into()))
+            }
         }
     }
 
@@ -179,7 +189,7 @@ impl<T: Element> Accumulator<T> {
 
 /// No copy of an accumulator was made for one that is held elsewhere.
 fn held() -> DeviceError {
-    DeviceError("an accumulator that is written to is held by somebody else".into())
+    DeviceError::Other("an accumulator that is written to is held by somebody else".into())
 }
 
 impl<T: Element> OnDevice<T> {

@@ -13,8 +13,14 @@ use crate::residual::NonFinite;
 
 /// What a device could not do, in a sentence that names the operation.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DeviceError(pub String);
+pub enum DeviceError {
+    /// Memory was missing, and how much. Values are as they were before the call, which may be repeated once there is more.
+    #[error("{0}")]
+    Memory(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
 
 crate::sentence::debug_as_sentence!(DeviceError);
 
@@ -39,6 +45,16 @@ impl Format {
     }
 }
 
+/// When the program's values may be read or written, as the device's driver names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In the order of this stream: after what was put into it before, and before what is put into it afterwards. 0 is the default
+    /// stream.
+    Stream(u64),
+    /// After this event, which was recorded before. Nothing of the program's waits for what is done with the values.
+    Event(u64),
+}
+
 /// Consecutive values in a device's memory that belong to the program: a gradient, or parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
@@ -48,8 +64,8 @@ pub struct DeviceSlice {
     pub len: usize,
     /// What they are.
     pub format: Format,
-    /// The stream in whose order they are written and read, as the device's driver names it; 0 is its default stream.
-    pub stream: u64,
+    /// When they may be used.
+    pub order: Order,
 }
 
 /// A part of a gradient.
@@ -57,7 +73,8 @@ pub struct DeviceSlice {
 pub enum Given<'a, T: Element = f32> {
     /// In main memory.
     Host(&'a [T]),
-    /// In the device's memory. It is read in the order of its stream, and what the program enqueues there afterwards may overwrite it.
+    /// In the device's memory. What the program enqueues in its stream afterwards may overwrite it; after an event, nothing may before
+    /// [`check`](DeviceValues::check) has waited.
     Device(DeviceSlice),
 }
 
@@ -139,8 +156,8 @@ pub trait Device<T: Element = f32>: Debug + Send + Sync {
     /// Not enough memory, with how much was missing.
     fn zeros(&self, len: usize) -> Result<Box<dyn DeviceValues<T>>, DeviceError>;
 
-    /// Applies sparse entries to the program's values, in the order of their stream: indices count from `into`'s first value and
-    /// ascend. The call may return before it is done.
+    /// Applies sparse entries to the program's values: indices count from `into`'s first value and ascend. In the order of a stream the
+    /// call returns before it is done; after an event, it waits until the values are there.
     ///
     /// # Errors
     /// Memory of another device, an index beyond the slice, or what has failed on the device before.
@@ -185,7 +202,7 @@ pub trait DeviceValues<T: Element>: Debug + Send + Sync {
 
     /// Adds a part of a gradient from position `offset` on, or writes it there if the values are known to be zero (`replaces`),
     /// and collects in the same pass the non-zero sums that reach their block's threshold, if it has one. Returns before it is
-    /// done.
+    /// done, and waits on the device for no selection from other values.
     ///
     /// # Errors
     /// Memory or a stream of another device, or what has failed on the device before.

@@ -75,7 +75,7 @@ mod tests {
             Box::new(CorrectionError::Momentum(2.0)),
             Box::new(residual::NonFinite { entry: 3, count: 1 }),
             Box::new(residual::AccumulateError::from(residual::NonFinite { entry: 3, count: 2 })),
-            Box::new(DeviceError("the device was taken away".into())),
+            Box::new(DeviceError::Other("the device was taken away".into())),
             Box::new(VersionError::Ended(4)),
             Box::new(MergingError::NoLayers),
             Box::new(select::NonFiniteSum { index: 4 }),

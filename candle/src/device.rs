@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::DevicePtr;
 use candle_core::{DeviceLocation, Error, Result, Storage, Tensor, Var};
-use gleaner_algorithms::device::{Device, DeviceSlice, Format};
+use gleaner_algorithms::device::{Device, DeviceSlice, Format, Order};
 use gleaner_cuda::Cuda;
 use gleaner_runtime::Update;
 
@@ -51,5 +51,6 @@ pub fn device_slice(tensor: &Tensor) -> Result<DeviceSlice> {
         _ => candle_core::bail!("expected values of f32, f16 or bf16, found {:?}", tensor.dtype()),
     };
     let address = address + (start * format.width()) as u64;
-    Ok(DeviceSlice { address, len: end - start, format, stream: stream.cu_stream() as u64 })
+    let order = Order::Stream(stream.cu_stream() as u64);
+    Ok(DeviceSlice { address, len: end - start, format, order })
 }

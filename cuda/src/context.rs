@@ -1,57 +1,63 @@
-//! A device with two streams, one for kernels and one for copies, and what has failed on it.
+//! A device with its streams and what has failed on it.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use gleaner_algorithms::device::DeviceError;
 
-use crate::backend::{Backend, Event, Failure, Stream};
+use crate::backend::{Backend, Event, Failure, Kind, Mode, Stream};
+use crate::journal::{Journal, Operation};
 use crate::kernels::{Argument, THREADS, TILE, WARP};
 use crate::staging::{Idle, Staging};
 
-/// Something that was asked of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// Nothing yet.
-    Nothing,
-    /// A kernel.
-    Kernel(&'static CStr),
-    /// A copy, or a fill, and what it is of.
-    Copy(&'static str),
-    /// A call that puts nothing into a stream.
-    Call(&'static str),
+/// The streams of a device. None waits for another but by events, so that what an event does not name goes on.
+///
+/// Gradients are added in a stream in which nothing is selected: a backward pass, which goes on when its gradient is read, waits for no
+/// selection but an earlier one of the same values. So all that writes values is in `writes`: one writer is behind another by itself.
+/// All that chooses from values is in `selections`, and an accumulator orders the two by events of its own, see
+/// [`Turns`](crate::values::Turns). Copies to the host wait for selections, and so copies to the device are in a stream besides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    /// Adds gradients, commits, and applies updates to what is the program's.
+    pub(crate) writes: Stream,
+    /// Selects and gathers.
+    pub(crate) selections: Stream,
+    /// Copies to the device, into buffers that nothing uses: it waits for nothing.
+    pub(crate) uploads: Stream,
+    /// Copies to the host.
+    pub(crate) downloads: Stream,
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Operation::Nothing => write!(f, "nothing"),
-            Operation::Kernel(name) => write!(f, "the kernel {}", name.to_string_lossy()),
-            Operation::Copy(what) | Operation::Call(what) => write!(f, "{what}"),
-        }
+/// Everything with events around it.
+type Trace = Vec<(Operation, Event, Event)>;
+
+impl Streams {
+    /// All of them.
+    pub(crate) fn all(self) -> [Stream; 4] {
+        [self.writes, self.selections, self.uploads, self.downloads]
     }
-}
-
-/// What was put into the streams.
-struct Journal {
-    last: Operation,
-    /// Everything with events around it, if somebody measures.
-    trace: Option<Vec<(Operation, Event, Event)>>,
 }
 
 /// A device that is in use: shared by all that lies in its memory.
 pub(crate) struct Context {
     backend: Box<dyn Backend>,
     name: String,
-    kernels: Stream,
-    copies: Stream,
+    streams: Streams,
+    /// Whether each operation is waited for, so that an error is of the last.
+    waits: bool,
     /// Recorded in one stream and waited for in another, at once: the lock keeps the two together.
     order: Mutex<Event>,
+    /// Recorded and waited for by the host, likewise.
+    end: Mutex<Event>,
     journal: Mutex<Journal>,
+    /// If somebody measures.
+    trace: Mutex<Option<Trace>>,
     failed: OnceLock<DeviceError>,
     idle: Mutex<Idle>,
+    /// A buffer is idle again.
+    returned: Condvar,
 }
 
 impl fmt::Debug for Context {
@@ -61,11 +67,11 @@ impl fmt::Debug for Context {
 }
 
 /// The device's context is current for this thread, until this is dropped.
-pub(crate) struct Entered<'a>(&'a dyn Backend);
+pub(crate) struct Entered<'a>(&'a dyn Backend, Mode);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.leave(self.1);
     }
 }
 
@@ -74,24 +80,29 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Context {
-    /// A device with streams of its own.
-    pub(crate) fn new(backend: Box<dyn Backend>) -> Result<Self, DeviceError> {
+    /// A device with streams of its own. `waits` says whether to wait for each operation.
+    pub(crate) fn new(backend: Box<dyn Backend>, waits: bool) -> Result<Self, DeviceError> {
         let name = format!("CUDA device {} ({})", backend.ordinal(), backend.name());
-        let failed = |failure: Failure| DeviceError(format!("{name} cannot be used: {}", failure.said));
-        backend.enter().map_err(failed)?;
-        let entered = Entered(&*backend);
-        let kernels = backend.create_stream().map_err(failed)?;
-        let copies = backend.create_stream().map_err(failed)?;
-        let order = backend.create_event(false).map_err(failed)?;
+        let failed =
+            |failure: Failure| DeviceError::Other(format!("{name} cannot be used: {}", failure.said));
+        let entered = Entered(&*backend, backend.enter().map_err(failed)?);
+        let stream = || backend.create_stream().map_err(failed);
+        let streams =
+            Streams { writes: stream()?, selections: stream()?, uploads: stream()?, downloads: stream()? };
+        let order = backend.create_event(Kind::Order).map_err(failed)?;
+        let end = backend.create_event(Kind::Wait).map_err(failed)?;
         drop(entered);
         Ok(Self {
             name,
-            kernels,
-            copies,
+            streams,
+            waits,
             order: Mutex::new(order),
-            journal: Mutex::new(Journal { last: Operation::Nothing, trace: None }),
+            end: Mutex::new(end),
+            journal: Mutex::new(Journal::new(streams.all())),
+            trace: Mutex::default(),
             failed: OnceLock::new(),
             idle: Mutex::default(),
+            returned: Condvar::new(),
             backend,
         })
     }
@@ -106,19 +117,24 @@ impl Context {
         &*self.backend
     }
 
-    /// The stream of kernels, in whose order everything that lies in the device's memory is read and written.
-    pub(crate) fn kernels(&self) -> Stream {
-        self.kernels
+    /// Its streams.
+    pub(crate) fn streams(&self) -> Streams {
+        self.streams
     }
 
-    /// The stream of copies between the host and the device.
-    pub(crate) fn copies(&self) -> Stream {
-        self.copies
-    }
-
-    /// Buffers that nobody uses.
+    /// Buffers that nothing uses.
     pub(crate) fn idle(&self) -> MutexGuard<'_, Idle> {
         locked(&self.idle)
+    }
+
+    /// Says that a buffer is idle again.
+    pub(crate) fn say_idle(&self) {
+        self.returned.notify_one();
+    }
+
+    /// Waits until another thread says so.
+    pub(crate) fn wait_for_idle<'a>(&self, idle: MutexGuard<'a, Idle>) -> MutexGuard<'a, Idle> {
+        self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For everything that uses the device: makes its context current, unless it has failed.
@@ -126,13 +142,13 @@ impl Context {
         if let Some(error) = self.failed.get() {
             return Err(error.clone());
         }
-        self.call("entering its context", self.backend.enter())?;
-        Ok(Entered(&*self.backend))
+        let before = self.call("entering its context", self.backend.enter())?;
+        Ok(Entered(&*self.backend, before))
     }
 
     /// The same for what has to be ended, whether or not it has failed.
     pub(crate) fn enter_to_end(&self) -> Option<Entered<'_>> {
-        self.backend.enter().ok().map(|()| Entered(&*self.backend))
+        self.backend.enter().ok().map(|before| Entered(&*self.backend, before))
     }
 
     /// The result of a call, which names the call if it has failed. From then on everything fails with that.
@@ -142,18 +158,31 @@ impl Context {
 
     /// The result of a question about what is not ours, or of a call that may lack memory: it has no consequences.
     pub(crate) fn ask<T>(&self, what: &str, result: Result<T, Failure>) -> Result<T, DeviceError> {
-        result.map_err(|failure| DeviceError(format!("{}: {what} failed: {}", self.name, failure.said)))
+        result
+            .map_err(|failure| DeviceError::Other(format!("{}: {what} failed: {}", self.name, failure.said)))
     }
 
     fn fail(&self, seen: Operation, failure: &Failure) -> DeviceError {
         if failure.is_memory {
-            return DeviceError(format!("{} has no memory for {seen}: {}", self.name, failure.said));
+            return DeviceError::Memory(format!("{} has no memory for {seen}: {}", self.name, failure.said));
         }
-        let last = locked(&self.journal).last;
         let sentence = || {
-            DeviceError(format!(
-                "{} has failed: {}; seen at {seen}, after {last} was started. The environment variable CUDA_LAUNCH_BLOCKING=1 \
-                 shows where an error begins. This process can use the device no more",
+            let under_way = locked(&self.journal).under_way();
+            let whose = match (self.waits, under_way) {
+                (true, _) => {
+                    "and each operation was waited for: it is of this one, or of the program's own before it"
+                        .to_owned()
+                }
+                (false, Some(names)) => format!(
+                    "and it is of one of these, which were started and are not known to be done: {names}. With the environment \
+                     variable CUDA_LAUNCH_BLOCKING=1 each operation is waited for, and the one that fails is named"
+                ),
+                (false, None) => {
+                    "and nothing was under way but what the program itself has started".to_owned()
+                }
+            };
+            DeviceError::Other(format!(
+                "{} has failed: {}. It was seen at {seen}, {whose}. This process can use the device no more",
                 self.name, failure.said
             ))
         };
@@ -165,12 +194,13 @@ impl Context {
         match self.backend.allocate(bytes.max(1)) {
             Err(failure) if failure.is_memory => {
                 let (free, all) = self.backend.available().unwrap_or_default();
-                Err(DeviceError(format!(
-                    "{} has not enough memory for {what}: expected {} free, found {} of {}",
+                Err(DeviceError::Memory(format!(
+                    "{} has not enough memory for {what}: expected {} free, found {} of {}, so that {} are missing or in pieces",
                     self.name,
                     size(bytes),
                     size(free),
-                    size(all)
+                    size(all),
+                    size(bytes.saturating_sub(free))
                 )))
             }
             result => self.call("an allocation", result),
@@ -184,31 +214,86 @@ impl Context {
     pub(crate) unsafe fn order(&self, before: Stream, after: Stream) -> Result<(), DeviceError> {
         let event = locked(&self.order);
         // SAFETY: the caller says so of the streams, and the event is ours.
-        let ordered = unsafe {
-            self.backend.record(*event, before).and_then(|()| self.backend.await_in(after, *event))
-        };
-        self.call("ordering two streams", ordered)
+        unsafe {
+            self.record(*event, before)?;
+            self.put_behind(after, *event)
+        }
     }
 
-    /// What is copied from now on waits for the kernels so far, and the other way round.
-    pub(crate) fn copies_after_kernels(&self) -> Result<(), DeviceError> {
-        // SAFETY: they are ours.
-        unsafe { self.order(self.kernels, self.copies) }
+    /// The event is what was put into the stream so far.
+    ///
+    /// # Safety
+    /// Both are of this device, and not destroyed.
+    pub(crate) unsafe fn record(&self, event: Event, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: the caller says so.
+        self.call("recording an event", unsafe { self.backend.record(event, stream) })?;
+        locked(&self.journal).recorded(event, stream);
+        Ok(())
     }
 
-    /// See above.
-    pub(crate) fn kernels_after_copies(&self) -> Result<(), DeviceError> {
-        // SAFETY: they are ours.
-        unsafe { self.order(self.copies, self.kernels) }
+    /// What is put into the stream from now on waits for what the event is.
+    ///
+    /// # Safety
+    /// As for [`record`](Self::record).
+    pub(crate) unsafe fn put_behind(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        // SAFETY: the caller says so.
+        self.call("ordering two streams", unsafe { self.backend.await_in(stream, event) })?;
+        locked(&self.journal).awaited(stream, event);
+        Ok(())
+    }
+
+    /// Whether what the event is has been done.
+    ///
+    /// # Safety
+    /// It is an event of ours, and not destroyed.
+    pub(crate) unsafe fn is_done(&self, event: Event) -> Result<bool, DeviceError> {
+        // SAFETY: the caller says so.
+        let done = self.call("a query of an event", unsafe { self.backend.is_done(event) })?;
+        if done {
+            locked(&self.journal).is_done(event);
+        }
+        Ok(done)
+    }
+
+    /// Waits for what the event is, for what is said.
+    ///
+    /// # Safety
+    /// As for [`is_done`](Self::is_done).
+    pub(crate) unsafe fn wait(&self, event: Event, what: &'static str) -> Result<(), DeviceError> {
+        // SAFETY: the caller says so.
+        self.call(what, unsafe { self.backend.wait(event) })?;
+        locked(&self.journal).is_done(event);
+        Ok(())
+    }
+
+    /// An event. The context is entered.
+    pub(crate) fn create_event(&self, kind: Kind) -> Result<Event, DeviceError> {
+        self.call("making an event", self.backend.create_event(kind))
+    }
+
+    /// Ends it. The context is entered.
+    ///
+    /// # Safety
+    /// As for [`is_done`](Self::is_done), and nothing uses it any more.
+    pub(crate) unsafe fn destroy_event(&self, event: Event) {
+        // SAFETY: the caller says so.
+        unsafe { self.backend.destroy_event(event) };
+        locked(&self.journal).forget(event);
+    }
+
+    /// Waits until all that was put into a stream of ours is done. The context is entered.
+    pub(crate) fn finish(&self, stream: Stream) -> Result<(), DeviceError> {
+        let event = locked(&self.end);
+        // SAFETY: the event is ours, and so is the stream.
+        unsafe {
+            self.record(*event, stream)?;
+            self.wait(*event, "waiting for the device")
+        }
     }
 
     /// Waits until nothing is under way, in all that ends memory; a device that has failed does nothing more.
     pub(crate) fn settle(&self) {
-        let event = locked(&self.order);
-        for stream in [self.kernels, self.copies] {
-            // SAFETY: the event and the streams are ours.
-            let _ = unsafe { self.backend.record(*event, stream).and_then(|()| self.backend.wait(*event)) };
-        }
+        self.streams.all().into_iter().for_each(|stream| drop(self.finish(stream)));
     }
 
     /// Blocks of threads for a kernel of which each takes a tile. All kernels go on where they have fewer, and have one at least.
@@ -241,12 +326,13 @@ impl Context {
         u32::try_from(blocks).unwrap_or(u32::MAX).min(most).max(1)
     }
 
-    /// Starts a kernel, in the stream of kernels.
+    /// Starts a kernel in a stream of ours.
     ///
     /// # Safety
     /// The arguments are as many as the kernel has and of its types, and the addresses are of memory that stays until it is done.
     pub(crate) unsafe fn launch(
         &self,
+        stream: Stream,
         kernel: &'static CStr,
         (grid, block): (u32, u32),
         arguments: &[Argument],
@@ -256,13 +342,13 @@ impl Context {
             *place = (&raw const argument.0).cast_mut().cast();
         }
         let places = &mut places[..arguments.len()];
-        self.put(Operation::Kernel(kernel), self.kernels, || {
+        self.put(Operation::Kernel(kernel), stream, || {
             // SAFETY: the caller says so; the arguments are copied before this returns.
-            unsafe { self.backend.launch(kernel, grid, block, places, self.kernels) }
+            unsafe { self.backend.launch(kernel, grid, block, places, stream) }
         })
     }
 
-    /// Puts something into a stream, and remembers it.
+    /// Puts something into a stream of ours, and remembers it.
     pub(crate) fn put(
         &self,
         operation: Operation,
@@ -272,18 +358,23 @@ impl Context {
         let start = self.mark(stream);
         enqueue().map_err(|failure| self.fail(operation, &failure))?;
         let end = self.mark(stream);
-        let mut journal = locked(&self.journal);
-        journal.last = operation;
-        if let (Some(trace), Some(start), Some(end)) = (&mut journal.trace, start, end) {
+        locked(&self.journal).put(operation, stream);
+        if let (Some(trace), Some(start), Some(end)) = (&mut *locked(&self.trace), start, end) {
             trace.push((operation, start, end));
         }
-        Ok(())
+        if !self.waits {
+            return Ok(());
+        }
+        let event = locked(&self.end);
+        // SAFETY: the event is ours, and so is the stream.
+        let done = unsafe { self.backend.record(*event, stream).and_then(|()| self.backend.wait(*event)) };
+        done.map_err(|failure| self.fail(operation, &failure))
     }
 
     /// An event with a time, if everything is traced.
     fn mark(&self, stream: Stream) -> Option<Event> {
-        locked(&self.journal).trace.as_ref()?;
-        let event = self.backend.create_event(true).ok()?;
+        locked(&self.trace).as_ref()?;
+        let event = self.backend.create_event(Kind::Time).ok()?;
         // SAFETY: the event was just made, and the stream is ours.
         unsafe { self.backend.record(event, stream) }.ok()?;
         Some(event)
@@ -291,12 +382,12 @@ impl Context {
 
     /// From now on notes how long everything takes on the device.
     pub(crate) fn start_trace(&self) {
-        locked(&self.journal).trace.get_or_insert_default();
+        locked(&self.trace).get_or_insert_default();
     }
 
     /// Waits for what was noted, and notes no more.
     pub(crate) fn end_trace(&self) -> Result<Vec<(String, Duration)>, DeviceError> {
-        let trace = locked(&self.journal).trace.take().unwrap_or_default();
+        let trace = locked(&self.trace).take().unwrap_or_default();
         let took = |(operation, start, end): (Operation, Event, Event)| {
             // SAFETY: the events were made and recorded by `mark`, and are used no more.
             let elapsed = unsafe {
@@ -319,23 +410,22 @@ impl Drop for Context {
     fn drop(&mut self) {
         let Some(entered) = self.enter_to_end() else { return };
         self.settle();
-        let trace = locked(&self.journal).trace.take().unwrap_or_default();
+        let trace = locked(&self.trace).take().unwrap_or_default();
         let idle = std::mem::take(&mut *locked(&self.idle));
-        let order = *locked(&self.order);
+        let events = [*locked(&self.order), *locked(&self.end)];
         // SAFETY: all was made here, nothing is under way, and nothing uses it any more: all memory of the device holds this context.
         unsafe {
-            for event in trace.iter().flat_map(|(_, start, end)| [*start, *end]).chain([order]) {
+            for event in trace.iter().flat_map(|(_, start, end)| [*start, *end]).chain(events) {
                 self.backend.destroy_event(event);
             }
-            let Idle { staging, pinned } = idle;
+            let Idle { staging, pinned, .. } = idle;
             for Staging { device, pinned, event, .. } in staging {
                 self.backend.free(device);
                 self.backend.free_pinned(pinned);
                 self.backend.destroy_event(event);
             }
             pinned.iter().for_each(|(_, at)| self.backend.free_pinned(*at));
-            self.backend.destroy_stream(self.kernels);
-            self.backend.destroy_stream(self.copies);
+            self.streams.all().into_iter().for_each(|stream| self.backend.destroy_stream(stream));
         }
         drop(entered);
     }

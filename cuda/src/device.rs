@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format};
+use gleaner_algorithms::device::{Apply, Device, DeviceError, DeviceSlice, DeviceValues, Format, Order};
 
 use crate::backend::Driver;
 #[cfg(feature = "emulation")]
 use crate::backend::Emulation;
-use crate::context::{Context, Operation};
+use crate::context::Context;
 use crate::error::CudaError;
 use crate::fence::Moment;
+use crate::journal::Operation;
 use crate::kernels::{self, Argument, THREADS, arguments};
 use crate::memory::Memory;
 use crate::staging::{PIECE, PIECE_BYTES};
 use crate::values::CudaValues;
 
-/// An NVIDIA device that is in use, with the kernels loaded and two streams of its own.
+/// An NVIDIA device that is in use, with the kernels loaded and streams of its own.
 #[derive(Debug)]
 pub struct Cuda {
     context: Arc<Context>,
@@ -33,12 +34,14 @@ impl Cuda {
         Driver::count()
     }
 
-    /// The device of this number among those that the driver lists.
+    /// The device of this number among those that the driver lists. With the environment variable CUDA_LAUNCH_BLOCKING=1, everything
+    /// that is started on it is waited for, so that an error is said of what has failed.
     ///
     /// # Errors
     /// Why there is none, or why it cannot be used.
     pub fn open(ordinal: u32) -> Result<Arc<Self>, CudaError> {
-        let context = Context::new(Box::new(Driver::open(ordinal)?))?;
+        let waits = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1");
+        let context = Context::new(Box::new(Driver::open(ordinal)?), waits)?;
         Ok(Arc::new(Self { context: Arc::new(context) }))
     }
 
@@ -48,7 +51,8 @@ impl Cuda {
     /// What the emulation was told to fail at.
     #[cfg(feature = "emulation")]
     pub fn emulated(emulation: Emulation) -> Result<Arc<Self>, DeviceError> {
-        let context = Context::new(Box::new(emulation))?;
+        let waits = emulation.waits();
+        let context = Context::new(Box::new(emulation), waits)?;
         Ok(Arc::new(Self { context: Arc::new(context) }))
     }
 
@@ -69,13 +73,28 @@ impl Cuda {
         self.context.call("asking for free memory", self.context.backend().available())
     }
 
-    /// After all kernels so far.
+    /// After all gradients and updates so far.
     ///
     /// # Errors
     /// What has failed on the device.
     pub fn now(&self) -> Result<Moment, DeviceError> {
         let _entered = self.context.enter()?;
         Moment::now(&self.context)
+    }
+
+    /// Lets all that is started from now on wait for all kernels so far: selections, which are in a stream of their own, are measured
+    /// between two moments by that.
+    ///
+    /// # Errors
+    /// What has failed on the device.
+    pub fn join_streams(&self) -> Result<(), DeviceError> {
+        let (context, streams) = (&self.context, self.context.streams());
+        let _entered = context.enter()?;
+        // SAFETY: the streams are ours.
+        unsafe {
+            context.order(streams.selections, streams.writes)?;
+            context.order(streams.writes, streams.selections)
+        }
     }
 
     /// From now on notes how long each kernel and each copy takes, which makes them a little slower.
@@ -97,14 +116,33 @@ impl Cuda {
     /// # Errors
     /// What has failed on the device.
     pub fn launch_time(&self, times: u32) -> Result<Duration, DeviceError> {
-        let cut = self.memory(kernels::Cut::WIDTH)?;
+        let (cut, stream) = (self.memory(kernels::Cut::WIDTH)?, self.context.streams().writes);
         let _entered = self.context.enter()?;
         let start = Moment::now(&self.context)?;
         for _ in 0..times {
             // SAFETY: the kernel writes one cut, which is freed when nothing is under way.
-            unsafe { self.context.launch(kernels::FIXED_CUT, (1, 1), arguments![cut.address(), 1_u32])? };
+            unsafe {
+                self.context.launch(stream, kernels::FIXED_CUT, (1, 1), arguments![cut.address(), 1_u32])?
+            };
         }
         Ok(Moment::now(&self.context)?.since(&start)? / times.max(1))
+    }
+}
+
+impl Cuda {
+    /// Applies an update to the program's values. Where nothing of the program's waits for it by itself, this does.
+    fn applying(
+        &self,
+        into: &DeviceSlice,
+        work: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        context.in_order_of(into, "the values that the update is applied to", work)?;
+        match into.order {
+            Order::Stream(_) => Ok(()),
+            Order::Event(_) => context.finish(context.streams().writes),
+        }
     }
 }
 
@@ -132,9 +170,6 @@ fn applied(format: Format, how: Apply) -> Applied {
     Applied { sparse, dense, argument }
 }
 
-/// What sentences call the values that an update is applied to.
-const INTO: &str = "the values that the update is applied to";
-
 impl Device for Cuda {
     fn name(&self) -> String {
         self.context.name().to_owned()
@@ -146,31 +181,30 @@ impl Device for Cuda {
 
     fn apply(&self, into: &DeviceSlice, entries: &Entries<f32>, how: Apply) -> Result<(), DeviceError> {
         if let Some(index) = entries.indices.iter().find(|&&index| index as usize >= into.len) {
-            return Err(DeviceError(format!(
+            return Err(DeviceError::Other(format!(
                 "expected an index below {}, found {index} in an update",
                 into.len
             )));
         }
         let (context, kernel) = (&self.context, applied(into.format, how));
-        let _entered = context.enter()?;
-        context.in_order_of(into, INTO, || {
+        let writes = context.streams().writes;
+        self.applying(into, || {
             if let (Apply::Write { .. }, 1..) = (how, into.len) {
                 let bytes = into.len * into.format.width();
-                context.put(Operation::Copy("making the values zero"), context.kernels(), || {
+                context.put(Operation::Copy("making the values zero"), writes, || {
                     // SAFETY: so many bytes are the device's: they were checked, and the program keeps them for its stream.
-                    unsafe { context.backend().fill(into.address, 0, bytes, context.kernels()) }
+                    unsafe { context.backend().fill(into.address, 0, bytes, writes) }
                 })?;
             }
             let pieces = entries.indices.chunks(PIECE).zip(entries.values.chunks(PIECE));
             for (indices, values) in pieces {
-                let staged = context.stage(&[bytemuck::cast_slice(indices), bytemuck::cast_slice(values)])?;
+                let staged =
+                    context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(values)])?;
                 staged.upload()?;
-                let count = indices.len() as u32;
+                let (count, grid) = (indices.len() as u32, context.grid_of_entries(indices.len()));
                 let given = arguments![into.address, staged.part(0), staged.part(1), count, kernel.argument];
                 // SAFETY: as above, with all indices below the length, and the buffer is not used before the kernel is done.
-                unsafe {
-                    context.launch(kernel.sparse, (context.grid_of_entries(indices.len()), THREADS), given)?
-                };
+                unsafe { context.launch(writes, kernel.sparse, (grid, THREADS), given)? };
             }
             Ok(())
         })
@@ -178,24 +212,29 @@ impl Device for Cuda {
 
     fn apply_dense(&self, into: &DeviceSlice, values: &[f32], how: Apply) -> Result<(), DeviceError> {
         if values.len() != into.len {
-            return Err(DeviceError(format!(
+            return Err(DeviceError::Other(format!(
                 "expected {} values in an update, found {}",
                 into.len,
                 values.len()
             )));
         }
         let (context, kernel) = (&self.context, applied(into.format, how));
-        let _entered = context.enter()?;
-        context.in_order_of(into, INTO, || {
+        let writes = context.streams().writes;
+        self.applying(into, || {
             let most = PIECE_BYTES / size_of::<f32>();
             for (number, part) in values.chunks(most).enumerate() {
-                let staged = context.stage(&[bytemuck::cast_slice(part)])?;
+                let staged = context.stage(writes, &[bytemuck::cast_slice(part)])?;
                 staged.upload()?;
                 let to = into.address + (number * most * into.format.width()) as u64;
                 let given = arguments![to, staged.part(0), part.len() as u64, kernel.argument];
                 // SAFETY: as in `apply`.
                 unsafe {
-                    context.launch(kernel.dense, (context.grid_of_values(part.len()), THREADS), given)?
+                    context.launch(
+                        writes,
+                        kernel.dense,
+                        (context.grid_of_values(part.len()), THREADS),
+                        given,
+                    )?
                 };
             }
             Ok(())

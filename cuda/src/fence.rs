@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::device::DeviceError;
 
-use crate::backend::{Event, Stream};
+use crate::backend::{Event, Kind, Stream};
 use crate::context::Context;
 
 /// An event of ours.
@@ -17,37 +17,26 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// One that is nothing yet, and so is done. The context is entered.
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        Self::of_kind(context, false)
+    pub(crate) fn new(context: &Arc<Context>, kind: Kind) -> Result<Self, DeviceError> {
+        Ok(Self { event: context.create_event(kind)?, context: Arc::clone(context) })
     }
 
-    fn of_kind(context: &Arc<Context>, timed: bool) -> Result<Self, DeviceError> {
-        let event = context.call("making an event", context.backend().create_event(timed))?;
-        Ok(Self { context: Arc::clone(context), event })
+    /// From now on it is what has been put into a stream of ours so far.
+    pub(crate) fn record(&self, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: the event is ours, and so is the stream.
+        unsafe { self.context.record(self.event, stream) }
     }
 
-    /// From now on it is what has been put into the stream so far.
-    ///
-    /// # Safety
-    /// The stream is this device's, and not destroyed.
-    pub(crate) unsafe fn record(&self, stream: Stream) -> Result<(), DeviceError> {
-        // SAFETY: the event is ours, and the caller says so of the stream.
-        let recorded = unsafe { self.context.backend().record(self.event, stream) };
-        self.context.call("recording an event", recorded)
-    }
-
-    /// What is put into the stream of kernels from now on waits for it.
-    pub(crate) fn before_kernels(&self) -> Result<(), DeviceError> {
-        // SAFETY: the event and the stream are ours.
-        let ordered = unsafe { self.context.backend().await_in(self.context.kernels(), self.event) };
-        self.context.call("ordering two streams", ordered)
+    /// What is put into a stream of ours from now on waits for it.
+    pub(crate) fn before(&self, stream: Stream) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        unsafe { self.context.put_behind(stream, self.event) }
     }
 
     /// Waits for it.
-    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+    pub(crate) fn wait(&self, what: &'static str) -> Result<(), DeviceError> {
         // SAFETY: the event is ours.
-        let done = unsafe { self.context.backend().wait(self.event) };
-        self.context.call("waiting for the device", done)
+        unsafe { self.context.wait(self.event, what) }
     }
 }
 
@@ -55,20 +44,19 @@ impl Drop for Fence {
     fn drop(&mut self) {
         let Some(_entered) = self.context.enter_to_end() else { return };
         // SAFETY: it was made here, and is used no more; the driver keeps what waits for it.
-        unsafe { self.context.backend().destroy_event(self.event) };
+        unsafe { self.context.destroy_event(self.event) };
     }
 }
 
-/// A moment in the order of a device's kernels.
+/// A moment in the order in which a device adds gradients and applies updates.
 #[derive(Debug)]
 pub struct Moment(Fence);
 
 impl Moment {
-    /// After all kernels so far. The context is entered.
+    /// After all writes so far. The context is entered.
     pub(crate) fn now(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        let fence = Fence::of_kind(context, true)?;
-        // SAFETY: the stream is ours.
-        unsafe { fence.record(context.kernels()) }?;
+        let fence = Fence::new(context, Kind::Time)?;
+        fence.record(context.streams().writes)?;
         Ok(Self(fence))
     }
 
@@ -79,7 +67,7 @@ impl Moment {
     pub fn since(&self, earlier: &Moment) -> Result<Duration, DeviceError> {
         let context = &self.0.context;
         let _entered = context.enter()?;
-        self.0.wait()?;
+        self.0.wait("waiting for a moment")?;
         // SAFETY: both are recorded events with times, and the earlier is done where the later is.
         let elapsed = unsafe { context.backend().elapsed(earlier.0.event, self.0.event) };
         context.call("reading a time", elapsed)

@@ -17,6 +17,7 @@ mod context;
 mod device;
 mod error;
 mod fence;
+mod journal;
 mod kernels;
 mod memory;
 pub mod nvrtc;
@@ -25,7 +26,7 @@ mod staging;
 mod values;
 
 #[cfg(feature = "emulation")]
-pub use backend::Emulation;
+pub use backend::{Emulation, Streams};
 pub use device::Cuda;
 pub use error::{CudaError, Version};
 pub use fence::Moment;

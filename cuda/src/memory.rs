@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use gleaner_algorithms::device::DeviceError;
 
-use crate::context::{Context, Operation};
-use crate::staging::PIECE_BYTES;
+use crate::backend::Stream;
+use crate::context::Context;
+use crate::journal::Operation;
+use crate::staging::{PIECE_BYTES, Staged};
 
 /// Where each part of a piece of memory begins is a multiple of this, as it is of the piece.
 const ALIGNMENT: usize = 256;
@@ -59,10 +61,10 @@ impl Memory {
         assert!(offset + bytes.len() <= self.bytes, "within the memory");
         let _entered = self.context.enter()?;
         // SAFETY: it is within this memory, which is freed only when nothing is under way.
-        unsafe { self.context.write(self.address + offset as u64, bytes) }
+        unsafe { self.context.write(self.address + offset as u64, bytes, self.context.streams().writes) }
     }
 
-    /// Copies bytes to the host, after all that was asked of the device.
+    /// Copies bytes to the host, after all that was asked of the device to write there.
     ///
     /// # Errors
     /// What has failed on the device.
@@ -72,9 +74,10 @@ impl Memory {
     pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, DeviceError> {
         assert!(range.end <= self.bytes, "within the memory");
         let _entered = self.context.enter()?;
-        let mut bytes = Vec::with_capacity(range.len());
-        // SAFETY: as above.
+        let (mut bytes, streams) = (Vec::with_capacity(range.len()), self.context.streams());
+        // SAFETY: the streams are ours. Of the memory: as above.
         unsafe {
+            self.context.order(streams.writes, streams.downloads)?;
             self.context
                 .read(self.address + range.start as u64, range.len(), |part| bytes.extend_from_slice(part))?;
         }
@@ -91,10 +94,11 @@ impl Memory {
     pub fn copy(&self, offset: usize, from: &Memory) -> Result<(), DeviceError> {
         assert!(offset + from.bytes <= self.bytes, "within the memory");
         let _entered = self.context.enter()?;
-        let (context, to) = (&self.context, self.address + offset as u64);
-        context.put(Operation::Copy("a copy on the device"), context.kernels(), || {
+        let (context, to, stream) =
+            (&self.context, self.address + offset as u64, self.context.streams().writes);
+        context.put(Operation::Copy("a copy on the device"), stream, || {
             // SAFETY: both are memory of as many bytes, which is freed only when nothing is under way.
-            unsafe { context.backend().copy_within(to, from.address, from.bytes, context.kernels()) }
+            unsafe { context.backend().copy_within(to, from.address, from.bytes, stream) }
         })
     }
 }
@@ -182,7 +186,7 @@ impl Context {
     /// Pinned memory, not from a pool.
     pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
         match self.backend().allocate_pinned(bytes) {
-            Err(failure) if failure.is_memory => Err(DeviceError(format!(
+            Err(failure) if failure.is_memory => Err(DeviceError::Memory(format!(
                 "{} could not pin {bytes} bytes of the host's memory: {}",
                 self.name(),
                 failure.said
@@ -191,23 +195,23 @@ impl Context {
         }
     }
 
-    /// Copies bytes to the device, in the order of kernels.
+    /// Copies bytes to the device, in the order of a stream of ours.
     ///
     /// # Safety
     /// There are so many bytes at the address until nothing is under way. The context is entered.
-    pub(crate) unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn write(&self, to: u64, bytes: &[u8], stream: Stream) -> Result<(), DeviceError> {
         for (number, part) in bytes.chunks(PIECE_BYTES).enumerate() {
-            let staged = self.stage(&[part])?;
+            let staged = self.stage(stream, &[part])?;
             let to = to + (number * PIECE_BYTES) as u64;
-            self.put(Operation::Copy("a copy to the device"), self.kernels(), || {
+            self.put(Operation::Copy("a copy to the device"), stream, || {
                 // SAFETY: the caller says so of the address; the pinned memory is not used again before the stream has come by.
-                unsafe { self.backend().copy_in(to, staged.pinned(), part.len(), self.kernels()) }
+                unsafe { self.backend().copy_in(to, staged.pinned(), part.len(), stream) }
             })?;
         }
         Ok(())
     }
 
-    /// Copies bytes to the host after all kernels so far, part by part; the next is under way while `take` has one.
+    /// Copies bytes to the host, in the order of downloads, part by part; the next is under way while `take` has one.
     ///
     /// # Safety
     /// As for [`write`](Self::write).
@@ -217,10 +221,17 @@ impl Context {
         bytes: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), DeviceError> {
-        self.copies_after_kernels()?;
-        let mut before = None;
+        let mut before: Option<Staged<'_>> = None;
         for start in (0..bytes).step_by(PIECE_BYTES) {
-            let mut staged = self.stage(&[])?;
+            let mut staged = match self.stage_another(before.is_some())? {
+                Some(staged) => staged,
+                None => {
+                    if let Some(before) = before.take() {
+                        take(before.wait()?);
+                    }
+                    self.stage(self.streams().downloads, &[])?
+                }
+            };
             // SAFETY: the caller says so of the address.
             unsafe { staged.download(from + start as u64, 0, PIECE_BYTES.min(bytes - start))? };
             if let Some(before) = before.replace(staged) {

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use gleaner_algorithms::device::DeviceError;
 
-use crate::backend::Event;
-use crate::context::{Context, Operation};
+use crate::backend::{Event, Kind, Stream};
+use crate::context::Context;
+use crate::journal::Operation;
 
 /// Bytes of a buffer: enough that a copy runs at full speed.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
@@ -25,10 +26,12 @@ pub(crate) struct Staging {
     pub(crate) event: Event,
 }
 
-/// What nobody uses; of buffers, the oldest first.
+/// What nothing uses; of buffers, the oldest first.
 #[derive(Default)]
 pub(crate) struct Idle {
     pub(crate) staging: Vec<Staging>,
+    /// Buffers that there are, those in use included.
+    made: usize,
     /// Pinned memory by its size.
     pub(crate) pinned: Vec<(usize, *mut u8)>,
 }
@@ -36,9 +39,10 @@ pub(crate) struct Idle {
 // SAFETY: nobody else has the memory that the pointers are of.
 unsafe impl Send for Idle {}
 
-/// A buffer in use. It goes back to the pool, and is used again once the stream of kernels has come by.
+/// A buffer in use. It goes back to the pool, and is used again once the stream of what uses it has come by.
 pub(crate) struct Staged<'a> {
     context: &'a Context,
+    stream: Stream,
     staging: Option<Staging>,
     /// Where each part begins.
     starts: Vec<usize>,
@@ -47,9 +51,18 @@ pub(crate) struct Staged<'a> {
 }
 
 impl Context {
-    /// A buffer with these bytes in its pinned half, each part at a multiple of 16. The context is entered.
-    pub(crate) fn stage(&self, parts: &[&[u8]]) -> Result<Staged<'_>, DeviceError> {
-        let staging = self.idle_staging()?;
+    /// A buffer with these bytes in its pinned half, each part at a multiple of 16, for something in this stream. The caller holds no
+    /// other buffer. The context is entered.
+    pub(crate) fn stage(&self, stream: Stream, parts: &[&[u8]]) -> Result<Staged<'_>, DeviceError> {
+        let staging = loop {
+            if let Some(staging) = self.idle_staging()? {
+                break staging;
+            }
+            let idle = self.idle();
+            if idle.staging.is_empty() {
+                drop(self.wait_for_idle(idle));
+            }
+        };
         let (mut starts, mut used) = (Vec::with_capacity(parts.len()), 0);
         for part in parts {
             assert!(used + part.len() <= PIECE_BYTES, "a piece fits into a buffer");
@@ -58,30 +71,62 @@ impl Context {
             starts.push(used);
             used += part.len().next_multiple_of(16);
         }
-        Ok(Staged { context: self, staging: Some(staging), starts, used, downloaded: 0..0 })
+        Ok(Staged { context: self, stream, staging: Some(staging), starts, used, downloaded: 0..0 })
     }
 
-    fn idle_staging(&self) -> Result<Staging, DeviceError> {
+    /// A buffer with nothing in it, for a copy to the host. None if the caller holds another one, and has to let go of it first.
+    pub(crate) fn stage_another(&self, holds_one: bool) -> Result<Option<Staged<'_>>, DeviceError> {
+        let stream = self.streams().downloads;
+        if !holds_one {
+            return self.stage(stream, &[]).map(Some);
+        }
+        let staged = |staging| Staged {
+            context: self,
+            stream,
+            staging: Some(staging),
+            starts: Vec::new(),
+            used: 0,
+            downloaded: 0..0,
+        };
+        Ok(self.idle_staging()?.map(staged))
+    }
+
+    /// A buffer that nothing uses. None if there is no memory for another one and all that there are are in use: memory is missing for
+    /// the first alone, before anything was begun with it.
+    fn idle_staging(&self) -> Result<Option<Staging>, DeviceError> {
         let mut idle = self.idle();
         for place in 0..idle.staging.len() {
             // SAFETY: the event is the buffer's.
-            let done = unsafe { self.backend().is_done(idle.staging[place].event) };
-            if self.call("a query of an event", done)? {
-                return Ok(idle.staging.remove(place));
+            if unsafe { self.is_done(idle.staging[place].event)? } {
+                return Ok(Some(idle.staging.remove(place)));
             }
         }
         if idle.staging.len() < MOST {
-            drop(idle);
-            let device = self.allocate(PIECE_BYTES, "a buffer for copies")?;
-            let pinned = self.allocate_pinned(PIECE_BYTES)?;
-            let event = self.call("making an event", self.backend().create_event(false))?;
-            return Ok(Staging { device, pinned, event });
+            match self.new_staging() {
+                Ok(staging) => {
+                    idle.made += 1;
+                    return Ok(Some(staging));
+                }
+                Err(DeviceError::Memory(_)) if idle.made > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if idle.staging.is_empty() {
+            return Ok(None);
         }
         let oldest = idle.staging.remove(0);
         drop(idle);
         // SAFETY: as above.
-        let done = unsafe { self.backend().wait(oldest.event) };
-        self.call("waiting for a buffer", done).map(|()| oldest)
+        unsafe { self.wait(oldest.event, "waiting for a buffer") }.map(|()| Some(oldest))
+    }
+
+    fn new_staging(&self) -> Result<Staging, DeviceError> {
+        let device = self.allocate(PIECE_BYTES, "a buffer for copies")?;
+        let pinned = self.allocate_pinned(PIECE_BYTES).inspect_err(|_| {
+            // SAFETY: it was just allocated, and nothing uses it.
+            unsafe { self.backend().free(device) }
+        })?;
+        Ok(Staging { device, pinned, event: self.create_event(Kind::Wait)? })
     }
 }
 
@@ -108,30 +153,30 @@ impl Staged<'_> {
         self.starts.get(number).copied().unwrap_or(self.used)
     }
 
-    /// Copies the parts to the device's half. Kernels that are started from now on find them there.
+    /// Copies the parts to the device's half. What is put into the stream from now on finds them there.
     pub(crate) fn upload(&self) -> Result<(), DeviceError> {
-        let (context, buffer) = (self.context, self.buffer());
-        context.put(Operation::Copy("a copy to the device"), context.copies(), || {
+        let (context, buffer, uploads) = (self.context, self.buffer(), self.context.streams().uploads);
+        context.put(Operation::Copy("a copy to the device"), uploads, || {
             // SAFETY: both halves are as long, and nobody else uses them.
-            unsafe { context.backend().copy_in(buffer.device, buffer.pinned, self.used, context.copies()) }
+            unsafe { context.backend().copy_in(buffer.device, buffer.pinned, self.used, uploads) }
         })?;
-        context.kernels_after_copies()
+        // SAFETY: they are streams of ours.
+        unsafe { context.order(uploads, self.stream) }
     }
 
-    /// Copies so many bytes to the pinned half, at byte `to` of it, once what the copies' stream waits for is done.
+    /// Copies so many bytes to the pinned half, at byte `to` of it, once what the stream of downloads waits for is done.
     ///
     /// # Safety
     /// There are so many bytes at the address until this is done.
     pub(crate) unsafe fn download(&mut self, from: u64, to: usize, bytes: usize) -> Result<(), DeviceError> {
         assert!(to + bytes <= PIECE_BYTES, "a piece fits into a buffer");
-        let (context, buffer) = (self.context, self.buffer());
-        context.put(Operation::Copy("a copy to the host"), context.copies(), || {
+        let (context, buffer, downloads) = (self.context, self.buffer(), self.context.streams().downloads);
+        context.put(Operation::Copy("a copy to the host"), downloads, || {
             // SAFETY: there is room, nobody else uses the buffer, and the caller says so of the address.
-            unsafe { context.backend().copy_out(buffer.pinned.add(to), from, bytes, context.copies()) }
+            unsafe { context.backend().copy_out(buffer.pinned.add(to), from, bytes, downloads) }
         })?;
         // SAFETY: the event is the buffer's.
-        let recorded = unsafe { context.backend().record(buffer.event, context.copies()) };
-        context.call("recording an event", recorded)?;
+        unsafe { context.record(buffer.event, downloads)? };
         self.downloaded = to..to + bytes;
         Ok(())
     }
@@ -140,8 +185,7 @@ impl Staged<'_> {
     pub(crate) fn wait(&self) -> Result<&[u8], DeviceError> {
         let (context, buffer) = (self.context, self.buffer());
         // SAFETY: the event is the buffer's.
-        let done = unsafe { context.backend().wait(buffer.event) };
-        context.call("waiting for a copy to the host", done)?;
+        unsafe { context.wait(buffer.event, "waiting for a copy to the host")? };
         let Range { start, end } = self.downloaded.clone();
         // SAFETY: it is within the pinned half, was written by the copy, and nothing writes it now.
         Ok(unsafe { std::slice::from_raw_parts(buffer.pinned.add(start), end - start) })
@@ -154,8 +198,9 @@ impl Drop for Staged<'_> {
         // Where something was downloaded, the event says when that is done, and it is the last that was done with the buffer.
         if self.downloaded.is_empty() {
             // SAFETY: the event is the buffer's. If this fails, so does all that follows.
-            let _ = unsafe { self.context.backend().record(staging.event, self.context.kernels()) };
+            let _ = unsafe { self.context.record(staging.event, self.stream) };
         }
         self.context.idle().staging.push(staging);
+        self.context.say_idle();
     }
 }

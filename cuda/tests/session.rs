@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gleaner_algorithms::Method;
-use gleaner_algorithms::device::{DeviceSlice, Format};
+use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_cuda::Cuda;
 use gleaner_runtime::{Error, Gradients, Layout, Roles, Session, Update};
@@ -221,7 +221,10 @@ fn with_a_faulty_device(device: &Arc<Cuda>, stream: u64) -> Vec<String> {
                     None => gradients.ready(name, &values),
                     Some(device) => {
                         let there = Program::new(device, &values, Format::Float32);
-                        gradients.ready_on_device(name, &DeviceSlice { stream, ..there.slice(0..*len) })
+                        gradients.ready_on_device(
+                            name,
+                            &DeviceSlice { order: Order::Stream(stream), ..there.slice(0..*len) },
+                        )
                     }
                 };
                 if let Err(error) = given {
@@ -249,12 +252,12 @@ fn a_device_that_fails_ends_the_job_in_the_name_of_its_rank() {
 #[test]
 fn so_do_too_little_memory_and_a_stream_under_capture() {
     let Some(small) = emulation() else { return };
-    let small = Cuda::emulated(small.memory(20_000)).unwrap();
+    let small = Cuda::emulated(small.ordinal(9).memory(10_000)).unwrap();
     let sentences = with_a_faulty_device(&small, 0);
     assert!(sentences[0].contains("rank 1"), "{sentences:?}");
     assert!(sentences[1].contains("a residual") && sentences[1].contains("free"), "{sentences:?}");
     let Some(emulation) = emulation() else { return };
-    let capturing = emulation.program_stream(true);
+    let capturing = emulation.streams().stream(true);
     let device = Cuda::emulated(emulation).unwrap();
     for sentence in with_a_faulty_device(&device, capturing) {
         assert!(sentence.contains("rank 1") && sentence.contains("CUDA graph"), "{sentence}");
@@ -277,7 +280,8 @@ fn what_cannot_be_is_refused_with_a_sentence() {
         });
         run(1, |session| {
             let mut there = session.gradients_on(device.clone(), &layout(), Method::spardl()).unwrap();
-            let short = DeviceSlice { address: 4096, len: 5, format: Format::Float32, stream: 0 };
+            let short =
+                DeviceSlice { address: 4096, len: 5, format: Format::Float32, order: Order::Stream(0) };
             let refused = there.ready_on_device("a", &short).unwrap_err();
             assert!(refused.to_string().contains("3000"), "{refused}");
         });

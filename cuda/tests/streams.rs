@@ -9,7 +9,7 @@ use std::ptr;
 use cudarc::driver::sys::{self, CUresult};
 use devices::on_real;
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Apply, Device, DeviceSlice, DeviceValues, Format, Given};
+use gleaner_algorithms::device::{Apply, Device, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_cuda::Cuda;
 
 /// Bytes that a copy on the device moves in some tenths of a millisecond.
@@ -38,7 +38,7 @@ fn stream(kind: sys::CUstream_flags) -> sys::CUstream {
 }
 
 fn slice(address: u64, len: usize, stream: sys::CUstream) -> DeviceSlice {
-    DeviceSlice { address, len, format: Format::Float32, stream: stream as u64 }
+    DeviceSlice { address, len, format: Format::Float32, order: Order::Stream(stream as u64) }
 }
 
 fn fill(address: u64, value: f32, len: usize, stream: sys::CUstream) {

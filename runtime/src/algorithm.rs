@@ -108,18 +108,16 @@ impl<T: Element> Algorithm<T> {
         io.worker.step = Some(step);
         self.reply = reply.or(self.reply.take());
         let stand = io.steps.begin(id);
-        let has_values = worked.is_some();
-        let began = worked.as_ref().map_or_else(Instant::now, |worked| worked.began);
+        // Those that are not finite are none. What there is no memory for waits in the residual.
+        let has_values = !matches!(worked, Err(Cause::NonFinite));
+        let began = worked.as_ref().map_or_else(|_| Instant::now(), |worked| worked.began);
         let noted = Noted::new(id, step, &io.recorder);
         self.runs[group] = Some(Run { shared, has_values, state: State::LeavesOut, noted, began });
         match worked {
             _ if matches!(stand, Stand::Cancelled { .. }) => self.stand(id, stand, io),
-            Some(worked) => self.worked(group, worked, io),
-            None => {}
-        }
-        if !has_values {
+            Ok(worked) => self.worked(group, worked, io),
             // Nobody can finish it meanwhile, as nobody can without this rank.
-            io.steps.ask(id, Cause::NonFinite);
+            Err(cause) => io.steps.ask(id, cause),
         }
     }
 

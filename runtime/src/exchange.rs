@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
-use gleaner_algorithms::residual::{NonFinite, OnNonFinite};
+use gleaner_algorithms::residual::OnNonFinite;
 use gleaner_algorithms::{Accumulator, Element};
 use tokio::sync::oneshot;
 
@@ -13,10 +13,11 @@ use crate::algorithm::{
     Algorithm, Begin, INLINE, Message, Noted, Open, Outcome, Reply, Shared, Worked, look, tell,
 };
 use crate::failure::Error;
-use crate::group::Group;
+use crate::group::{Group, Unfit};
 use crate::layout::LayoutError;
 use crate::mailbox::Command;
 use crate::session::Inner;
+use crate::steps::Cause;
 use crate::tag::StepId;
 
 /// See the module.
@@ -107,8 +108,8 @@ impl<T: Element> Exchange<T> {
         StepId::new(self.session.epoch, self.first + group as u32, self.step)
     }
 
-    /// Begins a group's step with what was accumulated. Sums on a device that are not finite are found then, and reported by `refuse`,
-    /// which gives the sentence.
+    /// Begins a group's step with what was accumulated. Sums on a device that are not finite are found then, or that it lacks memory, and
+    /// reported by `refuse`, which gives the sentence.
     ///
     /// # Errors
     /// A reduction that its schedule cannot do, and what has failed on a device.
@@ -116,7 +117,7 @@ impl<T: Element> Exchange<T> {
         &mut self,
         group: usize,
         keeps: bool,
-        refuse: impl FnOnce(NonFinite) -> String + Send + 'static,
+        refuse: impl FnOnce(Unfit) -> String + Send + 'static,
     ) -> Result<Begun<T>, Error> {
         let (execution, accumulated) = {
             let mut group = self.group(group);
@@ -128,7 +129,7 @@ impl<T: Element> Exchange<T> {
         let (mailbox, first) = (self.session.mailbox.clone(), self.first);
         let skips = self.group(group).routine.method().nonfinite() == OnNonFinite::Skip;
         if worked.execution.chooses_from() <= INLINE && !worked.execution.is_on_device() {
-            begin.worked = Some(worked);
+            begin.worked = Ok(worked);
             tell(&mailbox, first, Message::Begin(begin));
             return Ok(Begun { accumulated, blocked: Duration::ZERO });
         }
@@ -153,7 +154,7 @@ impl<T: Element> Exchange<T> {
             Reply { outcome, resting, open: Open::new(&self.open) }
         });
         let (id, step, shared) = (self.id(group), self.step, Arc::clone(&self.groups[group]));
-        Begin { group, id, step, shared, worked: None, reply }
+        Begin { group, id, step, shared, worked: Err(Cause::NonFinite), reply }
     }
 
     /// What comes of the step that has begun: the next one may begin.

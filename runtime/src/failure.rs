@@ -85,6 +85,25 @@ pub struct Cancelled {
 
 gleaner_transport::debug_as_sentence!(Cancelled);
 
+/// A step that all ranks have given up, because a rank had not enough memory on its device to select. Nothing of it was delivered, and
+/// nothing is lost: what was accumulated waits in the residuals for the next step, on all ranks.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "step {step} is undone on all ranks, as rank {rank} lacked memory on its device{}. Gradients wait in the residuals: free memory there \
+     and begin the next step, or end the job",
+    own.as_ref().map(|own| format!(": {own}")).unwrap_or_default()
+)]
+pub struct OutOfMemory {
+    /// The rank that lacked memory; of several, one that all ranks name.
+    pub rank: u32,
+    /// The step, counted from 0.
+    pub step: u64,
+    /// How much was missing, in a sentence, if it was on this rank.
+    pub own: Option<String>,
+}
+
+gleaner_transport::debug_as_sentence!(OutOfMemory);
+
 /// What a session's calls report. Its `Debug` prints the sentence, as that of all errors here does: a `main` that returns one
 /// shows it by that.
 #[derive(thiserror::Error)]
@@ -102,6 +121,9 @@ pub enum Error {
     /// A rank cancelled the step. The session goes on, and so does the reducer.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+    /// A step is undone on all ranks, as one lacked memory. The session goes on, and so do the gradients.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
     /// The trainer's own calls do not fit its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),

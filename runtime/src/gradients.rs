@@ -10,7 +10,6 @@ mod units;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Entries;
@@ -21,7 +20,7 @@ use gleaner_algorithms::{Accumulator, Method, Reduction, SelectOver, Sparsity, s
 use crate::algorithm::Outcome;
 use crate::auto::{Auto, AutoChoice};
 use crate::exchange::Exchange;
-use crate::failure::{Error, Failure};
+use crate::failure::{Error, Failure, OutOfMemory};
 use crate::group::{Group, Home};
 use crate::layout::{Layout, LayoutError, Parameter};
 use crate::notes::Purpose;
@@ -65,6 +64,8 @@ pub struct Gradients {
     /// What was not finite in this step's own gradients, if anything was and such steps are skipped.
     refused: Arc<Mutex<Option<String>>>,
     skipped: u64,
+    /// What memory the last gradient lacked, if it did: it has to be given again.
+    lacking: Option<String>,
     run: String,
     failed: Option<Failure>,
 }
@@ -152,6 +153,7 @@ impl Gradients {
             lost: 0.0,
             refused: Arc::default(),
             skipped: 0,
+            lacking: None,
             run: String::new(),
             failed: None,
         })
@@ -204,13 +206,15 @@ impl Gradients {
         }
     }
 
-    /// [`ready`](Self::ready) of a gradient that lies on the device of these gradients. It is read in the order of its stream, and
-    /// what the program enqueues there afterwards may overwrite it: the call does not wait. What is not finite is found when the
+    /// [`ready`](Self::ready) of a gradient that lies on the device of these gradients. The call does not wait. The gradient is read in the
+    /// order of its stream, and what the program enqueues there afterwards may overwrite it; or after an event that was recorded
+    /// before, and nothing may overwrite it before [`wait`](Self::wait) returns. What is not finite is found when the
     /// group's exchange begins, and fails the job then, or lets the step be skipped.
     ///
     /// # Errors
     /// As [`ready`](Self::ready); gradients [without a device](crate::Session::gradients), memory or a stream of another device,
-    /// a stream that is being captured into a graph, and what has failed on the device before.
+    /// a stream that is being captured into a graph, and what has failed on the device before. Where [memory](Error::Device) is missing, the
+    /// gradient counts as not given, and may be given again.
     pub fn ready_on_device(&mut self, parameter: &str, gradient: &DeviceSlice) -> Result<(), Error> {
         let position = self.receive(parameter, gradient.len)?;
         self.take_in(position, |group, _, offset| group.accumulate_there(offset, gradient))
@@ -240,7 +244,7 @@ impl Gradients {
     /// Waits for the update of this step and commits it: the residuals change for all groups or for none.
     ///
     /// # Errors
-    /// Parameters whose gradients are missing, or a job that has failed.
+    /// Parameters whose gradients are missing, [`Error::OutOfMemory`], or a job that has failed.
     pub fn wait(&mut self) -> Result<Update, Error> {
         let _blocked = self.session.mailbox.block();
         block_on(self.updated())
@@ -284,6 +288,10 @@ impl Gradients {
                 self.skipped += 1;
                 let own = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
                 (sums, Some(Skipped { rank: by, own }))
+            }
+            Outcome::Undone { by: rank } => {
+                let own = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return Err(OutOfMemory { rank, step, own }.into());
             }
             // No handle of these steps is given out, so nobody can cancel them.
             Outcome::Cancelled { by } => {
@@ -385,20 +393,6 @@ impl Gradients {
             _ => failure,
         });
         error
-    }
-}
-
-/// A step that cannot be completed any more ends the job at once: its groups that are in flight would keep all ranks waiting.
-impl Drop for Gradients {
-    fn drop(&mut self) {
-        let is_midway = self.given > 0 && self.given < self.ready.len();
-        // A panic is reported with its message.
-        if is_midway && !thread::panicking() && self.alive().is_ok() {
-            let missing = self.missing();
-            self.abort(&format_args!(
-                "its program gave a step up before the gradients of {missing} were ready"
-            ));
-        }
     }
 }
 

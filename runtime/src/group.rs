@@ -77,7 +77,7 @@ impl<T: Element> Group<T> {
         };
         method.correction().fits(&reduction).map_err(MethodError::from)?;
         if method.nonfinite() == OnNonFinite::Skip {
-            residual = residual.revertible();
+            residual = residual.revertible()?;
         }
         let volumes = (routine.shape().clone(), routine.volumes::<T>()?);
         let group =
@@ -224,7 +224,7 @@ fn window(volume: Volume) -> u64 {
 
 /// Corrections look at gradients in main memory.
 fn corrected_on<T: Element>(device: &dyn Device<T>) -> DeviceError {
-    DeviceError(format!(
+    DeviceError::Other(format!(
         "momentum correction and local clipping are done in main memory, and the gradients are to stay on {}: leave the correction \
          out, or hand the gradients over in main memory",
         device.name()
@@ -239,6 +239,17 @@ pub(crate) enum Refused {
     Device(DeviceError),
 }
 
+/// Why a rank takes no part in a step that has begun, so that all leave it out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// Sums that are not finite, which a device tells only then.
+    #[error(transparent)]
+    NonFinite(NonFinite),
+    /// A device has not enough memory to select, in words.
+    #[error("{0}")]
+    Memory(String),
+}
+
 impl Refused {
     /// Why the step is to be left out, or else why the job fails.
     pub(crate) fn skipped(self, policy: OnNonFinite) -> Result<String, String> {
@@ -246,6 +257,14 @@ impl Refused {
             Refused::NonFinite(reason) if policy == OnNonFinite::Skip => Ok(reason),
             Refused::NonFinite(reason) => Err(reason),
             Refused::Device(error) => Err(error.to_string()),
+        }
+    }
+
+    /// What was missing, if it was memory: then nothing was added, and the same gradient may be given again.
+    pub(crate) fn lacks(&self) -> Option<&DeviceError> {
+        match self {
+            Refused::Device(error @ DeviceError::Memory(_)) => Some(error),
+            Refused::Device(DeviceError::Other(_)) | Refused::NonFinite(_) => None,
         }
     }
 }

@@ -52,7 +52,7 @@ mod worker;
 pub use auto::{AutoChoice, Tried};
 pub use checkpoint::CheckpointError;
 pub use environment::{Config, ConfigError};
-pub use failure::{Cancelled, Error, Failure};
+pub use failure::{Cancelled, Error, Failure, OutOfMemory};
 pub use gradients::{Gradients, StepTimes};
 pub use layout::{Layout, LayoutError};
 pub use local_rank::local_rank;

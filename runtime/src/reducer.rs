@@ -260,7 +260,8 @@ impl<T: Element> Future for Handle<T> {
         let (groups, skipped) = match outcome {
             Outcome::Delivered { sums, .. } => (sums, None),
             Outcome::LeftOut { by, sums } => (sums, Some(Skipped { rank: by, own: self.own.take() })),
-            Outcome::Cancelled { by } => {
+            // A reducer's values are in main memory: no rank says that a device lacks any.
+            Outcome::Cancelled { by } | Outcome::Undone { by } => {
                 let reducer = self.layout.parameters[0].name.clone();
                 return Poll::Ready(Err(Cancelled { rank: by, step: self.step, reducer }.into()));
             }

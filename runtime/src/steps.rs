@@ -6,7 +6,8 @@
 //! step is *cancelled* everywhere, in the name of the rank that rank 0 heard first.
 //!
 //! A rank whose values are not finite asks for the same, and never sends any: so nobody can have finished. Its word counts
-//! more than that of a rank which cancels at the same time, since the step leaves no trace in the residuals then.
+//! more than that of a rank which cancels at the same time, since the step leaves no trace in the residuals then. A rank that lacks the
+//! memory to select sends nothing either; what was accumulated stays in its residuals, as where the program wishes it.
 //!
 //! A step may be frozen and cancelled on a rank that has not begun it yet. Links keep the order of messages, and a rank
 //! begins a step only when the one before is over there, so a rank hears the verdicts of one gradient in the order of its
@@ -29,6 +30,8 @@ pub(crate) enum Cause {
     Wish,
     /// Values that are not finite: everything is as before the step.
     NonFinite,
+    /// A device had not enough memory to select: what was accumulated stays.
+    Memory,
 }
 
 /// What ranks tell each other about a step.
@@ -50,7 +53,7 @@ pub(crate) enum Word {
 
 impl Cause {
     fn decode(byte: u8) -> Option<Self> {
-        [Cause::Wish, Cause::NonFinite].into_iter().find(|cause| *cause as u8 == byte)
+        [Cause::Wish, Cause::NonFinite, Cause::Memory].into_iter().find(|cause| *cause as u8 == byte)
     }
 }
 
@@ -330,7 +333,7 @@ impl Steps {
             return;
         }
         if let Some(inquiry) = self.inquiries.get_mut(&id) {
-            if inquiry.cause == Cause::Wish && cause == Cause::NonFinite {
+            if inquiry.cause != Cause::NonFinite && cause == Cause::NonFinite {
                 (inquiry.by, inquiry.cause) = (by, cause);
             }
             return;

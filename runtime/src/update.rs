@@ -159,7 +159,7 @@ impl<T: Element> Update<T> {
         p.expect(into.len)?;
         let Some(device) = &self.device else {
             let sentence = "the update is of gradients in main memory: make them on the device whose memory it is to go to";
-            return Err(DeviceError(sentence.into()).into());
+            return Err(DeviceError::Other(sentence.into()).into());
         };
         let (partition, bags) = &self.groups[p.group];
         let is_dense = |(b, bag): (usize, &Bag<T>)| {

@@ -65,7 +65,7 @@ impl<T: Element> Writable<'_, T> {
                 Ok(())
             }
             (Writable::Device(_), Accumulator::Host(_) | Accumulator::Sparse(_)) => {
-                Err(DeviceError("an accumulator in main memory is added to one on a device".into()))
+                Err(DeviceError::Other("an accumulator in main memory is added to one on a device".into()))
             }
         }
     }

@@ -162,9 +162,13 @@ impl<T: Element> Residual<T> {
     }
 
     /// Lets [`revert`](Self::revert) undo a step, at the price of a copy of the residual in each step.
-    #[must_use]
-    pub fn revertible(self) -> Self {
-        Self { before: Some(Before::default()), ..self }
+    ///
+    /// # Errors
+    /// Not enough memory on a device for the copy.
+    pub fn revertible(self) -> Result<Self, DeviceError> {
+        let mut before = Before::default();
+        before.there = self.values.copy_there()?;
+        Ok(Self { before: Some(before), ..self })
     }
 
     /// Adds a part of the gradient, from position `offset` on, in one pass over memory that also collects
@@ -173,33 +177,36 @@ impl<T: Element> Residual<T> {
     /// # Errors
     /// Sums that are NaN or infinite. The first is named and they are counted; what is before the first was added, and the
     /// rest of the residual is as it was. Of a residual on a device they are found [later](Accumulator::check), and a gradient on a
-    /// device is for such a residual alone.
+    /// device is for such a residual alone. Where a device lacks memory the residual is as it was, and the same part may be given again.
     pub fn accumulate<'a>(
         &mut self,
         offset: usize,
         part: impl Into<Given<'a, T>>,
     ) -> Result<(), AccumulateError> {
         let part = part.into();
-        self.given_one()?;
-        match (&self.device, part) {
+        self.present()?;
+        let added = match (&self.device, part) {
             (None, Given::Host(gradient)) if self.sparse => {
                 let entries = Entries::from_dense(gradient);
-                Ok(self.accumulate_sparse(offset, &entries)?)
+                self.accumulate_sparse(offset, &entries).map_err(AccumulateError::from)
             }
-            (None, Given::Host(gradient)) => Ok(self.accumulate_here(offset, gradient)?),
-            (None, Given::Device(_)) => Err(DeviceError(
+            (None, Given::Host(gradient)) => self.accumulate_here(offset, gradient).map_err(AccumulateError::from),
+            (None, Given::Device(_)) => Err(DeviceError::Other(
                 "the gradient lies on a device and its residual in main memory: make the gradients on that device".into(),
             )
             .into()),
-            (Some(_), part) => Ok(self.accumulate_there(offset, part)?),
+            (Some(_), part) => self.accumulate_there(offset, part).map_err(AccumulateError::from),
+        };
+        if !matches!(added, Err(AccumulateError::Device(_))) {
+            self.given_one();
         }
+        added
     }
 
-    /// A part of the next step's gradient comes.
-    fn given_one(&mut self) -> Result<(), DeviceError> {
+    /// A part of the next step's gradient has come.
+    fn given_one(&mut self) {
         self.given = true;
         self.overlapped |= !self.open.is_empty();
-        self.present()
     }
 
     fn accumulate_here(&mut self, offset: usize, gradient: &[T]) -> Result<(), NonFinite> {

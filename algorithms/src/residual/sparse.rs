@@ -39,7 +39,8 @@ impl<T: Element> Residual<T> {
         if !self.sparse {
             return self.accumulate(0, &gradient.to_dense(n)[..]);
         }
-        self.given_one()?;
+        self.present()?;
+        self.given_one();
         Ok(self.accumulate_sparse(0, gradient)?)
     }
 

@@ -124,7 +124,7 @@ proptest! {
         let mut values = || Pattern::Full.gradients(1, n, &mut random).remove(0);
         let partition = Partition::even(n, 3.min(n));
         let quotas = vec![Some(1); partition.blocks()];
-        let mut residual = Residual::new(partition, quotas).corrected(&correction).revertible();
+        let mut residual = Residual::new(partition, quotas).corrected(&correction).revertible().unwrap();
         if !fresh {
             residual.set_waiting(0, &Waiting { residual: values(), velocity: (momentum > 0.0).then(&mut values) }).unwrap();
         }

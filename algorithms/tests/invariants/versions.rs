@@ -199,7 +199,7 @@ fn steps_end_once_and_in_order_or_nothing_changes() {
 
 #[test]
 fn overlapping_steps_cannot_be_undone_and_later_ones_can() {
-    let mut residual = Residual::<f64>::new(Partition::even(1, 1), vec![Some(1)]).revertible();
+    let mut residual = Residual::<f64>::new(Partition::even(1, 1), vec![Some(1)]).revertible().unwrap();
     let first = lend(&mut residual, &[1.0]);
     let second = lend(&mut residual, &[2.0]);
     assert_eq!(residual.revert(), Err(VersionError::Overlapped));

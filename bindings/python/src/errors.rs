@@ -1,5 +1,6 @@
 //! Errors of the runtime as exceptions of the package, with the same sentences.
 
+use gleaner::algorithms::device::DeviceError;
 use gleaner::runtime::planner::PlanError;
 use gleaner::{Cancelled, Error, Failure};
 use pyo3::call::PyCallArgs;
@@ -23,6 +24,7 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
         }
         Error::Config(_) => "ConfigError",
         Error::Join(_) => "JoinError",
+        Error::OutOfMemory(_) | Error::Device(DeviceError::Memory(_)) => "OutOfMemory",
         Error::Layout(_) => "LayoutError",
         Error::Method(_) | Error::Schedule(_) | Error::Routine(_) | Error::Reduction(_) => "MethodError",
         Error::Checkpoint(_) => "CheckpointError",

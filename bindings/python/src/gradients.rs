@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use gleaner::Error;
+use gleaner::algorithms::device::Order;
 use gleaner::algorithms::merging::{self, Strategy};
 use gleaner::cuda::Cuda;
 use gleaner::runtime::planner::PlanError;
@@ -119,7 +120,21 @@ impl Gradients {
         dtype: &str,
         stream: u64,
     ) -> PyResult<()> {
-        let slice = device_slice(py, address, count, dtype, stream)?;
+        let slice = device_slice(py, address, count, dtype, Order::Stream(stream))?;
+        self.with(py, |planned| Ok(planned.ready_on_device(parameter, &slice)))
+    }
+
+    /// The same after an event that was recorded. Nothing overwrites them before `wait` has returned.
+    fn ready_after_event(
+        &self,
+        py: Python<'_>,
+        parameter: &str,
+        address: u64,
+        count: usize,
+        dtype: &str,
+        event: u64,
+    ) -> PyResult<()> {
+        let slice = device_slice(py, address, count, dtype, Order::Event(event))?;
         self.with(py, |planned| Ok(planned.ready_on_device(parameter, &slice)))
     }
 

@@ -1,7 +1,7 @@
 //! Memory that the Python half lends for a call.
 
 use gleaner::algorithms::Element;
-use gleaner::algorithms::device::{DeviceSlice, Format};
+use gleaner::algorithms::device::{DeviceSlice, Format, Order};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -91,7 +91,7 @@ pub unsafe fn put_indices(indices: &[u32], address: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// So many values of a type at an address of a device, in the order of a stream. The driver says whose memory it is.
+/// So many values of a type at an address of a device, to be used in some order. The driver says whose memory it is.
 ///
 /// # Errors
 /// Another type than float32, float16 and bfloat16.
@@ -100,7 +100,7 @@ pub fn device_slice(
     address: u64,
     len: usize,
     dtype: &str,
-    stream: u64,
+    order: Order,
 ) -> PyResult<DeviceSlice> {
     let format = match dtype {
         "float32" => Format::Float32,
@@ -111,7 +111,7 @@ pub fn device_slice(
             return Err(exception(py, "UnsupportedError", (sentence,)));
         }
     };
-    Ok(DeviceSlice { address, len, format, stream })
+    Ok(DeviceSlice { address, len, format, order })
 }
 
 /// Bytes at an address, copied.

@@ -1,6 +1,7 @@
 //! What a step delivers, of any of the four types.
 
 use gleaner::Skipped;
+use gleaner::algorithms::device::Order;
 use gleaner::algorithms::{Element, bag};
 use half::{bf16, f16};
 use pyo3::prelude::*;
@@ -132,7 +133,7 @@ impl Update {
         dtype: &str,
         stream: u64,
     ) -> PyResult<()> {
-        let into = device_slice(py, address, count, dtype, stream)?;
+        let into = device_slice(py, address, count, dtype, Order::Stream(stream))?;
         let written = py.detach(|| each!(self, update => update.copy_to_device(parameter, &into)));
         written.map_err(|error| raise(py, &error))
     }

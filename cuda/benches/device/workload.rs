@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Entries;
-use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given};
+use gleaner_algorithms::device::{Device, DeviceError, DeviceSlice, DeviceValues, Format, Given, Order};
 use gleaner_algorithms::select::{self, predict_threshold, top_k_dense};
 use gleaner_cuda::{Cuda, Memory, Moment};
 
@@ -65,7 +65,13 @@ impl<'a> Workload<'a> {
     fn slice(&self, step: usize) -> DeviceSlice {
         let (gradient, start) = self.place(step);
         let address = self.gradients[gradient].address() + 4 * start as u64;
-        DeviceSlice { address, len: self.n, format: Format::Float32, stream: 0 }
+        DeviceSlice { address, len: self.n, format: Format::Float32, order: Order::Stream(0) }
+    }
+
+    /// A moment behind all kernels so far and before all others.
+    fn now(&self) -> Result<Moment, DeviceError> {
+        self.device.join_streams()?;
+        self.device.now()
     }
 
     /// Gives the device something to do.
@@ -81,27 +87,27 @@ impl<'a> Workload<'a> {
         let thresholds = [self.threshold];
         let slice = self.slice(self.step);
         self.keep_busy()?;
-        let start = self.device.now()?;
+        let start = self.now()?;
         let clock = Instant::now();
         self.values.accumulate(0, Given::Device(slice), self.step == 0, &thresholds)?;
         self.values.begin()?;
-        let mut end = self.device.now()?;
+        let mut end = self.now()?;
         let largest = self.values.largest(0, self.k)?;
         let host = clock.elapsed();
         let predicted =
             self.threshold.is_some_and(|threshold| threshold.to_bits() == largest.threshold.to_bits());
         if !predicted {
-            end = self.device.now()?;
+            end = self.now()?;
         }
         self.threshold =
             Some(predict_threshold(largest.threshold, largest.reached, largest.smallest, self.k));
         self.step += 1;
-        let committing = self.device.now()?;
+        let committing = self.now()?;
         // As a commit does where all that was chosen was delivered.
         if !self.values.clear_chosen(0, largest.entries.len())? {
             self.values.clear_at(0, &largest.entries.indices)?;
         }
-        let committed = self.device.now()?;
+        let committed = self.now()?;
         Ok(Step {
             device: end.since(&start)?,
             commit: committed.since(&committing)?,
@@ -139,18 +145,18 @@ impl<'a> Workload<'a> {
         what: impl FnOnce(&mut dyn DeviceValues<f32>) -> Result<(), DeviceError>,
     ) -> Result<Duration, DeviceError> {
         self.keep_busy()?;
-        let start = self.device.now()?;
+        let start = self.now()?;
         what(&mut *self.values)?;
-        self.device.now()?.since(&start)
+        self.now()?.since(&start)
     }
 
     /// A copy on the device of as many bytes as the residual has.
     pub fn copy(&self) -> Result<Duration, DeviceError> {
         let (to, from) = (&self.gradients[0], &self.gradients[1]);
         self.keep_busy()?;
-        let start: Moment = self.device.now()?;
+        let start: Moment = self.now()?;
         to.copy(0, from)?;
-        self.device.now()?.since(&start)
+        self.now()?.since(&start)
     }
 
     /// Bytes that `copy` reads and writes.
@@ -163,9 +169,9 @@ impl<'a> Workload<'a> {
     pub fn bag_in(&self, entries: &Entries<f32>) -> Result<(Duration, Duration), DeviceError> {
         let into = self.slice(0);
         let how = gleaner_algorithms::device::Apply::Add { scale: 0.0 };
-        let start = self.device.now()?;
+        let start = self.now()?;
         self.device.apply(&into, entries, how)?;
-        let whole = self.device.now()?.since(&start)?;
+        let whole = self.now()?.since(&start)?;
         self.device.start_trace();
         self.device.apply(&into, entries, how)?;
         Ok((whole, named(&self.device.end_trace()?, "a copy to the device")))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUresult};
 use libloading::Library;
 
-use super::{Backend, Belongs, Event, Failure, Place, Stream};
+use super::{Backend, Belongs, Event, Failure, Kind, Mode, Place, Stream};
 use crate::error::{CudaError, Version};
 use crate::kernels::{self, Ptx};
 
@@ -92,9 +92,12 @@ impl Driver {
         }
         let multiprocessors = number(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let compiled = kernels::compiled_here(found)?;
+        let before = exchange_mode(RELAXED).map_err(said)?;
         let mut context = ptr::null_mut();
         // SAFETY: the device is the driver's; what is retained here is released when this is dropped.
-        check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) }).map_err(said)?;
+        let retained = check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) });
+        let _ = exchange_mode(before);
+        retained.map_err(said)?;
         let mut driver = Self {
             device,
             ordinal,
@@ -104,9 +107,9 @@ impl Driver {
             module: ptr::null_mut(),
             functions: HashMap::new(),
         };
-        driver.enter().map_err(said)?;
+        let before = driver.enter().map_err(said)?;
         let loaded = driver.load_module(compiled.as_ref().unwrap_or(committed));
-        driver.leave();
+        driver.leave(before);
         loaded.map_err(said)?;
         Ok(driver)
     }
@@ -127,13 +130,13 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.enter().is_ok() {
+        if let Ok(before) = self.enter() {
             if !self.module.is_null() {
                 // SAFETY: it was loaded in this context, and no kernel of it runs: streams are destroyed before. That it may
                 // fail after another failure does no harm.
                 let _ = unsafe { sys::cuModuleUnload(self.module) };
             }
-            self.leave();
+            self.leave(before);
         }
         // SAFETY: it was retained once, in `load`.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -170,13 +173,18 @@ impl Backend for Driver {
         self.multiprocessors
     }
 
-    fn enter(&self) -> Result<(), Failure> {
-        check(driver!(cuCtxPushCurrent_v2(self.context)))
+    fn enter(&self) -> Result<Mode, Failure> {
+        let before = exchange_mode(RELAXED)?;
+        let entered = check(driver!(cuCtxPushCurrent_v2(self.context)));
+        if entered.is_err() {
+            let _ = exchange_mode(before);
+        }
+        entered.map(|()| before)
     }
 
-    fn leave(&self) {
-        let mut popped = ptr::null_mut();
-        let _ = driver!(cuCtxPopCurrent_v2(&mut popped));
+    fn leave(&self, before: Mode) {
+        pop_context();
+        let _ = exchange_mode(before);
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Failure> {
@@ -211,13 +219,15 @@ impl Backend for Driver {
         let _ = driver!(cuStreamDestroy_v2(raw(stream)));
     }
 
-    fn create_event(&self, timed: bool) -> Result<Event, Failure> {
+    fn create_event(&self, kind: Kind) -> Result<Event, Failure> {
+        use sys::CUevent_flags::{CU_EVENT_BLOCKING_SYNC as BLOCKING, CU_EVENT_DISABLE_TIMING as UNTIMED};
         let mut event = ptr::null_mut();
-        let kind = match timed {
-            true => sys::CUevent_flags::CU_EVENT_DEFAULT,
-            false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
+        let flags = match kind {
+            Kind::Order => UNTIMED as c_uint,
+            Kind::Wait => BLOCKING as c_uint | UNTIMED as c_uint,
+            Kind::Time => BLOCKING as c_uint,
         };
-        check(driver!(cuEventCreate(&mut event, kind as c_uint))).map(|()| Event(event as usize as u64))
+        check(driver!(cuEventCreate(&mut event, flags))).map(|()| Event(event as usize as u64))
     }
 
     unsafe fn destroy_event(&self, event: Event) {
@@ -327,13 +337,35 @@ impl Backend for Driver {
         let mut device = 0;
         check(driver!(cuCtxPushCurrent_v2(context)))?;
         let found = check(driver!(cuCtxGetDevice(&mut device)));
-        self.leave();
+        pop_context();
         found.map(|()| match device == self.device {
             true => Belongs::OtherContext,
             // The driver's handle of a device is its number.
             false => Belongs::OtherDevice(device as u32),
         })
     }
+
+    fn was_recorded(&self, event: Event) -> Result<bool, Failure> {
+        match driver!(cuEventQuery(raw_event(event))) {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(true),
+            CUresult::CUDA_ERROR_CAPTURED_EVENT => Ok(false),
+            result => check(result).map(|()| true),
+        }
+    }
+}
+
+/// In which a thread may allocate and wait whatever other threads capture: its own calls are part of no graph.
+const RELAXED: Mode = Mode(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32);
+
+/// Gives this thread another mode, and says which it had.
+fn exchange_mode(Mode(mut mode): Mode) -> Result<Mode, Failure> {
+    // The driver's type is a number of 32 bits.
+    check(driver!(cuThreadExchangeStreamCaptureMode((&raw mut mode).cast()))).map(|()| Mode(mode))
+}
+
+fn pop_context() {
+    let mut popped = ptr::null_mut();
+    let _ = driver!(cuCtxPopCurrent_v2(&mut popped));
 }
 
 impl Failure {

@@ -14,15 +14,30 @@ use std::time::Duration;
 
 pub(crate) use driver::Driver;
 #[cfg(feature = "emulation")]
-pub use emulation::Emulation;
+pub use emulation::{Emulation, Streams};
 
 /// A stream, as the driver names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) u64);
 
 /// An event, as the driver names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Event(pub(crate) u64);
+
+/// What an event is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To order streams.
+    Order,
+    /// To be waited for by a thread of the host, which sleeps meanwhile.
+    Wait,
+    /// As `Wait`, and it has a time.
+    Time,
+}
+
+/// How a thread was before it [entered](Backend::enter), as the driver numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode(pub(crate) u32);
 
 /// What a driver's call came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +81,7 @@ pub(crate) enum Belongs {
 /// # Safety
 /// Of all unsafe functions: addresses are of memory of this device that is as long as is said and not freed before what was
 /// enqueued is done; host memory is pinned and untouched until then; streams and events were created here and not destroyed,
-/// or are streams for which [`belongs`](Self::belongs) says `Ours`.
+/// or are streams for which [`belongs`](Self::belongs) says `Ours`, or events that [`was_recorded`](Self::was_recorded) knows.
 pub(crate) trait Backend: Debug + Send + Sync {
     /// The name that the driver gives, without a number.
     fn name(&self) -> String;
@@ -77,11 +92,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// How many blocks of threads run at once, in units of multiprocessors.
     fn multiprocessors(&self) -> u32;
 
-    /// Makes the device's context current for this thread, until [`leave`](Self::leave).
-    fn enter(&self) -> Result<(), Failure>;
+    /// Makes the device's context current for this thread, until [`leave`](Self::leave). Until then the thread may also allocate and
+    /// wait while another one captures a graph: nothing here is part of that.
+    fn enter(&self) -> Result<Mode, Failure>;
 
-    /// Ends what `enter` began.
-    fn leave(&self);
+    /// Ends what `enter` began, which gave this.
+    fn leave(&self, before: Mode);
 
     /// So many bytes of the device's memory, aligned to 256, with anything in them.
     fn allocate(&self, bytes: usize) -> Result<u64, Failure>;
@@ -104,8 +120,8 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Ends it, once what is in it is done.
     unsafe fn destroy_stream(&self, stream: Stream);
 
-    /// An event, with a time if that is wanted.
-    fn create_event(&self, timed: bool) -> Result<Event, Failure>;
+    /// An event.
+    fn create_event(&self, kind: Kind) -> Result<Event, Failure>;
 
     /// Ends it.
     unsafe fn destroy_event(&self, event: Event);
@@ -147,9 +163,13 @@ pub(crate) trait Backend: Debug + Send + Sync {
         stream: Stream,
     ) -> Result<(), Failure>;
 
-    /// What is known of an address of somebody else.
+    /// What is known of an address of the program.
     fn place(&self, address: u64) -> Result<Place, Failure>;
 
-    /// What is known of a stream of somebody else; 0 is the default stream of the context.
+    /// What is known of a stream of the program; 0 is the default stream of the context.
     fn belongs(&self, stream: Stream) -> Result<Belongs, Failure>;
+
+    /// Whether an event of the program is of what executes: not of what a stream records for a graph. Fails for what is no event, as
+    /// far as the driver sees that.
+    fn was_recorded(&self, event: Event) -> Result<bool, Failure>;
 }

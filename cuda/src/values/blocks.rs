@@ -7,8 +7,10 @@ use gleaner_algorithms::device::DeviceError;
 
 use super::collected::{CALLS, Call, Collected, room};
 use super::output::Output;
-use crate::context::{Context, Operation};
+use crate::backend::{Kind, Stream};
+use crate::context::Context;
 use crate::fence::Fence;
+use crate::journal::Operation;
 use crate::kernels::{BINS, CHUNK, RECORDS};
 use crate::memory::{Layout, Memory, Pinned};
 
@@ -85,8 +87,9 @@ impl Candidates {
     /// Puts the calls where the kernels read them, unless they are there from a step before. The context is entered.
     pub(super) fn set_calls(&mut self, context: &Context, calls: Vec<Call>) -> Result<(), DeviceError> {
         if calls != self.calls {
+            let selections = context.streams().selections;
             // SAFETY: there is room for as many calls as are collected, in memory that is freed only when nothing is under way.
-            unsafe { context.write(self.table(), bytemuck::cast_slice(&calls))? };
+            unsafe { context.write(self.table(), bytemuck::cast_slice(&calls), selections)? };
             self.calls = calls;
         }
         Ok(())
@@ -155,10 +158,10 @@ impl Blocks {
         let (bins, counts) = (layout.take(4 * BINS), layout.take(8 * counted));
         let chunks = layout.take(8 * counted.div_ceil(RECORDS.min(CHUNK) as usize));
         let memory = Memory::new(context, layout.bytes, "counts of candidates")?;
-        let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context)?);
+        let (status, checked) = (Pinned::new(context, STATUS)?, Fence::new(context, Kind::Wait)?);
         let mut blocks =
             Self { context: Arc::clone(context), blocks, memory, bins, counts, chunks, status, checked };
-        blocks.fill(blocks.bins(), 0, 4 * BINS)?;
+        blocks.fill(blocks.bins(), 0, 4 * BINS, context.streams().selections)?;
         blocks.clear()?;
         Ok(blocks)
     }
@@ -193,15 +196,15 @@ impl Blocks {
         self.memory.address() + self.chunks as u64
     }
 
-    fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), DeviceError> {
+    fn fill(&self, at: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), DeviceError> {
         let context = &self.context;
-        context.put(Operation::Copy("a reset of counts"), context.kernels(), || {
+        context.put(Operation::Copy("a reset of counts"), stream, || {
             // SAFETY: it is within the memory.
-            unsafe { context.backend().fill(at, byte, bytes, context.kernels()) }
+            unsafe { context.backend().fill(at, byte, bytes, stream) }
         })
     }
 
-    /// Forgets what was collected. The context is entered.
+    /// Forgets what was collected, in the stream of writes. The context is entered.
     pub(super) fn clear(&mut self) -> Result<(), DeviceError> {
         for block in &mut self.blocks {
             block.collected.clear();
@@ -211,9 +214,10 @@ impl Blocks {
                 .for_each(|candidates| (candidates.begun, candidates.chosen) = (false, None));
         }
         // No position is as high as the first, and there are none.
-        self.checked.before_kernels()?;
-        self.fill(self.status(), u8::MAX, STATUS / 2)?;
-        self.fill(self.status() + STATUS as u64 / 2, 0, STATUS / 2 + 4 * self.blocks.len())
+        let writes = self.context.streams().writes;
+        self.checked.before(writes)?;
+        self.fill(self.status(), u8::MAX, STATUS / 2, writes)?;
+        self.fill(self.status() + STATUS as u64 / 2, 0, STATUS / 2 + 4 * self.blocks.len(), writes)
     }
 
     /// The values of a block have changed otherwise than by a call of a step, or those of all.
@@ -224,27 +228,19 @@ impl Blocks {
         }
     }
 
-    /// Copies to the host what is noted of sums that are not finite, once the kernels so far are done. The context is entered.
+    /// Copies to the host what is noted of sums that are not finite, in the order of downloads. The context is entered.
     pub(super) fn send_status(&self) -> Result<(), DeviceError> {
-        let context = &self.context;
-        context.copies_after_kernels()?;
-        context.put(
-            Operation::Copy("the copy of what is not finite to the host"),
-            context.copies(),
-            || {
-                // SAFETY: both have so many bytes, and are freed only when nothing is under way.
-                unsafe {
-                    context.backend().copy_out(self.status.at(0), self.status(), STATUS, context.copies())
-                }
-            },
-        )?;
-        // SAFETY: the stream is ours.
-        unsafe { self.checked.record(context.copies()) }
+        let (context, downloads) = (&self.context, self.context.streams().downloads);
+        context.put(Operation::Copy("the copy of what is not finite to the host"), downloads, || {
+            // SAFETY: both have so many bytes, and are freed only when nothing is under way.
+            unsafe { context.backend().copy_out(self.status.at(0), self.status(), STATUS, downloads) }
+        })?;
+        self.checked.record(downloads)
     }
 
     /// Waits for that: the lowest position, and how many.
     pub(super) fn receive_status(&self) -> Result<(u64, u64), DeviceError> {
-        self.checked.wait()?;
+        self.checked.wait("waiting for gradients")?;
         // SAFETY: it was copied, and nothing else is sent meanwhile.
         let words: &[u64] = bytemuck::cast_slice(unsafe { self.status.read(0..STATUS) });
         Ok((words[0], words[1]))

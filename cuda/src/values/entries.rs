@@ -10,19 +10,28 @@ use crate::kernels::{self, THREADS, arguments};
 use crate::staging::PIECE;
 
 impl CudaValues {
-    /// The values at some indices of a block. The context is entered.
+    /// The values at some indices of a block, in the stream of selections. The context is entered.
     pub(super) fn values_at(&self, block: &Range<usize>, indices: &[u32]) -> Result<Vec<f32>, DeviceError> {
         check(block, indices)?;
         let (context, values) = (&self.context, self.at(block.start));
+        let (selections, downloads) = (context.streams().selections, context.streams().downloads);
         let mut gathered = Vec::with_capacity(indices.len());
         for indices in indices.chunks(PIECE) {
-            let mut staged = context.stage(&[bytemuck::cast_slice(indices)])?;
+            let mut staged = context.stage(selections, &[bytemuck::cast_slice(indices)])?;
             staged.upload()?;
             let (out, count) = (staged.part(1), indices.len());
             let given = arguments![values, staged.part(0), count as u32, out];
             // SAFETY: the indices are below the block's length, and a buffer has room for as many values behind them.
-            unsafe { context.launch(kernels::GATHER, (context.grid_of_entries(count), THREADS), given)? };
-            context.copies_after_kernels()?;
+            unsafe {
+                context.launch(
+                    selections,
+                    kernels::GATHER,
+                    (context.grid_of_entries(count), THREADS),
+                    given,
+                )?;
+                // The streams are ours.
+                context.order(selections, downloads)?;
+            }
             let to = staged.start(1);
             // SAFETY: so many values were written there, in a buffer that nobody else uses.
             unsafe { staged.download(out, to, count * size_of::<f32>())? };
@@ -31,7 +40,8 @@ impl CudaValues {
         Ok(gathered)
     }
 
-    /// Changes a block at some indices, each given once, with a value for each if the kernel wants them. The context is entered.
+    /// Changes a block at some indices, each given once, with a value for each if the kernel wants them, in the stream of
+    /// writes. The context is entered.
     pub(super) fn change_at(
         &self,
         kernel: &'static CStr,
@@ -45,16 +55,18 @@ impl CudaValues {
             "every entry has one index and one value"
         );
         let (context, at) = (&self.context, self.at(block.start));
+        let writes = context.streams().writes;
         for (number, indices) in indices.chunks(PIECE).enumerate() {
             let given = values.map_or(&[][..], |values| &values[number * PIECE..][..indices.len()]);
-            let staged = context.stage(&[bytemuck::cast_slice(indices), bytemuck::cast_slice(given)])?;
+            let staged =
+                context.stage(writes, &[bytemuck::cast_slice(indices), bytemuck::cast_slice(given)])?;
             staged.upload()?;
             let (grid, count) = (context.grid_of_entries(indices.len()), indices.len() as u32);
             let with = arguments![at, staged.part(0), staged.part(1), count];
             let without = arguments![at, staged.part(0), count];
             let given: &[_] = if values.is_some() { with } else { without };
             // SAFETY: the indices are below the block's length, and the buffer is not used again before the kernel is done.
-            unsafe { context.launch(kernel, (grid, THREADS), given)? };
+            unsafe { context.launch(writes, kernel, (grid, THREADS), given)? };
         }
         Ok(())
     }
@@ -63,8 +75,9 @@ impl CudaValues {
 fn check(block: &Range<usize>, indices: &[u32]) -> Result<(), DeviceError> {
     match indices.iter().find(|&&index| index as usize >= block.len()) {
         None => Ok(()),
-        Some(index) => {
-            Err(DeviceError(format!("expected an index below {} in a block, found {index}", block.len())))
-        }
+        Some(index) => Err(DeviceError::Other(format!(
+            "expected an index below {} in a block, found {index}",
+            block.len()
+        ))),
     }
 }

@@ -1,7 +1,7 @@
 //! An accumulator in a device's memory.
 //!
-//! All that reads and writes the values is in the order of one stream, so that nothing here waits but where something comes to the
-//! host. What a selection needs beside the values is allocated when they are cut into blocks, and used by one selection at a time.
+//! What writes the values is in one stream and what selects from them in another, in turns that events make, so that nothing here waits but
+//! where something comes to the host. What a selection needs beside the values is allocated when they are cut into blocks, and used by one selection at a time.
 
 mod blocks;
 mod collected;
@@ -9,6 +9,7 @@ mod entries;
 mod output;
 mod search;
 mod selection;
+mod turns;
 
 use std::any::Any;
 use std::ops::Range;
@@ -18,7 +19,8 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::{DeviceError, DeviceValues, Format, Given, Largest};
 use gleaner_algorithms::residual::NonFinite;
 
-use crate::context::{Context, Operation};
+use crate::context::Context;
+use crate::journal::Operation;
 use crate::kernels::{self, NOTHING, THREADS, arguments};
 use crate::memory::Memory;
 use crate::staging::PIECE_BYTES;
@@ -26,6 +28,7 @@ use blocks::{Block, Blocks};
 use collected::limit;
 use output::Output;
 use selection::{Selection, Source, Written};
+use turns::Turns;
 
 /// Values on a device, and what was collected of them.
 #[derive(Debug)]
@@ -33,6 +36,7 @@ pub(crate) struct CudaValues {
     context: Arc<Context>,
     memory: Memory,
     len: usize,
+    turns: Turns,
     state: Mutex<State>,
 }
 
@@ -51,7 +55,7 @@ impl CudaValues {
     pub(crate) fn zeros(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         let zeros = Self::new(context, len, (std::iter::once(0..len).collect(), vec![None]))?;
         let _entered = context.enter()?;
-        zeros.fill(0..len)?;
+        zeros.turns.write(|| zeros.fill(0..len))?;
         Ok(zeros)
     }
 
@@ -63,9 +67,12 @@ impl CudaValues {
     ) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let memory = Memory::new(context, len * size_of::<f32>(), "a residual")?;
-        let blocks = Blocks::new(context, &blocks, &quotas)?;
+        // Copies have a buffer from now on.
+        drop(context.stage(context.streams().writes, &[])?);
+        let turns = Turns::new(context)?;
+        let blocks = turns.write(|| Blocks::new(context, &blocks, &quotas))?;
         let state = Mutex::new(State { blocks, spare: None, complete: false });
-        Ok(Self { context: Arc::clone(context), memory, len, state })
+        Ok(Self { context: Arc::clone(context), memory, len, turns, state })
     }
 
     /// Where the value at a position is.
@@ -73,14 +80,16 @@ impl CudaValues {
         self.memory.address() + (position * size_of::<f32>()) as u64
     }
 
+    /// Makes values zero, in the stream of writes.
     fn fill(&self, range: Range<usize>) -> Result<(), DeviceError> {
         if range.is_empty() {
             return Ok(());
         }
         let (context, bytes) = (&self.context, range.len() * size_of::<f32>());
-        context.put(Operation::Copy("making values zero"), context.kernels(), || {
+        let writes = context.streams().writes;
+        context.put(Operation::Copy("making values zero"), writes, || {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
-            unsafe { context.backend().fill(self.at(range.start), 0, bytes, context.kernels()) }
+            unsafe { context.backend().fill(self.at(range.start), 0, bytes, writes) }
         })
     }
 
@@ -109,26 +118,30 @@ impl CudaValues {
                     || "another device's".to_owned(),
                     |o| format!("{} on {:?}", o.len, o.context),
                 );
-                DeviceError(format!("expected {} values on {:?}, found {found}", self.len, self.context))
+                DeviceError::Other(format!(
+                    "expected {} values on {:?}, found {found}",
+                    self.len, self.context
+                ))
             },
         )
     }
 
     /// Adds values that are on the device, from an address on, to as many from `offset` on: one launch for each block.
     fn add_gradient(
-        &mut self,
+        &self,
+        state: &mut State,
         offset: usize,
         (address, len, format): (u64, usize, Format),
         replaces: bool,
         thresholds: &[Option<f32>],
     ) -> Result<(), DeviceError> {
-        let (start, context) = (self.at(0), Arc::clone(&self.context));
+        let (start, context) = (self.at(0), &self.context);
         let kernel = match format {
             Format::Float32 => kernels::ACCUMULATE_F32,
             Format::Float16 => kernels::ACCUMULATE_F16,
             Format::BFloat16 => kernels::ACCUMULATE_BF16,
         };
-        let blocks = &mut self.state().blocks;
+        let (blocks, writes) = (&mut state.blocks, context.streams().writes);
         let (status, end) = (blocks.status(), offset + len);
         for (number, &threshold) in thresholds.iter().enumerate() {
             let reserved = blocks.reserved(number);
@@ -163,7 +176,7 @@ impl CudaValues {
             ];
             // SAFETY: the values from `here` on are ours, the gradient is as long, as the callers check or see to, and so are the
             // candidates and records that there is room for; all is freed only when nothing is under way.
-            unsafe { context.launch(kernel, (context.grid_of_tiles(here.len()), THREADS), given)? };
+            unsafe { context.launch(writes, kernel, (context.grid_of_tiles(here.len()), THREADS), given)? };
         }
         Ok(())
     }
@@ -184,7 +197,7 @@ impl DeviceValues<f32> for CudaValues {
     fn copy_from(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
         let other = self.alike(other)?;
         self.state().blocks.spoil(None);
-        if self.len > 0 { self.memory.copy(0, &other.memory) } else { Ok(()) }
+        if self.len > 0 { self.turns.write(|| self.memory.copy(0, &other.memory)) } else { Ok(()) }
     }
 
     fn cut(&mut self, blocks: &[Range<usize>], quotas: &[Option<u32>]) -> Result<(), DeviceError> {
@@ -193,11 +206,17 @@ impl DeviceValues<f32> for CudaValues {
         let _entered = context.enter()?;
         if self.state().blocks.shape() == (blocks.to_vec(), quotas.to_vec()) {
             // The memory is there.
-            self.state().complete = false;
-            return self.state().blocks.clear();
+            let mut state = self.locked();
+            state.complete = false;
+            return self.turns.write(|| state.blocks.clear());
         }
-        let blocks = Blocks::new(&context, blocks, quotas)?;
-        *self.state() = State { blocks, spare: None, complete: false };
+        let blocks = self.turns.write(|| Blocks::new(&context, blocks, quotas))?;
+        // For a selection without a prediction: memory that is missing is missed before a step begins.
+        let mut spare = None;
+        if let Some(most) = blocks.blocks.iter().map(Block::asked).max().filter(|most| *most > 0) {
+            Output::with_room(&mut spare, &context, most)?;
+        }
+        *self.state() = State { blocks, spare, complete: false };
         Ok(())
     }
 
@@ -208,65 +227,74 @@ impl DeviceValues<f32> for CudaValues {
         replaces: bool,
         thresholds: &[Option<f32>],
     ) -> Result<(), DeviceError> {
-        let context = Arc::clone(&self.context);
+        let (context, state) = (&self.context, &mut *self.locked());
         let _entered = context.enter()?;
-        let (state, end) = (self.state(), offset + part.len());
         assert_eq!(thresholds.len(), state.blocks.blocks.len(), "one threshold for each block");
-        if std::mem::take(&mut state.complete) {
-            state.blocks.clear()?;
-        }
-        assert!(end <= self.len, "a part of the values");
-        match part {
-            Given::Device(slice) => context.in_order_of(&slice, "the gradient", || {
-                self.add_gradient(offset, (slice.address, slice.len, slice.format), replaces, thresholds)
-            }),
-            Given::Host(gradient) => {
-                let most = PIECE_BYTES / size_of::<f32>();
-                for (number, part) in gradient.chunks(most).enumerate() {
-                    let staged = context.stage(&[bytemuck::cast_slice(part)])?;
-                    staged.upload()?;
-                    let given = (staged.part(0), part.len(), Format::Float32);
-                    self.add_gradient(offset + number * most, given, replaces, thresholds)?;
-                }
-                Ok(())
+        assert!(offset + part.len() <= self.len, "a part of the values");
+        self.turns.write(|| {
+            if std::mem::take(&mut state.complete) {
+                state.blocks.clear()?;
             }
-        }
+            match part {
+                Given::Device(slice) => context.in_order_of(&slice, "the gradient", || {
+                    let given = (slice.address, slice.len, slice.format);
+                    self.add_gradient(state, offset, given, replaces, thresholds)
+                }),
+                Given::Host(gradient) => {
+                    let most = PIECE_BYTES / size_of::<f32>();
+                    for (number, part) in gradient.chunks(most).enumerate() {
+                        // Memory can be missing for the first alone: all of the gradient is added, or nothing.
+                        let staged =
+                            context.stage(context.streams().writes, &[bytemuck::cast_slice(part)])?;
+                        staged.upload()?;
+                        let given = (staged.part(0), part.len(), Format::Float32);
+                        self.add_gradient(state, offset + number * most, given, replaces, thresholds)?;
+                    }
+                    Ok(())
+                }
+            }
+        })
     }
 
     fn begin(&mut self) -> Result<(), DeviceError> {
-        let context = Arc::clone(&self.context);
+        let (context, state) = (&self.context, &mut *self.locked());
         let _entered = context.enter()?;
-        let State { blocks, complete, .. } = self.state();
-        if std::mem::replace(complete, true) {
+        if state.complete {
             // A step without a gradient.
-            blocks.clear()?;
+            self.turns.write(|| state.blocks.clear())?;
         }
-        blocks.send_status()?;
-        for number in 0..blocks.blocks.len() {
-            let Block { collected, candidates, .. } = &mut blocks.blocks[number];
-            let (Some(candidates), Some(calls)) = (candidates, collected.calls()) else { continue };
-            candidates.set_calls(&context, calls)?;
-            candidates.begun = true;
-            let block = &blocks.blocks[number];
-            let (Some(candidates), k) = (&block.candidates, block.asked()) else { continue };
-            let output = &candidates.output;
-            // What the step before has sent must have left.
-            output.before_kernels()?;
-            let selection =
-                Selection { context: &context, blocks, source: Source::Found(block, candidates, number) };
-            selection.find_cut(output.cut(), k)?;
-            selection.count(output.cut())?;
-            let into = Written { indices: output.indices(), values: output.values(k), most: k };
-            selection.emit(output.cut(), into)?;
-            output.send(k)?;
-        }
-        Ok(())
+        self.turns.before_downloads()?;
+        state.blocks.send_status()?;
+        state.complete = true;
+        let blocks = &mut state.blocks;
+        self.turns.select(|| {
+            for number in 0..blocks.blocks.len() {
+                let Block { collected, candidates, .. } = &mut blocks.blocks[number];
+                let (Some(candidates), Some(calls)) = (candidates, collected.calls()) else { continue };
+                candidates.set_calls(context, calls)?;
+                candidates.begun = true;
+                let block = &blocks.blocks[number];
+                let (Some(candidates), k) = (&block.candidates, block.asked()) else { continue };
+                let output = &candidates.output;
+                // What the step before has sent must have left.
+                output.before_selections()?;
+                let source = Source::Found(block, candidates, number);
+                let selection = Selection { context, blocks, source };
+                selection.find_cut(output.cut(), k)?;
+                selection.count(output.cut())?;
+                let into = Written { indices: output.indices(), values: output.values(k), most: k };
+                selection.emit(output.cut(), into)?;
+                output.send(k)?;
+            }
+            Ok(())
+        })
     }
 
     fn check(&self) -> Result<Option<NonFinite>, DeviceError> {
         let _entered = self.context.enter()?;
         let state = self.locked();
         if !state.complete {
+            self.turns.before_downloads()?;
             state.blocks.send_status()?;
         }
         let (entry, count) = state.blocks.receive_status()?;
@@ -286,7 +314,7 @@ impl DeviceValues<f32> for CudaValues {
         }
         match chosen {
             Some(largest) => Ok(largest),
-            None => self.search(&mut state, block, k),
+            None => self.turns.select(|| self.search(&mut state, block, k)),
         }
     }
 
@@ -310,36 +338,37 @@ impl DeviceValues<f32> for CudaValues {
             _ => Source::All(searched, self.at(searched.range.start)),
         };
         let selection = Selection { context, blocks, source };
-        let output = Output::with_room(&mut state.spare, &self.context, 0)?;
-        selection.fix_cut(output.cut(), limit)?;
-        selection.count(output.cut())?;
-        output.send(0)?;
-        let kept = output.receive()?.kept as usize;
-        if kept > most {
-            return Ok(None);
-        }
-        // It may be another one than before, with more room.
-        let output = Output::with_room(&mut state.spare, &self.context, kept)?;
-        selection.fix_cut(output.cut(), limit)?;
-        selection.emit(
-            output.cut(),
-            Written { indices: output.indices(), values: output.values(kept), most: kept },
-        )?;
-        output.send(kept)?;
-        output.receive()?;
-        Ok(Some(output.entries(kept, kept)))
+        self.turns.select(|| {
+            let output = Output::with_room(&mut state.spare, &self.context, 0)?;
+            selection.fix_cut(output.cut(), limit)?;
+            selection.count(output.cut())?;
+            output.send(0)?;
+            let kept = output.receive()?.kept as usize;
+            if kept > most {
+                return Ok(None);
+            }
+            // It may be another one than before, with more room.
+            let output = Output::with_room(&mut state.spare, &self.context, kept)?;
+            selection.fix_cut(output.cut(), limit)?;
+            let into = Written { indices: output.indices(), values: output.values(kept), most: kept };
+            selection.emit(output.cut(), into)?;
+            output.send(kept)?;
+            output.receive()?;
+            Ok(Some(output.entries(kept, kept)))
+        })
     }
 
     fn gather(&self, block: usize, indices: &[u32]) -> Result<Vec<f32>, DeviceError> {
         let _entered = self.context.enter()?;
         let range = self.locked().blocks.blocks[block].range.clone();
-        self.values_at(&range, indices)
+        self.turns.select(|| self.values_at(&range, indices))
     }
 
     fn read(&self, range: Range<usize>) -> Result<Vec<f32>, DeviceError> {
         assert!(range.end <= self.len, "a part of the values");
         let _entered = self.context.enter()?;
         let mut values = Vec::with_capacity(range.len());
+        self.turns.before_downloads()?;
         let take = |part: &[u8]| values.extend_from_slice(bytemuck::cast_slice(part));
         // SAFETY: it is within the memory, which is freed only when nothing is under way.
         unsafe { self.context.read(self.at(range.start), range.len() * size_of::<f32>(), take)? };
@@ -351,20 +380,21 @@ impl DeviceValues<f32> for CudaValues {
         let context = Arc::clone(&self.context);
         let _entered = context.enter()?;
         self.state().blocks.spoil(None);
+        let writes = context.streams().writes;
         // SAFETY: as above.
-        unsafe { context.write(self.at(offset), bytemuck::cast_slice(values)) }
+        self.turns.write(|| unsafe { context.write(self.at(offset), bytemuck::cast_slice(values), writes) })
     }
 
     fn clear(&mut self, block: usize) -> Result<(), DeviceError> {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
-        self.fill(range)
+        self.turns.write(|| self.fill(range))
     }
 
     fn clear_at(&mut self, block: usize, indices: &[u32]) -> Result<(), DeviceError> {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
-        self.change_at(kernels::CLEAR_AT, &range, indices, None)
+        self.turns.write(|| self.change_at(kernels::CLEAR_AT, &range, indices, None))
     }
 
     fn clear_chosen(&mut self, block: usize, count: usize) -> Result<bool, DeviceError> {
@@ -374,21 +404,22 @@ impl DeviceValues<f32> for CudaValues {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
         let (context, given) = (&self.context, arguments![self.at(range.start), indices, count as u32]);
+        let (writes, grid) = (context.streams().writes, (context.grid_of_entries(count), THREADS));
         // SAFETY: so many indices of the block are there, and all is freed only when nothing is under way.
-        unsafe { context.launch(kernels::CLEAR_AT, (context.grid_of_entries(count), THREADS), given)? };
+        self.turns.write(|| unsafe { context.launch(writes, kernels::CLEAR_AT, grid, given) })?;
         Ok(true)
     }
 
     fn set(&mut self, block: usize, entries: &Entries<f32>) -> Result<(), DeviceError> {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
-        self.change_at(kernels::SET_AT, &range, &entries.indices, Some(&entries.values))
+        self.turns.write(|| self.change_at(kernels::SET_AT, &range, &entries.indices, Some(&entries.values)))
     }
 
     fn add(&mut self, block: usize, entries: &Entries<f32>) -> Result<(), DeviceError> {
         let range = self.changed(block);
         let _entered = self.context.enter()?;
-        self.change_at(kernels::ADD_AT, &range, &entries.indices, Some(&entries.values))
+        self.turns.write(|| self.change_at(kernels::ADD_AT, &range, &entries.indices, Some(&entries.values)))
     }
 
     fn add_all(&mut self, other: &dyn DeviceValues<f32>) -> Result<(), DeviceError> {
@@ -401,8 +432,9 @@ impl DeviceValues<f32> for CudaValues {
         let _entered = context.enter()?;
         let (grid, given) =
             (context.grid_of_entries(self.len), arguments![self.at(0), other.at(0), self.len as u64]);
+        let writes = context.streams().writes;
         // SAFETY: both are as long, and are freed only when nothing is under way.
-        unsafe { context.launch(kernels::ADD_ALL, (grid, THREADS), given) }
+        self.turns.write(|| unsafe { context.launch(writes, kernels::ADD_ALL, (grid, THREADS), given) })
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::device::DeviceError;
 
-use crate::context::{Context, Operation};
+use crate::backend::Kind;
+use crate::context::Context;
 use crate::fence::Fence;
+use crate::journal::Operation;
 use crate::kernels::Cut;
 use crate::memory::{Memory, Pinned};
 
@@ -26,10 +28,11 @@ impl Output {
     pub(super) fn new(context: &Arc<Context>, room: usize) -> Result<Self, DeviceError> {
         let bytes = Cut::WIDTH + 8 * room;
         let device = Memory::new(context, bytes, "selected entries")?;
-        let (pinned, copied) = (Pinned::new(context, bytes)?, Fence::new(context)?);
-        context.put(Operation::Copy("a reset of a cut"), context.kernels(), || {
+        let (pinned, copied) = (Pinned::new(context, bytes)?, Fence::new(context, Kind::Wait)?);
+        let selections = context.streams().selections;
+        context.put(Operation::Copy("a reset of a cut"), selections, || {
             // SAFETY: it is within the memory, which is freed only when nothing is under way.
-            unsafe { context.backend().fill(device.address(), 0, Cut::WIDTH, context.kernels()) }
+            unsafe { context.backend().fill(device.address(), 0, Cut::WIDTH, selections) }
         })?;
         Ok(Self { context: Arc::clone(context), device, pinned, copied, room })
     }
@@ -62,27 +65,28 @@ impl Output {
         self.indices() + 4 * entries as u64
     }
 
-    /// Copies the cut to the host and so many entries, once the kernels so far are done.
+    /// Copies the cut to the host and so many entries, once the selections so far are done.
     pub(super) fn send(&self, entries: usize) -> Result<(), DeviceError> {
         assert!(entries <= self.room, "room for the entries");
         let (context, bytes) = (&self.context, Cut::WIDTH + 8 * entries);
-        context.copies_after_kernels()?;
-        context.put(Operation::Copy("the copy of a selection to the host"), context.copies(), || {
+        let (selections, downloads) = (context.streams().selections, context.streams().downloads);
+        // SAFETY: the streams are ours.
+        unsafe { context.order(selections, downloads)? };
+        context.put(Operation::Copy("the copy of a selection to the host"), downloads, || {
             // SAFETY: both have so many bytes, and are freed only when nothing is under way.
-            unsafe { context.backend().copy_out(self.pinned.at(0), self.cut(), bytes, context.copies()) }
+            unsafe { context.backend().copy_out(self.pinned.at(0), self.cut(), bytes, downloads) }
         })?;
-        // SAFETY: the stream is ours.
-        unsafe { self.copied.record(context.copies()) }
+        self.copied.record(downloads)
     }
 
-    /// What is put into the stream of kernels from now on waits until that is copied.
-    pub(super) fn before_kernels(&self) -> Result<(), DeviceError> {
-        self.copied.before_kernels()
+    /// What is put into the stream of selections from now on waits until that is copied.
+    pub(super) fn before_selections(&self) -> Result<(), DeviceError> {
+        self.copied.before(self.context.streams().selections)
     }
 
     /// Waits for what was sent.
     pub(super) fn receive(&self) -> Result<Cut, DeviceError> {
-        self.copied.wait()?;
+        self.copied.wait("waiting for a selection")?;
         // SAFETY: it was copied, and nothing else is sent meanwhile.
         Ok(Cut::read(unsafe { self.pinned.read(0..Cut::WIDTH) }))
     }

@@ -46,13 +46,14 @@ impl Selection<'_> {
     /// Begins the cut of the k largest, k > 0, and finds it.
     pub(super) fn find_cut(&self, cut: u64, k: usize) -> Result<(), DeviceError> {
         let (context, bins, k) = (self.context, self.blocks.bins(), k as u32);
+        let selections = context.streams().selections;
         match self.source {
             Source::All(block, values) => {
                 let (grid, len) = (context.grid_of_histogram(block.range.len()), block.range.len() as u32);
                 for digit in 0..DIGITS {
                     let given = arguments![values, len, digit, k, cut, bins];
                     // SAFETY: see above.
-                    unsafe { context.launch(HISTOGRAM_DENSE, (grid, THREADS), given)? };
+                    unsafe { context.launch(selections, HISTOGRAM_DENSE, (grid, THREADS), given)? };
                 }
             }
             Source::Found(_, candidates, number) => {
@@ -61,7 +62,7 @@ impl Selection<'_> {
                 for digit in 0..DIGITS {
                     let given = arguments![values, reserved, capacity, digit, k, cut, bins];
                     // SAFETY: see above.
-                    unsafe { context.launch(HISTOGRAM_FOUND, (grid, THREADS), given)? };
+                    unsafe { context.launch(selections, HISTOGRAM_FOUND, (grid, THREADS), given)? };
                 }
             }
         }
@@ -70,22 +71,24 @@ impl Selection<'_> {
 
     /// The cut of what is at least so large; `limit` is not 0.
     pub(super) fn fix_cut(&self, cut: u64, limit: u32) -> Result<(), DeviceError> {
+        let selections = self.context.streams().selections;
         // SAFETY: see above.
-        unsafe { self.context.launch(FIXED_CUT, (1, 1), arguments![cut, limit]) }
+        unsafe { self.context.launch(selections, FIXED_CUT, (1, 1), arguments![cut, limit]) }
     }
 
     /// Counts what the cut keeps.
     pub(super) fn count(&self, cut: u64) -> Result<(), DeviceError> {
         let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
+        let selections = context.streams().selections;
         match self.source {
             Source::All(block, values) => {
                 let len = block.range.len();
                 let (grid, given) = (context.grid_of_tiles(len), arguments![values, len as u32, cut, counts]);
                 // SAFETY: see above.
-                unsafe { context.launch(COUNT_DENSE, (grid, THREADS), given)? };
+                unsafe { context.launch(selections, COUNT_DENSE, (grid, THREADS), given)? };
                 let given = arguments![counts, grid, chunks, cut];
                 // SAFETY: see above.
-                unsafe { context.launch(OFFSETS, (grid.div_ceil(CHUNK), THREADS), given) }
+                unsafe { context.launch(selections, OFFSETS, (grid.div_ceil(CHUNK), THREADS), given) }
             }
             Source::Found(block, candidates, number) => {
                 let (records, reserved) = (block.collected.records(), self.blocks.reserved(number));
@@ -103,7 +106,7 @@ impl Selection<'_> {
                 ];
                 let grid = records.div_ceil(RECORDS).max(1);
                 // SAFETY: see above.
-                unsafe { context.launch(COUNT_FOUND, (grid, THREADS), given) }
+                unsafe { context.launch(selections, COUNT_FOUND, (grid, THREADS), given) }
             }
         }
     }
@@ -111,13 +114,16 @@ impl Selection<'_> {
     /// Writes what was counted.
     pub(super) fn emit(&self, cut: u64, into: Written) -> Result<(), DeviceError> {
         let (context, counts, chunks) = (self.context, self.blocks.counts(), self.blocks.chunks());
+        let selections = context.streams().selections;
         let Written { indices, values: kept, most } = into;
         match self.source {
             Source::All(block, values) => {
                 let len = block.range.len();
                 let given = arguments![values, len as u32, counts, chunks, cut, most as u32, indices, kept];
                 // SAFETY: see above.
-                unsafe { context.launch(EMIT_DENSE, (context.grid_of_tiles(len), THREADS), given) }
+                unsafe {
+                    context.launch(selections, EMIT_DENSE, (context.grid_of_tiles(len), THREADS), given)
+                }
             }
             Source::Found(block, candidates, number) => {
                 let (records, reserved) = (block.collected.records(), self.blocks.reserved(number));
@@ -138,7 +144,9 @@ impl Selection<'_> {
                     kept,
                 ];
                 // SAFETY: see above.
-                unsafe { context.launch(EMIT_FOUND, (context.grid_of_records(records), THREADS), given) }
+                unsafe {
+                    context.launch(selections, EMIT_FOUND, (context.grid_of_records(records), THREADS), given)
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use gleaner_algorithms::device::{DeviceSlice, Format};
+use gleaner_algorithms::device::{DeviceSlice, Format, Order};
 use gleaner_cuda::{Cuda, Emulation, Memory, nvrtc};
 use half::{bf16, f16};
 use tempfile::TempDir;
@@ -124,7 +124,7 @@ impl Program {
     /// Some of them.
     pub fn slice(&self, range: std::ops::Range<usize>) -> DeviceSlice {
         let address = self.memory.address() + (range.start * self.format.width()) as u64;
-        DeviceSlice { address, len: range.len(), format: self.format, stream: 0 }
+        DeviceSlice { address, len: range.len(), format: self.format, order: Order::Stream(0) }
     }
 
     /// What is there by now, as bits.

@@ -26,13 +26,16 @@ pub(super) fn conclude<T: Element>(
                 runs.iter().map(|run| Ok(look(&run.shared).leave_out()?)).collect::<Result<_, Error>>()?;
             Ok(Outcome::LeftOut { by, sums })
         }
-        Some((by, Cause::Wish)) => {
+        Some((by, cause @ (Cause::Wish | Cause::Memory))) => {
             for run in &runs {
                 let mut group = look(&run.shared);
                 // Values that are not finite cannot wait for the next step.
                 if run.has_values { group.give_back()? } else { drop(group.leave_out()?) }
             }
-            Ok(Outcome::Cancelled { by })
+            Ok(match cause {
+                Cause::Memory => Outcome::Undone { by },
+                _ => Outcome::Cancelled { by },
+            })
         }
         None => {
             let (mut sums, mut lost, mut all) = (Vec::new(), 0.0, Vec::new());

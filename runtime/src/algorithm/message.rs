@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Bag;
-use gleaner_algorithms::residual::NonFinite;
+use gleaner_algorithms::device::DeviceError;
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Element, Partition, Rank};
 use tokio::sync::oneshot;
 
 use crate::failure::Error;
-use crate::group::Group;
+use crate::group::{Group, Unfit};
 use crate::mailbox::{Command, Mailbox};
+use crate::steps::Cause;
 use crate::tag::StepId;
 use crate::timeline::{Recorder, What};
 
@@ -32,6 +33,8 @@ pub(crate) enum Outcome<T: Element> {
     LeftOut { by: u32, sums: Sums<T> },
     /// A rank cancelled it: what was accumulated waits in the residuals.
     Cancelled { by: u32 },
+    /// The same, because that rank had not enough memory on its device.
+    Undone { by: u32 },
 }
 
 /// The sums over all workers by group, with the blocks that they are cut into.
@@ -129,8 +132,8 @@ pub(crate) struct Begin<T: Element> {
     /// Its number, from 0.
     pub(crate) step: u64,
     pub(crate) shared: Shared<T>,
-    /// None if this rank has no values and wants the step left out.
-    pub(crate) worked: Option<Worked<T>>,
+    /// Or why this rank wants the step left out.
+    pub(crate) worked: Result<Worked<T>, Cause>,
     /// With the first group of a step.
     pub(crate) reply: Option<Reply<T>>,
 }
@@ -146,21 +149,33 @@ pub(crate) struct Worked<T: Element> {
 }
 
 impl<T: Element> Worked<T> {
-    /// Brings it to the first message. Of sums that are not finite, which a device tells only now, nothing is exchanged: None if
-    /// such steps are left out.
-    pub(crate) fn checked(mut self, skips: bool, refuse: impl FnOnce(NonFinite) -> String) -> Option<Self> {
+    /// Brings it to the first message. Of sums that are not finite, which a device tells only now, nothing is exchanged, nor where memory is
+    /// missing to select: then the step is left out, if it may be.
+    pub(crate) fn checked(
+        mut self,
+        skips: bool,
+        refuse: impl FnOnce(Unfit) -> String,
+    ) -> Result<Self, Cause> {
         match self.execution.check() {
-            Ok(None) => return Some(self.go_on()),
+            Ok(None) => self = self.go_on(),
             Ok(Some(found)) => {
-                let sentence = refuse(found);
+                let sentence = refuse(Unfit::NonFinite(found));
                 if skips {
-                    return None;
+                    return Err(Cause::NonFinite);
                 }
                 self.waits = Some(Err(ExecutionError::Own(sentence)));
+                return Ok(self);
             }
             Err(error) => self.waits = Some(Err(error.into())),
         }
-        Some(self)
+        match self.waits {
+            // Nothing was sent, and nothing was taken out of the accumulator.
+            Some(Err(ExecutionError::Device(DeviceError::Memory(said)))) => {
+                refuse(Unfit::Memory(said));
+                Err(Cause::Memory)
+            }
+            _ => Ok(self),
+        }
     }
 
     /// Brings it to the next message.

@@ -1,6 +1,7 @@
 //! Taking in the gradients of a step, one parameter after the other.
 
 use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::bag::Entries;
@@ -8,7 +9,7 @@ use gleaner_algorithms::residual::{NonFinite, norm};
 
 use super::{Gradients, StepTimes};
 use crate::failure::{Error, Failure};
-use crate::group::{Group, Refused, refusal_there};
+use crate::group::{Group, Refused, Unfit, refusal_there};
 use crate::layout::{LayoutError, Parameter};
 
 impl Gradients {
@@ -97,6 +98,12 @@ impl Gradients {
         let accumulated = accumulate(&mut self.exchange.group(number), name, offset);
         self.session.recorder.program(self.exchange.step, "accumulate", clock..Instant::now());
         if let Err(refused) = accumulated {
+            if let Some(lacks) = refused.lacks() {
+                // Nothing was added: the gradient is as if it had not been given.
+                (self.ready[position], self.given) = (false, self.given - 1);
+                self.lacking = Some(lacks.to_string());
+                return Err(lacks.clone().into());
+            }
             let reason = match refused.skipped(self.method.nonfinite()) {
                 Ok(reason) => reason,
                 Err(reason) => {
@@ -107,6 +114,7 @@ impl Gradients {
             self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
             self.gathering[number].is_refused = true;
         }
+        self.lacking = None;
         // The clock stops first: the exchange may take the processor at once.
         self.count(position, clock.elapsed());
         let gathering = &mut self.gathering[number];
@@ -128,15 +136,21 @@ impl Gradients {
         Ok(())
     }
 
-    /// Says which parameter of a group has sums on a device that are not finite, and remembers it.
-    fn refusal(&self, group: usize) -> impl FnOnce(NonFinite) -> String + Send + 'static {
+    /// Says which parameter of a group has sums on a device that are not finite, or how much memory is missing there, and remembers it.
+    fn refusal(&self, group: usize) -> impl FnOnce(Unfit) -> String + Send + 'static {
         let (layout, refused) = (Arc::clone(&self.layout), Arc::clone(&self.refused));
-        move |found| {
+        let not_finite = move |found: NonFinite| {
             let has_it =
                 |p: &&Parameter| p.group == group && (p.offset..p.offset + p.len).contains(&found.entry);
-            let sentence = match layout.parameters.iter().find(has_it) {
+            match layout.parameters.iter().find(has_it) {
                 Some(p) => refusal_there(&p.name, p.offset, found),
                 None => found.to_string(),
+            }
+        };
+        move |unfit| {
+            let sentence = match unfit {
+                Unfit::NonFinite(found) => not_finite(found),
+                Unfit::Memory(sentence) => sentence,
             };
             refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(sentence).clone()
         }
@@ -148,5 +162,24 @@ impl Gradients {
         gathering.missing -= 1;
         gathering.accumulating += took;
         self.times.select += took;
+    }
+}
+
+/// A step that cannot be completed any more ends the job at once: its groups that are in flight would keep all ranks waiting. So does one
+/// that lacked memory and was not gone on with: all ranks are told why.
+impl Drop for Gradients {
+    fn drop(&mut self) {
+        // A panic is told with what it says.
+        if thread::panicking() || self.alive().is_err() {
+            return;
+        }
+        if let Some(lacking) = self.lacking.take() {
+            self.abort(&lacking);
+        } else if self.given > 0 && self.given < self.ready.len() {
+            let missing = self.missing();
+            self.abort(&format_args!(
+                "its program gave a step up before the gradients of {missing} were ready"
+            ));
+        }
     }
 }

@@ -36,7 +36,7 @@ struct World {
     /// By sender and receiver, in order.
     links: Vec<Vec<VecDeque<Mail>>>,
     /// Who asked, by step, and why.
-    asked: Vec<HashSet<(u32, bool)>>,
+    asked: Vec<HashSet<(u32, u8)>>,
     state: u64,
 }
 
@@ -124,8 +124,8 @@ impl World {
     fn ask(&mut self, rank: usize) {
         let step = self.ranks[rank].ends.len();
         if self.ranks[rank].running.is_some() {
-            let cause = [Cause::Wish, Cause::NonFinite][self.random(2)];
-            self.asked[step].insert((rank as u32, cause == Cause::NonFinite));
+            let cause = [Cause::Wish, Cause::NonFinite, Cause::Memory][self.random(3)];
+            self.asked[step].insert((rank as u32, cause as u8));
             self.ranks[rank].steps.ask(id(step as u64), cause);
             self.post(rank);
         }
@@ -201,7 +201,7 @@ fn all_ranks_decide_the_same_whatever_comes_when() {
                 assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}: {workers} workers, seed {seed}");
                 match ends[0] {
                     Some(End::Cancelled { by, cause }) => {
-                        let asked = (*by, *cause == Cause::NonFinite);
+                        let asked = (*by, *cause as u8);
                         assert!(world.asked[step].contains(&asked), "in the name of one that did not ask");
                         cancelled += 1;
                     }

@@ -27,6 +27,7 @@ from gleaner.errors import (
     JoinError,
     LayoutError,
     MethodError,
+    OutOfMemory,
     SessionLeft,
     UnsupportedError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "LayoutError",
     "Method",
     "MethodError",
+    "OutOfMemory",
     "Session",
     "SessionLeft",
     "Traffic",

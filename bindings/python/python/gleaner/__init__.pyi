@@ -18,6 +18,7 @@ from gleaner.errors import (
     JoinError as JoinError,
     LayoutError as LayoutError,
     MethodError as MethodError,
+    OutOfMemory as OutOfMemory,
     SessionLeft as SessionLeft,
     UnsupportedError as UnsupportedError,
 )

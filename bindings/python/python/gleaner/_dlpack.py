@@ -15,6 +15,8 @@ _DTYPES = {(_FLOAT, 32): "float32", (_FLOAT, 16): "float16", (_BFLOAT, 16): "bfl
 # CUDA's default stream, as DLPack numbers it and as the driver does: a producer orders its work before what comes on that stream.
 _DEFAULT_STREAM = 1
 DEFAULT_STREAM = 0
+# The producer orders nothing: an event says when the values are there.
+_NO_STREAM = -1
 
 
 class _Tensor(ctypes.Structure):
@@ -47,14 +49,14 @@ def is_on_device(array: Any) -> bool:
     return device is not None and int(device()[0]) == _CUDA
 
 
-def lend(array: Any, what: str) -> Lent:
-    """Where the values of an array on a device lie, one after the other.
+def lend(array: Any, what: str, by_event: bool = False) -> Lent:
+    """Where the values of an array on a device lie, one after the other; in the order of the default stream, or an event says when.
 
     Raises:
         UnsupportedError: another type than float32, float16 and bfloat16, or values that are not one after the other.
     """
     try:
-        capsule = array.__dlpack__(stream=_DEFAULT_STREAM)
+        capsule = array.__dlpack__(stream=_NO_STREAM if by_event else _DEFAULT_STREAM)
     except BufferError as error:
         raise UnsupportedError(f"{what} cannot be lent: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -87,20 +87,33 @@ class Gradients:
         # What is read on a device until the update is there.
         self._lent: List[_dlpack.Lent] = []
 
-    def ready(self, parameter: str, gradient: Any) -> None:
+    def ready(self, parameter: str, gradient: Any, event: Optional[int] = None) -> None:
         """The gradient of a parameter is ready: float32, of any shape with as many entries as the layout says. The array is free when this
         returns. One on the GPU of these gradients may also be of float16 or bfloat16, and of any library that speaks DLPack; it is read where
         it lies, and not to be written to before `wait` returns.
 
+        Args:
+            parameter: its name.
+            gradient: its gradient.
+            event: the handle of a recorded CUDA event after which a gradient on the GPU is there, such as `torch.cuda.Event.cuda_event`; without
+                it, it is read in the order of CUDA's default stream.
+
         Raises:
+            OutOfMemory: the GPU has not enough memory: the gradient counts as not given.
+            UnsupportedError: another type, or an event for an array in main memory.
             LayoutError: a parameter that the layout does not have or that was given before in this step, or another length.
             JobFailed: values that are not finite, or a job that has failed.
         """
         if _dlpack.is_on_device(gradient):
-            lent = _dlpack.lend(gradient, f"the gradient of '{parameter}'")
-            self.native.ready_on_device(parameter, lent.address, lent.entries, lent.dtype, _dlpack.DEFAULT_STREAM)
+            lent = _dlpack.lend(gradient, f"the gradient of '{parameter}'", event is not None)
+            if event is None:
+                self.native.ready_on_device(parameter, lent.address, lent.entries, lent.dtype, _dlpack.DEFAULT_STREAM)
+            else:
+                self.native.ready_after_event(parameter, lent.address, lent.entries, lent.dtype, event)
             self._lent.append(lent)
             return
+        if event is not None:
+            raise UnsupportedError(f"the gradient of '{parameter}' is in main memory and has a CUDA event; expected none")
         values = _arrays.contiguous(gradient, f"the gradient of '{parameter}'")
         if values.dtype != numpy.float32:
             raise UnsupportedError(f"the gradient of '{parameter}' is of {values.dtype.name}; expected float32")
@@ -111,6 +124,7 @@ class Gradients:
 
         Raises:
             LayoutError: parameters whose gradients are missing.
+            OutOfMemory: a rank's GPU had not enough memory: the step is undone on all ranks, and its gradients wait for the next one.
             JobFailed: the job has failed.
         """
         update = Update(self.native.wait(), self._layout)

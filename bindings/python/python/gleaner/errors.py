@@ -10,6 +10,7 @@ __all__ = [
     "JoinError",
     "JobFailed",
     "Cancelled",
+    "OutOfMemory",
     "LayoutError",
     "MethodError",
     "CheckpointError",
@@ -65,6 +66,11 @@ class Cancelled(Error):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class OutOfMemory(Error, MemoryError):
+    """A GPU had not enough memory. A gradient that was to be added is as if it had not been given, and may be given again. A step that was
+    waited for is undone on all ranks: its gradients wait for the next step. The job goes on."""
 
 
 class LayoutError(Error, ValueError):

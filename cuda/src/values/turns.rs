@@ -1,0 +1,65 @@
+//! The order between the streams in which an accumulator is written and those in which it is read.
+
+use std::sync::Arc;
+
+use gleaner_algorithms::device::DeviceError;
+
+use crate::backend::Kind;
+use crate::context::Context;
+use crate::fence::Fence;
+
+/// Two events of an accumulator: its last write, and its last selection.
+///
+/// Gradients, commits and resets are put into the stream of writes, and so are in order among themselves; selections and gathers are
+/// in order among themselves in theirs. Between the two:
+///
+/// - What selects reads values, candidates, the number of candidates and what was not finite, all of which writes change: it waits for
+///   the last write.
+/// - What writes waits for the last selection, which may still read them. A commit also reads the indices that the selection before
+///   has chosen, in its output: so the next selection, which overwrites them, waits for the commit as for any write.
+/// - Histograms, counts and cuts are used by selections alone.
+/// - Copies to the host read values and what was not finite once the last write is done, and an output once its selection is. A copy of values
+///   is waited for where it is made. Of the other two, the next write or selection waits for the copy by the fence of that copy.
+/// - Another accumulator, which is added or copied, is read in the stream of writes. Nothing else writes it.
+/// - Memory is freed, and pinned memory goes back to its pool, when nothing is under way in any stream.
+///
+/// So a gradient waits for a selection of its own values alone. That is one of a step before, whose entries the host has got before the
+/// step could end; only where nobody asked for them, as in a block that became dense, the stream of writes waits on the device.
+#[derive(Debug)]
+pub(super) struct Turns {
+    context: Arc<Context>,
+    written: Fence,
+    selected: Fence,
+}
+
+impl Turns {
+    /// Of values that nothing uses yet. The context is entered.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let (written, selected) = (Fence::new(context, Kind::Order)?, Fence::new(context, Kind::Order)?);
+        Ok(Self { context: Arc::clone(context), written, selected })
+    }
+
+    /// Puts what writes values, or what is collected of them, into the stream of writes.
+    pub(super) fn write<R>(&self, work: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
+        let writes = self.context.streams().writes;
+        self.selected.before(writes)?;
+        let done = work();
+        // Also if not all was started.
+        self.written.record(writes)?;
+        done
+    }
+
+    /// Puts what selects from values into the stream of selections.
+    pub(super) fn select<R>(&self, work: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
+        let selections = self.context.streams().selections;
+        self.written.before(selections)?;
+        let done = work();
+        self.selected.record(selections)?;
+        done
+    }
+
+    /// What is copied to the host from now on waits for the last write.
+    pub(super) fn before_downloads(&self) -> Result<(), DeviceError> {
+        self.written.before(self.context.streams().downloads)
+    }
+}

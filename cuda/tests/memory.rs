@@ -1,0 +1,214 @@
+//! Steps of a job in which a device lacks memory: they are undone, on all ranks, and nothing is lost.
+
+#![allow(clippy::unwrap_used)]
+
+mod devices;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::{Program, emulation};
+use gleaner_algorithms::Method;
+use gleaner_algorithms::device::{DeviceError, Format};
+use gleaner_algorithms::residual::OnNonFinite;
+use gleaner_cuda::{Cuda, Memory};
+use gleaner_runtime::{Error, Gradients, Layout, Roles, Session};
+use gleaner_transport::memory;
+
+/// Two groups, of which each has a parameter.
+const PARAMETERS: [(&str, usize); 2] = [("a", 3200), ("b", 6400)];
+const STEPS: usize = 5;
+/// The rank whose gradients are on a device.
+const DEVICE: usize = 1;
+
+fn gradient(len: usize, rank: usize, step: usize) -> Vec<f32> {
+    (0..len).map(|i| ((i * 31 + step * 17 + rank * 7) % 101) as f32 / 50.0 - 1.0).collect()
+}
+
+fn layout() -> Layout {
+    PARAMETERS.iter().fold(Layout::new(), |layout, &(name, len)| layout.group().parameter(name, len))
+}
+
+/// A job of two ranks.
+fn run<T: Send>(
+    device: &Arc<Cuda>,
+    method: &Method,
+    worker: impl Fn(usize, &mut Gradients) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let worker = &worker;
+        let threads: Vec<_> = memory::networks(2)
+            .into_iter()
+            .map(|network| {
+                let joined = async { Ok(network) };
+                scope.spawn(move || {
+                    let session =
+                        Session::over_as(joined, Duration::from_secs(20), Roles::default()).unwrap();
+                    let rank = session.rank();
+                    let mut gradients = match rank == DEVICE {
+                        true => session.gradients_on(device.clone(), &layout(), method.clone()).unwrap(),
+                        false => session.gradients(&layout(), method.clone()).unwrap(),
+                    };
+                    worker(rank, &mut gradients)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// All that is free.
+fn rest(device: &Cuda) -> Memory {
+    device.memory(device.available().unwrap().0).unwrap()
+}
+
+/// What a rank has not delivered.
+fn residual(gradients: &Gradients) -> Vec<f64> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
+    gradients.save(&path).unwrap();
+    let file = std::fs::read(path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let of = |(name, _): &(&str, usize)| tensors.tensor(&format!("residual.{name}")).unwrap().data().to_vec();
+    let bytes: Vec<u8> = PARAMETERS.iter().flat_map(of).collect();
+    bytes.as_chunks::<4>().0.iter().map(|word| f64::from(f32::from_le_bytes(*word))).collect()
+}
+
+#[test]
+fn a_selection_without_memory_undoes_the_step_on_all_ranks_and_loses_nothing() {
+    let Some(emulation) = emulation() else { return };
+    let device = Cuda::emulated(emulation.ordinal(11).memory(30_000_000)).unwrap();
+    // With a threshold of the step before, larger gradients select more than memory was taken for.
+    let method = Method::named("oktopk").unwrap().density(0.02);
+    let undone = 1;
+    let told = run(&device, &method, |rank, gradients| {
+        let entries: usize = PARAMETERS.iter().map(|(_, len)| len).sum();
+        let (mut given, mut delivered) = (vec![0.0; entries], vec![0.0; entries]);
+        let mut told = None;
+        for step in 0..STEPS {
+            let mut all = Vec::new();
+            let programs: Vec<_> = PARAMETERS
+                .iter()
+                .map(|(_, len)| {
+                    let values = gradient(*len, rank, step);
+                    let values =
+                        if step == undone { values.iter().map(|v| v * 9.0).collect() } else { values };
+                    all.extend_from_slice(&values);
+                    (rank == DEVICE).then(|| Program::new(&device, &values, Format::Float32))
+                })
+                .collect();
+            let hog = (rank == DEVICE && step == undone).then(|| rest(&device));
+            let mut start = 0;
+            for ((name, len), program) in PARAMETERS.iter().zip(&programs) {
+                match program {
+                    None => gradients.ready(name, &all[start..start + len]).unwrap(),
+                    Some(program) => gradients.ready_on_device(name, &program.slice(0..*len)).unwrap(),
+                }
+                start += len;
+            }
+            given.iter_mut().zip(&all).for_each(|(sum, value)| *sum += f64::from(*value));
+            match gradients.wait() {
+                Ok(update) => {
+                    assert_ne!(step, undone, "memory was missing");
+                    let values = PARAMETERS.iter().flat_map(|(name, _)| update.values(name).unwrap());
+                    // Of two ranks.
+                    delivered.iter_mut().zip(values).for_each(|(sum, mean)| *sum += f64::from(mean) * 2.0);
+                }
+                Err(Error::OutOfMemory(error)) => {
+                    assert_eq!((step, error.rank as usize, error.step as usize), (undone, DEVICE, undone));
+                    told = Some(error.to_string());
+                }
+                Err(error) => panic!("{error}"),
+            }
+            drop(hog);
+        }
+        (given, delivered, residual(gradients), told.unwrap())
+    });
+    for (rank, (.., sentence)) in told.iter().enumerate() {
+        let own = ["not enough memory for selected entries", "missing"];
+        assert!(sentence.contains("step 1 is undone on all ranks, as rank 1 lacked memory"), "{sentence}");
+        assert_eq!(own.iter().all(|word| sentence.contains(word)), rank == DEVICE, "{sentence}");
+    }
+    for i in 0..told[0].0.len() {
+        let [given, kept] = [told[0].0[i] + told[1].0[i], told[0].2[i] + told[1].2[i]];
+        let delivered = told[0].1[i];
+        assert!((given - delivered - kept).abs() < 1e-4, "entry {i}: {given} is not {delivered} and {kept}");
+        assert_eq!(told[0].1[i].to_bits(), told[1].1[i].to_bits());
+    }
+}
+
+#[test]
+fn a_gradient_without_memory_may_be_given_again() {
+    let run_with = |lacks: bool| {
+        let emulation = emulation()?;
+        let device = Cuda::emulated(emulation.ordinal(12).memory(30_000_000)).unwrap();
+        let method = Method::spardl().density(0.02).on_nonfinite(OnNonFinite::Skip);
+        Some(run(&device, &method, |rank, gradients| {
+            let mut seen = Vec::new();
+            for step in 0..STEPS {
+                for (name, len) in PARAMETERS {
+                    let mut values = gradient(len, rank, step);
+                    if step == 1 {
+                        values[3] = f32::NAN;
+                    }
+                    if rank != DEVICE {
+                        gradients.ready(name, &values).unwrap();
+                        continue;
+                    }
+                    let program = Program::new(&device, &values, Format::Float32);
+                    // After a step that was left out, the next needs memory for what the residual is before it.
+                    let hog = (lacks && step == 2).then(|| rest(&device));
+                    let given = gradients.ready_on_device(name, &program.slice(0..len));
+                    if hog.is_some() {
+                        let error = given.unwrap_err();
+                        assert!(matches!(error, Error::Device(DeviceError::Memory(_))), "{error}");
+                        assert!(error.to_string().contains("not enough memory for a residual"), "{error}");
+                        drop(hog);
+                        gradients.ready_on_device(name, &program.slice(0..len)).unwrap();
+                    } else {
+                        given.unwrap();
+                    }
+                }
+                let update = gradients.wait().unwrap();
+                assert_eq!(update.skipped().is_some(), step == 1);
+                let values = PARAMETERS.iter().flat_map(|(name, _)| update.values(name).unwrap());
+                seen.push(values.map(f32::to_bits).collect::<Vec<_>>());
+            }
+            (seen, residual(gradients))
+        }))
+    };
+    assert!(run_with(true) == run_with(false));
+}
+
+#[test]
+fn a_gradient_that_is_not_given_again_ends_the_job_with_what_was_missing() {
+    let Some(emulation) = emulation() else { return };
+    let device = Cuda::emulated(emulation.ordinal(13).memory(30_000_000)).unwrap();
+    let method = Method::spardl().density(0.02).on_nonfinite(OnNonFinite::Skip);
+    let sentences = run(&device, &method, |rank, gradients| {
+        for step in 0..2 {
+            for (name, len) in PARAMETERS {
+                let value = if step == 0 { f32::INFINITY } else { 1.0 };
+                if rank != DEVICE {
+                    // The job may have failed already.
+                    drop(gradients.ready(name, &vec![value; len]));
+                    continue;
+                }
+                let program = Program::new(&device, &vec![value; len], Format::Float32);
+                let _hog = (step == 1).then(|| rest(&device));
+                if let Err(error) = gradients.ready_on_device(name, &program.slice(0..len)) {
+                    return error.to_string();
+                }
+            }
+            if let Err(error) = gradients.wait() {
+                return error.to_string();
+            }
+        }
+        "nothing was missing".to_owned()
+    });
+    assert!(sentences[0].contains("rank 1 failed"), "{sentences:?}");
+    assert!(
+        sentences.iter().all(|sentence| sentence.contains("not enough memory for a residual")),
+        "{sentences:?}"
+    );
+}
