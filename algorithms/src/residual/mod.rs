@@ -166,8 +166,7 @@ impl<T: Element> Residual<T> {
     /// # Errors
     /// Not enough memory on a device for the copy.
     pub fn revertible(self) -> Result<Self, DeviceError> {
-        let mut before = Before::default();
-        before.there = self.values.copy_there()?;
+        let before = Before { there: self.values.copy_there()?, ..Before::default() };
         Ok(Self { before: Some(before), ..self })
     }
 
