@@ -31,7 +31,7 @@ proptest! {
                     let gradients = pattern.gradients(workers, n, &mut random);
                     let before = team.ensemble.memories();
                     let outcome = team.step_in_pieces(&gradients, 1 + random.below(n.max(1)));
-                    outcome.assert_laws();
+                    outcome.assert_invariants();
                     if !whole.contains(step) || !method.collective().is_sparse() {
                         continue;
                     }
@@ -70,7 +70,7 @@ proptest! {
             let mut random = Random(seed);
             for (step, pattern) in (0..).zip(&patterns) {
                 let outcome = team.step_in_pieces(&pattern.gradients(workers, n, &mut random), n.max(1));
-                outcome.assert_laws();
+                outcome.assert_invariants();
                 let velocities = team.ensemble.residuals.iter().flat_map(|r| r.velocity(0..n).unwrap());
                 if whole.contains(step) {
                     prop_assert!(outcome.new.iter().flatten().all(|value| *value == 0.0), "{}", method);

@@ -29,7 +29,7 @@ fn a_peer_that_hangs_is_ended_at_its_limit() {
     command.args(["--json", "--name", &named("peerhang"), "--python"]).arg(python).env("PATH", path);
     let output = command.arg("--out").arg(directory.path().join("out")).output().unwrap();
     let (code, said) = told(&output);
-    let sentence = "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it told of any step";
+    let sentence = "failed: gloo, 2 workers: it took longer than its limit of 6 s and was ended before it reported any step";
     assert!(code == 1 && said.contains(sentence), "{code}: {said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let measured: Vec<&Value> =

@@ -21,7 +21,7 @@ fn a_matrix_is_measured_once_and_goes_on_where_it_ended() {
     let first = listed.lines().find(|line| line.starts_with("turn 0")).unwrap();
     assert!(listed.starts_with("# "), "the title: {listed}");
     assert!(
-        first.contains(": gleaner launch --workers 2 -- gleaner bench --json --method spardl,ring "),
+        first.contains(": gleaner launch --workers 2 -- gleaner bench --json --method 'spardl,ring' "),
         "{first}"
     );
 
