@@ -102,7 +102,9 @@ impl Journal {
         let Some(clock) = self.events.get(&event) else { return };
         for ((lane, done), before) in self.lanes.iter_mut().zip(&mut self.done).zip(clock) {
             *done = (*done).max(*before);
-            while lane.open.pop_front_if(|(number, _)| number <= done).is_some() {}
+            while lane.open.front().is_some_and(|(number, _)| *number <= *done) {
+                lane.open.pop_front();
+            }
         }
     }
 
