@@ -25,7 +25,7 @@ fn on_emulations(test: impl Fn(&Arc<Cuda>, &Streams)) {
 /// Values of which the k largest will be asked for, with a prediction for the next step.
 fn values(cuda: &Cuda, n: usize, k: u32) -> Box<dyn DeviceValues<f32>> {
     let mut values = cuda.zeros(n).unwrap();
-    values.cut(&[0..n], &[Some(k)]).unwrap();
+    values.cut(std::slice::from_ref(&(0..n)), &[Some(k)]).unwrap();
     values
 }
 
@@ -203,7 +203,7 @@ fn while_another_thread_captures_a_graph_everything_goes_on() {
         let copy = values.duplicate().unwrap();
         values.add_all(&*copy).unwrap();
         values.cut(&[0..1000, 1000..n], &[None, Some(7)]).unwrap();
-        values.cut(&[0..n], &[Some(50)]).unwrap();
+        values.cut(std::slice::from_ref(&(0..n)), &[Some(50)]).unwrap();
     }
     cuda.apply(&program.slice(0..n), &Entries::default(), Apply::Write { divisor: 1 }).unwrap();
     assert_eq!(program.bits(), vec![0; n]);

@@ -203,7 +203,7 @@ fn a_selection_that_lacks_memory_leaves_everything_and_may_be_repeated() {
     let cuda = Cuda::emulated(emulation.ordinal(8).memory(20_000_000)).unwrap();
     let n = 100_000;
     let mut values = cuda.zeros(n).unwrap();
-    values.cut(&[0..n], &[Some(100)]).unwrap();
+    values.cut(std::slice::from_ref(&(0..n)), &[Some(100)]).unwrap();
     let rest = cuda.memory(cuda.available().unwrap().0).unwrap();
     let gradient: Vec<f32> = (0..n).map(|i| i as f32).collect();
     values.accumulate(0, Given::Host(&gradient), true, &[None]).unwrap();

@@ -45,7 +45,7 @@ fn a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
             let saved = job::run(Over::Memory, 3, |session| {
                 let mut replica = session.replica(&layout(), &initial(), options.clone()).unwrap();
                 let mut all = problem::steps(&session, &mut replica, 0..stop);
-                replica.save(&file(folder.path(), &session)).unwrap();
+                replica.save(file(folder.path(), &session)).unwrap();
                 all.extend(problem::steps(&session, &mut replica, stop..STEPS));
                 replica.flush().unwrap();
                 all.push(bits(replica.parameters()));
@@ -55,7 +55,7 @@ fn a_resumed_run_has_the_bits_of_an_uninterrupted_one() {
             let rest = job::run(Over::Adverse, 3, |session| {
                 let mut replica = session.replica(&layout(), &initial(), options.clone()).unwrap();
                 let run = replica.run().to_owned();
-                replica.load(&file(folder.path(), &session)).unwrap();
+                replica.load(file(folder.path(), &session)).unwrap();
                 assert_ne!(replica.run(), run);
                 let before = bits(replica.parameters());
                 let mut all = vec![before];
@@ -82,7 +82,7 @@ fn steps_that_were_left_out_are_counted_on() {
     let run = |session: &Session, from: u64, to: u64, folder: &Path| {
         let mut replica = session.replica(&layout(), &initial(), options.clone()).unwrap();
         if from > 0 {
-            replica.load(&file(folder, session)).unwrap();
+            replica.load(file(folder, session)).unwrap();
         }
         let mut skipped = 0;
         for step in from..to {
@@ -93,7 +93,7 @@ fn steps_that_were_left_out_are_counted_on() {
             skipped += usize::from(problem::step(&mut replica, &gradient, step).skipped.is_some());
             assert!(replica.parameters().iter().all(|value| value.is_finite()), "step {step}");
         }
-        replica.save(&file(folder, session)).unwrap();
+        replica.save(file(folder, session)).unwrap();
         (skipped, bits(replica.parameters()))
     };
     let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -46,11 +46,11 @@ fn a_resumed_job_goes_on_bit_by_bit() {
         job::run(Over::Memory, 3, |session| {
             let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
             steps(&session, &mut gradients, 0..5);
-            gradients.save(&file(folder.path(), &session)).unwrap();
+            gradients.save(file(folder.path(), &session)).unwrap();
         });
         let rest = job::run(Over::Memory, 3, |session| {
             let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
-            gradients.load(&file(folder.path(), &session)).unwrap();
+            gradients.load(file(folder.path(), &session)).unwrap();
             steps(&session, &mut gradients, 5..8)
         });
         for (whole, rest) in whole.iter().zip(rest) {
@@ -121,7 +121,7 @@ fn save_steps(folder: &Path, saved: &[u64]) {
         for &step in saved {
             let from = gradients.step();
             steps(&session, &mut gradients, from..step);
-            gradients.save(&folder.join(format!("rank-{}.step-{step}", session.rank()))).unwrap();
+            gradients.save(folder.join(format!("rank-{}.step-{step}", session.rank()))).unwrap();
         }
     });
 }
@@ -131,7 +131,7 @@ fn save_steps(folder: &Path, saved: &[u64]) {
 fn refusals(over: Over, choose: impl Fn(usize) -> PathBuf + Sync) -> Vec<String> {
     job::run(over, 3, |session| {
         let mut gradients = session.gradients(&layout(), spardl()).unwrap();
-        let (run, error) = (gradients.run().to_owned(), gradients.load(&choose(session.rank())).unwrap_err());
+        let (run, error) = (gradients.run().to_owned(), gradients.load(choose(session.rank())).unwrap_err());
         assert!(matches!(error, Error::Checkpoint(_)), "{error}");
         assert_eq!((gradients.step(), gradients.run()), (0, run.as_str()));
         steps(&session, &mut gradients, 0..1);
@@ -260,7 +260,7 @@ fn the_run_stays_the_same_when_a_job_goes_on() {
     let begun = job::run(Over::Tcp, 3, |session| {
         let mut gradients = session.gradients(&layout(), spardl()).unwrap();
         steps(&session, &mut gradients, 0..1);
-        gradients.save(&file(folder.path(), &session)).unwrap();
+        gradients.save(file(folder.path(), &session)).unwrap();
         gradients.regroup(&Layout::new().parameter("early", 600).parameter("late", 300)).unwrap();
         gradients.run().to_owned()
     });
@@ -269,7 +269,7 @@ fn the_run_stays_the_same_when_a_job_goes_on() {
     let went_on = job::run(Over::Tcp, 3, |session| {
         let mut gradients = session.gradients(&layout(), spardl()).unwrap();
         let fresh = gradients.run().to_owned();
-        gradients.load(&file(folder.path(), &session)).unwrap();
+        gradients.load(file(folder.path(), &session)).unwrap();
         (fresh, gradients.run().to_owned())
     });
     assert!(went_on.iter().all(|(fresh, run)| *run == begun[0] && *fresh != begun[0]), "{went_on:?}");

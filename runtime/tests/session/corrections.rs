@@ -55,11 +55,11 @@ fn all_ranks_agree_and_a_resumed_job_goes_on_bit_by_bit_with_all_of_it_on() {
             job::run(over, 3, |session| {
                 let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
                 steps(&session, &mut gradients, 0..stop);
-                gradients.save(&file(folder.path(), &session)).unwrap();
+                gradients.save(file(folder.path(), &session)).unwrap();
             });
             let rest = job::run(over, 3, |session| {
                 let mut gradients = session.gradients(&layout(), method.clone()).unwrap();
-                gradients.load(&file(folder.path(), &session)).unwrap();
+                gradients.load(file(folder.path(), &session)).unwrap();
                 steps(&session, &mut gradients, stop..STEPS)
             });
             assert!(

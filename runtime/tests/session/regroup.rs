@@ -105,7 +105,7 @@ fn nothing_is_lost_where_groups_change_between_any_two_steps() {
             }
             assert!(regrouped > 4);
             gradients.regroup(&random_layout(&mut random)).unwrap();
-            gradients.save(&file(folder.path(), session.rank())).unwrap();
+            gradients.save(file(folder.path(), session.rank())).unwrap();
             updates
         });
         assert!(ranks.iter().all(|updates| bits(updates) == bits(&ranks[0])), "the same on all ranks");
@@ -165,7 +165,7 @@ fn every_group_and_every_layer_drains() {
                 let update = values(&gradients.wait().unwrap());
                 sums.iter_mut().zip(update).for_each(|(sum, value)| *sum += value);
             }
-            gradients.save(&file(folder.path(), session.rank())).unwrap();
+            gradients.save(file(folder.path(), session.rank())).unwrap();
             sums
         });
         let residual = saved(folder.path(), WORKERS as usize, "residual");
@@ -225,14 +225,14 @@ fn regrouping_is_as_loading_a_checkpoint_into_other_groups() {
             let regrouped = job::run(NETWORKS[i % 2], 3, |session| {
                 let mut gradients = session.gradients(&before(), method.clone()).unwrap();
                 steps(&session, &mut gradients, 0..4);
-                gradients.save(&file(folder.path(), session.rank())).unwrap();
+                gradients.save(file(folder.path(), session.rank())).unwrap();
                 gradients.regroup(&after(i % 2)).unwrap();
                 assert_eq!((gradients.step(), gradients.skipped()), (4, 1));
                 steps(&session, &mut gradients, 4..9)
             });
             let loaded = job::run(Over::Memory, 3, |session| {
                 let mut gradients = session.gradients(&after(i % 2), method.clone()).unwrap();
-                gradients.load(&file(folder.path(), session.rank())).unwrap();
+                gradients.load(file(folder.path(), session.rank())).unwrap();
                 steps(&session, &mut gradients, 4..9)
             });
             assert!(regrouped.iter().chain(&loaded).all(|rank| *rank == regrouped[0]), "{method}");
@@ -251,7 +251,7 @@ fn another_number_of_workers_takes_all_that_waits() {
                 let mut gradients =
                     session.gradients(&random_layout(&mut randoms(1)), method.clone()).unwrap();
                 (0..4).for_each(|s| drop(step(&mut gradients, session.rank(), s)));
-                gradients.save(&file(old.path(), session.rank())).unwrap();
+                gradients.save(file(old.path(), session.rank())).unwrap();
             });
             let updates = job::run(Over::Memory, after, |session| {
                 let mut gradients =
@@ -260,7 +260,7 @@ fn another_number_of_workers_takes_all_that_waits() {
                 step(&mut gradients, session.rank(), 0);
                 gradients.load_from(&files(old.path(), before as usize)).unwrap();
                 assert_eq!(gradients.step(), 4);
-                gradients.save(&file(new.path(), session.rank())).unwrap();
+                gradients.save(file(new.path(), session.rank())).unwrap();
                 values(&step(&mut gradients, session.rank(), 4))
             });
             for kind in ["residual", "velocity"] {
@@ -283,9 +283,9 @@ fn files_that_are_not_of_one_job_are_refused() {
     let spardl = Method::spardl().density(0.1);
     job::run(Over::Memory, 2, |session| {
         let mut gradients = session.gradients(&layout(), spardl.clone()).unwrap();
-        gradients.save(&folder.path().join(format!("fresh-{}", session.rank()))).unwrap();
+        gradients.save(folder.path().join(format!("fresh-{}", session.rank()))).unwrap();
         step(&mut gradients, session.rank(), 0);
-        gradients.save(&file(folder.path(), session.rank())).unwrap();
+        gradients.save(file(folder.path(), session.rank())).unwrap();
     });
     let session = Session::join().unwrap();
     let mut gradients = session.gradients(&layout(), spardl).unwrap();
@@ -379,7 +379,7 @@ fn what_was_learnt_is_carried_over_where_groups_are_merged() {
             let rank = session.rank();
             let save = |gradients: &Gradients, of: &str| {
                 if rank == 0 {
-                    gradients.save(&folder.path().join(of)).unwrap();
+                    gradients.save(folder.path().join(of)).unwrap();
                 }
             };
             let mut gradients = session.gradients(&before(), method.clone()).unwrap();

@@ -128,7 +128,7 @@ fn nothing_is_lost_and_nothing_waits_for_ever() {
             sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += f64::from(v) * WORKERS as f64);
             seen.push(ks(&gradients));
         }
-        gradients.save(&file(folder.path(), session.rank())).unwrap();
+        gradients.save(file(folder.path(), session.rank())).unwrap();
         (sums, seen)
     }));
     assert!(seen.iter().all(|ks| ks.iter().sum::<usize>() == K), "{seen:?}");
@@ -208,12 +208,12 @@ fn a_resumed_job_has_the_same_shares_and_bits() {
             let whole = same(job::run(Over::Memory, 4, |session| {
                 let mut gradients = session.gradients(&apart(), of.clone()).unwrap();
                 steps(&mut gradients, session.rank(), 0..saved);
-                gradients.save(&file(folder.path(), session.rank())).unwrap();
+                gradients.save(file(folder.path(), session.rank())).unwrap();
                 steps(&mut gradients, session.rank(), saved..28)
             }));
             let resumed = same(job::run(Over::Memory, 4, |session| {
                 let mut gradients = session.gradients(&apart(), of.clone()).unwrap();
-                gradients.load(&file(folder.path(), session.rank())).unwrap();
+                gradients.load(file(folder.path(), session.rank())).unwrap();
                 steps(&mut gradients, session.rank(), saved..28)
             }));
             assert_eq!(whole, resumed, "{of} after {saved} steps");
@@ -222,9 +222,9 @@ fn a_resumed_job_has_the_same_shares_and_bits() {
     let folder = tempfile::tempdir().unwrap();
     job::run(Over::Memory, 1, |session| {
         let gradients = session.gradients(&apart(), method()).unwrap();
-        gradients.save(&file(folder.path(), 0)).unwrap();
+        gradients.save(file(folder.path(), 0)).unwrap();
         let mut other = session.gradients(&apart(), method().select_over(SelectOver::Group)).unwrap();
-        let refusal = other.load(&file(folder.path(), 0)).unwrap_err().to_string();
+        let refusal = other.load(file(folder.path(), 0)).unwrap_err().to_string();
         assert!(
             refusal.contains("its method is") && refusal.contains("over the whole gradient"),
             "{refusal}"

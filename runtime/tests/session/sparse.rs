@@ -239,12 +239,12 @@ fn a_checkpoint_goes_on() {
     let expected = job::run(Over::Memory, 2, |session| {
         let mut gradients = session.gradients(&layout, Method::spardl().density(0.1)).unwrap();
         step(&mut gradients, session.rank(), 0);
-        gradients.save(&path(session.rank())).unwrap();
+        gradients.save(path(session.rank())).unwrap();
         step(&mut gradients, session.rank(), 1)
     });
     let found = job::run(Over::Memory, 2, |session| {
         let mut gradients = session.gradients(&layout, Method::spardl().density(0.1)).unwrap();
-        gradients.load(&path(session.rank())).unwrap();
+        gradients.load(path(session.rank())).unwrap();
         step(&mut gradients, session.rank(), 1)
     });
     assert_eq!(found, expected);

@@ -90,7 +90,7 @@ fn work(session: &Session, folder: &Path, marks: &mut File) -> Result<(), Worker
         }
         if number == STEPS[0] {
             begin(marks, Phase::Checkpoint)?;
-            gradients.save(&disk(folder, rank).join(CHECKPOINT))?;
+            gradients.save(disk(folder, rank).join(CHECKPOINT))?;
             begin(marks, Phase::LastSteps)?;
         }
         step(session, &mut gradients, &mut digest)?;

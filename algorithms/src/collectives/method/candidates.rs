@@ -8,8 +8,8 @@ use crate::selectors::Selector;
 
 impl Method {
     /// What this choice may be resolved to among so many workers, with its options: every listed method that
-    /// [suits](Collective::suits_auto) it, with its whole [family](Collective::family). An option that was asked for is kept
-    /// to: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
+    /// [suits](crate::collectives::Collective::suits_auto) it, with its whole [family](crate::collectives::Collective::family). An
+    /// option that was asked for is kept to: sparse methods that do not have it are left out. Dense methods come without the options that only sparse ones
     /// have. A method that is no choice is its own only candidate.
     ///
     /// # Errors
