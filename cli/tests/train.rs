@@ -411,7 +411,7 @@ fn groups_that_compete_for_k_end_with_the_same_parameters_on_all_ranks() {
 /// A learning rate that is far too high: the summary is printed, and the run fails with a sentence.
 #[test]
 fn a_training_that_diverges_says_so_and_fails() {
-    let options = "--workers 2 --data synthetic --model mlp --batch 4 --steps 4 --lr 1e6 --momentum 0 --method ring --merge single --json";
+    let options = "--workers 2 --data synthetic --model mlp --batch 4 --steps 4 --lr 10 --momentum 0 --method ring --merge single --json";
     let output = train(&options.split(' ').collect::<Vec<_>>()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

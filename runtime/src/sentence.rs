@@ -10,13 +10,14 @@ mod tests {
     use crate::launcher::LaunchError;
     use crate::planner::PlanError;
     use crate::staged::Staged;
-    use crate::{Cancelled, CheckpointError, ConfigError, Failure, LayoutError, ReplicaError};
+    use crate::{Cancelled, CheckpointError, ConfigError, Failure, LayoutError, OutOfMemory, ReplicaError};
 
     /// One of each type.
     fn errors() -> Vec<Box<dyn Error>> {
         vec![
             Box::new(Failure { rank: 1, step: None, reason: "it was stopped".into() }),
             Box::new(Cancelled { rank: 1, step: 2, reducer: "r".into() }),
+            Box::new(OutOfMemory { rank: 1, step: 2, own: None }),
             Box::new(crate::Error::from(LayoutError::Twice("w".into()))),
             Box::new(ConfigError::NoSecret(4)),
             Box::new(LayoutError::Twice("w".into())),

@@ -159,8 +159,9 @@ pub enum TrainError {
     Launch(#[from] gleaner_runtime::launcher::LaunchError),
     /// A model that became worse.
     #[error(
-        "the training diverged: the held-out loss was {first:.4} before the first step and is {last:.4} now; lower --lr, or clip gradients \
-         with --clip"
+        "the training diverged: the held-out loss was {first:.4} before the first step and is {} now; lower --lr, or clip gradients \
+         with --clip",
+        if *last < 1e6 { format!("{last:.4}") } else { format!("{last:.1e}") }
     )]
     Worse {
         /// The loss before the first step.

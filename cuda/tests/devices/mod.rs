@@ -27,14 +27,14 @@ pub fn on_each(test: impl Fn(&Arc<Cuda>)) {
 pub fn on_real(test: impl Fn(&Arc<Cuda>)) {
     match Cuda::open(0) {
         Ok(device) => test(&device),
-        Err(error) => println!("SKIPPED on a device: {error}"),
+        Err(error) => gleaner_skips::skip("cuda", error),
     }
 }
 
 /// An emulated device, if it can be compiled here.
 pub fn emulation() -> Option<Emulation> {
     static LIBRARY: OnceLock<Option<TempDir>> = OnceLock::new();
-    let compiled = || compiled().inspect_err(|reason| println!("SKIPPED on the emulation: {reason}")).ok();
+    let compiled = || compiled().inspect_err(|reason| gleaner_skips::skip("g++", reason)).ok();
     // SAFETY: it is what was just compiled.
     LIBRARY
         .get_or_init(compiled)

@@ -45,7 +45,7 @@ fn compile() -> Option<Emulation> {
     compiler.args(["-Wno-unknown-pragmas", "-DGLEANER_HOST", "-x", "c++", "-include"]);
     compiler.arg(kernels.join("host.hpp")).arg(kernels.join("kernels.cu")).arg("-o").arg(&library);
     let Ok(status) = compiler.status() else {
-        println!("SKIPPED: no g++ here");
+        gleaner_skips::skip("g++", "no g++ here");
         return None;
     };
     assert!(status.success(), "g++ cannot compile the kernels");
