@@ -271,7 +271,7 @@ def main():
     parser.add_argument("--l2", type=float, default=1e-6)
     parser.add_argument("--most", type=int, default=16, help="epochs in which Spark may reach the objective that gleaner regress reaches")
     parser.add_argument("--methods", default="ssar-split-all-gather,ring")
-    parser.add_argument("--memory", default="1200m", help="of each executor, and of the driver")
+    parser.add_argument("--memory", default="2g", help="of each executor, and of the driver")
     parser.add_argument("--limit", type=float, default=1800, help="seconds that Spark may take")
     parser.add_argument("--be-driver", action="store_true", help="be Spark's driver: what the experiment starts")
     for name in ("master", "address", "folder", "namespaces"):
