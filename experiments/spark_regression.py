@@ -248,12 +248,12 @@ def table(arguments, rate, found):
         f"{arguments.hosts} hosts at {rate}, {os.path.getsize(arguments.data) / 1e6:.0f} MB of samples with {arguments.features:_} features, "
         f"batches of {arguments.batch} samples for each worker",
         "",
-        f"{'':26}{'epoch':>11}{'of the fastest':>16}{'received by all':>18}{'epochs':>8}{'objective':>11}{'same loss after':>17}{'ratio':>8}",
+        f"{'':32}{'epoch':>11}{'of the fastest':>16}{'received by all':>18}{'epochs':>8}{'objective':>11}{'same loss after':>17}{'ratio':>8}",
     ]
     for name, row in found.items():
         label = name + (f", step {row['step']:g}" if row["step"] else "")
         reached, ratio = ("not", "") if row["reached"] is None else (f"{row['reached']:.2f} s", f"{row['reached'] / soonest:.1f}")
-        line = f"{label:26}{epoch[name]:>9.3f} s{epoch[name] / fastest:>16.1f}{row['bytes'] / 1e6:>15.1f} MB{row['epochs']:>8}{row['objective']:>11.4f}"
+        line = f"{label:32}{epoch[name]:>9.3f} s{epoch[name] / fastest:>16.1f}{row['bytes'] / 1e6:>15.1f} MB{row['epochs']:>8}{row['objective']:>11.4f}"
         lines.append(f"{line}{reached:>17}{ratio:>8}")
     return "\n".join(lines) + "\n"
 
