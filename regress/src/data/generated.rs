@@ -62,7 +62,9 @@ impl Shape {
         match self {
             Shape::Url => features,
             Shape::Webspam => {
-                (features as u64 * 680_715).div_ceil(16_609_143).clamp(2, features as u64) as usize
+                // Of a thousand all occur, so that small data have samples of several.
+                let share = (features as u64 * 680_715).div_ceil(16_609_143) as usize;
+                share.max(features.min(1000))
             }
         }
     }
