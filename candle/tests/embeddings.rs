@@ -2,29 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
+mod job;
 
 use candle_core::{DType, Device::Cpu, Tensor, Var};
 use gleaner_algorithms::residual::Correction;
 use gleaner_algorithms::{Method, merging};
 use gleaner_candle::{Overlap, OverlapError};
 use gleaner_runtime::Session;
-use gleaner_transport::memory;
+use job::job;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 const ROWS: usize = 40;
 const WIDTH: usize = 3;
-
-/// Runs `worker` on every rank of a new job, and gives what each returned.
-fn job<T: Send>(workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
-    let worker = &worker;
-    std::thread::scope(|scope| {
-        let start =
-            |network| scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()));
-        let ranks: Vec<_> = memory::networks(workers).into_iter().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
 
 fn table() -> Var {
     let values = (0..ROWS * WIDTH).map(|i| (i * 7919 % 1009) as f32 / 504.5 - 1.0).collect();

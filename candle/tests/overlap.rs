@@ -2,29 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, Instant};
+mod job;
+
+use std::time::Instant;
 
 use candle_core::{CpuStorage, CustomOp1, Device::Cpu, Layout, Shape, Tensor, Var};
 use gleaner_algorithms::residual::{Correction, OnNonFinite};
 use gleaner_algorithms::{Method, SelectOver, merging};
 use gleaner_candle::{Overlap, OverlapError};
 use gleaner_runtime::{Error, Failure, Session};
-use gleaner_transport::memory;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
+use job::{TIMEOUT, job};
 
 const LAYERS: [(usize, usize); 3] = [(8, 48), (48, 32), (32, 1)];
-
-/// Runs `worker` on every rank of a new job, and gives what each returned.
-fn job<T: Send>(workers: u32, worker: impl Fn(Session) -> T + Sync) -> Vec<T> {
-    let worker = &worker;
-    std::thread::scope(|scope| {
-        let start =
-            |network| scope.spawn(move || worker(Session::over(async { Ok(network) }, TIMEOUT).unwrap()));
-        let ranks: Vec<_> = memory::networks(workers).into_iter().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
 
 fn name(layer: usize) -> String {
     format!("layer{layer}")

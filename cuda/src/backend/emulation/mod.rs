@@ -127,7 +127,7 @@ impl Emulation {
         self.waits
     }
 
-    /// The same while another thread captures a graph in the global mode: whoever allocates or waits without care fails.
+    /// The same while another thread captures a graph in the global mode: allocations and waits of threads that are not in the relaxed mode fail.
     #[must_use]
     pub fn beside_a_capture(self) -> Self {
         Self { beside_capture: true, ..self }

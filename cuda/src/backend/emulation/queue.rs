@@ -83,7 +83,7 @@ impl Queue {
         self.events.get(&event).map(|event| event.at)
     }
 
-    /// Whoever waits for it goes on waiting.
+    /// Streams that wait for it still do.
     pub(super) fn destroy(&mut self, event: u64) {
         if self.events.get(&event).is_some_and(|event| event.pending.is_empty()) {
             self.events.remove(&event);
