@@ -28,7 +28,7 @@ pub use error::{ExperimentError, Problem};
 pub use interrupt::Interrupt;
 pub use job::{Job, Seats};
 pub use machine::here as this_machine;
-pub use options::Workload;
+pub use options::{Workload, plain};
 pub use place::PlaceError;
 pub use run::{Options, Plan, Progress, RunError, Tally};
 pub use store::{Store, StoreError};
