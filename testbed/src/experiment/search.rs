@@ -138,7 +138,7 @@ impl Search {
         plan: &Plan,
         sequence: &mut [(u32, Job)],
         options: &Options,
-        on_progress: &mut (impl FnMut(&Progress) + Send),
+        on_progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<Option<u8>, RunError> {
         // Cases that differ in what trials have of their own, such as the seed, share one.
         let mut found: Vec<(Case, f64)> = Vec::new();
@@ -177,7 +177,7 @@ impl Search {
         program: &OsString,
         trial: &Case,
         options: &Options,
-        on_progress: &mut (impl FnMut(&Progress) + Send),
+        on_progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<Result<f64, u8>, RunError> {
         let mut measure = |case: &Case| -> Result<Result<Option<Record>, u8>, RunError> {
             let job = Job::ours(program.as_ref(), std::slice::from_ref(case));
