@@ -273,7 +273,7 @@ impl Planner {
 fn spread(method: &Method, n: usize) -> Method {
     match method.sparsity() {
         Sparsity::Density(_) => method.clone(),
-        Sparsity::K(k) => method.clone().density((k as f64 / n.max(1) as f64).min(1.0)),
+        Sparsity::K(k) => method.clone().selecting(Sparsity::Density((k as f64 / n.max(1) as f64).min(1.0))),
     }
 }
 

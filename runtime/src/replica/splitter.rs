@@ -150,7 +150,7 @@ impl Splitter {
             Sparsity::Density(density) => density,
             Sparsity::K(k) => k as f64 / n.max(1) as f64,
         };
-        let method = self.method.clone().density(density.min(1.0));
+        let method = self.method.clone().selecting(Sparsity::Density(density.min(1.0)));
         let network = Network { bytes_per_second: probed.slowest, ..probed.network };
         let model = Model::new(network, probed.speed, &method, n)?;
         let seconds = |entries: usize| match entries {

@@ -27,8 +27,8 @@ const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const HELD_OUT: usize = 1024;
 /// Grey of paper, how much lighter ink is, and how far noise moves a pixel.
 const PAPER: f32 = 73.0;
-const INK: f32 = 110.0;
-const NOISE: f32 = 60.0;
+const INK: f32 = 75.0;
+const NOISE: f32 = 73.0;
 /// The tangent of half of the largest turn, 25 degrees.
 const HALF_TURN: f32 = 0.2217;
 
