@@ -22,8 +22,8 @@ use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
 use draw::{MOST_RANKS, Title};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate, grouped};
+use gleaner_charts::DrawError;
+use gleaner_units::{self as units, Rate, grouped};
 use speedup::Speedup;
 
 /// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
@@ -61,16 +61,16 @@ pub struct Plan {
     #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed)]
     speed: Speed,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..))]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..))]
     workers: u32,
     /// The number of parameters, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present = "speedup")]
+    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "speedup")]
     params: Option<usize>,
     /// The time that a message takes besides its transfer, α
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::duration)]
     latency: Duration,
     /// What a link carries in each direction
-    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "bandwidth"])]

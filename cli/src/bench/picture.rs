@@ -12,8 +12,8 @@ use plotters::style::{Color, WHITE};
 
 use super::summary::{Report, Summary};
 use super::table::milliseconds;
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
-use gleaner_testbed::quantity::{self, grouped};
+use gleaner_charts::{Area, DrawError, GREY, INK, write};
+use gleaner_units::{self as units, grouped};
 
 /// The parts of a step from dark to light, so that they differ without colours as well.
 const SELECT: RGBColor = RGBColor(22, 56, 92);
@@ -140,7 +140,7 @@ impl<'a> Picture<'a> {
             from = to;
         }
         self.whisker(area, middle, s)?;
-        let beside = format!("{}, {}", milliseconds(s.seconds), quantity::bytes(s.bytes_received as f64));
+        let beside = format!("{}, {}", milliseconds(s.seconds), units::bytes(s.bytes_received as f64));
         let end = self.x(s.seconds.max(s.seconds_p75)) + 12;
         write(area, &beside, (end, middle), 14, HPos::Left, INK)
     }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use gleaner_algorithms::merging::growth;
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::grouped;
+use gleaner_charts::DrawError;
 use gleaner_testbed::report::{Figure, gallery};
+use gleaner_units::grouped;
 
 use super::file::{Calibration, Fit};
 use crate::report::columns;

@@ -3,7 +3,7 @@
 use gleaner_algorithms::merging::{
     LayerWise, Optimal, Pass, Placement, Problem, Single, Span, Strategy, Timeline, evaluate,
 };
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, milliseconds, write};
 use plotters::element::Rectangle;
 use plotters::prelude::{IntoDrawingArea, RGBColor, SVGBackend};
 use plotters::style::text_anchor::HPos;

@@ -5,7 +5,7 @@ use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, write};
 
 const LEFT: i32 = 90;
 const WIDTH: i32 = 640;

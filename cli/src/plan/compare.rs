@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::chart::{Axis, Chart, Line};
 use crate::choice::{Stated, stated};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate, grouped};
+use gleaner_charts::DrawError;
+use gleaner_units::{self as units, Rate, grouped};
 
 /// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of
 /// 269,722 entries, rounded. A job that chooses by itself measures afresh.
@@ -180,7 +180,7 @@ impl Comparison {
                 grouped(f.rounds),
                 grouped(f.messages),
                 grouped(f.words),
-                quantity::bytes(f.bytes_received as f64),
+                units::bytes(f.bytes_received as f64),
                 ms(f.select),
                 ms(f.exchange),
                 ms(f.merge),

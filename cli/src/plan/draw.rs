@@ -2,13 +2,13 @@
 
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::schedule::{Cost, Facts, How, Program};
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, write};
 use plotters::element::{PathElement, Polygon};
 use plotters::prelude::{IntoDrawingArea, RGBAColor, RGBColor, SVGBackend};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 
 /// The most ranks that a picture has.
 pub const MOST_RANKS: u32 = 64;

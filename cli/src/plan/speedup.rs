@@ -6,8 +6,8 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, grouped};
+use gleaner_charts::DrawError;
+use gleaner_units::{self as units, grouped};
 use serde::Serialize;
 
 use super::chart::{Axis, Chart, Line};
@@ -148,5 +148,5 @@ impl Speedup {
 
 /// A rate as it is given to an option.
 fn bits(bits_per_second: f64) -> String {
-    quantity::Rate::measured(bits_per_second / 8.0).to_string()
+    units::Rate::measured(bits_per_second / 8.0).to_string()
 }

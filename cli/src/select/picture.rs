@@ -7,8 +7,8 @@ use plotters::style::{Color, WHITE};
 
 use super::Report;
 use super::judge::Row;
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
-use gleaner_testbed::quantity::grouped;
+use gleaner_charts::{Area, DrawError, GREY, INK, write};
+use gleaner_units::grouped;
 
 /// Where the bars begin, how long the longest of a panel is, and what lies around them, in pixels.
 const LEFT: i32 = 190;

@@ -6,7 +6,7 @@ use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor, WHITE};
 
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, milliseconds, write};
 
 /// The most workers that a picture has.
 pub const MOST_WORKERS: u32 = 64;

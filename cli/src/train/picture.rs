@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, milliseconds, write};
 use plotters::element::Rectangle;
 use plotters::prelude::{IntoDrawingArea, RGBColor, SVGBackend};
 use plotters::style::text_anchor::HPos;

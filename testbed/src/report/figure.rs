@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::read::Run;
 use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
-use super::statistics::Spread;
 use super::{exchange, fit, metrics, regression, training};
+use gleaner_statistics::Spread;
 
 /// A question and the numbers that answer it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

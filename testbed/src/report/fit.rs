@@ -5,7 +5,7 @@ use gleaner_algorithms::merging::{self, Line};
 use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings};
 use super::plot::scale::{suited, written};
 use super::sample::Sample;
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
 
 /// So many sizes make a curve.
 const FEWEST: usize = 4;

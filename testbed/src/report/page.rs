@@ -11,9 +11,9 @@ use super::plot::scale::{suited, tick, written};
 use super::read::Run;
 use super::sample::{Axes, in_order, text};
 use super::summary::{Summary, command, date};
-use crate::drawing::DrawError;
-use crate::quantity::{bytes, grouped};
 use crate::record::{Outcome, Record};
+use gleaner_charts::DrawError;
+use gleaner_units::{bytes, grouped};
 
 /// Nothing is loaded, nothing runs; only the page's own style counts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";

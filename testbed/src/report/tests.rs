@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::figure::{Point, Series};
 use super::plot::marks::COLOURS;
 use super::plot::pictures;
-use super::statistics::Spread;
 use super::*;
 use crate::record::Record;
+use gleaner_statistics::Spread;
 
 fn record(case: Value, turn: u32, done: Value) -> Record {
     serde_json::from_value(json!({

@@ -7,8 +7,8 @@ use plotters::style::text_anchor::HPos;
 use super::marks::Look;
 use super::scale::{Scale, suited, tick};
 use super::{MOST_LINES, TEXT, WIDTH, draw, short, stroke, width};
-use crate::drawing::{Area, DrawError, INK, write};
 use crate::report::figure::{Figure, Panel, Point, Series, Unit};
+use gleaner_charts::{Area, DrawError, INK, write};
 
 /// What lies above and below the axes, and left of them, and how high they are, in pixels.
 const TOP: i32 = 34;

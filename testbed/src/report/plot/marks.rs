@@ -4,7 +4,7 @@ use plotters::element::{Circle, DashedPathElement, PathElement, Polygon};
 use plotters::prelude::RGBColor;
 use plotters::style::{Color, ShapeStyle, WHITE};
 
-use crate::drawing::{Area, DrawError};
+use gleaner_charts::{Area, DrawError};
 
 /// Colours of lines, of different lightness. The page's style names each of them once more, for dark screens.
 pub const COLOURS: [RGBColor; 7] = [

@@ -10,7 +10,7 @@ use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::Color;
 
 use super::figure::{Figure, Panel, Series, Shape};
-use crate::drawing::{Area, DrawError, GREY};
+use gleaner_charts::{Area, DrawError, GREY};
 use scale::{suited, written};
 
 /// The width of every picture, in pixels: two of them stand side by side on a screen, one on a telephone.

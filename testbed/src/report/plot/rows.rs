@@ -8,9 +8,9 @@ use plotters::style::{Color, ShapeStyle, WHITE};
 use super::marks::diamond;
 use super::scale::{Scale, suited, tick, written};
 use super::{TEXT, WIDTH, draw, short, stroke, width};
-use crate::drawing::{Area, DrawError, INK, write};
 use crate::report::exchange::ON_THE_INTERFACE;
 use crate::report::figure::{Figure, Panel, Series, Unit};
+use gleaner_charts::{Area, DrawError, INK, write};
 
 /// The height of a row, of a bar in it, and of what stands above and below, in pixels.
 const ROW: i32 = 26;

@@ -1,7 +1,7 @@
 //! Where numbers stand on an axis, and how they are written.
 
-use crate::quantity::grouped;
 use crate::report::figure::Unit;
+use gleaner_units::grouped;
 
 /// From so many times the smallest value on, an axis is logarithmic.
 const LOGARITHMIC: f64 = 12.0;
