@@ -1,6 +1,5 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
-mod chart;
 pub mod compare;
 mod describe;
 pub mod draw;
@@ -21,7 +20,7 @@ use crate::calibrate::file::{Calibration, CalibrationError};
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
-use draw::{MOST_RANKS, Title};
+use draw::MOST_RANKS;
 use gleaner_charts::DrawError;
 use gleaner_units::{self as units, Rate, grouped};
 use speedup::Speedup;
@@ -32,6 +31,10 @@ const MOST: (u64, u64) = (1 << 19, 1 << 21);
 /// The most steps of all ranks, and slots of one, where one is checked in place of all: 2048 workers of a ring have so many
 /// steps, and 1024 of `oktopk` so many slots where it balances.
 const MOST_ROTATED: (u64, u64) = (1 << 23, 1 << 20);
+
+/// How wide pictures of lines are, and how high their axes with what is around them, in pixels.
+const WIDTH: i32 = 900;
+const HIGH: i32 = 480;
 
 /// Up to so many workers, all programs are printed.
 const ALL_PROGRAMS: u32 = 8;
@@ -217,9 +220,14 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
             + &costs(arguments, (&method, n), proof.cost)
     };
     if let Some(path) = &arguments.svg {
-        let title = Title { heading, subtitle: method.collective().summary().into() };
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
-        let picture = draw::svg(&title, &programs, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
+        let picture = draw::svg(
+            heading,
+            method.collective().summary().into(),
+            &programs,
+            &proof.cost,
+            Rank(arguments.rank.unwrap_or(0)),
+        )?;
         report::save(path, &picture)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());

@@ -4,7 +4,6 @@ pub mod random;
 
 /// A value and how far it spreads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Spread {
     /// The middle: a median, or a mean where the figure says so.
     pub value: f64,
