@@ -8,7 +8,7 @@ use gleaner_algorithms::collectives::{MethodError, Setting};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 /// A method and its sparsity.
 #[derive(clap::Args, Clone, Debug)]
@@ -16,10 +16,10 @@ pub struct Choice {
     #[arg(long, value_name = "METHOD", default_value = "spardl", help = names(), long_help = summaries())]
     method: String,
     /// The share of all entries that a sparse method delivers, above 0 and at most 1, such as 0.01 or 1% [default: 0.05]
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = quantity::share, conflicts_with = "k")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = units::share, conflicts_with = "k")]
     density: Option<f64>,
     /// The number of entries that a sparse method delivers, instead of a share
-    #[arg(long, value_name = "ENTRIES", value_parser = quantity::count)]
+    #[arg(long, value_name = "ENTRIES", value_parser = units::count)]
     k: Option<usize>,
     #[command(flatten)]
     options: Options,

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::fresh::{FRESH, Fresh, Maker};
 use super::{Batch, Dataset, Examples, ImageShape, Input, images};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// Five bits for each row of a digit.
 const FONT: [[u8; 7]; 10] = [
