@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 
 const HEADINGS: [&str; 10] =
     ["ms", "x read", "entries", "of k", "L2 mass", "overlap", "build-up", "padding", "threshold", "idling"];

@@ -14,7 +14,6 @@ pub mod read;
 mod regression;
 pub mod results;
 mod sample;
-mod statistics;
 pub mod summary;
 mod training;
 

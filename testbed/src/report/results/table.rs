@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gleaner_statistics::{Spread, median};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::statistics::quantile;
 use super::expression::Expression;
 use super::stored::{Row, Stored};
 use crate::experiment::plain;
@@ -207,25 +207,21 @@ impl Read<'_> {
             rows.iter().copied().filter(|row| fits(&self.column.cases, &row.case)).collect();
         let failed = of_cell.iter().filter(|row| row.values.is_empty()).count();
         let values: Vec<f64> = of_cell.iter().filter_map(|row| self.number(row, stored)).collect();
-        let median = quantile(&values, 0.5);
-        let Some(median) = median.filter(|_| failed == 0) else {
+        let Some(Spread { value: mean, low, high }) = Spread::mean(&values).filter(|_| failed == 0) else {
             let text =
                 if failed > 0 { format!("{failed} of {} failed", of_cell.len()) } else { String::new() };
             return Cell { text, number: f64::INFINITY };
         };
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-            (low.min(*value), high.max(*value))
-        });
+        let median = median(values);
         let Column { digits, unit, .. } = self.column;
         let write = |number| written(number, *digits);
         let (number, text) = match self.column.show {
             Show::Median => (median, write(median)),
             Show::Mean => (mean, write(mean)),
-            Show::Least => (least, write(least)),
-            Show::Most => (most, write(most)),
-            Show::Range => (median, format!("{} ({} to {})", write(median), write(least), write(most))),
-            Show::Spread => (mean, format!("{} ± {}", write(mean), write((most - least) / 2.0))),
+            Show::Least => (low, write(low)),
+            Show::Most => (high, write(high)),
+            Show::Range => (median, format!("{} ({} to {})", write(median), write(low), write(high))),
+            Show::Spread => (mean, format!("{} ± {}", write(mean), write((high - low) / 2.0))),
         };
         Cell { text: text + unit, number }
     }
