@@ -215,9 +215,8 @@ impl Search {
                 Outcome::Failed { reason, .. } => format!(": {reason}"),
                 Outcome::Done(_) => String::new(),
             };
-            return Err(
-                SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason }.into()
-            );
+            let aim = SearchError::Aim { case: of_aim.method(), number: self.number.clone(), reason };
+            return Err(RunError::from(aim).into());
         };
         let (mut low, mut high) = (self.from, self.to);
         loop {
