@@ -44,7 +44,7 @@ pub struct Calibrate {
     #[arg(long)]
     json: bool,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     timeout: Option<Duration>,
 }
 

@@ -70,7 +70,7 @@ pub struct Launch {
     port: Option<u16>,
 
     /// How long workers wait for each other, for instance `30s` (sets GLEANER_TIMEOUT).
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
 
     /// Does not encrypt what workers exchange, on a network that is trusted (sets GLEANER_PLAIN).

@@ -132,6 +132,7 @@ pub enum ReduceError {
 struct Report {
     method: &'static str,
     workers: usize,
+    #[serde(rename = "params")]
     entries: usize,
     k: usize,
     rounds: u64,
@@ -139,7 +140,9 @@ struct Report {
     words_received: u64,
     words_critical: u64,
     entries_received: u64,
+    #[serde(rename = "bytes_per_step")]
     bytes_received: u64,
+    #[serde(rename = "entries_per_step")]
     entries_delivered: usize,
     lost: f64,
 }

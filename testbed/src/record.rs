@@ -21,8 +21,8 @@ pub struct Record {
     /// The name of the experiment.
     pub experiment: String,
     /// What was measured, by the names of the axes: `command` (bench, train or peer), `method`, `workers`, `seed`, `params`
-    /// or `model`, `density`, `rate` and whatever else the experiment's file varies.
-    #[serde(deserialize_with = "with_seed")]
+    /// or `model`, `density`, `bandwidth` and whatever else the experiment's file varies.
+    #[serde(deserialize_with = "as_now")]
     pub case: BTreeMap<String, Value>,
     /// Which repetition, from 0.
     pub turn: u32,
@@ -51,6 +51,7 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<Relayed>,
     /// The outcome.
+    #[serde(deserialize_with = "outcome_as_now")]
     pub outcome: Outcome,
 }
 
@@ -96,11 +97,35 @@ impl Record {
 /// The seed of whatever says no other.
 pub const SEED: u64 = 1;
 
-/// Early records name the seed only where the experiment's file did.
-fn with_seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+/// Early records name the seed only where the experiment's file did, and the links' properties by other names.
+fn as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
     let mut case: BTreeMap<String, Value> = BTreeMap::deserialize(deserializer)?;
     case.entry("seed".into()).or_insert_with(|| SEED.into());
+    for (early, now) in [("rate", "bandwidth"), ("delay", "latency")] {
+        if let Some(value) = case.remove(early) {
+            case.insert(now.into(), value);
+        }
+    }
     Ok(case)
+}
+
+/// What early records of `gleaner bench` have by other names.
+fn outcome_as_now<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outcome, D::Error> {
+    let mut outcome = Outcome::deserialize(deserializer)?;
+    if let Outcome::Done(Value::Object(done)) = &mut outcome
+        && done.contains_key("bytes_received_dense")
+    {
+        for (early, now) in [
+            ("bytes_received", "bytes_per_step"),
+            ("bytes_received_dense", "dense_bytes_per_step"),
+            ("entries_delivered", "entries_per_step"),
+        ] {
+            if let Some(value) = done.remove(early) {
+                done.insert(now.into(), value);
+            }
+        }
+    }
+    Ok(outcome)
 }
 
 /// The machine that everything ran on.

@@ -82,7 +82,7 @@ pub fn svg(report: &Report) -> Result<String, DrawError> {
         let heading = format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers);
         let below = format!(
             "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms. A line is at 1.",
-            report.read_milliseconds
+            1e3 * report.read_seconds
         );
         write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
         write(&area, &below, (24, 54), 15, HPos::Left, INK)?;

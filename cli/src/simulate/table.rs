@@ -20,13 +20,19 @@ pub struct Row {
     pub workload: String,
     pub rounds: u64,
     pub messages: u64,
+    #[serde(rename = "bytes_per_step")]
     pub bytes_received: u64,
+    #[serde(rename = "entries_per_step")]
     pub entries_delivered: u64,
     pub seconds: f64,
+    #[serde(rename = "seconds_select")]
     pub select: f64,
+    #[serde(rename = "seconds_exchange")]
     pub exchange: f64,
+    #[serde(rename = "seconds_merge")]
     pub merge: f64,
     /// The step by the closed form, with the same machine and links; none where it does not know of them.
+    #[serde(rename = "forecast_seconds")]
     pub forecast: Option<f64>,
 }
 

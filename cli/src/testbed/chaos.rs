@@ -43,7 +43,7 @@ pub struct Chaos {
     #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive
-    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = quantity::duration)]
     timeout: Duration,
     /// How many jobs run at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = quantity::within::<u8>(1..=16))]

@@ -25,7 +25,7 @@ fn expected(workers: u32) -> serde_json::Value {
 #[track_caller]
 fn compare(report: &serde_json::Value, workers: u32) {
     let expected = expected(workers);
-    for field in ["workers", "k", "rounds", "entries_delivered", "digest"] {
+    for field in ["workers", "k", "rounds", "entries_per_step", "digest"] {
         assert_eq!(report[field], expected[field], "{field}");
     }
 }

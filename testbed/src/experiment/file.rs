@@ -51,8 +51,8 @@ struct File {
 struct Network {
     hosts: Option<u32>,
     topology: Option<PathBuf>,
-    rate: Option<String>,
-    delay: Option<String>,
+    bandwidth: Option<String>,
+    latency: Option<String>,
     jitter: Option<String>,
     loss: Option<String>,
     congestion: Option<String>,
@@ -204,9 +204,14 @@ fn fixed(file: &File, command: Workload) -> Result<Case, Placed> {
         fixed.0.insert(key.get_ref().clone(), value);
     }
     let Some(network) = &file.network else { return Ok(fixed) };
-    let Network { hosts, topology, rate, delay, jitter, loss, congestion } = network.get_ref();
-    let link =
-        [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss), ("congestion", congestion)];
+    let Network { hosts, topology, bandwidth, latency, jitter, loss, congestion } = network.get_ref();
+    let link = [
+        ("bandwidth", bandwidth),
+        ("latency", latency),
+        ("jitter", jitter),
+        ("loss", loss),
+        ("congestion", congestion),
+    ];
     for (key, value) in link.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         check_quantity(key, value).map_err(|problem| (network.span(), problem))?;
         fixed.0.insert(key.to_owned(), value.clone().into());
@@ -308,8 +313,8 @@ fn events(file: &File, fewest: u32, cases: &[Case]) -> Result<Vec<chaos::Event>,
                 "cut, mend and reshape need an emulated network: write a [network]",
             )));
         }
-        if let chaos::Act::Reshape { link: LinkText { rate, delay, jitter, loss }, .. } = &event.act {
-            let parts = [("rate", rate), ("delay", delay), ("jitter", jitter), ("loss", loss)];
+        if let chaos::Act::Reshape { link: LinkText { bandwidth, latency, jitter, loss }, .. } = &event.act {
+            let parts = [("bandwidth", bandwidth), ("latency", latency), ("jitter", jitter), ("loss", loss)];
             for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
                 check_quantity(key, value).map_err(refuse)?;
             }
@@ -391,8 +396,8 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
 
 fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
-        "rate" => quantity::rate(text).map(|_| ()),
-        "delay" | "jitter" => quantity::duration(text).map(|_| ()),
+        "bandwidth" => quantity::rate(text).map(|_| ()),
+        "latency" | "jitter" => quantity::duration(text).map(|_| ()),
         // The kernel knows which there are.
         "congestion" => return Ok(()),
         _ => {
