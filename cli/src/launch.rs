@@ -12,6 +12,7 @@ use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
 use gleaner_testbed::quantity;
 
+use crate::crew;
 use crate::roles::Servers;
 
 const EXAMPLES: &str = "\
@@ -106,7 +107,7 @@ pub struct Launch {
 /// Runs the subcommand.
 pub fn run(launch: Launch) -> ExitCode {
     let json = launch.json;
-    let outcome = job(launch).and_then(|job| launcher::run(job, |_| ()));
+    let outcome = job(launch).and_then(crew::follow);
     match &outcome {
         Err(error) => say(format_args!("gleaner launch: {error}")),
         Ok(Outcome { failure: Some(failure), .. }) => say(format_args!("gleaner launch: {failure}")),

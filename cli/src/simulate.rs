@@ -35,14 +35,17 @@ use crate::report;
 /// Runs the schedules of all workers on simulated hosts and links: a discrete-event simulation with the cores, the rates and
 /// the latencies that are given. Small cases are executed, large ones use the expected lengths of messages.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    mut_arg("method", choice::without_auto),
+    after_help = "Examples:\n  \
     gleaner simulate --method all --workers 6 --params 14_728_266 --bandwidth 1gbit --cores 2 --shared\n  \
     gleaner simulate --method spardl --workers 1024 --params 10_000_000_000 --density 0.001 --bandwidth 10gbit --latency 100us\n  \
     gleaner simulate --method spardl --workers 8 --params 1_000_000 --slow 3=2 --svg steps.svg\n  \
     gleaner simulate --model resnet50 --compute 180ms --method all --workers 16\n  \
     gleaner simulate --model resnet50 --compute 180ms --workers 8 --bandwidth 10gbit --synchrony all\n  \
     gleaner simulate --calibrate machine.json --against measurements.jsonl\n  \
-    gleaner simulate --machine machine.json --against other/measurements.jsonl")]
+    gleaner simulate --machine machine.json --against other/measurements.jsonl"
+)]
 pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
@@ -357,7 +360,7 @@ fn predict(simulate: &Simulate) -> Result<String, String> {
             picture::MOST_WORKERS
         ));
     }
-    let bar = table::bar(methods.len() as u64);
+    let bar = crate::crew::bar(methods.len() as u64);
     let (mut rows, mut refused) = (Vec::new(), Vec::new());
     for (name, method) in methods {
         bar.set_message(name.clone());

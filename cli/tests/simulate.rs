@@ -242,6 +242,15 @@ fn an_iteration_of_a_model_is_a_step_more_than_computing() {
     assert!(refused("--model vgg16 --compute 1s --workers 4 --params 100").contains("--params"));
 }
 
+/// No job measures a network by which `auto` could choose.
+#[test]
+fn auto_is_not_listed() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gleaner")).args(["simulate", "-h"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let method = help.lines().find(|line| line.contains("The all-reduce:")).unwrap();
+    assert!(method.contains("spardl") && !method.contains("auto"), "{method}");
+}
+
 /// The closed form beside the simulation: what `plan --compare` prints for the same machine and links, and how far the two are apart. Left out
 /// is ExDyna, whose steps search for thresholds: the closed form is of one that has found them.
 #[test]

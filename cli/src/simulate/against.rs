@@ -6,9 +6,9 @@ use gleaner_testbed::simulation::measured::{self, Measured};
 use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace, Work, Workload};
 use serde::Serialize;
 
-use super::table::bar;
 use super::{Simulate, Way, bench_gradient, times};
 use crate::choice;
+use crate::crew::bar;
 use crate::report::{columns, ms, save};
 
 /// Predictions are meant to be that near.

@@ -8,8 +8,9 @@ use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
 use serde::Serialize;
 
-use super::table::{Refused, bar};
+use super::table::Refused;
 use super::{Simulate, bench_gradient};
+use crate::crew::bar;
 use crate::merge_plan::layers::Layers;
 use crate::merge_plan::table::lengths;
 use crate::report::{columns, ms};

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use gleaner_testbed::quantity::{self, grouped};
 use gleaner_testbed::simulation::{Machine, Replayed, Trace, Workload};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Simulate;
@@ -51,12 +50,6 @@ pub struct Prediction {
     pub machine: Machine,
     pub methods: Vec<Row>,
     pub refused: Vec<Refused>,
-}
-
-/// A bar on standard error, if that is a terminal.
-pub fn bar(length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
-    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 impl Row {

@@ -7,9 +7,10 @@ use clap::{Args, Parser};
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Experiment, Job, Options, Plan, Progress, Tally};
 use gleaner_testbed::report::summary;
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar};
 use serde_json::{Value, json};
 
+use crate::crew;
 use crate::report;
 
 const EXAMPLES: &str = "\
@@ -94,8 +95,7 @@ fn check(job: &Job) -> Result<(), String> {
 
 /// Runs a plan with a bar, and prints a summary.
 pub fn measure(plan: &Plan, options: &Options, json: bool) -> Result<ExitCode, String> {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} jobs {elapsed} {msg}");
-    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = crew::bar(0);
     let tally = plan.run(options, |progress| draw(&bar, progress));
     bar.finish_and_clear();
     let tally = tally.map_err(|e| e.to_string())?;

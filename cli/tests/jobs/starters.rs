@@ -45,6 +45,21 @@ fn gleaner_launch() {
     compare(&run(command).report(), 3);
 }
 
+/// Where standard error is no terminal, a line every few seconds says how far the job is.
+#[test]
+#[cfg(feature = "train")]
+fn the_launcher_says_how_far_a_long_job_is() {
+    let mut command = gleaner();
+    command.args(["launch", "--workers", "1", "--", GLEANER]);
+    let train = "train --data synthetic --model mlp --batch 1 --method ring --steps 65 --pace 100ms --evaluate-every 65 --json";
+    command.args(train.split(' '));
+    let ended = run(command);
+    assert!(
+        ended.err.lines().any(|line| line.starts_with("step ") && line.contains(" of 65: loss")),
+        "{ended:?}"
+    );
+}
+
 /// Who asks for links that are not encrypted is told what that means: first of all, once, by rank 0.
 #[test]
 fn plain_links_are_told_at_the_start_by_rank_0_alone() {
