@@ -11,6 +11,7 @@ use std::time::Instant;
 use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::select::Simd;
 use gleaner_algorithms::{Element, Reduction};
+use gleaner_statistics::random::Generator;
 use half::{bf16, f16};
 
 /// Sets that take turns: more than a second-level cache holds.
@@ -47,7 +48,7 @@ struct Bench<T> {
 
 impl<T: Element> Bench<T> {
     fn new(n: usize, k: usize, rounds: usize) -> Self {
-        let mut numbers = Numbers(1);
+        let mut numbers = Numbers(Generator::seeded(1));
         let sets: Vec<Entries<T>> = (0..SETS).map(|_| numbers.entries(n, k)).collect();
         let near = sets.iter().map(|set| numbers.beside(set, n)).collect();
         Self { sets, near, dense: vec![T::ONE; n], rounds }
@@ -135,15 +136,12 @@ fn read<T: Element>(entries: &Entries<T>) -> (u32, T::Magnitude) {
     (indices, entries.values.iter().fold(least, |all, value| all.max(value.magnitude())))
 }
 
-/// Deterministic numbers without a pattern (splitmix64).
-struct Numbers(u64);
+/// Deterministic numbers without a pattern.
+struct Numbers(Generator);
 
 impl Numbers {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
+        (self.0.bits() % bound as u64) as usize
     }
 
     /// `k` entries at indices below `n`.

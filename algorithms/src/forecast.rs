@@ -12,6 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gleaner_statistics::random;
+
 use crate::collectives::{MethodError, Routine, RoutineError};
 use crate::residual::Residual;
 use crate::schedule::lockstep;
@@ -261,12 +263,9 @@ pub fn bytes_per_entry(method: &Method, n: usize) -> Result<f64, RoutineError> {
     Ok(2.0 * bytes as f64 / words.max(1) as f64)
 }
 
-/// A number in (0, 1] that looks like chance (SplitMix64).
+/// A random number in (0, 1].
 fn noise(i: u64) -> f32 {
-    let mut x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (((x ^ (x >> 31)) >> 40) as f32 + 1.0) / (1 << 24) as f32
+    ((random::at(0, i.wrapping_add(1)) >> 40) as f32 + 1.0) / (1 << 24) as f32
 }
 
 #[cfg(test)]

@@ -433,9 +433,5 @@ fn device_of(parameters: &[(String, Var)]) -> Result<Option<Arc<dyn Device>>, Ov
 
 /// The method of the first group, with the sparsity of the whole gradient.
 fn method(gradients: &Gradients, sparsity: Sparsity) -> Option<Method> {
-    let method = gradients.methods().into_iter().next()?;
-    Some(match sparsity {
-        Sparsity::Density(density) => method.density(density),
-        Sparsity::K(k) => method.k(k),
-    })
+    Some(gradients.methods().into_iter().next()?.selecting(sparsity))
 }

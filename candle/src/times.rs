@@ -1,6 +1,7 @@
 //! What the passes of a model take.
 
-use gleaner_runtime::planner::{Measured, median};
+use gleaner_runtime::planner::Measured;
+use gleaner_statistics::median;
 
 use crate::Overlap;
 
@@ -28,7 +29,7 @@ impl Overlap<'_> {
     /// What the passes take, once a step was taken by [`backward`](Self::backward).
     pub fn pass_times(&self) -> Option<PassTimes> {
         let (layers, _) = self.layers.as_ref().filter(|_| !self.recent.is_empty())?;
-        let over = |of: &dyn Fn(&Measured) -> f64| median(self.recent.iter().map(of).collect());
+        let over = |of: &dyn Fn(&Measured) -> f64| median(self.recent.iter().map(of));
         let layer = |(number, layer): (usize, &Vec<usize>)| LayerTime {
             parameters: layer.iter().map(|&position| self.parameters[position].0.clone()).collect(),
             entries: layer.iter().map(|&position| self.parameters[position].1.elem_count()).sum(),

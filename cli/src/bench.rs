@@ -23,8 +23,8 @@ use gleaner_runtime::{Config, ConfigError, Error};
 use crate::choice::{Choice, ChoiceError};
 use crate::crew::{self, Role};
 use crate::report;
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate};
+use gleaner_charts::DrawError;
+use gleaner_units::{self as units, Rate};
 use summary::Report;
 
 pub use chosen::AutoReport;
@@ -49,10 +49,10 @@ in every step each of them synchronises the same gradients, with residuals of it
 #[command(after_help = EXAMPLES, mut_arg("method", several))]
 pub struct Bench {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     workers: u32,
     /// Entries of the gradient
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     params: usize,
     #[command(flatten)]
     choice: Choice,
@@ -60,19 +60,19 @@ pub struct Bench {
     #[arg(long, default_value = "global", value_name = "WHICH")]
     residual: Collection,
     /// Steps that are measured
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = quantity::within::<u32>(1..))]
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = units::within::<u32>(1..))]
     steps: u32,
     /// Steps before them that are not
-    #[arg(long, value_name = "S", default_value_t = 3, value_parser = quantity::within::<u32>(..))]
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = units::within::<u32>(..))]
     warmup: u32,
     /// Where the random numbers start
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
     /// What a worker's link carries in each direction: the least that a step could take is measured too, and printed
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
     /// One JSON object on standard output instead of a table
     #[arg(long)]

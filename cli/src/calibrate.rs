@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gleaner_algorithms::collectives::RoutineError;
+use gleaner_charts::DrawError;
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::StagedError;
 use gleaner_runtime::{Config, ConfigError, Error};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 use crate::bench::picture::probe;
 use crate::choice::{self, Choice, ChoiceError};
@@ -33,7 +33,7 @@ use crate::report;
 )]
 pub struct Calibrate {
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     workers: u32,
     #[command(flatten)]
     choice: Choice,
@@ -47,7 +47,7 @@ pub struct Calibrate {
     #[arg(long)]
     json: bool,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
 }
 

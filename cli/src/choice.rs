@@ -8,25 +8,25 @@ use gleaner_algorithms::collectives::{MethodError, Setting};
 use gleaner_algorithms::selectors::Selector;
 use gleaner_algorithms::{Method, Sparsity};
 
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 /// A method and its sparsity.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Choice {
     #[arg(long, value_name = "METHOD", default_value = "spardl", help = names(), long_help = summaries())]
     method: String,
-    /// The share of all entries that a sparse method delivers, above 0 and at most 1, such as 0.01 or 1% [default: 0.01]
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = quantity::share, conflicts_with = "k")]
+    /// The share of all entries that a sparse method delivers, above 0 and at most 1, such as 0.01 or 1% [default: 0.05]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = units::share, conflicts_with = "k")]
     density: Option<f64>,
     /// The number of entries that a sparse method delivers, instead of a share
-    #[arg(long, value_name = "ENTRIES", value_parser = quantity::count)]
+    #[arg(long, value_name = "ENTRIES", value_parser = units::count)]
     k: Option<usize>,
     #[command(flatten)]
     options: Options,
     /// How a sparse method encodes values: exact (float32), bf16, f16, qsgd8, qsgd4 or qsgd2; what is rounded away goes to
-    /// the residuals
-    #[arg(long, value_name = "CODING", default_value = "exact")]
-    values: Coding,
+    /// the residuals [default: qsgd4, or exact with --density or --k]
+    #[arg(long, value_name = "CODING")]
+    values: Option<Coding>,
     #[arg(long, value_name = "NAME[=NUMBER]", default_value = "top", help = selectors())]
     selector: Selector,
 }
@@ -174,7 +174,10 @@ impl Choice {
         for (option, value) in self.options.0.iter().filter(|(option, _)| Some(*option) != in_name) {
             method = method.with(option, value)?;
         }
-        let method = method.coding(self.values).selector(self.selector);
+        if let Some(values) = self.values {
+            method = method.coding(values);
+        }
+        let method = method.selector(self.selector);
         Ok(match (self.density, self.k) {
             (Some(density), _) if !(density > 0.0 && density <= 1.0) => {
                 return Err(ChoiceError::Density(density));

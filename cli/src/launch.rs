@@ -10,7 +10,7 @@ use std::time::Duration;
 use gleaner_runtime::launcher::{self, Job, LaunchError, Outcome, hostfile};
 use gleaner_runtime::report::say;
 use gleaner_runtime::{Congestion, Preference, Sockets, TransportChoice, VerbsDevice};
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 use crate::crew;
 use crate::roles::Servers;
@@ -41,7 +41,7 @@ pub struct Launch {
         value_name = "N",
         required_unless_present = "hostfile",
         conflicts_with = "hostfile",
-        value_parser = quantity::within::<u32>(1..=1024)
+        value_parser = units::within::<u32>(1..=1024)
     )]
     workers: Option<u32>,
 

@@ -16,9 +16,9 @@ use gleaner_algorithms::forecast::{Model, Network, Speed};
 use gleaner_algorithms::merging::{
     Costs, MergingError, Optimal, Placement, Predicted, Problem, evaluate, named,
 };
+use gleaner_charts::DrawError;
 use gleaner_runtime::staged::StagedError;
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate};
+use gleaner_units::{self as units, Rate};
 
 use crate::calibrate::file::{Calibration, CalibrationError, Wanted};
 use crate::choice::{self, Choice, ChoiceError};
@@ -44,10 +44,10 @@ pub struct MergePlan {
     #[arg(long, value_name = "FILE")]
     layers: Option<PathBuf>,
     /// The backward pass, shared out to all layers alike, where no times of layers are given
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     backward: Option<Duration>,
     /// The forward pass [default: what the file of layers says, or half of the backward pass]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     forward: Option<Duration>,
     #[command(flatten)]
     choice: Choice,
@@ -55,13 +55,13 @@ pub struct MergePlan {
     #[arg(long, value_name = "WHERE", default_value = "beside")]
     select_in: SelectIn,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..), required_unless_present_any = ["calibration", "paper"])]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..), required_unless_present_any = ["calibration", "paper"])]
     workers: Option<u32>,
     /// The time that a message takes besides its transfer, α [default: 50us]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     latency: Option<Duration>,
     /// What a link carries in each direction [default: 1gbit]
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
     /// What a worker takes: nanoseconds per entry selected from, encoded, merged and (dense) added, and per message
     #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed, conflicts_with = "calibration")]
@@ -160,7 +160,7 @@ fn plan(arguments: &MergePlan) -> Result<String, MergePlanError> {
     let latency = arguments.latency.unwrap_or(LATENCY);
     let rate = match arguments.bandwidth {
         Some(rate) => rate,
-        None => quantity::rate(RATE).map_err(|error| LayersError::Quantity(error.to_string()))?,
+        None => units::rate(RATE).map_err(|error| LayersError::Quantity(error.to_string()))?,
     };
     choice::k(&choice, workers, n)?;
     let network = Network { latency, bytes_per_second: rate.bytes_per_second() };

@@ -1,6 +1,5 @@
 //! `gleaner plan`: a method's schedule, its proof and its cost, without any gradient.
 
-mod chart;
 pub mod compare;
 mod describe;
 pub mod draw;
@@ -21,9 +20,9 @@ use crate::calibrate::file::{Calibration, CalibrationError};
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
 use compare::Comparison;
-use draw::{MOST_RANKS, Title};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate, grouped};
+use draw::MOST_RANKS;
+use gleaner_charts::DrawError;
+use gleaner_units::{self as units, Rate, grouped};
 use speedup::Speedup;
 
 /// The most steps and slots, over all ranks, that are checked one by one: 1024 workers of `clt-k` have so many slots.
@@ -32,6 +31,10 @@ const MOST: (u64, u64) = (1 << 19, 1 << 21);
 /// The most steps of all ranks, and slots of one, where one is checked in place of all: 2048 workers of a ring have so many
 /// steps, and 1024 of `oktopk` so many slots where it balances.
 const MOST_ROTATED: (u64, u64) = (1 << 23, 1 << 20);
+
+/// How wide pictures of lines are, and how high their axes with what is around them, in pixels.
+const WIDTH: i32 = 900;
+const HIGH: i32 = 480;
 
 /// Up to so many workers, all programs are printed.
 const ALL_PROGRAMS: u32 = 8;
@@ -61,16 +64,16 @@ pub struct Plan {
     #[arg(long, value_name = "NAME=NS,…", default_value_t = compare::SPEED, value_parser = compare::speed)]
     speed: Speed,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..))]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..))]
     workers: u32,
     /// The number of parameters, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present = "speedup")]
+    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "speedup")]
     params: Option<usize>,
     /// The time that a message takes besides its transfer, α
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::duration)]
     latency: Duration,
     /// What a link carries in each direction
-    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["latency", "bandwidth"])]
@@ -217,9 +220,14 @@ pub fn run(arguments: Plan) -> Result<(), PlanError> {
             + &costs(arguments, (&method, n), proof.cost)
     };
     if let Some(path) = &arguments.svg {
-        let title = Title { heading, subtitle: method.collective().summary().into() };
         let programs: Vec<Program> = (0..workers).map(|rank| proof.program(Rank(rank))).collect();
-        let picture = draw::svg(&title, &programs, &proof.cost, Rank(arguments.rank.unwrap_or(0)))?;
+        let picture = draw::svg(
+            heading,
+            method.collective().summary().into(),
+            &programs,
+            &proof.cost,
+            Rank(arguments.rank.unwrap_or(0)),
+        )?;
         report::save(path, &picture)?;
         if !arguments.json {
             let _ = writeln!(text, "\nThe picture is in {}.", path.display());

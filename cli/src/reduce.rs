@@ -18,7 +18,7 @@ use gleaner_runtime::staged::{Staged, StagedError};
 
 use crate::choice::{self, Choice, ChoiceError};
 use crate::report;
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 use npy::{NpyError, Vector};
 use step::{Reduced, Step};
 

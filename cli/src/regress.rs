@@ -13,7 +13,7 @@ use gleaner_regress::{Epoch, Predicted, RegressError, predict, train};
 use gleaner_runtime::launcher::LaunchError;
 use gleaner_runtime::staged::{Staged, StagedError};
 use gleaner_runtime::{Config, Error, Session};
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 use crate::choice::ChoiceError;
 use crate::crew::{self, Display, Progress, Role};
@@ -127,7 +127,7 @@ fn note(epoch: &Epoch) -> String {
         epoch.epoch,
         epoch.seconds,
         epoch.communication_seconds,
-        quantity::bytes(epoch.bytes_received as f64),
+        units::bytes(epoch.bytes_received as f64),
     )
 }
 

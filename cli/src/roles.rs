@@ -1,13 +1,13 @@
 //! Options for parameter servers, of the commands that start workers.
 
 use gleaner_runtime::{OnFailure, Roles};
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 /// How many servers a job has beside its workers, and what becomes of it when a worker fails.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Servers {
     /// How many parameter servers to start besides the workers, as processes of their own, which have the last ranks [default: 0]
-    #[arg(long, value_name = "S", value_parser = quantity::within::<u32>(0..=1024))]
+    #[arg(long, value_name = "S", value_parser = units::within::<u32>(0..=1024))]
     pub servers: Option<u32>,
 
     /// Let the servers live in the processes of the first workers instead of their own

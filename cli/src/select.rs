@@ -16,8 +16,8 @@ use crate::bench::picture::probe;
 use crate::reduce::npy::Vector;
 use crate::reduce::{ReduceError, open_gradients};
 use crate::report;
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity;
+use gleaner_charts::DrawError;
+use gleaner_units as units;
 use measure::Entrant;
 
 /// Compare selectors on recorded gradients
@@ -31,10 +31,10 @@ pub struct Select {
     #[arg(long, value_name = "NAME[=NUMBER],...", default_value = "all", help = names())]
     selector: String,
     /// The share of all entries that are asked for, above 0 and at most 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = quantity::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, allow_negative_numbers = true, value_parser = units::share)]
     density: f64,
     /// The lengths of the layers that the gradients are made of, in entries, for the selector layers
-    #[arg(long, value_name = "ENTRIES,...", value_delimiter = ',', value_parser = quantity::count)]
+    #[arg(long, value_name = "ENTRIES,...", value_delimiter = ',', value_parser = units::count)]
     layers: Vec<usize>,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -17,11 +17,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::Model;
-use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::simulation::{
     self, Link, Machine, Network, Overlap, Steps, Workload, executed, profiled,
 };
 use gleaner_testbed::topology::{Loss, Shape, Topology};
+use gleaner_units::{self as units, Rate};
 
 use crate::bench::gradient::Gradient;
 use crate::calibrate::file::Calibration;
@@ -50,10 +50,10 @@ pub struct Simulate {
     #[command(flatten)]
     choice: Choice,
     /// The number of workers, P
-    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(1..=MOST_WORKERS), required_unless_present_any = ["against", "calibrate", "fit"])]
     workers: Option<u32>,
     /// The number of parameters, n, such as 14_728_266
-    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
+    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present_any = ["against", "calibrate", "fit", "model", "layers"])]
     params: Option<usize>,
     /// Predict an iteration of this model, with its layers merged as is best
     #[arg(long, value_name = "MODEL", value_parser = layers::known(), conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
@@ -62,29 +62,29 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["params", "against", "calibrate", "fit", "svg"])]
     layers: Option<PathBuf>,
     /// With --model or --layers: what both passes take, a third of it the forward pass, where no times of layers are given
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, conflicts_with_all = ["params", "against", "calibrate", "fit"])]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["params", "against", "calibrate", "fit"])]
     compute: Option<Duration>,
     /// Predict steps over parameter servers instead of an all-reduce, for the layers of --model or --layers: synchronies with commas
     /// between them, or all
     #[arg(long, value_name = "NAMES", requires = "compute", conflicts_with_all = ["svg", "against"])]
     synchrony: Option<String>,
     /// How many servers there are, each on a host of its own, with --synchrony
-    #[arg(long, value_name = "S", default_value_t = 1, value_parser = quantity::within::<u32>(1..=MOST_WORKERS))]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = units::within::<u32>(1..=MOST_WORKERS))]
     servers: u32,
     /// Samples of a pass, with --synchrony: for samples per second
     #[arg(long, value_name = "SAMPLES", requires = "synchrony")]
     batch: Option<u32>,
     /// What a host's link carries in each direction
-    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", default_value = "1gbit", value_parser = units::rate)]
     bandwidth: Rate,
     /// How long a byte is on its way between two hosts, besides what the hosts themselves take
-    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = units::duration)]
     latency: Duration,
     /// Take both from what gleaner calibrate measured over the links of a job, whatever carried them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["bandwidth", "latency", "topology", "against"])]
     calibration: Option<PathBuf>,
     /// A link lets through at once, after a pause, what it carries in this time
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
     burst: Duration,
     /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
     #[arg(long, value_name = "SHARE", default_value = "0")]
@@ -111,7 +111,7 @@ pub struct Simulate {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     workload: Way,
     /// Time every case so many times, one after the other, and take each piece's shortest time: for --workload profiled with --against
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = quantity::within::<u32>(1..=100), requires = "against")]
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = units::within::<u32>(1..=100), requires = "against")]
     turns: u32,
     /// Keep what was timed in this folder, and take from it what is there
     #[arg(long, value_name = "DIR", requires = "against")]

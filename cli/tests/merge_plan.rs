@@ -243,7 +243,8 @@ fn a_calibration_is_measured_and_planned_with() {
     );
     assert_eq!((&stored["workers"], stored["samples"].as_array().unwrap().len() >= 4), (&json!(2), true));
     let picture = fs::read_to_string(at.join("c.svg")).unwrap();
-    assert_eq!(picture.matches("measured\n").count(), 2, "two panels");
+    assert_eq!(picture.matches("measured\n").count(), 1, "one legend for both panels");
+    assert!(picture.contains("time of a selection, ms") && picture.contains("time of an exchange, ms"));
     // The fits are least squares of what was measured: their errors are those that are stored.
     for (fit, part) in [("select", "select"), ("exchange", "exchange"), ("dense", "dense")] {
         let number = |name: &str| stored[fit][name].as_f64().unwrap();

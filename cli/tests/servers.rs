@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_processes::{Process, with_environment};
 use serde_json::Value;
 
 const GLEANER: &str = env!("CARGO_BIN_EXE_gleaner");
@@ -119,19 +120,10 @@ impl Running {
     /// Kills the process of a rank, and gives the output of the run.
     fn kill(self, rank: u32) -> Output {
         let marks = [format!("{MARK}={}", self.mark), format!("GLEANER_RANK={rank}")];
-        let is_it = |process: &Path| {
-            let variables = fs::read(process.join("environ")).unwrap_or_default();
-            let has =
-                |mark: &String| variables.split(|&byte| byte == 0).any(|found| found == mark.as_bytes());
-            fs::read_link(process.join("exe")).is_ok_and(|exe| exe == Path::new(GLEANER))
-                && marks.iter().all(has)
-        };
-        let process = fs::read_dir("/proc").unwrap().find_map(|entry| {
-            let path = entry.unwrap().path();
-            is_it(&path).then_some(path)
-        });
-        let pid = process.unwrap().file_name().unwrap().to_owned();
-        assert!(Command::new("kill").arg("-9").arg(pid).status().unwrap().success());
+        let is_it =
+            |process: &Process| fs::read_link(process.file("exe")).is_ok_and(|exe| exe == Path::new(GLEANER));
+        let pid = with_environment(&marks).find(is_it).unwrap().number();
+        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
         self.child.wait_with_output().unwrap()
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use gleaner_processes::{Process, with_environment};
 use serde_json::Value;
 
 fn train(options: &[&str]) -> Command {
@@ -43,17 +44,12 @@ fn four_workers_learn_the_documentation() {
 
 /// The process of one rank of the run that writes its checkpoints to `folder`.
 fn pid_of(rank: &str, folder: &Path) -> Option<u32> {
-    let rank = format!("GLEANER_RANK={rank}");
-    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
-        let (command, environment) = (read("cmdline")?, read("environ")?);
-        let holds = |bytes: &[u8], text: &str| bytes.split(|b| *b == 0).any(|word| word == text.as_bytes());
-        (command.starts_with(env!("CARGO_BIN_EXE_gleaner").as_bytes())
-            && holds(&command, folder.to_str()?)
-            && holds(&environment, &rank))
-        .then_some(pid)
-    })
+    let is_it = |process: &Process| {
+        let words = process.command();
+        words.first().is_some_and(|program| program == env!("CARGO_BIN_EXE_gleaner"))
+            && words.iter().any(|word| Path::new(word) == folder)
+    };
+    with_environment(&[format!("GLEANER_RANK={rank}")]).find(is_it).map(Process::number)
 }
 
 /// Every parameter is a group by itself, so several are in flight when the worker is killed.

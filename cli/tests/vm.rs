@@ -57,12 +57,8 @@ fn can_be_here(code: Option<i32>, said: &str) -> bool {
 
 /// The command lines of processes that have a word in theirs.
 fn processes_with(word: &str) -> Vec<String> {
-    let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-    let lines = entries.filter_map(|path| fs::read(path.join("cmdline")).ok());
-    lines
-        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-        .filter(|line| line.contains(word))
-        .collect()
+    let lines = gleaner_processes::all().map(|process| process.command().join(" "));
+    lines.filter(|line| line.contains(word)).collect()
 }
 
 /// Waits until something is so.

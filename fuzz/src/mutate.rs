@@ -1,6 +1,8 @@
 //! Random changes to seeds, without coverage and without a nightly toolchain: each input follows from a seed and a number, so
 //! that any can be made again alone.
 
+use gleaner_statistics::random::Generator;
+
 /// What no input is longer than.
 const MOST: usize = 4096;
 
@@ -8,23 +10,17 @@ const MOST: usize = 4096;
 const INTERESTING: [u64; 16] =
     [0, 1, 2, 7, 8, 31, 32, 127, 128, 255, 256, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
-/// SplitMix64.
-pub struct Random(u64);
+/// Numbers from a seed.
+pub struct Random(Generator);
 
 impl Random {
     /// The numbers of one input.
     pub fn of(seed: u64, input: u64) -> Self {
-        let mut random = Self(seed);
-        random.0 = random.next() ^ input.wrapping_mul(0xd6e8_feb8_6659_fd93);
-        random
+        Self(Generator::new(seed, "input", input))
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        self.0.bits()
     }
 
     fn below(&mut self, bound: usize) -> usize {

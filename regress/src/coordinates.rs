@@ -17,7 +17,7 @@ use crate::columns::Columns;
 use crate::error::RegressError;
 use crate::exchange::Exchange;
 use crate::objective::{Loss, Penalty, shrink};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// A worker's coordinate descent.
 pub(crate) struct Coordinates<'a> {

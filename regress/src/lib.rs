@@ -21,7 +21,6 @@ mod gradient;
 mod job;
 mod order;
 mod prediction;
-mod random;
 mod scoring;
 mod sgd;
 mod weights;

@@ -3,7 +3,7 @@
 //! In every step of an epoch each worker takes its next samples, as many as a batch has, until it has none left. The last batches are
 //! smaller, and a worker that has none left takes part with nothing, so that every sample is taken once in an epoch.
 
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// The walk of one worker through its samples, and how many all workers take.
 pub(crate) struct Order {

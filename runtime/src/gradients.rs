@@ -426,7 +426,11 @@ fn methods(session: &Inner, layout: &Layout, method: &Method) -> Result<Vec<(Met
                 true => shares::by_weight(k, &lengths, &selected),
                 false => shares::by_length(k, &selected),
             };
-            shares.into_iter().zip(entries).map(|(k, n)| (method.clone().k(k), n)).collect()
+            shares
+                .into_iter()
+                .zip(entries)
+                .map(|(k, n)| (method.clone().selecting(Sparsity::K(k)), n))
+                .collect()
         }
     };
     methods.into_iter().enumerate().map(of_group).collect()

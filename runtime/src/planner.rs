@@ -16,6 +16,7 @@ use std::sync::Arc;
 use gleaner_algorithms::forecast::Model;
 use gleaner_algorithms::merging::{Affine, Grouping, Layer, Pass, Placement, Problem, Strategy};
 use gleaner_algorithms::{Method, Sparsity};
+use gleaner_statistics::median;
 
 use crate::failure::Error;
 use crate::report::say;
@@ -198,7 +199,7 @@ impl Planner {
         let finished: Vec<f64> = (0..width - 2)
             .map(|column| {
                 let before_end = over(&|times| times[column] - times[width - 1], f64::max);
-                median(iterations.iter().zip(before_end).map(|(whole, latest)| whole + latest).collect())
+                median(iterations.iter().zip(before_end).map(|(whole, latest)| whole + latest))
             })
             .collect();
         Ok(Measured {
@@ -273,14 +274,8 @@ impl Planner {
 fn spread(method: &Method, n: usize) -> Method {
     match method.sparsity() {
         Sparsity::Density(_) => method.clone(),
-        Sparsity::K(k) => method.clone().density((k as f64 / n.max(1) as f64).min(1.0)),
+        Sparsity::K(k) => method.clone().selecting(Sparsity::Density((k as f64 / n.max(1) as f64).min(1.0))),
     }
-}
-
-/// The median, of two in the middle the lower one; 0 of none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

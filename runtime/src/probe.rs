@@ -14,6 +14,7 @@ use gleaner_algorithms::forecast::{Network, Speed};
 use gleaner_algorithms::residual::{Collection, Lent, Residual};
 use gleaner_algorithms::schedule::{Execution, ExecutionError, Outgoing};
 use gleaner_algorithms::{Membership, Method, Rank};
+use gleaner_statistics::median;
 use gleaner_transport::{Message, Peer};
 use tokio::sync::oneshot;
 
@@ -438,11 +439,4 @@ pub(crate) fn numbers(notes: &[Bytes], count: usize) -> Vec<Vec<f64>> {
         bytes.map(f64::from_le_bytes).filter(|number| !number.is_nan()).unwrap_or(f64::INFINITY)
     };
     notes.iter().map(|note| (0..count).map(|i| number(note, i)).collect()).collect()
-}
-
-/// The lower median.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }

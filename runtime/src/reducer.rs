@@ -77,6 +77,9 @@ impl<T: Element> Reducer<T> {
     ) -> Result<Self, Error> {
         let layout = Layout::new().parameter(name, n);
         let by_name = Arc::new(layout.by_name()?);
+        // The default coding is for sums of 32-bit gradients.
+        let method =
+            if T::NAME == f32::NAME && reduction.has_residual() { method } else { method.or_exact() };
         // Whichever method a choice comes to.
         if T::NAME != f32::NAME && method.values() != Coding::Exact {
             return Err(MethodError::NotFloat32 { element: T::NAME, coding: method.values() }.into());

@@ -2,14 +2,10 @@
 //! files, and reports to look at.
 
 pub mod campaign;
-pub mod drawing;
-mod ending;
 pub mod experiment;
 pub mod machine;
 pub mod network;
 pub mod peers;
-pub mod quantity;
-mod random;
 pub mod record;
 pub mod report;
 pub mod simulation;

@@ -13,6 +13,52 @@ pub const VERSION: u32 = 1;
 /// The name of the file with the records of a run, inside its directory.
 pub const FILE: &str = "measurements.jsonl";
 
+/// A line of that file.
+#[derive(Debug)]
+pub struct Line<'a> {
+    /// Which, from 1.
+    pub number: usize,
+    /// The line, with its end if it has one.
+    pub bytes: &'a [u8],
+    /// How many bytes of the file there are up to its end.
+    pub until: usize,
+    /// What it holds.
+    pub record: Result<Record, Unread>,
+}
+
+/// Why a line is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum Unread {
+    /// A later version of the program wrote it.
+    #[error(
+        "format {0} of measurements, but this program reads formats up to {VERSION}; use a newer gleaner"
+    )]
+    Newer(u64),
+    /// It is the last one and has no end: whoever wrote it was interrupted.
+    #[error("it is torn: the run was interrupted while writing it")]
+    Torn,
+    /// It is something else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// All lines of a file of measurements that are not blank, in their order.
+pub fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let mut until = 0;
+    let numbered = bytes.split_inclusive(|byte| *byte == b'\n').zip(1..).map(move |(bytes, number)| {
+        until += bytes.len();
+        (bytes, number, until)
+    });
+    numbered.filter(|(bytes, ..)| !bytes.trim_ascii().is_empty()).map(|(bytes, number, until)| {
+        let record = match Record::parse(bytes) {
+            Err(Unread::Newer(version)) => Err(Unread::Newer(version)),
+            Err(_) if !bytes.ends_with(b"\n") => Err(Unread::Torn),
+            other => other,
+        };
+        Line { number, bytes, until, record }
+    })
+}
+
 /// One job of an experiment, or what one method did in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -70,6 +116,17 @@ pub struct Relayed {
 const BUSY: f64 = 0.9;
 
 impl Record {
+    /// The record in a line.
+    fn parse(line: &[u8]) -> Result<Self, Unread> {
+        let other = |error: serde_json::Error| Unread::Other(error.to_string());
+        let value: Value = serde_json::from_slice(line).map_err(other)?;
+        // The version comes first: what else a newer record holds is unknown.
+        match value.get("version").and_then(Value::as_u64) {
+            Some(version) if version > u64::from(VERSION) => Err(Unread::Newer(version)),
+            _ => serde_json::from_value(value).map_err(other),
+        }
+    }
+
     /// Why it is no measurement of the links: the processors, which carry packets as well, had too much to do. Training may keep them
     /// busy by itself.
     pub fn processors_bound(&self) -> Option<String> {

@@ -7,7 +7,6 @@ pub mod layers;
 pub mod models;
 pub mod optimizer;
 pub mod parameters;
-pub mod random;
 
 mod error;
 

@@ -250,8 +250,8 @@ fn times(tensor: &Tensor, factor: f32) -> Computed<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Generator;
     use candle_core::Device;
+    use gleaner_statistics::random::Generator;
 
     #[test]
     fn tensors_step_as_slices_do_to_the_last_bit() {

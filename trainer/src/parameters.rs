@@ -14,7 +14,7 @@ use gleaner_candle::{Overlap, OverlapError, Rows, with_values};
 use gleaner_runtime::Session;
 use sha2::{Digest, Sha256};
 
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// A parameter as layers use it: as it is watched in a step of training, and itself otherwise.
 #[derive(Clone)]

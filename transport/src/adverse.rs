@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use gleaner_statistics::random::Generator;
 use tokio::time::{Sleep, sleep};
 
 use crate::{Counters, Lease, Link, LinkError, LinkEvent, Message, Moved, Network, OpenError, Peer, Tag};
@@ -26,7 +27,12 @@ const LONGEST: Duration = Duration::from_millis(2);
 
 /// Makes a network awkward. What it does depends on the seed, and on when messages come.
 pub fn network<N: Network>(inner: N, seed: u64) -> impl Network {
-    AdverseNetwork { inner, random: Random(seed), memory: Memory::new(), leased: Memory::new() }
+    AdverseNetwork {
+        inner,
+        random: Random(Generator::seeded(seed)),
+        memory: Memory::new(),
+        leased: Memory::new(),
+    }
 }
 
 struct AdverseNetwork<N> {
@@ -69,7 +75,7 @@ impl<N: Network> Network for AdverseNetwork<N> {
         let event = ready!(self.inner.poll_event(context)).map(|event| match event {
             LinkEvent::Up(inner) => LinkEvent::Up(Box::new(AdverseLink {
                 inner,
-                random: Random(self.random.next()),
+                random: Random(Generator::seeded(self.random.0.bits())),
                 told: Told::default(),
                 shelf: Shelf::default(),
                 memory: Arc::clone(&self.memory),
@@ -273,21 +279,12 @@ impl Drop for Lent {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators", figure 16).
-struct Random(u64);
+struct Random(Generator);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
     /// A number below the bound, or 0 if that is 0.
     fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.0.bits() % bound.max(1) as u64) as usize
     }
 
     fn one_in(&mut self, count: usize) -> bool {

@@ -5,9 +5,9 @@ use std::error::Error;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::{Controllers, Corrected, ExDyna};
-use plotters::prelude::RGBColor;
+use gleaner_charts::{Axis, Line};
 
-use crate::panel::{INK, Panel, logarithms, picture};
+use crate::panel::{line, panel, picture};
 use crate::streams::{Followed, STEPS, follow, scale};
 use crate::{Job, mean, steady};
 
@@ -19,12 +19,7 @@ static STATIC: ExDyna = ExDyna {
 static PRINTED: ExDyna = ExDyna { name: "printed", ..ExDyna::PRINTED };
 static CORRECTED: ExDyna = ExDyna { name: "corrected", ..ExDyna::CORRECTED };
 
-/// Dark against light, so that the lines differ without colours as well.
-const LINES: [(&ExDyna, RGBColor); 3] = [
-    (&STATIC, RGBColor(150, 150, 150)),
-    (&PRINTED, RGBColor(222, 129, 42)),
-    (&CORRECTED, RGBColor(22, 56, 92)),
-];
+const LINES: [&ExDyna; 3] = [&STATIC, &PRINTED, &CORRECTED];
 
 /// Prints the table and draws the picture.
 pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
@@ -33,7 +28,7 @@ pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
         "controllers, steady", "entries / k", "least", "most", "within 15%", "f(t)", "moves"
     );
     let mut all = Vec::new();
-    for (exdyna, _) in LINES {
+    for exdyna in LINES {
         let followed = follow(Method::of(*exdyna).k(job.k), job.workers, job.n, STEPS)?;
         report(exdyna.name, &followed, job.k);
         all.push(followed);
@@ -56,32 +51,20 @@ fn report(name: &str, followed: &[Followed], k: usize) {
 }
 
 fn svg(all: &[Vec<Followed>], job: &Job) -> Result<String, Box<dyn Error>> {
-    let density = Panel {
-        name: "entries selected, as a multiple of k",
-        row: 0,
-        range: (-1.0, 1.0),
-        marks: logarithms(&[0.1, 0.3, 1.0, 3.0, 10.0]),
+    let lines = |number: &dyn Fn(&Followed) -> f64| -> Vec<Line> {
+        all.iter().enumerate().map(|(i, followed)| line(i, followed.iter().map(number))).collect()
     };
-    let balance = Panel {
-        name: "f(t): the fullest partition, as a multiple of the mean",
-        row: 1,
-        range: (1.0, job.workers as f64),
-        marks: (1..=job.workers).map(|times| (times as f64, times.to_string())).collect(),
-    };
-    let threshold = Panel {
-        name: "the threshold; thin, the scale of the gradients",
-        row: 2,
-        range: (-5.0, 1.0),
-        marks: (-5..=1).map(|power| (f64::from(power), format!("1e{power}"))).collect(),
-    };
-    let legend: Vec<_> = LINES.iter().rev().map(|(exdyna, colour)| (exdyna.name, *colour)).collect();
-    picture(&[&density, &balance, &threshold], &legend, |area| {
-        for (followed, (_, colour)) in all.iter().zip(LINES) {
-            let shares = followed.iter().map(|f| (f.count().max(1) as f64 / job.k as f64).log10());
-            density.line(area, shares, (colour, 2))?;
-            balance.line(area, followed.iter().map(Followed::imbalance), (colour, 2))?;
-            threshold.line(area, followed.iter().map(|f| f.threshold.log10()), (colour, 2))?;
-        }
-        threshold.line(area, (0..STEPS).map(|step| f64::from(scale(step)).log10()), (INK, 1))
-    })
+    let mut thresholds = lines(&|f| f.threshold);
+    thresholds.push(line(LINES.len(), (0..STEPS).map(|step| scale(step).into())));
+    let shares = lines(&|f| f.count().max(1) as f64 / job.k as f64);
+    let panels = [
+        panel(Axis::logarithmic("entries selected, as a multiple of k", 0.1, 10.0), shares),
+        panel(
+            Axis::level("f(t): the fullest partition, as a multiple of the mean", 1.0, job.workers as f64),
+            lines(&Followed::imbalance),
+        ),
+        panel(Axis::logarithmic("the threshold", 1e-5, 10.0), thresholds),
+    ];
+    let names = LINES.map(|exdyna| exdyna.name).into_iter().chain(["the scale of the gradients"]);
+    Ok(picture(&panels, names)?)
 }

@@ -6,19 +6,11 @@ use std::error::Error;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::ExDyna;
 use gleaner_algorithms::selectors::Selector;
-use plotters::prelude::RGBColor;
+use gleaner_charts::{Axis, Line};
 
-use crate::panel::{Panel, logarithms, picture};
+use crate::panel::{line, panel, picture};
 use crate::streams::{Followed, STEPS, Stream, follow};
 use crate::{Job, mean, steady};
-
-const COLOURS: [RGBColor; 5] = [
-    RGBColor(150, 150, 150),
-    RGBColor(92, 150, 92),
-    RGBColor(160, 60, 120),
-    RGBColor(222, 129, 42),
-    RGBColor(22, 56, 92),
-];
 
 /// Prints the table and draws the picture.
 pub fn run(job: &Job) -> Result<String, Box<dyn Error>> {
@@ -82,39 +74,32 @@ fn correlation(followed: &[Followed]) -> Option<f64> {
 }
 
 fn svg(all: &[(&str, Vec<Followed>)], job: &Job) -> Result<String, Box<dyn Error>> {
-    let density = Panel {
-        name: "Fig. 6: actual density, as a multiple of the set density",
-        row: 0,
-        range: (-1.0, 1.5),
-        marks: logarithms(&[0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
+    let lines = |number: &dyn Fn(&Followed) -> f64| -> Vec<Line> {
+        all.iter().enumerate().map(|(i, (_, followed))| line(i, followed.iter().map(number))).collect()
     };
-    let padding = Panel {
-        name: "Fig. 9: what an all-gather of equal lengths carries, as a multiple of what it needs",
-        row: 1,
-        range: (1.0, job.workers as f64),
-        marks: (1..=job.workers).map(|times| (times as f64, times.to_string())).collect(),
-    };
-    let threshold = Panel {
-        name: "Fig. 10: ExDyna's threshold; light, its global error, scaled to the same mean",
-        row: 2,
-        range: (-4.0, 1.0),
-        marks: (-4..=1).map(|power| (f64::from(power), format!("1e{power}"))).collect(),
-    };
-    let legend: Vec<_> = all.iter().zip(COLOURS).map(|((name, _), colour)| (*name, colour)).collect();
-    picture(&[&density, &padding, &threshold], &legend, |area| {
-        for ((_, followed), colour) in all.iter().zip(COLOURS) {
-            let shares = followed.iter().map(|f| (f.delivered.max(1) as f64 / job.k as f64).log10());
-            density.line(area, shares, (colour, 2))?;
-            padding.line(area, followed.iter().map(Followed::imbalance), (colour, 2))?;
-        }
-        let Some((_, exdyna)) = all.last() else { return Ok(()) };
+    let shares = lines(&|f| f.delivered.max(1) as f64 / job.k as f64);
+    let mut thresholds = Vec::new();
+    if let Some((_, exdyna)) = all.last() {
         let sum = |number: fn(&Followed) -> f64| exdyna.iter().map(number).sum::<f64>();
         let factor = sum(|f| f.threshold) / sum(|f| f.error);
-        threshold.line(
-            area,
-            exdyna.iter().map(|f| (factor * f.error).log10()),
-            (RGBColor(140, 180, 220), 4),
-        )?;
-        threshold.line(area, exdyna.iter().map(|f| f.threshold.log10()), (COLOURS[4], 2))
-    })
+        thresholds.push(line(all.len(), exdyna.iter().map(|f| factor * f.error)));
+        thresholds.push(line(all.len() - 1, exdyna.iter().map(|f| f.threshold)));
+    }
+    let panels = [
+        panel(
+            Axis::logarithmic("Fig. 6: actual density, as a multiple of the set density", 0.1, 30.0),
+            shares,
+        ),
+        panel(
+            Axis::level(
+                "Fig. 9: what an all-gather of equal lengths carries, as a multiple of what it needs",
+                1.0,
+                job.workers as f64,
+            ),
+            lines(&Followed::imbalance),
+        ),
+        panel(Axis::logarithmic("Fig. 10: ExDyna's threshold", 1e-4, 10.0), thresholds),
+    ];
+    let names = all.iter().map(|(name, _)| *name).chain(["the global error, scaled to the threshold's mean"]);
+    Ok(picture(&panels, names)?)
 }

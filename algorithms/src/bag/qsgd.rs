@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use gleaner_statistics::random;
+
 use super::Coding;
 
 /// Dense blocks have buckets of 512 positions; about as many entries are in the buckets of sparse ones.
@@ -16,9 +18,6 @@ pub(super) const DENSE_SHIFT: u8 = 9;
 /// Buckets with a smaller scale round to zero. From here on no level of a bucket is subnormal, so products and
 /// quotients keep their precision, also where a processor was told to flush subnormals to zero.
 const SMALLEST_SCALE: f32 = 256.0 * f32::MIN_POSITIVE;
-
-/// 2⁶⁴ divided by the golden ratio: SplitMix64's step.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How wide a bucket is so that it has 257 to 512 of `count` entries that are spread over `len` positions; never wider
 /// than needed to hold all of them.
@@ -72,7 +71,7 @@ pub(super) fn round(
         values.fill(0.0);
         return;
     }
-    let key = mix(seed.wrapping_add(GOLDEN));
+    let key = random::at(seed, 1);
     for ((value, error), index) in values.iter_mut().zip(errors).zip(indices) {
         let exact = (value.abs() / scale) * s;
         let below = exact as i32 as f32;
@@ -102,29 +101,13 @@ pub(super) fn value(coding: Coding, code: u8, scale: f32) -> f32 {
 /// A number from [0, 1) for an index, from a counter-based generator: SplitMix64 (Steele et al., OOPSLA 2014), whose
 /// state is a counter to begin with. A multiple of 2⁻²⁴.
 fn uniform(key: u64, index: u32) -> f32 {
-    let bits = mix(key.wrapping_add(u64::from(index).wrapping_mul(GOLDEN)));
+    let bits = random::at(key, u64::from(index));
     (bits >> 40) as f32 * (1.0 / 16_777_216.0)
-}
-
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The first numbers of SplitMix64 from the seed 0, as its authors' program gives them: workers of every version draw
-    /// the same.
-    #[test]
-    fn the_generator_is_splitmix64() {
-        let numbers = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
-        for (step, number) in (1..).zip(numbers) {
-            assert_eq!(mix(GOLDEN.wrapping_mul(step)), number);
-        }
-    }
 
     /// Levels survive the way to values and back for scales of all sizes, on both sides of zero.
     #[test]

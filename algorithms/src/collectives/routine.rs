@@ -345,7 +345,10 @@ impl Routine {
         let layers = layers.into();
         let method = match self.method.sparsity() {
             // Of another length: the same density.
-            Sparsity::K(k) => self.method.clone().k(rescaled(k, self.layers.entries(), layers.entries())),
+            Sparsity::K(k) => {
+                let k = rescaled(k, self.layers.entries(), layers.entries());
+                self.method.clone().selecting(Sparsity::K(k))
+            }
             Sparsity::Density(_) => self.method.clone(),
         };
         let before = method.in_step(memory.steps, layers.entries())?.shape(workers, layers)?;

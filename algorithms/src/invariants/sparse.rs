@@ -19,7 +19,7 @@ pub fn check_sparse(method: &Method, workers: u32, n: usize) -> Result<(), Invar
         let (found, expected) = (entries.step(&gradients)?, all.step(&gradients)?);
         found.check()?;
         are_equal(&found, &expected)?;
-        let is_whole = method.asked().is_none() && method.values() == Coding::Exact;
+        let is_whole = method.asked().is_none() && method.clone().density(1.0).values() == Coding::Exact;
         if is_whole && let Some((rank, entry)) = entries.waiting()? {
             return Err(InvariantError::Waits { steps: 0, entry, rank });
         }

@@ -4,6 +4,8 @@
 //! k entries, fewer only where zeros were drawn. It reads k values and no more. It captures a share of k/n of the gradient's
 //! squares on average, where the largest entries capture most of them.
 
+use gleaner_statistics::random::Generator;
+
 use crate::Element;
 use crate::bag::Entries;
 
@@ -18,14 +20,10 @@ pub(super) fn choose<T: Element>(values: &[T], k: usize, seed: u64) -> Entries<T
 /// each index, on a bitmap.
 pub(crate) fn drawn(len: usize, count: usize, seed: u64) -> Vec<u32> {
     let count = count.min(len);
-    let mut state = seed;
+    let mut generator = Generator::seeded(seed);
     let mut taken = vec![0u64; len.div_ceil(64)];
     for last in len - count..len {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        let drawn = ((u128::from(bits) * (last as u128 + 1)) >> 64) as usize;
+        let drawn = ((u128::from(generator.bits()) * (last as u128 + 1)) >> 64) as usize;
         let fresh = (taken[drawn / 64] >> (drawn % 64)) & 1 == 0;
         let index = if fresh { drawn } else { last };
         taken[index / 64] |= 1 << (index % 64);

@@ -60,7 +60,7 @@ fn nothing_builds_up() {
             let n = 90 + 7 * workers;
             let mut team = Team::of(method.clone().density(0.1), workers, n);
             let k = team.ensemble.shape().k;
-            let mut random = Random(workers as u64);
+            let mut random = Random::new(workers as u64);
             let mut most = 0;
             for _ in 0..12 {
                 let gradients = Pattern::Full.gradients(workers, n, &mut random);
@@ -90,7 +90,7 @@ fn clt_k_takes_turns() {
     for workers in [1, 2, 3, 4, 6, 7] {
         let (n, k) = (60, 9);
         let mut team = Team::of(named("clt-k").k(k), workers, n);
-        let mut random = Random(workers as u64);
+        let mut random = Random::new(workers as u64);
         for t in 0..2 * workers + 1 {
             // Whole numbers, whose sums are exact.
             let gradients: Vec<Vec<f32>> =

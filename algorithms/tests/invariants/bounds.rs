@@ -182,7 +182,7 @@ proptest! {
             let collection = COLLECTIONS[seed as usize % 3];
             let [mut team, mut shadow] =
                 [0, 1].map(|_| Team::of(share.of(method.clone(), n).residual(collection), workers, n));
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for pattern in &patterns {
                 run_with_witnesses(&mut team, &mut shadow, &pattern.gradients(workers, n, &mut random));
             }
@@ -238,7 +238,7 @@ fn no_program_says_more_than_was_said_of_all() {
                         );
                     }
                 }
-                let mut random = Random(step);
+                let mut random = Random::new(step);
                 let mut gradients = Pattern::Full.gradients(workers, n, &mut random);
                 let from = if step < 40 { 0 } else { n - n / workers };
                 for gradient in &mut gradients {
@@ -257,7 +257,7 @@ fn no_program_says_more_than_was_said_of_all() {
 #[test]
 fn a_peer_that_sends_more_is_refused() {
     let mut team = Team::of(Method::spardl().k(4).residual(Collection::Global), 2, 40);
-    let gradient = &Pattern::Full.gradients(1, 40, &mut Random(1))[0];
+    let gradient = &Pattern::Full.gradients(1, 40, &mut Random::new(1))[0];
     let bag = |entries: &[(u32, f32)]| {
         let entries: Entries = entries.iter().copied().collect();
         encode(&[Body::Sparse { entries, len: 20, rounded: Rounded::EXACT }])
@@ -300,7 +300,7 @@ fn a_peer_that_sends_more_is_refused() {
 /// How many entries each worker encodes in a step, where 12 for each worker are kept of n.
 fn encoded(method: Method, workers: usize, n: usize) -> Vec<f64> {
     let mut team = Team::of(method.k(12 * workers), workers, n);
-    let gradients = Pattern::Full.gradients(workers, n, &mut Random(3));
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random::new(3));
     let runs =
         gradients.iter().enumerate().map(|(w, gradient)| team.begin(w, gradient, usize::MAX)).collect();
     let mut encoded = vec![0.0; workers];

@@ -72,7 +72,7 @@ proptest! {
         collected in proptest::option::of(0.0f32..1.0),
         stages in 1i32..4,
     ) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let values = gradient(n, &mut random);
         let k = ((share * n as f64) as usize).max(1);
         let layers = layers(n, &mut random);
@@ -236,7 +236,7 @@ fn normal_quantile(upper_tail: f64) -> f64 {
 /// ExDyna's choice on recorded gradients: no index twice, k in all, and all above those of the owners that stayed.
 #[test]
 fn exclusive_choices_are_the_largest_of_their_owners() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for (workers, n, k) in [(1, 10, 3), (3, 100, 10), (4, 3, 2), (5, 101, 101)] {
         let gradients: Vec<Vec<f32>> = (0..workers).map(|_| gradient(n, &mut random)).collect();
         let slices: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();

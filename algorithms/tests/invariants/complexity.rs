@@ -19,7 +19,7 @@ fn logarithms(p: u64) -> (u64, u64) {
 
 /// A gradient whose blocks have non-zeros enough, and none that cancel.
 fn positive(workers: usize, n: usize) -> Vec<Vec<f32>> {
-    let mut gradients = Pattern::Full.gradients(workers, n, &mut Random(4));
+    let mut gradients = Pattern::Full.gradients(workers, n, &mut Random::new(4));
     gradients.iter_mut().flatten().for_each(|v| *v = v.abs() + 0.1);
     gradients
 }

@@ -26,7 +26,7 @@ fn steps_obey_the_invariants(
         let warm_up = if (number + first).is_multiple_of(2) { 0 } else { 3 };
         let method = method.corrected(Correction { warm_up, ..Correction::default() });
         let mut team = Team::of(share.of(method.clone(), n).residual(collection), workers, n);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for pattern in patterns {
             let gradients = pattern.gradients(workers, n, &mut random);
             let size = 1 + random.below(n.max(1));
@@ -97,7 +97,7 @@ fn density_0_delivers_nothing_and_keeps_everything() {
         for (collection, workers) in COLLECTIONS.into_iter().flat_map(|c| (1..=17).map(move |p| (c, p))) {
             let n = 5 * workers + 2;
             let mut team = Team::of(method.clone().density(0.0).residual(collection), workers, n);
-            let mut random = Random(5);
+            let mut random = Random::new(5);
             let mut sums = vec![vec![0.0f32; n]; workers];
             for _ in 0..3 {
                 let gradients = Pattern::Integers.gradients(workers, n, &mut random);

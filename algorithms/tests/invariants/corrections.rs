@@ -44,7 +44,7 @@ proptest! {
         let correction = Correction { momentum: MOMENTUM, mask, ..Correction::default() };
         for (method, collection) in methods().flat_map(|m| COLLECTIONS.map(|c| (m.clone(), c))) {
             let mut team = Team::of(method.clone().density(density).residual(collection).corrected(correction), workers, n);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for pattern in &patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
                 let (outcome, moved, after) = step(&mut team, &gradients, 1 + random.below(n.max(1)));
@@ -76,7 +76,7 @@ proptest! {
         let correction = Correction { momentum: MOMENTUM, mask: true, ..Correction::default() };
         let topka = Method::named("topka").unwrap().k(k).corrected(correction);
         let mut team = Team::of(topka, workers, n);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for _ in 0..steps {
             let gradients = Pattern::Full.gradients(workers, n, &mut random);
             let (outcome, moved, after) = step(&mut team, &gradients, n);
@@ -99,7 +99,7 @@ proptest! {
         let correction = Correction { momentum: MOMENTUM, ..Correction::default() };
         let mut corrected = Team::of(Method::ring().corrected(correction), workers, n);
         let mut plain = Team::of(Method::ring(), workers, n);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (mut velocity, mut size) = (vec![0.0f64; n], vec![0.0f64; n]);
         for _ in 0..6 {
             let gradients = Pattern::Full.gradients(workers, n, &mut random);
@@ -120,7 +120,7 @@ proptest! {
         bad in proptest::collection::vec(any::<proptest::sample::Index>(), 0..4), fresh: bool, seed: u64,
     ) {
         let correction = Correction { momentum, ..Correction::default() };
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut values = || Pattern::Full.gradients(1, n, &mut random).remove(0);
         let partition = Partition::even(n, 3.min(n));
         let quotas = vec![Some(1); partition.blocks()];

@@ -66,7 +66,7 @@ fn body<T: Element>(len: usize, apart: usize, random: &mut Random) -> Body<T> {
 }
 
 fn slots_come_back<T: Element>(blocks: &[(usize, usize)], seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let bodies: Vec<Body<T>> = blocks.iter().map(|&(len, apart)| body(len, apart, &mut random)).collect();
     let expected = |(body, &(len, _)): (&Body<T>, &(usize, usize))| {
         let bound = match body {
@@ -127,7 +127,7 @@ proptest! {
         cut in 1usize..200,
     ) {
         fn changed<T: Element>(blocks: &[(usize, usize)], seed: u64, flips: &[prop::sample::Index], cut: usize) {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let bodies: Vec<Body<T>> = blocks.iter().map(|&(len, apart)| body(len, apart, &mut random)).collect();
             let mut stream = encode(&bodies).concat();
             for flip in flips {

@@ -31,7 +31,7 @@ proptest! {
     ) {
         for method in dense_methods() {
             let mut team = Team::of(method, workers, n);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for pattern in &patterns {
                 let outcome = team.step(&pattern.gradients(workers, n, &mut random));
                 assert_sum(&outcome);
@@ -51,7 +51,7 @@ proptest! {
         let exact = |m: &Method| m.collective().is_sparse() && m.values() == Coding::Exact;
         for method in variants(workers).into_iter().filter(exact) {
             let mut team = Team::of(method.density(1.0), workers, n);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             // What was learnt may hold back more than the density: a threshold from the step before, and B-SAG's h.
             let steps = if team.ensemble.memories()[0].own.is_empty() { patterns.len() } else { 1 };
             for pattern in &patterns[..steps] {
@@ -71,7 +71,7 @@ proptest! {
 fn dense_methods_deliver_the_sum_of_many_workers() {
     for workers in [32, 33, 64] {
         for method in dense_methods() {
-            let gradients = super::inputs::Pattern::Full.gradients(workers, 130, &mut Random(9));
+            let gradients = super::inputs::Pattern::Full.gradients(workers, 130, &mut Random::new(9));
             assert_sum(&Team::of(method, workers, 130).step(&gradients));
         }
     }

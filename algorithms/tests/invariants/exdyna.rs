@@ -106,7 +106,7 @@ fn printed_is_what_is_printed() {
         let k = n / 50;
         let mut team = Team::of(named("exdyna-printed").k(k), workers, n);
         let mut paper = Paper::new(n, workers, k);
-        let mut random = Random(workers as u64);
+        let mut random = Random::new(workers as u64);
         for t in 0..140i32 {
             // Large entries cluster at the start; the scale falls again and again, so that every branch is taken.
             let fallen = 12.0 * paper.delta as f32 * 0.9f32.powi(t % 60);
@@ -222,7 +222,7 @@ fn printed_controllers_do_not() {
 fn thresholds_are_found_again() {
     let (workers, n, k) = (4, 20_000, 400);
     let mut team = Team::of(named("exdyna").k(k), workers, n);
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     let mut near = 0;
     for t in 0..400 {
         let scale = match t {
@@ -275,7 +275,7 @@ fn thresholds_are_found_again_where_counts_are_bounded() {
         let n = if density < 0.1 { 100_000 } else { 20_000 };
         let k = (density * n as f64).round() as usize;
         let mut ensemble = Ensemble::<f32>::new(named("exdyna").k(k), workers as u32, n).unwrap();
-        let mut random = Random(17);
+        let mut random = Random::new(17);
         for (phase, scale) in scales.into_iter().enumerate() {
             let vanished = if phase == 1 { 20 } else { 0 };
             let falls = phase > 0 && scale < scales[phase - 1];
@@ -302,7 +302,7 @@ fn thresholds_are_found_again_where_counts_are_bounded() {
 fn thresholds_go_as_far_as_gradients() {
     let (workers, n, k) = (4, 20_000, 1000);
     let mut ensemble = Ensemble::<f64>::new(named("exdyna").k(k), workers as u32, n).unwrap();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for scale in [1e50, 1e-50, 1e200, 1e-200] {
         for t in 0..120 {
             let mut gradient = || (0..n).map(|_| scale * f64::from(random.unit())).collect();

@@ -37,7 +37,7 @@ fn obey_the_invariants(n: usize, steps: &[Vec<Step>]) {
     for collection in COLLECTIONS {
         for pattern in PATTERNS {
             let mut team = Team::checked(schedules(n, 1, steps.to_vec()), collection).unwrap();
-            let mut random = Random(11);
+            let mut random = Random::new(11);
             for _ in 0..3 {
                 team.step(&pattern.gradients(steps.len(), n, &mut random)).assert_invariants();
             }
@@ -63,7 +63,7 @@ fn holders_double_in_every_exchange() {
 fn shares_are_exact() {
     for k in 0..=12 {
         let mut team = Team::checked(schedules(12, 1, r_sag(k)), COLLECTIONS[0]).unwrap();
-        let mut random = Random(u64::from(k));
+        let mut random = Random::new(u64::from(k));
         for _ in 0..6 {
             let outcome = team.step(&Pattern::Integers.gradients(4, 12, &mut random));
             outcome.assert_conserved_exactly();
@@ -94,7 +94,7 @@ fn shares_are_exact() {
 /// Whatever the number of holders, their shares add up to what they share.
 #[test]
 fn shares_add_up() {
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for count in 1..=64 {
         for _ in 0..1000 {
             // 20 bits: those that are left hold what division by 64 and the first holder's remainder need.

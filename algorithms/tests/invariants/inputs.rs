@@ -1,17 +1,19 @@
 //! Gradients that are hard in one way or another, from a seed.
 
 use gleaner_algorithms::Method;
+use gleaner_statistics::random::Generator;
 use proptest::prelude::*;
 
-/// A small generator (SplitMix64): the same seed gives the same gradients on every machine.
-pub struct Random(pub u64);
+/// Numbers from a seed: the same seed gives the same gradients on every machine.
+pub struct Random(Generator);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(Generator::seeded(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.bits()
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
@@ -71,7 +73,7 @@ impl Pattern {
                         Pattern::Overlapping if shared[i].is_multiple_of(10) => random.unit(),
                         Pattern::Disjoint if shared[i] % workers as u64 == w as u64 => random.unit(),
                         Pattern::Cancelling => {
-                            let size = Random(shared[i] + w as u64 / 2).unit();
+                            let size = Random::new(shared[i] + w as u64 / 2).unit();
                             // Some pairs are broken, so that something remains.
                             let sign = if w % 2 == 0 || random.below(8) == 0 { 1.0 } else { -1.0 };
                             sign * size

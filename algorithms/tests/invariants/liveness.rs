@@ -60,7 +60,7 @@ fn each(workers: usize, mut invariant: impl FnMut(Method, Layers)) {
 fn what_waits_drains() {
     let mut without = BTreeSet::new();
     for workers in 1..=17 {
-        let mut random = Random(workers as u64);
+        let mut random = Random::new(workers as u64);
         each(workers, |method, layers| {
             let n = layers.entries();
             let shape = method.shape(workers as u32, layers.clone()).unwrap();
@@ -96,7 +96,7 @@ fn what_waits_drains() {
 fn every_entry_has_its_turn() {
     for workers in 1..=17 {
         let delta = [1.0, 0.5][workers % 2];
-        let mut random = Random(workers as u64);
+        let mut random = Random::new(workers as u64);
         each(workers, |method, layers| {
             let n = layers.entries();
             let mut team = Team::of(method.clone(), workers, layers);
@@ -136,7 +136,7 @@ fn one_entry_a_step_comes_from_every_block() {
     for method in [Method::spardl(), Method::named("random-k").unwrap()].map(|m| m.density(0.001)) {
         let (workers, n) = (16, 768);
         let mut team = Team::of(method.clone(), workers, n);
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mut ever = BTreeSet::new();
         for _ in 0..60 {
             let outcome = team.step(&Pattern::Full.gradients(workers, n, &mut random));

@@ -15,8 +15,8 @@ use super::inputs::{Pattern, Random};
 /// Gradients that keep the places of their large entries and change a little from step to step.
 fn drifting(workers: usize, n: usize, step: usize) -> Vec<Vec<f32>> {
     let gradient = |w: usize| {
-        let mut shared = Random(7);
-        let mut own = Random(1000 + (w * 7919 + step * 31) as u64);
+        let mut shared = Random::new(7);
+        let mut own = Random::new(1000 + (w * 7919 + step * 31) as u64);
         let entry = |_| {
             let large = shared.below(1000) as f32 / 100.0 - 5.0;
             let noise = own.below(1000) as f32 / 1000.0 - 0.5;
@@ -40,7 +40,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 
 /// Small whole numbers, whose sums are exact.
 fn whole_numbers(workers: usize, n: usize, seed: u64) -> Vec<Vec<f32>> {
-    Pattern::Integers.gradients(workers, n, &mut Random(seed))
+    Pattern::Integers.gradients(workers, n, &mut Random::new(seed))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn nothing_is_selected_from_the_sum_where_the_papers_do_not() {
 #[test]
 fn buckets_give_their_share_each() {
     let (n, workers) = (512 * 6 + 100, 1);
-    let gradients = Pattern::Full.gradients(workers, n, &mut Random(3));
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random::new(3));
     let method = Method::named("topka").unwrap().density(8.0 / 512.0).selector(Selector::Bucketed(512));
     let outcome = Team::of(method, workers, n).step(&gradients);
     let counts = outcome.delivered[0].chunks(512).map(|bucket| bucket.iter().filter(|v| **v != 0.0).count());
@@ -161,7 +161,7 @@ fn oktopk_finds_a_threshold_after_a_gradient_of_zeros() {
     let (p, n, k) = (4, 2000, 100);
     let mut team = Team::of(Method::named("oktopk").unwrap().k(k), p, n);
     for step in 0..24 {
-        let mut gradients = Pattern::Full.gradients(p, n, &mut Random(step));
+        let mut gradients = Pattern::Full.gradients(p, n, &mut Random::new(step));
         if step == 0 {
             gradients[1].fill(0.0);
         }
@@ -192,7 +192,7 @@ fn only(n: usize, entries: &[(usize, f32)]) -> Vec<f32> {
 fn oktopk_cuts_its_regions_where_the_selections_are() {
     for p in [2usize, 3, 5, 8, 13] {
         let (n, k) = (4000, 10 * p + 3);
-        let mut random = Random(p as u64);
+        let mut random = Random::new(p as u64);
         // Most positions are in the first tenth, others on every worker.
         let mut positions: Vec<Vec<usize>> = Vec::new();
         for _ in 0..p {
@@ -263,12 +263,12 @@ fn sums_do_not_depend_on_the_order_of_arrival() {
         let n = 120;
         for method in variants(workers) {
             let method = method.density(0.2);
-            let gradients = Pattern::Full.gradients(workers, n, &mut Random(5));
+            let gradients = Pattern::Full.gradients(workers, n, &mut Random::new(5));
             let expected = Team::of(method.clone(), workers, n).step(&gradients);
             for seed in 0..3 {
                 let mut team = Team::of(method.clone(), workers, n);
                 let runs = (0..workers).map(|w| team.begin(w, &gradients[w], usize::MAX)).collect();
-                let updates = in_random_order(runs, &mut Random(seed));
+                let updates = in_random_order(runs, &mut Random::new(seed));
                 for update in updates {
                     assert_eq!(update, expected.update[0], "{method}, P {workers}");
                 }

@@ -229,7 +229,7 @@ fn bits_if_invariant(schedules: &[Schedule], memory: &Memory) -> Option<Vec<Step
     for (collection, pattern) in COLLECTIONS.into_iter().flat_map(|c| PATTERNS.map(|p| (c, p))) {
         let mut team = Team::checked_with(schedules.to_vec(), memory.clone(), collection).ok()?;
         let (workers, n) = (team.workers(), team.partition().entries());
-        let mut random = Random(n as u64);
+        let mut random = Random::new(n as u64);
         for _ in 0..2 {
             let outcome = team.step(&pattern.gradients(workers, n, &mut random));
             outcome.assert_invariants();

@@ -26,7 +26,7 @@ proptest! {
             let mut carried = Team::of(method.clone(), workers, n);
             let mut forgetful = Team::of(method.clone(), workers, n);
             let mut misled = Team::of(method, workers, n);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for pattern in &patterns {
                 let gradients = pattern.gradients(workers, n, &mut random);
                 for (residual, threshold) in
@@ -47,7 +47,7 @@ proptest! {
 #[test]
 fn predictions_are_carried() {
     let mut team = Team::of(Method::spardl().density(0.1), 4, 400);
-    team.step(&super::inputs::Pattern::Full.gradients(4, 400, &mut Random(1)));
+    team.step(&super::inputs::Pattern::Full.gradients(4, 400, &mut Random::new(1)));
     assert!(
         team.ensemble.residuals.iter().all(|r| r.thresholds().iter().all(|t| t.is_some_and(|t| t > 0.0)))
     );
@@ -76,7 +76,7 @@ fn hostile_streams_are_selected_as_a_full_sort_would() {
         // One selects block by block, the other from all blocks together.
         for (method, k) in [("spardl", 15), ("spardl", 1500), ("topka", 1500)] {
             let mut ensemble = Ensemble::new(Method::named(method).unwrap().k(k), 1, n).unwrap();
-            let (mut sums, mut random) = (vec![0.0f32; n], Random(k as u64));
+            let (mut sums, mut random) = (vec![0.0f32; n], Random::new(k as u64));
             for step in 0..8 {
                 let gradient: Vec<f32> =
                     (0..n).map(|i| entry(step, i, n, random.below(2001) as f32 - 1000.0)).collect();

@@ -49,7 +49,7 @@ fn selections_anywhere_are_refused_or_obey_the_invariants() {
                 1500
             };
         for trial in 0..trials {
-            let mut random = Random(trial);
+            let mut random = Random::new(trial);
             let workers = 1 + random.below(9);
             let n = random.below(8 * workers);
             let mut schedules = method.clone().density(0.3).schedules(workers as u32, n).unwrap();

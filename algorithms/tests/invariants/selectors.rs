@@ -26,7 +26,7 @@ fn selectors_obey_the_invariants(workers: usize, n: usize, share: Share, pattern
     for method in selecting() {
         for (i, selector) in selectors().into_iter().enumerate() {
             let collection = COLLECTIONS[(i + n) % 3];
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let method = share.of(method.clone(), n).selector(selector).residual(collection);
             let mut team = Team::of(method, workers, layers(n, &mut random));
             for pattern in patterns {
@@ -166,7 +166,7 @@ fn collected_candidates_never_change_a_choice() {
     let n = 5000;
     for selector in selectors() {
         let selection = Selection { selector, k: 50, layers: n.into() };
-        let mut random = Random(11);
+        let mut random = Random::new(11);
         let method = Method::named("topka").unwrap().k(50).selector(selector);
         let mut team = Team::of(method, 1, n);
         let mut sums = vec![0.0f32; n];
@@ -219,7 +219,7 @@ fn a_hard_threshold_is_collected_on_the_way() {
 /// So that the invariants above are not about empty choices.
 #[test]
 fn every_selector_chooses_something() {
-    let gradient = gradient(2000, &mut Random(2));
+    let gradient = gradient(2000, &mut Random::new(2));
     for selector in selectors().into_iter().filter(|s| *s != Selector::Threshold(1e20)) {
         let selection = Selection { selector, k: 20, layers: 2000.into() };
         let chosen = selection.choose(&gradient, &Candidates::default(), &selection.memory(), 1);

@@ -18,7 +18,7 @@ fn is_algorithm_1(workers: usize, n: usize, share: Share, patterns: &[Pattern], 
     ] {
         let mut team = Team::of(share.of(Method::spardl(), n).residual(collection), workers, n);
         let mut old = vec![vec![0.0; n]; workers];
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for (step, pattern) in patterns.iter().enumerate() {
             let gradients = pattern.gradients(workers, n, &mut random);
             let outcome = team.step(&gradients);
@@ -57,7 +57,7 @@ proptest! {
         let allotment = shares(k, n, workers, 0);
         prop_assert_eq!(allotment.iter().sum::<usize>(), k);
         let mut team = Team::of(share.of(Method::spardl(), n), workers, n);
-        let mut gradients = pattern.gradients(workers, n, &mut Random(seed));
+        let mut gradients = pattern.gradients(workers, n, &mut Random::new(seed));
         let outcome = team.step(&gradients);
         for (delivered, &allotted) in outcome.delivered_by_block().into_iter().zip(&allotment) {
             prop_assert!(delivered <= allotted, "{} entries of at most {}", delivered, allotted);

@@ -51,7 +51,7 @@ fn is_the_papers(
         let mut team = Team::of(method.clone(), workers, n);
         let mut old = vec![vec![0.0; n]; workers];
         let mut control = Algorithm2::new(k, workers, teams);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for (step, pattern) in patterns.iter().enumerate() {
             let gradients = whole_numbers(*pattern, workers, n, &mut random);
             let outcome = team.step(&gradients);
@@ -101,7 +101,7 @@ proptest! {
 /// Gradients that keep the places of their large entries and change a little from step to step, in whole numbers.
 fn drifting(workers: usize, n: usize, step: usize) -> Vec<Vec<f32>> {
     let gradient = |w: usize| {
-        let (mut shared, mut own) = (Random(7), Random(1000 + (w * 7919 + step * 31) as u64));
+        let (mut shared, mut own) = (Random::new(7), Random::new(1000 + (w * 7919 + step * 31) as u64));
         let entry = |_| {
             let large = shared.below(1000) as f32 / 100.0 - 5.0;
             (large * large * large + own.below(25) as f32 - 12.0).round()
@@ -163,7 +163,7 @@ fn shares_of_all_numbers_of_teams_add_up() {
                 let method = spardl(d, sag).density(1.0).coding(Coding::Bf16);
                 let mut team = Team::of(method.clone(), p, n);
                 open(&mut team.ensemble);
-                let outcome = team.step(&large_and_small(p, n, unit, &mut Random((p * d) as u64)));
+                let outcome = team.step(&large_and_small(p, n, unit, &mut Random::new((p * d) as u64)));
                 outcome.assert_identical();
                 let holders = |i: usize| outcome.new.iter().filter(|r| r[i] != 0.0).count();
                 shared += (0..n).filter(|&i| holders(i) >= d).count();

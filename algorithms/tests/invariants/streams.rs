@@ -7,6 +7,7 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::Ensemble;
 use gleaner_algorithms::residual::{Collection, Residual};
 use gleaner_algorithms::schedule::lockstep;
+use gleaner_statistics::random::Generator;
 
 /// How long a training is.
 pub const STEPS: usize = 2000;
@@ -29,30 +30,22 @@ pub struct Stream {
     noise: Vec<f32>,
     /// How large each entry is in the present step.
     sizes: Vec<f32>,
-    random: u64,
+    random: Generator,
 }
 
 impl Stream {
     pub fn new(n: usize) -> Self {
-        let mut stream = Self { noise: Vec::new(), sizes: vec![0.0; n], random: 0x51ab };
+        let mut stream = Self { noise: Vec::new(), sizes: vec![0.0; n], random: Generator::seeded(0x51ab) };
         let noise = (0..n + SLACK).map(|_| {
-            let unit = (stream.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+            let unit = (stream.random.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
             unit * unit * unit
         });
         stream.noise = noise.collect();
         stream
     }
 
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
     fn piece(&mut self) -> std::ops::Range<usize> {
-        let first = (self.next() % SLACK as u64) as usize;
+        let first = (self.random.bits() % SLACK as u64) as usize;
         first..first + self.sizes.len()
     }
 

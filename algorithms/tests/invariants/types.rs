@@ -52,7 +52,7 @@ fn exact<T: Element>(workers: usize, n: usize, unit: u32, random: &mut Random) -
 /// Gradients + old residuals = delivered + new residuals, without any rounding.
 fn conserves<T: Element>() {
     for workers in 1..=17usize {
-        let mut random = Random(workers as u64);
+        let mut random = Random::new(workers as u64);
         for method in variants(workers).into_iter().filter(|m| m.values() == Coding::Exact) {
             let n = 40 + random.below(60);
             let mut team = Team::<T>::of(method.clone().density(0.2), workers, n);
@@ -101,7 +101,7 @@ fn reduces<T: Element>() {
     let own = Reduction::Custom { name: "larger magnitude", neutral: T::ZERO, combine: larger };
     for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Product, own] {
         for workers in 1..=17u32 {
-            let mut random = Random(u64::from(workers));
+            let mut random = Random::new(u64::from(workers));
             for method in variants(workers as usize).into_iter().filter(|m| m.values() == Coding::Exact) {
                 let sparse = method.collective().is_sparse();
                 let n = 1 + random.below(70);
@@ -211,7 +211,7 @@ fn steps_of_other_reductions_know_nothing_of_each_other() {
 fn nearly_dense_bags_travel_in_the_smallest_form() {
     let n = 40_000;
     let method = Method::named("ssar-recursive-double").unwrap().density(0.35);
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut gradient = || (0..n).map(|_| random.below(100_000) as f32 - 50_000.5).collect::<Vec<f32>>();
     let gradients: Vec<Vec<f32>> = (0..4).map(|_| gradient()).collect();
     let outcome = Team::of(method, 4, n).step(&gradients);

@@ -71,7 +71,7 @@ fn bernstein(count: f64, variance: f64, range: f64) -> f64 {
 #[test]
 fn what_a_quantised_all_reduce_delivers_is_right_on_average() {
     let (workers, n, k, steps) = (4, 40, 16, 4000);
-    let gradients = Pattern::Full.gradients(workers, n, &mut Random(11));
+    let gradients = Pattern::Full.gradients(workers, n, &mut Random::new(11));
     let mut expected = vec![0.0; n];
     for gradient in &gradients {
         expected.iter_mut().zip(largest(gradient, k)).for_each(|(sum, v)| *sum += v);
@@ -133,7 +133,7 @@ const INDEPENDENT: std::ops::Range<f64> = 0.0..0.9;
 fn every_step_rounds_by_numbers_of_its_own_and_so_does_every_rank() {
     for workers in [2usize, 3, 4, 5] {
         let n = 2000 * workers;
-        let gradients = vec![Pattern::Full.gradients(1, n, &mut Random(12)).remove(0); workers];
+        let gradients = vec![Pattern::Full.gradients(1, n, &mut Random::new(12)).remove(0); workers];
         for method in selecting_once() {
             let method = method.density(1.0).coding(Coding::Qsgd4);
             let steps: Vec<Outcome> = repeated(method.clone(), &gradients, 3).collect();

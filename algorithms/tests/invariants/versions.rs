@@ -146,7 +146,7 @@ proptest! {
     ) {
         let mut overlapped = false;
         for method in methods() {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let method = method.density(density);
             let Some(mut history) = History::new(method.clone(), workers, n, depth, &mut random) else { continue };
             while history.workers.iter().any(|worker| worker.ended < STEPS) {

@@ -26,7 +26,7 @@ proptest! {
             for collection in COLLECTIONS {
                 let method = method.clone().density(density).residual(collection).whole_steps(whole.clone());
                 let mut team = Team::of(method.clone(), workers, n);
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 for (step, pattern) in (0..).zip(&patterns) {
                     let gradients = pattern.gradients(workers, n, &mut random);
                     let before = team.ensemble.memories();
@@ -67,7 +67,7 @@ proptest! {
         for method in super::harness::methods().filter(|method| method.collective().is_sparse()) {
             let method = method.density(0.1).corrected(correction).whole_steps(whole.clone());
             let mut team = Team::of(method.clone(), workers, n);
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for (step, pattern) in (0..).zip(&patterns) {
                 let outcome = team.step_in_pieces(&pattern.gradients(workers, n, &mut random), n.max(1));
                 outcome.assert_invariants();

@@ -1,23 +1,24 @@
 //! Passes and costs by chance, from a seed that is printed where something fails.
 
 use gleaner_algorithms::merging::{Affine, Costs, GroupCost, Layer, Line, MergingError, Pass, Published};
+use gleaner_statistics::random::Generator;
 
-/// SplitMix64.
+/// Numbers from a seed.
 #[derive(Clone, Copy)]
-pub struct Chance(pub u64);
+pub struct Chance(Generator);
 
 impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(Generator::seeded(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        self.0.bits()
     }
 
     /// From 0 to 1.
     pub fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.unit()
     }
 
     /// Between two numbers above 0, evenly in their logarithms.

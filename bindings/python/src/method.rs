@@ -40,7 +40,7 @@ fn sparsity(py: Python<'_>, density: Option<f64>, k: Option<usize>) -> PyResult<
 impl Method {
     #[new]
     #[pyo3(signature = (
-        name = "spardl", *, density = None, k = None, values = "exact", selector = "top", residual = "global",
+        name = "spardl", *, density = None, k = None, values = None, selector = "top", residual = "global",
         select_over = "group", on_nonfinite = "refuse", momentum = 0.0, mask = false, clip = None, warm_up = 0, options = vec![]
     ))]
     #[allow(clippy::too_many_arguments)]
@@ -49,7 +49,7 @@ impl Method {
         name: &str,
         density: Option<f64>,
         k: Option<usize>,
-        values: &str,
+        values: Option<&str>,
         selector: &str,
         residual: &str,
         select_over: &str,
@@ -71,9 +71,12 @@ impl Method {
         };
         let correction = Correction { momentum, mask, clip, warm_up };
         correction.check().map_err(|error| refuse_method(py, error))?;
+        method = match values {
+            None => method,
+            Some(values) => method.coding(named::<Coding>(py, values)?),
+        };
         Ok(Self(
             method
-                .coding(named::<Coding>(py, values)?)
                 .selector(named::<Selector>(py, selector)?)
                 .residual(named::<Collection>(py, residual)?)
                 .select_over(named::<SelectOver>(py, select_over)?)

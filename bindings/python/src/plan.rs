@@ -217,11 +217,7 @@ impl Planned {
 
     /// The method of the first group, with the sparsity of the whole gradient.
     fn method(&self) -> Option<Method> {
-        let method = self.gradients.methods().into_iter().next()?;
-        Some(match self.sparsity {
-            Sparsity::Density(density) => method.density(density),
-            Sparsity::K(k) => method.k(k),
-        })
+        Some(self.gradients.methods().into_iter().next()?.selecting(self.sparsity))
     }
 
     /// The present groups by the numbers of their parameters; nothing before they were planned.

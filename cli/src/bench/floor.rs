@@ -5,8 +5,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use gleaner_runtime::{Error, Session};
+use gleaner_statistics::median;
 
-use gleaner_testbed::quantity::Rate;
+use gleaner_units::Rate;
 
 use super::measure::gather;
 
@@ -48,7 +49,7 @@ impl Floor {
     /// with the sum written elsewhere, then with the sum written in place.
     pub fn seconds(&self, bytes: f64) -> (f64, f64) {
         let sent = bytes / self.rate.bytes_per_second();
-        (median(&self.apart) + sent, median(&self.in_place) + sent)
+        (median(self.apart.iter().copied()) + sent, median(self.in_place.iter().copied()) + sent)
     }
 }
 
@@ -59,10 +60,4 @@ fn slowest(session: &Session, pass: impl FnOnce()) -> Result<f64, Error> {
     pass();
     let all: Vec<f64> = gather(session, &clock.elapsed().as_secs_f64())?;
     Ok(all.into_iter().fold(0.0, f64::max))
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }

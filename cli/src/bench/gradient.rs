@@ -1,5 +1,7 @@
 //! Synthetic gradients: heavy-tailed, partly shared between the ranks, the same for the same seed.
 
+use gleaner_statistics::random;
+
 /// One rank's gradient in one step. Each entry is r³ + s³, with r shared by all ranks and s the rank's own, both
 /// normal; any process can tell any entry of any rank.
 pub struct Gradient {
@@ -27,12 +29,9 @@ impl Gradient {
     }
 }
 
-/// SplitMix64's finaliser after its increment: good bits from a counter.
+/// Random bits from a counter.
 pub fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    random::at(0, counter)
 }
 
 /// Nearly normal with variance 1: the sum of four uniform numbers of 16 bits.

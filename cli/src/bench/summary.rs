@@ -1,5 +1,6 @@
 //! What the steps of one method come to.
 
+use gleaner_statistics::Spread;
 use serde::{Deserialize, Serialize};
 
 use super::chosen::AutoReport;
@@ -118,14 +119,14 @@ impl Summary {
     /// From the records of all measured steps.
     pub fn of(entrant: &Entrant, records: &[Record], facts: Facts) -> Self {
         let Facts { workers, params, rounds, lost, digest, auto } = facts;
-        let of = |field: fn(&Record) -> f64| Spread::of(records.iter().map(field).collect());
+        let of = |field: fn(&Record) -> f64| quartiles(records.iter().map(field));
         let (seconds, select) = (of(|r| r.largest.seconds), of(|r| r.largest.select));
         let (exchange, merge) = (of(|r| r.largest.exchange), of(|r| r.largest.merge));
         // The parts of one rank add up, medians do not: so sums over the steps stand in proportion.
         let sum = |field: fn(&Record) -> f64| records.iter().map(field).sum::<f64>();
         let whole = sum(|r| r.slowest.seconds);
         let part = |field: fn(&Record) -> f64| {
-            if whole > 0.0 { seconds.median * sum(field) / whole } else { 0.0 }
+            if whole > 0.0 { seconds.value * sum(field) / whole } else { 0.0 }
         };
         Summary {
             method: entrant.method.label(),
@@ -134,29 +135,29 @@ impl Summary {
             params,
             k: entrant.k,
             steps: records.len() as u32,
-            seconds: seconds.median,
-            seconds_p25: seconds.p25,
-            seconds_p75: seconds.p75,
+            seconds: seconds.value,
+            seconds_p25: seconds.low,
+            seconds_p75: seconds.high,
             seconds_steps: records.iter().map(|r| r.largest.seconds).collect(),
             seconds_floor: None,
             seconds_floor_in_place: None,
-            seconds_select: select.median,
-            seconds_select_p25: select.p25,
-            seconds_select_p75: select.p75,
-            seconds_exchange: exchange.median,
-            seconds_exchange_p25: exchange.p25,
-            seconds_exchange_p75: exchange.p75,
-            seconds_merge: merge.median,
-            seconds_merge_p25: merge.p25,
-            seconds_merge_p75: merge.p75,
+            seconds_select: select.value,
+            seconds_select_p25: select.low,
+            seconds_select_p75: select.high,
+            seconds_exchange: exchange.value,
+            seconds_exchange_p25: exchange.low,
+            seconds_exchange_p75: exchange.high,
+            seconds_merge: merge.value,
+            seconds_merge_p25: merge.low,
+            seconds_merge_p75: merge.high,
             slowest_select: part(|r| r.slowest.select),
             slowest_exchange: part(|r| r.slowest.exchange),
             slowest_merge: part(|r| r.slowest.merge),
-            bytes_received: of(|r| r.largest.bytes).median as u64,
+            bytes_received: of(|r| r.largest.bytes).value as u64,
             bytes_received_dense: (8.0 * params as f64 * (workers - 1) as f64 / workers as f64) as u64,
             rounds,
-            entries_delivered: of(|r| r.delivered as f64).median as usize,
-            l2_share: of(|r| r.l2_share).median,
+            entries_delivered: of(|r| r.delivered as f64).value as usize,
+            l2_share: of(|r| r.l2_share).value,
             lost,
             digest,
             auto,
@@ -164,27 +165,9 @@ impl Summary {
     }
 }
 
-/// The middle half of some values.
-struct Spread {
-    p25: f64,
-    median: f64,
-    p75: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |share| quantile(&values, share);
-        Self { p25: at(0.25), median: at(0.5), p75: at(0.75) }
-    }
-}
-
-/// The value at a share of the way from the smallest to the largest by rank; between two values, in proportion.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
-    let place = share * last as f64;
-    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    below + place.fract() * (above - below)
+/// Median and quartiles; zeros without values.
+fn quartiles(values: impl Iterator<Item = f64>) -> Spread {
+    Spread::quartiles(&values.collect::<Vec<f64>>()).unwrap_or(Spread::exact(0.0))
 }
 
 #[cfg(test)]
@@ -192,35 +175,6 @@ mod tests {
     use gleaner_algorithms::Method;
 
     use super::*;
-
-    #[test]
-    fn evenly_spaced_values_have_their_quantiles_at_their_shares() {
-        for len in 2..20 {
-            let sorted: Vec<f64> = (0..len).map(|i| 3.0 + 2.0 * f64::from(i)).collect();
-            let width = sorted[sorted.len() - 1] - 3.0;
-            for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
-                assert!((quantile(&sorted, share) - (3.0 + share * width)).abs() < 1e-12, "{share} of {len}");
-            }
-        }
-        assert_eq!((quantile(&[], 0.5), quantile(&[4.0], 0.25)), (0.0, 4.0));
-    }
-
-    #[test]
-    fn a_spread_is_ordered_and_turns_with_the_signs() {
-        for seed in 0..50 {
-            let values: Vec<f64> =
-                (0..seed % 11 + 1).map(|i| f64::from((seed * 7919 + i * 104_729) % 97)).collect();
-            let spread = Spread::of(values.clone());
-            assert!(spread.p25 <= spread.median && spread.median <= spread.p75);
-            let turned = Spread::of(values.iter().map(|value| -value).collect());
-            let sums = [spread.p25 + turned.p75, spread.median + turned.median, spread.p75 + turned.p25];
-            assert!(sums.iter().all(|sum| sum.abs() < 1e-9), "{values:?}");
-            // As many values lie below the median as above it.
-            let below = values.iter().filter(|value| **value < spread.median).count();
-            let above = values.iter().filter(|value| **value > spread.median).count();
-            assert!(below.max(above) <= values.len() / 2, "{values:?}");
-        }
-    }
 
     #[test]
     fn the_slowest_rank_is_taken_whole_and_the_largest_field_by_field() {

@@ -1,7 +1,7 @@
 //! The report for readers: one method line by line, several as a table.
 
 use super::summary::{Report, Summary};
-use gleaner_testbed::quantity::{self, grouped};
+use gleaner_units::{self as units, grouped};
 
 /// A time as people read it.
 pub fn milliseconds(seconds: f64) -> String {
@@ -38,8 +38,8 @@ pub fn one(s: &Summary) -> String {
             "bytes received",
             format!(
                 "{} a worker and step; a dense ring: {} ({ratio:.1} times as many)",
-                quantity::bytes(s.bytes_received as f64),
-                quantity::bytes(s.bytes_received_dense as f64)
+                units::bytes(s.bytes_received as f64),
+                units::bytes(s.bytes_received_dense as f64)
             ),
         ),
         ("rounds", s.rounds.to_string()),
@@ -88,7 +88,7 @@ pub fn several(report: &Report) -> String {
             ms(s.seconds_select),
             ms(s.seconds_exchange),
             ms(s.seconds_merge),
-            quantity::bytes(s.bytes_received as f64),
+            units::bytes(s.bytes_received as f64),
             s.rounds.to_string(),
             grouped(s.entries_delivered as u64),
             format!("{:.4}", s.l2_share),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::merging::{Affine, Line, Misfit};
-use gleaner_testbed::quantity::Rate;
 use gleaner_testbed::record::Machine;
+use gleaner_units::Rate;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format that this program writes.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::forecast::Model;
 use gleaner_runtime::{Config, Error, Gradients, Layout, Session};
+use gleaner_statistics::median;
 use gleaner_testbed::experiment::this_machine;
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 use serde::{Deserialize, Serialize};
 
 use super::CalibrateError;
@@ -100,7 +101,7 @@ fn run<'a>(
                 display.show(&Progress { done, of, note: format!("{} entries", grouped(n as u64)) });
             }
         }
-        let [sparse, dense] = taken.each_ref().map(|taken| median(taken));
+        let [sparse, dense] = taken.each_ref().map(|taken| medians(taken));
         let model = Model::new(probed.network, probed.speed, method, n)?;
         let forecast = model.forecast(method.clone(), workers, n)?.seconds;
         let (select, exchange) = (sparse.select, sparse.exchange);
@@ -129,11 +130,7 @@ fn timed(session: &Session, gradients: &mut Gradients, gradient: &[f32]) -> Resu
 }
 
 /// The median of both parts, each by itself.
-fn median(taken: &[Took]) -> Took {
-    let of = |part: fn(&Took) -> f64| {
-        let mut parts: Vec<f64> = taken.iter().map(part).collect();
-        parts.sort_by(f64::total_cmp);
-        parts[parts.len() / 2]
-    };
+fn medians(taken: &[Took]) -> Took {
+    let of = |part: fn(&Took) -> f64| median(taken.iter().map(part));
     Took { select: of(|took| took.select), exchange: of(|took| took.exchange) }
 }

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use gleaner_algorithms::merging::growth;
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::grouped;
-use gleaner_testbed::report::{Figure, gallery};
+use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
+use gleaner_units::grouped;
 
-use super::file::{Calibration, Fit};
+use super::file::{Calibration, Fit, Sample};
 use crate::report::columns;
 
 /// Milliseconds, to the microsecond.
@@ -65,40 +64,45 @@ pub fn table(calibration: &Calibration) -> String {
     text
 }
 
+/// How wide and high a panel of the picture is.
+const PANEL: (i32, i32) = (480, 330);
+
 /// The same as two panels side by side: selection and exchange against the number of entries.
 ///
 /// # Errors
 /// What the plotting library refuses.
 pub fn svg(calibration: &Calibration) -> Result<String, DrawError> {
-    let curve = |label: &str, at: &dyn Fn(usize) -> f64| {
-        let points = calibration.samples.iter().map(|s| (s.entries as f64, at(s.entries))).collect();
-        (label.to_owned(), points)
+    let Calibration { select, growth: gamma, exchange, samples, .. } = calibration;
+    let panel = |name: &str, curves: &[&dyn Fn(&Sample) -> f64]| {
+        let entries = |s: &Sample| s.entries as f64;
+        let milliseconds = || samples.iter().flat_map(|s| curves.iter().map(|curve| 1e3 * curve(s)));
+        let line = |(number, curve): (usize, &&dyn Fn(&Sample) -> f64)| {
+            Line::exact(number, samples.iter().map(|s| (entries(s), 1e3 * curve(s))))
+        };
+        Lines {
+            x: Axis::around("entries", samples.iter().map(entries).collect()),
+            y: Axis::fit(&format!("time of {name}, ms"), milliseconds(), false),
+            lines: curves.iter().enumerate().map(line).collect(),
+            marked: Vec::new(),
+        }
     };
-    let measured = |of: fn(&super::file::Sample) -> f64| {
-        let points = calibration.samples.iter().map(|s| (s.entries as f64, of(s))).collect();
-        ("measured".to_owned(), points)
-    };
-    let figures = [
-        Figure::of_times(
-            "selection",
-            "Time of a selection against the number of entries",
-            "time of a selection",
-            [
-                measured(|s| s.select),
-                curve("a + γ n", &|n| calibration.select.line().at(n)),
-                curve("γ n log2 n", &|n| calibration.growth.per_entry * growth(n as f64)),
-            ],
+    let panels = [
+        panel(
+            "a selection",
+            &[&|s| s.select, &|s| select.line().at(s.entries), &|s| {
+                gamma.per_entry * growth(s.entries as f64)
+            }],
         ),
-        Figure::of_times(
-            "exchange",
-            "Time of an exchange against the number of entries",
-            "time of an exchange",
-            [measured(|s| s.exchange), curve("α + β n", &|n| calibration.exchange.line().at(n))],
-        ),
+        panel("an exchange", &[&|s| s.exchange, &|s| exchange.line().at(s.entries)]),
     ];
-    let mut panels = String::new();
-    for (i, (_, svg)) in gallery(&figures)?.into_iter().enumerate() {
-        panels += &svg.replacen("<svg", &format!("<svg x=\"{}\"", i * 500), 1);
-    }
-    Ok(format!("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"340\">\n{panels}\n</svg>\n"))
+    let names = ["measured", "fitted: a + γ n, or α + β n", "fitted: γ n log2 n"];
+    let page = Page {
+        width: 2 * PANEL.0,
+        legend: (0..).zip(names).map(|(i, name)| (Key::Line(Look::new(i)), name.to_owned())).collect(),
+        ..Page::default()
+    };
+    page.svg(PANEL.1, |area| {
+        let areas = area.split_evenly((1, panels.len()));
+        panels.iter().zip(&areas).try_for_each(|(panel, area)| panel.draw(area))
+    })
 }

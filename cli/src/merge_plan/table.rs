@@ -6,7 +6,7 @@ use std::path::Path;
 use gleaner_algorithms::merging::{
     MergingError, Optimal, Placement, Problem, STRATEGIES, Strategy, Timeline, evaluate,
 };
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 use serde::{Serialize, Serializer};
 
 use super::layers::Told;

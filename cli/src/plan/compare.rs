@@ -8,10 +8,10 @@ use gleaner_algorithms::collectives::{MethodError, RoutineError};
 use gleaner_algorithms::forecast::{Forecast, Model, Network, PARTS, Speed};
 use serde::Serialize;
 
-use super::chart::{Axis, Chart, Line};
+use super::{HIGH, WIDTH};
 use crate::choice::{Stated, stated};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, Rate, grouped};
+use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
+use gleaner_units::{self as units, Rate, grouped};
 
 /// What six workers on the two cores of an Intel Xeon with AVX-512 measured of themselves before a job with a gradient of
 /// 269,722 entries, rounded. A job that chooses by itself measures afresh.
@@ -105,6 +105,9 @@ pub struct Comparison {
     ranking: Vec<Forecast>,
 }
 
+/// The times of an all-reduce by numbers of workers.
+type Curve = (String, Vec<(f64, f64)>);
+
 impl Comparison {
     /// Ranks the candidates of a choice among methods.
     ///
@@ -187,7 +190,7 @@ impl Comparison {
                 grouped(f.rounds),
                 grouped(f.messages),
                 grouped(f.words),
-                quantity::bytes(f.bytes_received as f64),
+                units::bytes(f.bytes_received as f64),
                 ms(f.select),
                 ms(f.exchange),
                 ms(f.merge),
@@ -223,9 +226,9 @@ impl Comparison {
     }
 
     /// For each all-reduce, the time of its fastest form among so many workers: powers of two.
-    fn curves(&self) -> Vec<Line> {
+    fn curves(&self) -> Vec<Curve> {
         let most = MOST_WORKERS.max(self.workers);
-        let mut curves: Vec<Line> = Vec::new();
+        let mut curves: Vec<Curve> = Vec::new();
         for workers in std::iter::successors(Some(2u32), |p| p.checked_mul(2)).take_while(|p| *p <= most) {
             let candidates = candidates(&self.choice, &self.methods, workers, self.n).unwrap_or_default();
             for forecast in self.model.rank_all(candidates, workers, self.n).unwrap_or_default() {
@@ -248,26 +251,36 @@ impl Comparison {
     /// # Errors
     /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
-        let curves = self.curves();
+        let mut curves = self.curves();
+        // In the order in which their lines end, from top to bottom.
+        let end = |(_, points): &Curve| points.last().map_or(0.0, |(_, seconds)| *seconds);
+        curves.sort_by(|a, b| end(b).total_cmp(&end(a)));
         let points = || curves.iter().flat_map(|(_, points)| points);
-        let most = points().map(|(p, _)| p.log2()).fold(2.0, f64::max);
-        let times = || points().map(|(_, s)| s.max(1e-9).log10());
-        let (low, high) = (times().fold(f64::MAX, f64::min).floor(), times().fold(f64::MIN, f64::max).ceil());
+        let times = || points().map(|(_, seconds)| seconds.max(1e-9));
+        let (least, most) = (times().fold(f64::MAX, f64::min), times().fold(1e-9, f64::max));
+        let duration = |seconds: f64| format!("{:?}", Duration::from_secs_f64(seconds));
+        let lines = Lines {
+            x: Axis::around("workers, P", points().map(|(workers, _)| *workers).collect()),
+            y: Axis::logarithmic("time of a step", least.min(most) / 1.3, most * 1.3).written(duration),
+            lines: (0..)
+                .zip(&curves)
+                .map(|(i, (_, points))| Line::exact(i, points.iter().copied()))
+                .collect(),
+            marked: Vec::new(),
+        };
         let k = self.choice.sparsity().k(self.n).unwrap_or(self.n);
-        let chart = Chart {
-            heading: &format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64)),
-            subtitle: &format!(
+        let page = Page {
+            width: WIDTH,
+            heading: format!("A step of n = {}, k = {}", grouped(self.n as u64), grouped(k as u64)),
+            notes: vec![format!(
                 "expected on links of {} with a latency of {:?}; each method with its fastest options",
                 self.bandwidth, self.model.network.latency
-            ),
-            x_title: "workers, P",
-            x: Axis { base: 2.0, powers: (1.0, most), label: |workers| format!("{workers}") },
-            y: Axis {
-                base: 10.0,
-                powers: (low, high.max(low + 1.0)),
-                label: |seconds| format!("{:?}", Duration::from_secs_f64(seconds)),
-            },
+            )],
+            legend: (0..)
+                .zip(&curves)
+                .map(|(i, (name, _))| (Key::Line(Look::new(i)), name.clone()))
+                .collect(),
         };
-        chart.svg(&curves)
+        page.svg(HIGH, |area| lines.draw(area))
     }
 }

@@ -12,7 +12,7 @@ use gleaner_algorithms::schedule::{
 };
 use gleaner_algorithms::{Block, Rank};
 
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 
 /// What some ranks do, round by round.
 ///

@@ -2,13 +2,12 @@
 
 use gleaner_algorithms::Rank;
 use gleaner_algorithms::schedule::{Cost, Facts, How, Program};
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
+use gleaner_charts::{Area, DrawError, GREY, INK, Key, Page, write};
+use gleaner_units::grouped;
 use plotters::element::{PathElement, Polygon};
-use plotters::prelude::{IntoDrawingArea, RGBAColor, RGBColor, SVGBackend};
+use plotters::prelude::{RGBAColor, RGBColor};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, ShapeStyle, WHITE};
-
-use gleaner_testbed::quantity::grouped;
 
 /// The most ranks that a picture has.
 pub const MOST_RANKS: u32 = 64;
@@ -22,9 +21,9 @@ const MANY: usize = 16;
 
 /// Where the rows begin, and what lies around them, in pixels.
 const LEFT: i32 = 76;
-const TOP: i32 = 108;
+const TOP: i32 = 46;
 const RIGHT: i32 = 40;
-const LINE: i32 = 22;
+const BELOW: i32 = 40;
 
 /// A message.
 struct Flight {
@@ -37,30 +36,26 @@ struct Flight {
     words: u64,
 }
 
-/// What stands above the picture.
-pub struct Title {
-    /// In large letters.
-    pub heading: String,
-    /// In small ones below it.
-    pub subtitle: String,
-}
-
 /// The picture as SVG text. With many ranks, the messages of `front` stand out.
-pub fn svg(title: &Title, programs: &[Program], cost: &Cost, front: Rank) -> Result<String, DrawError> {
+pub fn svg(
+    heading: String,
+    subtitle: String,
+    programs: &[Program],
+    cost: &Cost,
+    front: Rank,
+) -> Result<String, DrawError> {
     let picture = Picture::new(programs, cost, front);
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
-        area.fill(&WHITE)?;
-        write(&area, &title.heading, (24, 24), 22, HPos::Left, INK)?;
-        write(&area, &title.subtitle, (24, 50), 15, HPos::Left, INK)?;
-        picture.axes(&area)?;
-        picture.arrows(&area)?;
-        picture.marks(&area)?;
-        picture.legend(&area)?;
-        area.present()?;
-    }
-    Ok(text)
+    let page = Page {
+        width: (LEFT + picture.rounds * picture.column + RIGHT).max(640),
+        heading,
+        notes: [subtitle].into_iter().chain(picture.notes()).collect(),
+        legend: picture.legend(),
+    };
+    page.svg(picture.bottom() + BELOW, |area| {
+        picture.axes(area)?;
+        picture.arrows(area)?;
+        picture.marks(area)
+    })
 }
 
 struct Picture<'a> {
@@ -109,12 +104,6 @@ impl<'a> Picture<'a> {
         }
     }
 
-    fn size(&self) -> (u32, u32) {
-        let width = LEFT + self.rounds * self.column + RIGHT;
-        let height = self.bottom() + 62 + 6 * LINE;
-        (width.max(640) as u32, height as u32)
-    }
-
     fn bottom(&self) -> i32 {
         TOP + (self.programs.len() as i32 - 1) * self.row
     }
@@ -129,18 +118,18 @@ impl<'a> Picture<'a> {
         for rank in 0..self.programs.len() {
             let (x, y) = self.point(rank, 0);
             area.draw(&PathElement::new(vec![(x, y), (right, y)], GREY.stroke_width(1)))?;
-            write(area, &rank.to_string(), (x - 14, y), 14, HPos::Right, INK)?;
+            write(area, &rank.to_string(), (x - 14, y), HPos::Right, INK)?;
         }
-        write(area, "rank", (LEFT - 14, TOP - 24), 14, HPos::Right, INK)?;
+        write(area, "rank", (LEFT - 14, TOP - 24), HPos::Right, INK)?;
         for round in 0..=self.rounds {
             let x = LEFT + round * self.column;
             area.draw(&PathElement::new(vec![(x, TOP - 8), (x, bottom + 8)], GREY.stroke_width(1)))?;
             if round > 0 {
                 let at = (x - self.column / 2, bottom + 22);
-                write(area, &round.to_string(), at, 14, HPos::Center, INK)?;
+                write(area, &round.to_string(), at, HPos::Center, INK)?;
             }
         }
-        write(area, "round", (LEFT - 14, bottom + 22), 14, HPos::Right, INK)
+        write(area, "round", (LEFT - 14, bottom + 22), HPos::Right, INK)
     }
 
     fn arrows(&self, area: &Area<'_>) -> Result<(), DrawError> {
@@ -182,41 +171,37 @@ impl<'a> Picture<'a> {
         self.programs.iter().flat_map(Program::facts).any(Facts::selects)
     }
 
-    fn legend(&self, area: &Area<'_>) -> Result<(), DrawError> {
-        let mut y = self.bottom() + 62;
-        let mut line = |sample: &dyn Fn(i32) -> Result<(), DrawError>, words: &str| {
-            sample(y)?;
-            write(area, words, (LEFT + 44, y), 14, HPos::Left, INK)?;
-            y += LINE;
-            Ok::<(), DrawError>(())
-        };
-        let samples = [
-            (How::Add, "a message, added to what the receiver holds"),
-            (How::Place, "a message, placed where the receiver holds nothing"),
+    fn legend(&self) -> Vec<(Key, String)> {
+        let has = |how: How| self.flights.iter().any(|flight| flight.how == how);
+        let diamond = |area: &Area<'_>, (x, y): (i32, i32), wide: i32| diamond(area, (x + wide / 2, y));
+        let entries = [
+            (has(How::Add), Key::Own(added), "a message, added to what the receiver holds"),
+            (has(How::Place), Key::Own(placed), "a message, placed where the receiver holds nothing"),
+            (self.selects(), Key::Own(diamond), "keeps the largest entries of some blocks"),
         ];
-        for (how, words) in samples {
-            if self.flights.iter().any(|f| f.how == how) {
-                line(&|y| arrow(area, ((LEFT, y), (LEFT + 34, y)), 2, colour(how).mix(1.0), how), words)?;
-            }
-        }
-        if self.programs.len() > MANY {
-            line(&|_| Ok(()), &format!("dark: what {} sends; pale: what the others send", self.front))?;
-        }
-        if self.selects() {
-            line(&|y| diamond(area, (LEFT + 17, y)), "keeps the largest entries of some blocks")?;
-        }
-        let (fewest, most) = self.words;
-        let mut widths = if self.flights.is_empty() { vec![] } else { vec![fewest, most] };
-        widths.dedup();
-        for words in widths {
-            let thick = INK.stroke_width(self.thickness(words));
-            line(
-                &|y| Ok(area.draw(&PathElement::new(vec![(LEFT, y), (LEFT + 34, y)], thick))?),
-                &format!("{} words a message", grouped(words)),
-            )?;
-        }
-        Ok(())
+        let here = entries.into_iter().filter(|(is_here, ..)| *is_here);
+        here.map(|(_, key, words)| (key, words.to_owned())).collect()
     }
+
+    /// What the legend cannot show.
+    fn notes(&self) -> Vec<String> {
+        let pale = format!("dark: what {} sends; pale: what the others send", self.front);
+        let (fewest, most) = self.words;
+        let words = match fewest == most {
+            true => format!("{} words a message", grouped(most)),
+            false => format!("from {} words a message, thin, to {}, thick", grouped(fewest), grouped(most)),
+        };
+        let all = [(!self.flights.is_empty(), words), (self.programs.len() > MANY, pale)];
+        all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words).collect()
+    }
+}
+
+fn added(area: &Area<'_>, (x, y): (i32, i32), wide: i32) -> Result<(), DrawError> {
+    arrow(area, ((x, y), (x + wide, y)), 2, ADDED.mix(1.0), How::Add)
+}
+
+fn placed(area: &Area<'_>, (x, y): (i32, i32), wide: i32) -> Result<(), DrawError> {
+    arrow(area, ((x, y), (x + wide, y)), 2, PLACED.mix(1.0), How::Place)
 }
 
 /// How strong the arrows are that stand back.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::RoutineError;
 use gleaner_algorithms::forecast::{Model, Network, Speed};
-use gleaner_testbed::drawing::DrawError;
-use gleaner_testbed::quantity::{self, grouped};
+use gleaner_charts::{Axis, DrawError, Key, Line, Lines, Look, Page};
+use gleaner_units::{self as units, grouped};
 use serde::Serialize;
 
-use super::chart::{Axis, Chart, Line};
+use super::{HIGH, WIDTH};
 
 /// Entries of the models: powers of ten.
 const ENTRIES: std::ops::RangeInclusive<u32> = 5..=9;
@@ -126,29 +126,38 @@ impl Speedup {
     /// # Errors
     /// What the plotting library refuses.
     pub fn svg(&self) -> Result<String, DrawError> {
-        let line = |row: &Row| -> Line {
+        let line = |(number, row): (usize, &Row)| {
             let rates = self.bytes_per_second.iter().map(|bytes| 8.0 * bytes);
-            (
-                format!("{} parameters", grouped(row.params as u64)),
-                rates.zip(row.speedup.iter().copied()).collect(),
-            )
+            Line::exact(number, rates.zip(row.speedup.iter().copied()))
         };
-        let lines: Vec<Line> = self.rows.iter().map(line).collect();
-        let all = || self.rows.iter().flat_map(|row| &row.speedup).map(|speedup| speedup.log10());
-        let (low, high) = (all().fold(0.0, f64::min).floor(), all().fold(0.0, f64::max).ceil());
-        let power = |power: &u32| f64::from(*power) / f64::from(EACH);
-        let chart = Chart {
-            heading: &self.heading(),
-            subtitle: &self.below(),
-            x_title: "bandwidth of a link, in each direction",
-            x: Axis { base: 10.0, powers: (power(RATES.start()), power(RATES.end())), label: bits },
-            y: Axis { base: 10.0, powers: (low.min(-1.0), high.max(1.0)), label: |times| format!("{times}") },
+        let name = |(number, row): (usize, &Row)| {
+            (Key::Line(Look::new(number)), format!("{} parameters", grouped(row.params as u64)))
         };
-        chart.svg(&lines)
+        let all = || self.rows.iter().flat_map(|row| &row.speedup).copied();
+        let (least, most) = (all().fold(0.1, f64::min), all().fold(10.0, f64::max));
+        let bits = |power: &u32| 10f64.powf(f64::from(*power) / f64::from(EACH));
+        let x = Axis::logarithmic(
+            "bandwidth of a link, in each direction",
+            bits(RATES.start()),
+            bits(RATES.end()),
+        );
+        let lines = Lines {
+            x: x.written(self::bits),
+            y: Axis::logarithmic("speed-up", least, most),
+            lines: self.rows.iter().enumerate().map(line).collect(),
+            marked: Vec::new(),
+        };
+        let page = Page {
+            width: WIDTH,
+            heading: self.heading(),
+            notes: vec![self.below()],
+            legend: self.rows.iter().enumerate().map(name).collect(),
+        };
+        page.svg(HIGH, |area| lines.draw(area))
     }
 }
 
 /// A rate as it is given to an option.
 fn bits(bits_per_second: f64) -> String {
-    quantity::Rate::measured(bits_per_second / 8.0).to_string()
+    units::Rate::measured(bits_per_second / 8.0).to_string()
 }

@@ -8,7 +8,7 @@ use gleaner_regress::RegressError;
 use gleaner_regress::data::{Shape, Source};
 use gleaner_regress::objective::{Loss, Penalty};
 use gleaner_regress::settings::{Algorithm, Descent, Schedule, Settings};
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 use crate::choice::{self, ChoiceError};
 
@@ -36,13 +36,13 @@ pub struct Regress {
     #[arg(long, value_name = "DATA")]
     pub data: String,
     /// Samples of made-up data [default: as many as the real data have]
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     samples: Option<usize>,
     /// A LIBSVM file that is not trained on: loss, accuracy and AUC are printed after every epoch
     #[arg(long, value_name = "FILE")]
     held_out: Option<PathBuf>,
     /// The number of features, n [default: the highest index of the data, and of made-up data that of the real ones]
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     pub features: Option<usize>,
     /// A constant entry for every sample, whose weight is a bias; it is regularised like the others
     #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
@@ -61,7 +61,7 @@ pub struct Regress {
     #[arg(long, value_enum, default_value_t = Way::Sgd)]
     algorithm: Way,
     /// Samples of each worker in a step of SGD
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = quantity::count)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = units::count)]
     batch: usize,
     /// The learning rate of SGD at first [default: the inverse of the most that the second derivatives can be, by the mean length of
     /// the samples]
@@ -83,10 +83,10 @@ pub struct Regress {
     #[arg(long, value_enum, default_value_t = Sequence::Shuffled)]
     order: Sequence,
     /// Coordinates that each worker changes in an iteration of scd
-    #[arg(long, value_name = "N", default_value = "100", value_parser = quantity::count)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = units::count)]
     coordinates: usize,
     /// Passes over the data, or over the coordinates
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = quantity::within::<u64>(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = units::within::<u64>(1..))]
     epochs: u64,
     /// How workers sum up sparse vectors: ssar-split-all-gather, ssar-recursive-double, dsar-split-all-gather, topka, topkdsa, gtopk,
     /// spardl, one of the dense methods, or auto: the cheapest by measured costs
@@ -111,10 +111,10 @@ pub struct Regress {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "liblinear", "held_out"])]
     pub generate: Option<PathBuf>,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = quantity::within::<u32>(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -6,7 +6,7 @@ use gleaner_regress::evaluation::Evaluation;
 use gleaner_regress::model::Model;
 use gleaner_regress::settings::{Algorithm, Settings};
 use gleaner_regress::{Epoch, Trained};
-use gleaner_testbed::quantity::{bytes, grouped};
+use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
 use crate::bench::AutoReport;

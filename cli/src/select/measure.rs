@@ -8,6 +8,7 @@ use gleaner_algorithms::bag::Entries;
 use gleaner_algorithms::schedule::Candidates;
 use gleaner_algorithms::selectors::{Selection, Selector, clt_k, exdyna};
 use gleaner_algorithms::{Block, Layers, Partition, Rank, select};
+use gleaner_statistics::median;
 
 /// Times that everything is measured, in turn.
 const RUNS: usize = 7;
@@ -89,11 +90,6 @@ fn timed<R>(job: impl FnOnce() -> R) -> f64 {
     let start = Instant::now();
     black_box(job());
     start.elapsed().as_secs_f64()
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Looks at every value and does as little as one can.

@@ -1,68 +1,27 @@
 //! The report as a picture: for each selector a bar for its cost, one for its count, and one for what it captures.
 
-use plotters::element::{PathElement, Rectangle};
-use plotters::prelude::{IntoDrawingArea, RGBColor, SVGBackend};
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, WHITE};
+use gleaner_charts::{Axis, DrawError, Fill, Page, Row, Rows, width};
+use gleaner_units::grouped;
 
 use super::Report;
-use super::judge::Row;
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, write};
-use gleaner_testbed::quantity::grouped;
+use super::judge::Row as Judged;
 
-/// Where the bars begin, how long the longest of a panel is, and what lies around them, in pixels.
-const LEFT: i32 = 190;
-const LONGEST: i32 = 190;
-const GAP: i32 = 90;
-const TOP: i32 = 132;
-const ROW: i32 = 30;
-const BAR: i32 = 16;
+/// How wide a panel is without the names of its rows, and how high a row is.
+const PANEL: i32 = 270;
+const ROW: i32 = 28;
 
 /// One measure of all selectors.
-struct Panel {
+struct Measure {
     title: &'static str,
-    colour: RGBColor,
-    value: fn(&Row) -> f64,
-    /// Where a line says what would be right.
-    right: Option<f64>,
-    /// The value of the longest bar, if it is not the largest there is.
-    full: Option<f64>,
+    value: fn(&Judged) -> f64,
     unit: &'static str,
 }
 
-const PANELS: [Panel; 4] = [
-    Panel {
-        title: "cost, reads of the gradient",
-        colour: RGBColor(22, 56, 92),
-        value: |row| row.times_read,
-        right: Some(1.0),
-        full: None,
-        unit: "×",
-    },
-    Panel {
-        title: "entries, multiples of k",
-        colour: RGBColor(222, 129, 42),
-        value: |row| row.times_k,
-        right: Some(1.0),
-        full: None,
-        unit: "×",
-    },
-    Panel {
-        title: "share of the L2 mass",
-        colour: RGBColor(90, 140, 90),
-        value: |row| row.mass,
-        right: None,
-        full: Some(1.0),
-        unit: "",
-    },
-    Panel {
-        title: "build-up, union / Pk",
-        colour: RGBColor(140, 110, 160),
-        value: |row| row.build_up,
-        right: None,
-        full: Some(1.0),
-        unit: "",
-    },
+const MEASURES: [Measure; 4] = [
+    Measure { title: "cost, reads of the gradient", value: |row| row.times_read, unit: "×" },
+    Measure { title: "entries, multiples of k", value: |row| row.times_k, unit: "×" },
+    Measure { title: "share of the L2 mass", value: |row| row.mass, unit: "" },
+    Measure { title: "build-up, union / Pk", value: |row| row.build_up, unit: "" },
 ];
 
 /// The picture as SVG text.
@@ -71,52 +30,45 @@ const PANELS: [Panel; 4] = [
 /// What the plotting library refuses.
 pub fn svg(report: &Report) -> Result<String, DrawError> {
     let rows = &report.selectors;
-    let size =
-        ((LEFT + PANELS.len() as i32 * (LONGEST + GAP)) as u32, (TOP + rows.len() as i32 * ROW + 24) as u32);
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        let (n, k) = (grouped(report.entries as u64), grouped(report.k as u64));
-        let s = if report.workers == 1 { "" } else { "s" };
-        let heading = format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers);
-        let below = format!(
-            "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms. A line is at 1.",
+    let names = rows.iter().map(|row| width(&row.selector)).max().unwrap_or(0) + 18;
+    let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
+    let s = if report.workers == 1 { "" } else { "s" };
+    let page = Page {
+        width: names + MEASURES.len() as i32 * PANEL,
+        heading: format!("Selectors on {} gradient{s}, n = {n}, k = {k}", report.workers),
+        notes: vec![format!(
+            "Medians of interleaved runs on the slowest worker; a read takes {:.2} ms.",
             1e3 * report.read_seconds
-        );
-        write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
-        write(&area, &below, (24, 54), 15, HPos::Left, INK)?;
-        for (row, y) in rows.iter().zip((TOP + ROW / 2..).step_by(ROW as usize)) {
-            write(&area, &row.selector, (LEFT - 12, y), 15, HPos::Right, INK)?;
-        }
-        for (panel, left) in PANELS.iter().zip((LEFT..).step_by((LONGEST + GAP) as usize)) {
-            panel.draw(&area, left, rows)?;
-        }
-        area.present()?;
-    }
-    Ok(text)
-}
-
-impl Panel {
-    fn draw(&self, area: &Area<'_>, left: i32, rows: &[Row]) -> Result<(), DrawError> {
-        let largest = rows.iter().map(self.value).fold(self.right.unwrap_or(0.0), f64::max);
-        let full = self.full.unwrap_or(largest).max(largest).max(f64::MIN_POSITIVE);
-        let x = |value: f64| left + (value / full * f64::from(LONGEST)).round() as i32;
-        write(area, self.title, (left, TOP - 24), 15, HPos::Left, INK)?;
-        let bottom = TOP + rows.len() as i32 * ROW;
-        area.draw(&PathElement::new(vec![(left, TOP - 6), (left, bottom)], INK.stroke_width(1)))?;
-        if let Some(right) = self.right {
-            let line = vec![(x(right), TOP - 6), (x(right), bottom)];
-            area.draw(&PathElement::new(line, GREY.stroke_width(2)))?;
-        }
-        for (row, y) in rows.iter().zip((TOP + ROW / 2..).step_by(ROW as usize)) {
-            let value = (self.value)(row);
-            let bar = [(left, y - BAR / 2), (x(value), y + BAR / 2)];
-            area.draw(&Rectangle::new(bar, self.colour.filled()))?;
-            let digits = if value < 10.0 { 2 } else { 0 };
-            let label = format!("{value:.digits$}{}", self.unit);
-            write(area, &label, (x(value) + 6, y), 13, HPos::Left, INK)?;
+        )],
+        legend: Vec::new(),
+    };
+    let panels = MEASURES.map(|measure| measure.panel(rows));
+    page.svg(panels[0].height(), |area| {
+        // The names of the rows stand once, beside the first.
+        let ends: Vec<i32> = (1..MEASURES.len() as i32).map(|panel| names + panel * PANEL).collect();
+        let areas = area.split_by_breakpoints(&ends, &[] as &[i32]);
+        panels[0].draw(&areas[0])?;
+        for (mut panel, area) in panels.into_iter().zip(&areas).skip(1) {
+            panel.rows.iter_mut().for_each(|row| row.name.clear());
+            panel.draw(area)?;
         }
         Ok(())
+    })
+}
+
+impl Measure {
+    fn panel(&self, rows: &[Judged]) -> Rows {
+        let most = rows.iter().map(self.value).fold(1.0, f64::max);
+        let row = |row: &Judged| {
+            let value = (self.value)(row);
+            let digits = if value < 10.0 { 2 } else { 0 };
+            Row {
+                name: row.selector.clone(),
+                bars: vec![(0.0, value, Fill::BEHIND)],
+                value: format!("{value:.digits$}{}", self.unit),
+                ..Row::default()
+            }
+        };
+        Rows { axis: Axis::level(self.title, 0.0, most), rows: rows.iter().map(row).collect(), high: ROW }
     }
 }

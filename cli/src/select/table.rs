@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use gleaner_testbed::quantity::grouped;
+use gleaner_units::grouped;
 
 const HEADINGS: [&str; 10] =
     ["ms", "x read", "entries", "of k", "L2 mass", "overlap", "build-up", "padding", "threshold", "idling"];
@@ -11,7 +11,7 @@ const HEADINGS: [&str; 10] =
 /// A table, a row for each selector.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
-    let (n, k) = (grouped(report.entries as u64), grouped(report.k as u64));
+    let (n, k) = (grouped(report.params as u64), grouped(report.k as u64));
     let s = if report.workers == 1 { "" } else { "s" };
     let _ = writeln!(
         text,

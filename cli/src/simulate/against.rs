@@ -1,9 +1,9 @@
 //! Predictions beside measurements, and a machine's speeds from them.
 
-use gleaner_testbed::quantity::{bytes, grouped};
 use gleaner_testbed::simulation::calibration::{Prepared, fit, median};
 use gleaner_testbed::simulation::measured::{self, Measured};
 use gleaner_testbed::simulation::{self, Link, Machine, Network, Op, Steps, Trace, Work, Workload};
+use gleaner_units::{bytes, grouped};
 use serde::Serialize;
 
 use super::{Simulate, Way, bench_gradient, times};

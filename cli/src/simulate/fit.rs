@@ -1,7 +1,7 @@
 //! The model of overlap from recorded gradients.
 
-use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::Overlap;
+use gleaner_units::grouped;
 
 use super::Simulate;
 use crate::reduce::npy::NpyError;

@@ -4,8 +4,8 @@ use gleaner_algorithms::Method;
 use gleaner_algorithms::merging::{
     Costs, GroupCost, MergingError, Optimal, Placement, Predicted, Problem, evaluate, named,
 };
-use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::{self, Machine, Network, Steps, calibration};
+use gleaner_units::grouped;
 use serde::Serialize;
 
 use super::table::Refused;

@@ -1,111 +1,77 @@
 //! A simulated step as a picture: ranks as rows, time to the right, what each is busy with.
 
-use gleaner_testbed::simulation::{Busy, Network, Part, Replayed};
-use plotters::element::Rectangle;
-use plotters::prelude::{IntoDrawingArea, SVGBackend};
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, RGBColor, WHITE};
-
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
+use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
+use gleaner_testbed::simulation::{Busy, Lived, Network, Part, Replayed};
 
 /// The most workers that a picture has.
 pub const MOST_WORKERS: u32 = 64;
 
-/// Dark, lighter and nearly white: told apart without colours.
-const SELECT: RGBColor = RGBColor(22, 56, 92);
-const MERGE: RGBColor = RGBColor(222, 129, 42);
-const WAIT: RGBColor = RGBColor(238, 238, 238);
+const WIDTH: i32 = 1000;
+/// All rows together are about so high.
+const HIGH: i32 = 640;
 
-const LEFT: i32 = 90;
-const WIDTH: i32 = 900;
-const TOP: i32 = 104;
-const RIGHT: i32 = 40;
-
-fn colour(busy: Busy) -> RGBColor {
-    match busy {
-        Busy::On(Part::Select) => SELECT,
-        Busy::On(Part::Merge) => MERGE,
-        Busy::Waiting => WAIT,
-    }
-}
+const KINDS: [(Busy, Fill, &str); 3] = [
+    (Busy::On(Part::Select), Fill::SELECT, "selects and encodes"),
+    (Busy::On(Part::Merge), Fill::MERGE, "merges and commits"),
+    (Busy::Waiting, Fill::REST, "waits"),
+];
 
 /// The picture as SVG text.
 pub fn svg(method: &str, replayed: &Replayed, network: &Network) -> Result<String, DrawError> {
-    let workers = replayed.workers.len() as i32;
-    let row = (640 / workers.max(1)).clamp(9, 34);
-    let size = ((LEFT + WIDTH + RIGHT) as u32, (TOP + row * workers + 64) as u32);
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        let heading = format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3);
-        write(&area, &heading, (24, 24), 22, HPos::Left, INK)?;
-        legend(&area)?;
-        // Some begin after others.
-        let spans = replayed.workers.iter().flat_map(|worker| &worker.spans);
-        let end = spans.map(|span| span.end).fold(0.0, f64::max);
-        milliseconds(&area, (LEFT, WIDTH), (TOP, TOP + row * workers), end)?;
-        for (rank, worker) in (0..).zip(&replayed.workers) {
-            let y = TOP + row * rank;
-            if row >= 12 || rank % 4 == 0 {
-                let slow = network.hosts[rank as usize].slow;
-                let name = if slow == 1.0 { format!("{rank}") } else { format!("{rank} ({slow}× slower)") };
-                write(&area, &name, (LEFT - 8, y + row / 2), 12, HPos::Right, INK)?;
-            }
-            for span in &worker.spans {
-                let (from, to) = (x(span.start, end), x(span.end, end));
-                let bar = Rectangle::new(
-                    [(from, y + 1), (to.max(from + 1), y + row - 2)],
-                    colour(span.busy).filled(),
-                );
-                area.draw(&bar)?;
-            }
-        }
-        area.present()?;
-    }
-    Ok(text)
-}
-
-fn x(seconds: f64, of: f64) -> i32 {
-    LEFT + (seconds / of.max(1e-12) * f64::from(WIDTH)).round() as i32
-}
-
-fn legend(area: &Area<'_>) -> Result<(), DrawError> {
-    let kinds = [
-        (Busy::On(Part::Select), "selects and encodes"),
-        (Busy::On(Part::Merge), "merges and commits"),
-        (Busy::Waiting, "waits"),
-    ];
-    let mut left = 24;
-    for (busy, words) in kinds {
-        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], colour(busy).filled()))?;
-        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], GREY.stroke_width(1)))?;
-        write(area, words, (left + 30, 53), 14, HPos::Left, INK)?;
-        left += 200;
-    }
-    write(area, "rank", (LEFT - 8, TOP - 14), 12, HPos::Right, INK)
+    let high = (HIGH / replayed.workers.len().max(1) as i32).clamp(9, 34);
+    let fill = |busy| KINDS.iter().find(|(kind, ..)| *kind == busy).map_or(Fill::REST, |(_, fill, _)| *fill);
+    let row = |(rank, worker): (usize, &Lived)| {
+        let name = match network.hosts[rank].slow {
+            // Those of thin rows would touch.
+            _ if high < 16 && rank % 4 > 0 => String::new(),
+            1.0 => format!("rank {rank}"),
+            slow => format!("rank {rank} ({slow}× slower)"),
+        };
+        let bars = worker.spans.iter().map(|span| (1e3 * span.start, 1e3 * span.end, fill(span.busy)));
+        Row { name, bars: bars.collect(), ..Row::default() }
+    };
+    // Some begin after others.
+    let spans = replayed.workers.iter().flat_map(|worker| &worker.spans);
+    let end = spans.map(|span| 1e3 * span.end).fold(0.0, f64::max);
+    let rows = replayed.workers.iter().enumerate().map(row).collect();
+    let rows = Rows { axis: Axis::level("time, ms", 0.0, end), rows, high };
+    let page = Page {
+        width: WIDTH,
+        heading: format!("{method}: a step of {:.2} ms, simulated", replayed.seconds() * 1e3),
+        legend: KINDS.map(|(_, fill, words)| (Key::Fill(fill), words.to_owned())).to_vec(),
+        ..Page::default()
+    };
+    page.svg(rows.height(), |area| rows.draw(area))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gleaner_testbed::simulation::{Link, Lived, Span};
+    use gleaner_testbed::simulation::{Link, Span};
 
     /// Two workers of which one begins when the other has long ended: the axis reaches to the end of the last bar.
     #[test]
     fn the_axis_has_the_scale_of_the_bars() {
         let worker = |start: f64, end: f64| {
-            let spans = vec![Span { start, end, busy: Busy::Waiting }];
+            let spans = vec![Span { start, end, busy: Busy::On(Part::Select) }];
             Lived { seconds: end - start, spans, ..Lived::default() }
         };
         let replayed = Replayed { workers: vec![worker(0.0, 1e-3), worker(9e-3, 10e-3)] };
         let link = Link { rate: 1e8, burst: 0.0, latency: 0.0, loss: 0.0 };
         let picture = svg("ring", &replayed, &Network::star(2, link, 2.0, true)).unwrap();
-        let right = LEFT + WIDTH;
-        let mark = format!("<text x=\"{right}\"");
-        let last = picture.split(&mark).nth(1).expect("a number at the right end of the axis");
-        assert_eq!(last.split(['>', '<']).nth(1).map(str::trim), Some("10"));
-        let bar = format!("<rect x=\"{}\"", LEFT + WIDTH * 9 / 10);
-        assert!(picture.contains(&bar), "the second bar begins at nine of ten milliseconds");
+        let number = |line: &str, name: &str| -> f64 {
+            let value = line.split(&format!(" {name}=\"")).nth(1).unwrap();
+            value.split('"').next().unwrap().parse().unwrap()
+        };
+        // The words stand on the line behind their element.
+        let lines: Vec<&str> = picture.lines().collect();
+        let at = |words: &str| lines.windows(2).find(|two| two[1] == words).map(|two| number(two[0], "x"));
+        let (begin, end) = (at("0").unwrap(), at("10").expect("a number at the right end of the axis"));
+        let bars: Vec<&&str> =
+            lines.iter().filter(|line| line.starts_with("<rect") && line.contains("#16385C")).collect();
+        let [_, first, second] = bars[..] else { panic!("one in the legend, and two: {picture}") };
+        let is_at = |found: f64, share: f64| (found - begin - share * (end - begin)).abs() <= 1.0;
+        assert!(is_at(number(first, "x"), 0.0) && is_at(number(second, "x"), 0.9), "{picture}");
+        assert!(is_at(number(second, "x") + number(second, "width"), 1.0), "{picture}");
     }
 }

@@ -1,8 +1,8 @@
 //! What synchronies over parameter servers make of a model's layers.
 
 use gleaner_algorithms::synchrony::{self, SYNCHRONIES, Synchrony};
-use gleaner_testbed::quantity::grouped;
 use gleaner_testbed::simulation::servers::{Course, Served, served};
+use gleaner_units::grouped;
 use serde::Serialize;
 
 use super::Simulate;

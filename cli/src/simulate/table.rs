@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use gleaner_testbed::quantity::{self, grouped};
 use gleaner_testbed::simulation::{Machine, Replayed, Trace, Workload};
+use gleaner_units::{self as units, grouped};
 use serde::Serialize;
 
 use super::Simulate;
@@ -118,7 +118,7 @@ impl Prediction {
                 ms(row.select),
                 ms(row.exchange),
                 ms(row.merge),
-                quantity::bytes(row.bytes_received as f64),
+                units::bytes(row.bytes_received as f64),
                 grouped(row.rounds),
                 grouped(row.entries_delivered),
                 row.workload.clone(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use gleaner_testbed::campaign::{self, Course, Courses, Judged, Phase, Row, Settings, tally, worker};
 use gleaner_testbed::experiment::Interrupt;
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 use serde_json::json;
 
 use crate::crew;
@@ -40,13 +40,13 @@ pub struct Chaos {
     #[arg(long, value_name = "K", conflicts_with = "runs")]
     only: Option<u64>,
     /// Workers of each job; 2 to 8, drawn for each, if not said
-    #[arg(long, value_name = "P", value_parser = quantity::within::<u32>(2..=32))]
+    #[arg(long, value_name = "P", value_parser = units::within::<u32>(2..=32))]
     workers: Option<u32>,
     /// How long a silent worker counts as alive
-    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = units::duration)]
     timeout: Duration,
     /// How many jobs run at once
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = quantity::within::<u8>(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u8>(1..=16))]
     at_once: u8,
     /// One JSON object on standard output instead of a table
     #[arg(long)]

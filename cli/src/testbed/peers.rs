@@ -8,8 +8,8 @@ use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::experiment::{Options, Store};
 use gleaner_testbed::peers::{Iteration, Kit, Missing, NAMES, Pairs, Request, Row, rows};
-use gleaner_testbed::quantity;
 use gleaner_testbed::record::{Outcome, Record};
+use gleaner_units as units;
 use serde_json::json;
 
 use super::run::measure;
@@ -32,13 +32,13 @@ PyTorch's DDP on Gloo has layers of the same sizes, and keeps its cores busy for
 #[command(after_help = EXAMPLES)]
 pub struct Peers {
     /// How many emulated hosts, with a worker on each
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = quantity::within::<u32>(2..=250))]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = units::within::<u32>(2..=250))]
     hosts: u32,
     /// What their links carry in each direction
     #[arg(long, default_value = "1gbit")]
     bandwidth: String,
     /// Entries of the gradient, float32
-    #[arg(long, value_name = "N", value_parser = quantity::count, required_unless_present = "layers", conflicts_with = "layers")]
+    #[arg(long, value_name = "N", value_parser = units::count, required_unless_present = "layers", conflicts_with = "layers")]
     params: Option<usize>,
     /// Compare iterations of a model whose passes take what this file says, which gleaner train --layer-times wrote
     #[arg(long, value_name = "FILE", requires = "train")]
@@ -50,19 +50,19 @@ pub struct Peers {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     density: f64,
     /// Steps that are measured in a turn
-    #[arg(long, value_name = "S", default_value_t = 5, value_parser = quantity::within::<u32>(1..))]
+    #[arg(long, value_name = "S", default_value_t = 5, value_parser = units::within::<u32>(1..))]
     steps: u32,
     /// Steps before them that are not
     #[arg(long, value_name = "S", default_value_t = 3)]
     warmup: u32,
     /// How often everybody has a turn
-    #[arg(long, value_name = "T", default_value_t = 3, value_parser = quantity::within::<u32>(1..))]
+    #[arg(long, value_name = "T", default_value_t = 3, value_parser = units::within::<u32>(1..))]
     turns: u32,
     /// Measure these only, such as ring,gloo [default: all that are installed]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NAMES)]
     only: Vec<String>,
     /// How long a turn of one of them may take, such as 90s or 10m; one that takes longer is ended, and has failed
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = quantity::limit)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::limit)]
     limit: Duration,
     /// A Python that has PyTorch with Gloo
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/python3")]
@@ -194,7 +194,7 @@ fn table(peers: &Peers, params: usize, rows: &[Row]) -> String {
         if peers.layers.is_some() { "Iterations: ours train; DDP's compute is emulated. " } else { "" },
         peers.hosts,
         peers.bandwidth,
-        quantity::grouped(params as u64),
+        units::grouped(params as u64),
         peers.density,
         peers.turns,
         "",
@@ -217,7 +217,7 @@ fn table(peers: &Peers, params: usize, rows: &[Row]) -> String {
             range,
             ratio(row.seconds_to_spardl),
             ratio(row.seconds_to_ring),
-            quantity::bytes(row.bytes_received),
+            units::bytes(row.bytes_received),
             ratio(row.bytes_to_spardl),
             ratio(row.bytes_to_ring),
             row.library.as_deref().unwrap_or("gleaner"),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::network::{Changes, NAME, Network, NetworkError, Node};
-use gleaner_testbed::quantity::{self, Rate};
 use gleaner_testbed::topology::{Link, Loss, Shape, Subnet, Topology};
+use gleaner_units::{self as units, Rate};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,16 +28,16 @@ use tokio::signal::unix::{SignalKind, signal};
     gleaner testbed down")]
 pub struct Up {
     /// So many hosts on one switch, called host0, host1, …
-    #[arg(long, value_name = "P", value_parser = quantity::count, required_unless_present = "topology")]
+    #[arg(long, value_name = "P", value_parser = units::count, required_unless_present = "topology")]
     hosts: Option<usize>,
     /// What every link carries in each direction; unlimited if not said
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<Rate>,
     /// What every link adds in each direction; a round trip crosses four
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     latency: Option<Duration>,
     /// By how much the latency varies, up and down
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, requires = "latency")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "latency")]
     jitter: Option<Duration>,
     /// The share of packets that every link loses in each direction, such as 0.1% or 0.001
     #[arg(long, value_name = "SHARE")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use gleaner_runtime::report::say;
 use gleaner_testbed::machine::{self, Machine, MachineError, Wire};
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -39,15 +39,15 @@ pub struct Vm {
     share: PathBuf,
 
     /// Ends the command after this time, for instance `600s`; the start of the machine does not count.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
 
     /// Memory of the machine, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = quantity::within::<u32>(256..))]
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = units::within::<u32>(256..))]
     memory: u32,
 
     /// Processors of the machine.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = quantity::within::<u32>(1..=255))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = units::within::<u32>(1..=255))]
     cpus: u32,
 
     /// A network interface, eth0 for the first, wired to one of another machine that has the two sockets the other way round.

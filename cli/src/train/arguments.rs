@@ -15,10 +15,10 @@ use super::target::Target;
 use super::uneven::{Balance, Uneven};
 use crate::choice::Choice;
 use crate::roles::Servers;
-use gleaner_testbed::quantity;
 use gleaner_trainer::data::Source;
 use gleaner_trainer::device::Place;
 use gleaner_trainer::models::ModelKind;
+use gleaner_units as units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,16 +66,16 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub servers: Servers,
     /// How many workers to start on this machine; ignored under gleaner launch, mpirun, srun and torchrun
-    #[arg(long, default_value_t = 4, value_parser = quantity::within::<u32>(1..=1024))]
+    #[arg(long, default_value_t = 4, value_parser = units::within::<u32>(1..=1024))]
     pub workers: u32,
     /// How long a silent worker counts as alive [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// How many steps to train [default: 320 for text, 500 for others]
-    #[arg(long, value_parser = quantity::within::<u64>(..))]
+    #[arg(long, value_parser = units::within::<u64>(..))]
     pub steps: Option<u64>,
     /// Examples per worker and step [default: 16; 1 example of text is 64 characters]
-    #[arg(long, value_parser = quantity::count)]
+    #[arg(long, value_parser = units::count)]
     pub batch: Option<usize>,
     #[command(flatten)]
     pub uneven: Uneven,
@@ -85,7 +85,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub lr: Option<f32>,
     /// When the learning rate drops to a tenth, as shares of the run: 0.5,0.75
-    #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = quantity::share)]
+    #[arg(long, value_delimiter = ',', value_name = "SHARES", value_parser = units::share)]
     pub lr_drops: Vec<f64>,
     /// How parameters follow the updates
     #[arg(long, value_enum, default_value_t)]
@@ -109,7 +109,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "NORM", conflicts_with = "clip")]
     pub clip_local: Option<f32>,
     /// Let the density fall from 25% to what it is set to, over so many steps
-    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = quantity::within::<u64>(..))]
+    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = units::within::<u64>(..))]
     pub warmup_density: u64,
     #[command(flatten)]
     pub levers: Levers,
@@ -121,13 +121,13 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Evaluate on held-out data after so many steps [default: a tenth of the run for text, a quarter for others]
-    #[arg(long, value_name = "STEPS", value_parser = quantity::within::<u64>(..))]
+    #[arg(long, value_name = "STEPS", value_parser = units::within::<u64>(..))]
     pub evaluate_every: Option<u64>,
     /// Where to keep checkpoints
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Write a checkpoint after so many steps, and after the last [default: only after the last]
-    #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = quantity::within::<u64>(..))]
+    #[arg(long, requires = "checkpoint", value_name = "STEPS", value_parser = units::within::<u64>(..))]
     pub checkpoint_every: Option<u64>,
     /// Go on from the newest step of which every worker has a checkpoint
     #[arg(long, requires = "checkpoint")]

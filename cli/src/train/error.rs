@@ -153,7 +153,7 @@ pub enum TrainError {
     Staged(#[from] gleaner_runtime::staged::StagedError),
     /// A picture that cannot be drawn.
     #[error(transparent)]
-    Draw(#[from] gleaner_testbed::drawing::DrawError),
+    Draw(#[from] gleaner_charts::DrawError),
     /// Workers that cannot be started.
     #[error(transparent)]
     Launch(#[from] gleaner_runtime::launcher::LaunchError),

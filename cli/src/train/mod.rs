@@ -27,7 +27,7 @@ use crate::merge_plan::layers::{File, Told};
 use crate::report;
 use gleaner_candle::{LayerTime, PassTimes};
 use gleaner_runtime::Config;
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 pub use arguments::TrainArgs;
 pub use error::TrainError;
@@ -93,8 +93,8 @@ fn shown(progress: &Progress) -> crew::Progress {
         progress.loss,
         progress.steps_per_second,
         progress.waiting_share * 100.0,
-        quantity::bytes(progress.bytes_per_step),
-        quantity::bytes(progress.dense_bytes_per_step),
+        units::bytes(progress.bytes_per_step),
+        units::bytes(progress.dense_bytes_per_step),
     );
     crew::Progress { done: progress.step, of: progress.steps, note }
 }
@@ -104,7 +104,7 @@ fn table(s: &Summary) -> String {
     let rows = [
         (
             "model",
-            format!("{} with {} parameters, on {}", s.model, quantity::grouped(s.parameters as u64), s.data),
+            format!("{} with {} parameters, on {}", s.model, units::grouped(s.parameters as u64), s.data),
         ),
         ("workers", format!("{}{}, exchanging by {}{}", s.workers, servers(s.servers), s.method, under(s))),
         (
@@ -143,8 +143,8 @@ fn table(s: &Summary) -> String {
             "received",
             format!(
                 "{} a worker and step; a dense ring: {} ({:.1} times as many)",
-                quantity::bytes(s.bytes_per_step),
-                quantity::bytes(s.dense_bytes_per_step),
+                units::bytes(s.bytes_per_step),
+                units::bytes(s.dense_bytes_per_step),
                 s.dense_bytes_per_step / s.bytes_per_step.max(1.0),
             ),
         ),

@@ -2,41 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use gleaner_testbed::drawing::{Area, DrawError, GREY, INK, milliseconds, write};
-use plotters::element::Rectangle;
-use plotters::prelude::{IntoDrawingArea, RGBColor, SVGBackend};
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, WHITE};
+use gleaner_charts::{Axis, DrawError, Fill, Key, Page, Row, Rows};
 use serde::Deserialize;
 
-/// What is distinguished: a lane, a colour, and the words of the legend. From dark to light, so that they differ without colours as
-/// well.
+/// What is distinguished: a lane, a look, and the words of the legend.
 struct Kind {
-    lane: i32,
-    colour: RGBColor,
+    lane: usize,
+    fill: Fill,
     words: &'static str,
 }
 
 const KINDS: [Kind; 7] = [
-    Kind { lane: 0, colour: RGBColor(150, 150, 150), words: "forward" },
-    Kind { lane: 0, colour: RGBColor(22, 56, 92), words: "backward" },
-    Kind { lane: 0, colour: RGBColor(238, 238, 238), words: "waits" },
-    Kind { lane: 0, colour: RGBColor(96, 96, 96), words: "apply" },
-    Kind { lane: 1, colour: RGBColor(222, 129, 42), words: "select" },
-    Kind { lane: 1, colour: RGBColor(150, 70, 20), words: "merge, commit" },
-    Kind { lane: 2, colour: RGBColor(120, 170, 210), words: "receive" },
+    Kind { lane: 0, fill: Fill::FORWARD, words: "forward" },
+    Kind { lane: 0, fill: Fill::BACKWARD, words: "backward" },
+    Kind { lane: 0, fill: Fill::REST, words: "waits" },
+    Kind { lane: 0, fill: Fill::APPLY, words: "apply" },
+    Kind { lane: 1, fill: Fill::SELECT, words: "select" },
+    Kind { lane: 1, fill: Fill::MERGE, words: "merge, commit" },
+    Kind { lane: 2, fill: Fill::EXCHANGE, words: "receive" },
 ];
 const LANES: [&str; 3] = ["compute", "select", "exchange"];
 
-const LEFT: i32 = 130;
-const WIDTH: i32 = 900;
-const RIGHT: i32 = 40;
-const TOP: i32 = 90;
-/// Of a lane, and of what is in it.
+const WIDTH: i32 = 1000;
+/// Of a lane.
 const LANE: i32 = 20;
-const BAR: i32 = 16;
-/// Between ranks.
-const GAP: i32 = 10;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -110,50 +99,27 @@ fn ends(events: &[Event]) -> (f64, f64) {
 
 fn draw(heading: &str, step: u64, events: &[Event]) -> Result<String, DrawError> {
     let (begin, end) = ends(events);
-    let ranks = events.iter().map(|event| event.pid as i32 + 1).max().unwrap_or(1);
-    let high = LANE * LANES.len() as i32 + GAP;
-    let bottom = TOP + high * ranks;
-    let mut text = String::new();
-    {
-        let size = ((LEFT + WIDTH + RIGHT) as u32, (bottom + 64) as u32);
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        write(&area, &format!("{heading}: step {step}"), (24, 24), 20, HPos::Left, INK)?;
-        legend(&area)?;
-        milliseconds(&area, (LEFT, WIDTH), (TOP, bottom), (end - begin) * 1e-6)?;
-        for rank in 0..ranks {
-            let top = TOP + high * rank;
-            write(&area, &format!("rank {rank}"), (20, top + LANE * 3 / 2), 13, HPos::Left, INK)?;
-            for (lane, name) in (0..).zip(LANES) {
-                write(&area, name, (LEFT - 8, top + LANE * lane + LANE / 2), 11, HPos::Right, INK)?;
-            }
-        }
-        let x = |at: f64| LEFT + ((at - begin) / (end - begin).max(1e-6) * f64::from(WIDTH)).round() as i32;
-        for event in events {
-            let Some(kind) = event.kind() else { continue };
-            let y = TOP + high * event.pid as i32 + LANE * kind.lane + (LANE - BAR) / 2;
-            let (from, to) = (x(event.ts), x(event.ts + event.dur));
-            let corners = [(from, y), (to.max(from + 1), y + BAR)];
-            area.draw(&Rectangle::new(corners, kind.colour.filled()))?;
-            // Thin ones would be all outline.
-            if to - from > 3 {
-                area.draw(&Rectangle::new(corners, WHITE.stroke_width(1)))?;
-            }
-        }
-        area.present()?;
+    let ranks = events.iter().map(|event| event.pid as usize + 1).max().unwrap_or(1);
+    let named = |name: &str| Row { name: name.to_owned(), ..Row::default() };
+    let of_rank = |rank| {
+        let heading = Row { heading: format!("rank {rank}"), ..Row::default() };
+        [heading, named(LANES[0]), named(LANES[1]), named(LANES[2])]
+    };
+    let mut rows: Vec<Row> = (0..ranks).flat_map(of_rank).collect();
+    for event in events {
+        let Some(kind) = event.kind() else { continue };
+        let milliseconds = |at: f64| (at - begin) / 1e3;
+        let row = &mut rows[event.pid as usize * (LANES.len() + 1) + 1 + kind.lane];
+        row.bars.push((milliseconds(event.ts), milliseconds(event.ts + event.dur), kind.fill));
     }
-    Ok(text)
-}
-
-fn legend(area: &Area<'_>) -> Result<(), DrawError> {
-    let mut left = 24;
-    for Kind { colour, words, .. } in KINDS {
-        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], colour.filled()))?;
-        area.draw(&Rectangle::new([(left, 46), (left + 22, 60)], GREY.stroke_width(1)))?;
-        write(area, words, (left + 28, 53), 13, HPos::Left, INK)?;
-        left += 56 + 8 * words.len() as i32;
-    }
-    Ok(())
+    let rows = Rows { axis: Axis::level("time, ms", 0.0, (end - begin) / 1e3), rows, high: LANE };
+    let page = Page {
+        width: WIDTH,
+        heading: format!("{heading}: step {step}"),
+        legend: KINDS.iter().map(|kind| (Key::Fill(kind.fill), kind.words.to_owned())).collect(),
+        ..Page::default()
+    };
+    page.svg(rows.height(), |area| rows.draw(area))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Time to accuracy: when a run reached its target.
 
 use clap::Args;
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 use serde::Serialize;
 
 use super::summary::Evaluated;
@@ -10,7 +10,7 @@ use super::summary::Evaluated;
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Target {
     /// Report after how many steps and seconds held-out data are classified with this accuracy, such as 0.9 or 90%
-    #[arg(long, value_name = "SHARE", value_parser = quantity::share, conflicts_with = "target_loss")]
+    #[arg(long, value_name = "SHARE", value_parser = units::share, conflicts_with = "target_loss")]
     pub target_accuracy: Option<f64>,
     /// The same for a loss on held-out data
     #[arg(long, value_name = "LOSS")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use gleaner_runtime::Session;
-use gleaner_testbed::quantity;
+use gleaner_units as units;
 
 use super::error::TrainError;
 
@@ -18,7 +18,7 @@ pub struct Uneven {
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub balance: Balance,
     /// Let a pass of --batch samples take at least so long, and one of more samples as much longer: what is left of it is slept
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub pace: Option<Duration>,
     /// A rank whose passes take so many times as long, with --pace; may be repeated
     #[arg(long, value_name = "RANK=FACTOR", requires = "pace", value_parser = crate::simulate::slow)]

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use gleaner_processes::{Process, with_environment};
 use tempfile::TempDir;
 
 /// An experiment of one short job on the loopback, without its last line.
@@ -129,14 +131,9 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Workers of that rank of jobs started by this process: the launcher's own descendants with that rank.
 fn workers(of: &Child, rank: u32) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let ids = ids.filter(|id| {
-        let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-        let mark = format!("GLEANER_TESTBED_JOB={}-", of.id());
-        let rank = format!("GLEANER_RANK={rank}");
-        let mut has = environment.split(|byte| *byte == 0);
-        has.clone().any(|one| one.starts_with(mark.as_bytes())) && has.any(|one| one == rank.as_bytes())
-    });
-    ids.collect()
+    let mark = format!("GLEANER_TESTBED_JOB={}-", of.id());
+    let of_rank = with_environment(&[format!("GLEANER_RANK={rank}")]);
+    let is_ours =
+        |worker: &Process| worker.environment().iter().any(|entry| entry.starts_with(mark.as_bytes()));
+    of_rank.filter(is_ours).map(Process::number).collect()
 }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use gleaner_processes::{Process as Running, with_environment};
+
 /// A variable that tells the processes of one test from all others.
 const MARK: &str = "GLEANER_TEST_MARK";
 
@@ -203,12 +205,7 @@ pub fn signal_to(signal: &str, id: u32) {
 
 /// The living processes that have this variable in their environment.
 fn having(variable: &str) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let has = |id: &u32| {
-        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
-    };
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has).collect()
+    with_environment(&[variable]).map(Running::number).collect()
 }
 
 /// The ports at which a process listens.

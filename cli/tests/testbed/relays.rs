@@ -73,12 +73,9 @@ impl Network {
 
     /// The relay's process, if it runs.
     fn relay_process(&self) -> Option<String> {
-        let ours = format!("testbed\0relay\0{}\0", self.name);
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let mut found = processes.filter(|process| {
-            fs::read_to_string(process.path().join("cmdline")).is_ok_and(|line| line.ends_with(&ours))
-        });
-        found.next().map(|process| process.file_name().into_string().unwrap())
+        let ours = ["testbed", "relay", &self.name].map(str::to_owned);
+        let found = gleaner_processes::all().find(|process| process.command().ends_with(&ours));
+        found.map(|process| process.number().to_string())
     }
 }
 

@@ -112,7 +112,7 @@ impl<F: Format> Case<F> {
 
 fn every_alignment<F: Format>() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for count in [1, 3, 31, 512, 513, TILE - 1, TILE, TILE + 1, 3 * TILE + 517] {
         for past in [(0, 0), (0, 1), (1, 0), (2, 2), (3, 1), (1, 5)] {
             for replaces in [false, true] {
@@ -141,7 +141,7 @@ fn bf16_in_every_alignment() {
 #[test]
 fn any_limit_any_grid_any_order() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for limit in [1, magnitude(1e-9), magnitude(9e-3), 0x7f7f_ffff, NO_LIMIT - 1, NO_LIMIT] {
         for (grid, past) in [(1, 0), (2, 1), (7, 0)] {
             emulation.descend(grid == 7);
@@ -159,7 +159,7 @@ fn any_limit_any_grid_any_order() {
 #[test]
 fn what_does_not_fit_is_counted() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for capacity in [0, 1, 100, 4095, 2 * TILE - 1, 2 * TILE + 5] {
         for past in [0, 1] {
             let count = 2 * TILE + 5;
@@ -172,7 +172,7 @@ fn what_does_not_fit_is_counted() {
 #[test]
 fn what_is_not_finite_is_counted() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     for past in [0, 3] {
         for broken in [1, 20, 4000] {
             let mut case = Case::<f32> { past: (past, past), ..Case::random(&mut random, 3 * TILE + 9) };
@@ -200,7 +200,7 @@ fn what_is_not_finite_is_counted() {
 #[test]
 fn sums_round_as_on_the_cpu() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let count = 16 * TILE;
     let mut case = Case::<f32> { limit: NO_LIMIT, ..Case::random(&mut random, count) };
     for i in 0..count {

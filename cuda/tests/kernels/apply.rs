@@ -21,7 +21,7 @@ fn same<F: Format>(kernel: &[F], plain: impl Iterator<Item = F>) {
 
 fn means<F: Format>() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(31);
+    let mut random = Random::new(31);
     for (grid, divisor) in [(1, 1u32), (2, 2), (3, 3), (4, 7), (5, 1000), (30, u32::MAX)] {
         let held: Vec<F> = values(&mut random);
         let mut given: Vec<f32> = values(&mut random);
@@ -56,7 +56,7 @@ fn means<F: Format>() {
 
 fn scaled_sums<F: Format>() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(32);
+    let mut random = Random::new(32);
     for (grid, scale) in [(1, 1.0f32), (2, -0.1), (3, 1.0 / 3.0), (4, 0.0), (5, -1e-38), (30, 3e38)] {
         let (held, given): (Vec<F>, Vec<f32>) = (values(&mut random), values(&mut random));
         // In Rust neither is contracted.

@@ -1,14 +1,17 @@
 //! Numbers that are the same on every run.
 
-/// SplitMix64.
-pub struct Random(pub u64);
+use gleaner_statistics::random::Generator;
+
+/// Numbers from a seed.
+pub struct Random(Generator);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(Generator::seeded(seed))
+    }
+
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.bits()
     }
 
     pub fn word(&mut self) -> u32 {
@@ -22,7 +25,7 @@ impl Random {
 
     /// From −1 to 1.
     pub fn unit(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+        self.0.symmetric()
     }
 
     /// About as gradients are: many small ones, few large ones.

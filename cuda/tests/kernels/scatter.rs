@@ -12,7 +12,7 @@ fn given(random: &mut Random, n: u32, count: usize) -> (Vec<f32>, Vec<u32>, Vec<
 }
 
 fn check(emulation: &Emulation, grid: u32, n: u32, count: usize) {
-    let mut random = Random(21);
+    let mut random = Random::new(21);
     let (values, indices, entries) = given(&mut random, n, count);
     let len = count as u32;
     let at: Vec<usize> = indices.iter().map(|&index| index as usize).collect();
@@ -47,7 +47,7 @@ fn at_indices() {
 #[test]
 fn all_of_it() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(22);
+    let mut random = Random::new(22);
     for (grid, n) in [(1, 1), (1, 1023), (1, 1024), (2, 5001), (9, 5001)] {
         let (values, _, given) = given(&mut random, n, n as usize);
         let mut sums = values.clone();

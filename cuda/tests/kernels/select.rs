@@ -10,7 +10,7 @@ use crate::selection::{Candidates, Want, expected, select_dense};
 const N: usize = 3 * TILE + 517;
 
 fn streams() -> Vec<(&'static str, Vec<f32>)> {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let of = |value: &mut dyn FnMut(usize) -> f32| (0..N).map(value).collect::<Vec<_>>();
     let mut streams = vec![
         ("equal", of(&mut |_| 0.25)),
@@ -72,7 +72,7 @@ fn values_that_reach_a_limit() {
 #[test]
 fn any_length() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(12);
+    let mut random = Random::new(12);
     for n in [1, 2, 31, 32, 33, 511, 513, TILE - 1, TILE, TILE + 1, 2 * TILE] {
         // Few different magnitudes, so that the cut is among equal ones.
         let values: Vec<f32> = (0..n).map(|_| random.below(9) as f32 - 4.0).collect();
@@ -164,7 +164,7 @@ fn of_candidates_without_room_nothing_is_chosen() {
 #[test]
 fn offsets_of_many_tiles() {
     let Some(emulation) = emulation() else { return };
-    let mut random = Random(13);
+    let mut random = Random::new(13);
     for tiles in [0usize, 1, 3, 4, 1023, 1024, 1025, 4095, 4096, 4097, 12_345, 300_000] {
         let given: Vec<u32> = (0..2 * tiles).map(|_| random.below(TILE) as u32).collect();
         let ties = given.iter().skip(1).step_by(2).sum::<u32>() / 2;

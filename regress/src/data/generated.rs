@@ -8,7 +8,7 @@
 //! where it leans to the other. The leanings are those of all seeds, so that another seed gives other samples of the same kind.
 
 use super::Samples;
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// What generated data look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

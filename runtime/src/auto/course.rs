@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use gleaner_algorithms::forecast::Forecast;
+use gleaner_statistics::median;
 
 use super::{AutoChoice, Tried};
-use crate::probe::{self, Probed};
+use crate::probe::Probed;
 
 /// Steps of a try that do not count: links open, thresholds are learnt.
 const TRANSIENT: usize = 3;
@@ -111,7 +112,7 @@ impl Course {
     /// The median step of a method, if it was tried.
     fn seconds(&self, place: usize) -> Option<f64> {
         let steps = &self.measured[place];
-        (!steps.is_empty()).then(|| probe::median(steps.iter().copied()))
+        (!steps.is_empty()).then(|| median(steps.iter().copied()))
     }
 
     /// What was tried, with its median step, the fastest first.

@@ -25,7 +25,10 @@ impl Gradients {
             Sparsity::Density(_) => vec![method.clone(); entries.len()],
             sparsity => {
                 let k = sparsity.k(layout.entries()).map_err(MethodError::from)?;
-                shares::by_length(k, &entries).into_iter().map(|k| method.clone().k(k)).collect()
+                shares::by_length(k, &entries)
+                    .into_iter()
+                    .map(|k| method.clone().selecting(Sparsity::K(k)))
+                    .collect()
             }
         };
         let streams = stream(channel)..;

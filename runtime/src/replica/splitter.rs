@@ -8,6 +8,7 @@ use gleaner_algorithms::forecast::{Model, Network};
 use gleaner_algorithms::synchrony::Osp;
 use gleaner_algorithms::synchrony::osp::{self, Budget, Tuning};
 use gleaner_algorithms::{Method, Sparsity};
+use gleaner_statistics::median;
 
 use super::carrier::Turn;
 use crate::checkpoint::{CheckpointError, State, lacks};
@@ -126,7 +127,7 @@ impl Splitter {
     /// All ranks tell what they have measured, and conclude the same from it.
     fn agree(&mut self, ends: bool) -> Result<(), Error> {
         let Some(probed) = self.probed else { return Ok(()) };
-        let own = [self.told.loss, self.told.samples, probe::median(self.told.passes.iter().copied())];
+        let own = [self.told.loss, self.told.samples, median(self.told.passes.iter().copied())];
         let (mut loss, mut samples, mut pass) = (0.0, 0.0, 0.0f64);
         for told in probe::numbers(&self.session.gather(Purpose::Epoch, &probe::bytes(&own))?, own.len()) {
             // Everybody waits for the slowest, so what travels may take as long as its pass.
@@ -150,7 +151,7 @@ impl Splitter {
             Sparsity::Density(density) => density,
             Sparsity::K(k) => k as f64 / n.max(1) as f64,
         };
-        let method = self.method.clone().density(density.min(1.0));
+        let method = self.method.clone().selecting(Sparsity::Density(density.min(1.0)));
         let network = Network { bytes_per_second: probed.slowest, ..probed.network };
         let model = Model::new(network, probed.speed, &method, n)?;
         let seconds = |entries: usize| match entries {

@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use gleaner_algorithms::synchrony::osp::{self, Budget, Cluster, Link, Osp, Tuning};
+use gleaner_statistics::median;
 
 use super::control::Head;
-use crate::probe::median;
 use crate::roles::RoleMap;
 
 /// Steps that are measured before U_max is taken from the first epoch on.

@@ -82,11 +82,9 @@ fn every_worker_finds_its_place_in_its_environment() {
 
 /// All that processes are started with: command lines and environments of all that this one may look at.
 fn started_with() -> Vec<Vec<u8>> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let of =
-        |file: &'static str| move |entry: &std::fs::DirEntry| std::fs::read(entry.path().join(file)).ok();
-    let entries: Vec<_> = entries.collect();
-    entries.iter().filter_map(of("cmdline")).chain(entries.iter().filter_map(of("environ"))).collect()
+    let files =
+        gleaner_processes::all().flat_map(|process| ["cmdline", "environ"].map(|name| process.file(name)));
+    files.filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
 #[test]

@@ -132,13 +132,7 @@ pub fn sleepers(nap: &str) -> usize {
 
 /// The command lines of all processes.
 pub fn command_lines() -> Vec<String> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let numbers =
-        entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
-    numbers
-        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-        .collect()
+    gleaner_processes::all().map(|process| process.command().join(" ")).collect()
 }
 
 /// Waits until something holds; fails with its name when it takes too long.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fault::{Fault, Phase, Plan};
 use super::marks::Marks;
-use super::{Course, median};
+use super::{Course, middle};
 
 /// So many of the last are remembered.
 const LATELY: usize = 9;
@@ -31,15 +31,12 @@ impl Aim {
     /// How long a part of a worker's life may be expected to be.
     pub fn expected(&self, plan: &Plan, course: &Course) -> Duration {
         let lately = self.phases.get(&(plan.workers, plan.victim, plan.phase));
-        lately.map_or_else(
-            || course.of(plan.victim, plan.phase),
-            |lately| median(lately.iter().copied().collect()),
-        )
+        lately.map_or_else(|| course.of(plan.victim, plan.phase), |lately| middle(lately.iter().copied()))
     }
 
     /// When to strike, if the part is so long: what the fault itself takes is taken off.
     pub fn moment(&self, plan: &Plan, lasts: Duration) -> Duration {
-        let takes = self.faults.get(&plan.fault).map(|lately| median(lately.iter().copied().collect()));
+        let takes = self.faults.get(&plan.fault).map(|lately| middle(lately.iter().copied()));
         lasts.mul_f64(plan.share).saturating_sub(takes.unwrap_or_default())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::random::{splitmix, unit};
+use gleaner_statistics::random::{at, unit};
 
 /// What is done to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -166,15 +166,15 @@ impl Plan {
     /// drawn if it is not given.
     pub fn of(seed: u64, number: u64, workers: Option<u32>) -> Self {
         let (faults, phases) = (Fault::ALL.len() as u64, Phase::ALL.len() as u64);
-        let mut random = seed ^ splitmix(number);
+        let mut random = seed ^ at(number, 1);
         let mut draw = || {
-            random = splitmix(random);
+            random = at(random, 1);
             random
         };
         let sizes = u64::from(WORKERS.end() - WORKERS.start() + 1);
         let drawn = WORKERS.start() + (draw() % sizes) as u32;
         let workers = workers.unwrap_or(drawn);
-        let turn = number / faults + number % faults + splitmix(seed) % phases;
+        let turn = number / faults + number % faults + at(seed, 1) % phases;
         Self {
             number,
             workers,

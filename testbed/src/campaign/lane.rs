@@ -11,8 +11,8 @@ use super::fault::Fault;
 use super::flood::Flood;
 use super::forgery::Forgery;
 use crate::network::{Network, Node, Prepared};
-use crate::quantity;
 use crate::topology::{Link, Shape, Subnet, Topology};
+use gleaner_units as units;
 
 /// What a slow link carries.
 const SLOW: &str = "4mbit";
@@ -61,7 +61,7 @@ impl Lane {
             }
             Fault::SlowLink => {
                 self.slowed = Some(host);
-                let shape = Shape { rate: Some(quantity::rate(SLOW)?), ..Shape::default() };
+                let shape = Shape { rate: Some(units::rate(SLOW)?), ..Shape::default() };
                 Some(self.network.prepare_link(name, Link::both(shape))?)
             }
             _ => None,

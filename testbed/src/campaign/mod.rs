@@ -25,6 +25,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use gleaner_statistics::median;
+
 use crate::network::NetworkError;
 use crate::topology::TopologyError;
 
@@ -54,7 +56,7 @@ pub enum CampaignError {
     Topology(#[from] TopologyError),
     /// No such rate.
     #[error(transparent)]
-    Rate(#[from] crate::quantity::QuantityError),
+    Rate(#[from] gleaner_units::QuantityError),
     /// No place for what workers write.
     #[error(
         "a job's folder cannot be prepared: {0}; it is made where temporary files go, and needs root and room"
@@ -103,7 +105,7 @@ impl Course {
 
     /// How long it is at the worker in the middle.
     pub fn typical(&self, phase: Phase) -> Duration {
-        median((0..self.phases.len() as u32).map(|rank| self.of(rank, phase)).collect())
+        middle((0..self.phases.len() as u32).map(|rank| self.of(rank, phase)))
     }
 }
 
@@ -226,11 +228,11 @@ fn measure(settings: &Settings, workers: u32, lanes: &mut [Lane]) -> Result<Cour
             phases.iter_mut().zip(lasted).for_each(|(all, one)| all.push(one));
         }
     }
-    let phases = lives.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
-    Ok(Course { phases, whole: median(whole), digest: digest.unwrap_or_default() })
+    let phases = lives.into_iter().map(|phases| phases.into_iter().map(middle).collect()).collect();
+    Ok(Course { phases, whole: middle(whole), digest: digest.unwrap_or_default() })
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+/// The median of durations.
+fn middle(times: impl IntoIterator<Item = Duration>) -> Duration {
+    Duration::from_secs_f64(median(times.into_iter().map(|time| time.as_secs_f64())))
 }

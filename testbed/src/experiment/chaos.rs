@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::case::{Case, Pattern};
 use super::error::Problem;
-use crate::quantity::{self, QuantityError};
+use gleaner_units::{self as units, QuantityError};
 
 /// Something that is done to a job while it runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,12 +141,11 @@ impl Entry {
     /// The event, for cases with at least so many workers. Conflicts are reported by name.
     pub fn event(&self, cases: Pattern, workers: u32) -> Result<Event, Problem> {
         let when = match (&self.at, self.step) {
-            (Some(at), None) => When::At(quantity::duration(at).map_err(|e| unread("at", e))?),
+            (Some(at), None) => When::At(units::duration(at).map_err(|e| unread("at", e))?),
             (None, Some(step)) => When::Step(step),
             _ => return Err(Problem::Conflict("a [[chaos]] has either 'at = \"3s\"' or 'step = 20'")),
         };
-        let lasts =
-            self.lasts.as_deref().map(quantity::duration).transpose().map_err(|e| unread("for", e))?;
+        let lasts = self.lasts.as_deref().map(units::duration).transpose().map_err(|e| unread("for", e))?;
         let act = self.act(workers)?;
         if lasts.is_some() && matches!(act, Act::Mend { .. } | Act::Kill { .. } | Act::Continue { .. }) {
             return Err(Problem::Conflict(

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::quantity::QuantityError;
 use crate::topology::LinkError;
+use gleaner_units::QuantityError;
 
 /// An experiment that cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -15,9 +15,9 @@ use super::chaos::{self, LinkText};
 use super::error::{ExperimentError, Problem};
 use super::options::{LINK, Workload, plain};
 use super::{Experiment, Wanted};
-use crate::quantity;
 use crate::record::SEED;
 use crate::topology::Loss;
+use gleaner_units as units;
 
 /// Keys and values with their places.
 pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
@@ -152,7 +152,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Refused> {
         );
     }
     let limit = file.limit.as_ref().map(|limit| {
-        let read = quantity::limit(limit.get_ref());
+        let read = units::limit(limit.get_ref());
         read.map_err(|source| (limit.span(), Problem::Quantity { key: "limit".into(), source }))
     });
     let jobs =
@@ -396,8 +396,8 @@ fn scalar(key: &str, value: &toml::Value) -> Result<Value, Problem> {
 
 fn check_quantity(key: &str, text: &str) -> Result<(), Problem> {
     let checked = match key {
-        "bandwidth" => quantity::rate(text).map(|_| ()),
-        "latency" | "jitter" => quantity::duration(text).map(|_| ()),
+        "bandwidth" => units::rate(text).map(|_| ()),
+        "latency" | "jitter" => units::duration(text).map(|_| ()),
         // The kernel knows which there are.
         "congestion" => return Ok(()),
         _ => {

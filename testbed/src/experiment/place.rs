@@ -9,9 +9,9 @@ use super::Wanted;
 use super::case::Case;
 use super::chaos::LinkText;
 use crate::network::{Changes, Crossed, Kernel, Network, NetworkError, Node};
-use crate::quantity::{self, QuantityError};
 use crate::record::Traffic;
 use crate::topology::{Link, LinkError, Shape, Subnet, Topology, TopologyError};
+use gleaner_units::{self as units, QuantityError};
 
 /// The command that reaches an emulated host.
 pub(super) const AGENT: [&str; 3] = ["ip", "netns", "exec"];
@@ -249,13 +249,13 @@ fn over(shape: Shape, text: &LinkText) -> Result<Shape, PlaceError> {
     let LinkText { bandwidth, latency, jitter, loss } = text;
     let mut shape = shape;
     if let Some(bandwidth) = bandwidth {
-        shape.rate = Some(quantity::rate(bandwidth)?);
+        shape.rate = Some(units::rate(bandwidth)?);
     }
     if let Some(latency) = latency {
-        shape.delay = quantity::duration(latency)?;
+        shape.delay = units::duration(latency)?;
     }
     if let Some(jitter) = jitter {
-        shape.jitter = quantity::duration(jitter)?;
+        shape.jitter = units::duration(jitter)?;
     }
     if let Some(loss) = loss {
         shape.loss = loss.parse()?;

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::case::Case;
-use crate::record::{self, Record};
+use crate::record::{self, Line, Record, Unread};
 
 /// A directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -174,23 +174,21 @@ impl Drop for Store {
     }
 }
 
-/// The records, and how many bytes their lines have. A torn line can only be the last one.
+/// The records, and how many bytes their lines have. A line that was not written to its end can only be the last one.
 fn whole_lines(bytes: &[u8], file: &Path) -> Result<(Vec<Record>, usize), StoreError> {
     let (mut records, mut length) = (Vec::new(), 0);
-    for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let is_last = length + line.len() == bytes.len();
-        let record = serde_json::from_slice::<Record>(line).map_err(|error| error.to_string());
-        let record = record.and_then(|record| match record.version {
-            record::VERSION => Ok(record),
-            other => Err(format!("its format is {other}")),
-        });
+    let mut lines = record::lines(bytes).peekable();
+    while let Some(Line { number, bytes, until, record }) = lines.next() {
         match record {
-            Ok(record) if line.ends_with(b"\n") => records.push(record),
-            _ if is_last => break,
-            Ok(_) => unreachable!("only the last line lacks an end"),
-            Err(reason) => return Err(StoreError::Line { file: file.to_owned(), line: index + 1, reason }),
+            Ok(record) if bytes.ends_with(b"\n") => records.push(record),
+            Ok(_) | Err(Unread::Torn) => break,
+            Err(Unread::Other(_)) if lines.peek().is_none() => break,
+            Err(unread) => {
+                let (file, reason) = (file.to_owned(), unread.to_string());
+                return Err(StoreError::Line { file, line: number, reason });
+            }
         }
-        length += line.len();
+        length = until;
     }
     Ok((records, length))
 }

@@ -1,12 +1,10 @@
 //! Workers as processes: found by their rank, stopped, killed.
 
-use std::fs::{self, DirEntry};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gleaner_processes::{end, with_environment};
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::ending;
 
 /// A variable in the environment of a job's workers, by which they are distinguished from those of any other job.
 pub const MARK: &str = "GLEANER_TESTBED_JOB";
@@ -41,8 +39,9 @@ pub fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
     let wanted = [format!("{MARK}={mark}"), format!("GLEANER_RANK={rank}")];
     let since = Instant::now();
     loop {
-        match with(&wanted).find(|worker| leads_session(worker.as_raw_nonzero().get())) {
-            Some(worker) => return Ok(worker),
+        // The launcher makes every worker the leader of a session; what it starts itself is not.
+        match with_environment(&wanted).find(|worker| worker.leads_session()) {
+            Some(worker) => return Ok(worker.id()),
             None if since.elapsed() > APPEARING => return Err(WorkerError::Missing(rank)),
             None => thread::sleep(Duration::from_millis(20)),
         }
@@ -54,31 +53,12 @@ pub fn find(mark: &str, rank: u32) -> Result<Pid, WorkerError> {
 pub fn end_all(mark: &str) {
     let wanted = [format!("{MARK}={mark}")];
     // Of one that not even a signal ends, there is nothing to be done about here.
-    let _ = ending::end(|| with(&wanted).collect());
+    let _ = end(|| with_environment(&wanted).collect());
 }
 
 /// How many processes of a job with this mark there are.
 pub fn left(mark: &str) -> usize {
-    with(&[format!("{MARK}={mark}")]).count()
-}
-
-/// The processes that have all these entries in their environment.
-fn with(wanted: &[String]) -> impl Iterator<Item = Pid> {
-    let has_all = |entry: DirEntry| {
-        let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let environment = fs::read(entry.path().join("environ")).ok()?;
-        let has = |wanted: &String| environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes());
-        wanted.iter().all(has).then(|| Pid::from_raw(number))?
-    };
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(has_all)
-}
-
-/// The launcher makes every worker the leader of a session; what it starts itself is not.
-fn leads_session(number: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-    // number (name) state parent group session
-    let session = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(3));
-    session.and_then(|session| session.parse().ok()) == Some(number)
+    with_environment(&[format!("{MARK}={mark}")]).count()
 }
 
 #[cfg(test)]
@@ -96,21 +76,21 @@ mod tests {
     fn all_that_a_job_has_left_is_ended() {
         let mark = format!("left-{}", std::process::id());
         let other = format!("{mark}-other");
-        let mut left = [
+        let mut children = [
             with_mark(&mark, "trap '' TERM; while :; do sleep 0.1; done"),
             with_mark(&mark, "kill -s STOP $$"),
             with_mark(&mark, "setsid sleep 1000 & exec sleep 1000"),
         ];
         let mut control = with_mark(&other, "exec sleep 1000");
-        let all_there = || with(&[format!("{MARK}={mark}")]).count() >= 4;
+        let all_there = || left(&mark) >= 4;
         let since = Instant::now();
         while !all_there() {
             assert!(since.elapsed() < Duration::from_secs(60), "not all of them started within a minute");
             thread::sleep(Duration::from_millis(10));
         }
         end_all(&mark);
-        assert_eq!(with(&[format!("{MARK}={mark}")]).count(), 0);
-        for child in &mut left {
+        assert_eq!(left(&mark), 0);
+        for child in &mut children {
             child.wait().unwrap();
         }
         assert!(control.try_wait().unwrap().is_none());

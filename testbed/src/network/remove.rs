@@ -5,11 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::process::Pid;
+use gleaner_processes::{Process, end};
 
 use super::state::State;
 use super::{NetworkError, commands, inside};
-use crate::ending;
 
 /// Removes it, whether it is whole or half-made; namespaces that others made under its names stay, and are an error.
 pub(super) fn remove(state: &State) -> Result<(), NetworkError> {
@@ -40,17 +39,11 @@ fn end_processes(namespaces: &[&String]) -> Result<(), NetworkError> {
     let ours: HashSet<_> = namespaces.iter().filter_map(|name| identity(&inside::path(name))).collect();
     // Run from one of the hosts, this must not end itself before it is done.
     let own = identity(Path::new("/proc/self/ns/net"));
-    let running = || -> Vec<Pid> {
-        let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
-            let entry = entry.ok()?;
-            let id = entry.file_name().to_str()?.parse().ok()?;
-            let at = identity(&entry.path().join("ns/net"))?;
-            (ours.contains(&at) && Some(at) != own).then(|| Pid::from_raw(id))?
-        });
-        processes.collect()
+    let is_in = |process: &Process| {
+        identity(&process.file("ns/net")).is_some_and(|at| ours.contains(&at) && Some(at) != own)
     };
-    match ending::end(running) {
+    match end(|| gleaner_processes::all().filter(is_in).collect()) {
         None => Ok(()),
-        Some(process) => Err(NetworkError::Undead { process: process.as_raw_nonzero().get() }),
+        Some(process) => Err(NetworkError::Undead { process: process.id().as_raw_nonzero().get() }),
     }
 }

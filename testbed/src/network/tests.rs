@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::quantity;
 use crate::topology::{Shape, Subnet};
+use gleaner_units as units;
 
 /// A network that is removed whatever happens to its test.
 struct Guard(Option<Network>);
@@ -41,7 +41,7 @@ impl Guard {
 }
 
 fn mbit(rate: u32) -> Link {
-    let rate = Some(quantity::rate(&format!("{rate}mbit")).unwrap());
+    let rate = Some(units::rate(&format!("{rate}mbit")).unwrap());
     Link::both(Shape { rate, ..Shape::default() })
 }
 
@@ -175,7 +175,7 @@ fn words(shape: Shape) -> String {
 }
 
 fn rate(text: &str) -> Shape {
-    Shape { rate: Some(quantity::rate(text).unwrap()), ..Shape::default() }
+    Shape { rate: Some(units::rate(text).unwrap()), ..Shape::default() }
 }
 
 /// What tc says when it is given a discipline, in a namespace that ends with it.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::experiment::{Case, Job, Plan, Seats, Wanted};
-use crate::quantity::{self, QuantityError};
 use crate::record::SEED;
+use gleaner_units::{self as units, QuantityError};
 
 pub use kit::{Kit, KitError, Missing};
 pub use table::{Pairs, Row, rows};
@@ -83,7 +83,7 @@ impl Request {
     /// # Errors
     /// A rate that cannot be read; more entries than MPI counts.
     pub fn check(&self) -> Result<(), RequestError> {
-        quantity::rate(&self.bandwidth)?;
+        units::rate(&self.bandwidth)?;
         if (1..=MOST).contains(&self.params) {
             Ok(())
         } else {

@@ -1,5 +1,6 @@
 //! The comparison: medians over the turns, and ratios to ours.
 
+use gleaner_statistics::median;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -140,21 +141,14 @@ fn row(name: &Value, records: &[Record]) -> Option<Row> {
         turns,
         seconds_least: seconds.iter().copied().reduce(f64::min)?,
         seconds_most: seconds.iter().copied().reduce(f64::max)?,
-        seconds: median(seconds)?,
-        bytes_received: median(bytes)?,
+        seconds: median(seconds),
+        bytes_received: median(bytes),
         seconds_to_spardl: None,
         seconds_to_ring: None,
         pairs_to_ring: None,
         bytes_to_spardl: None,
         bytes_to_ring: None,
     })
-}
-
-/// The middle value, or the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
 }
 
 #[cfg(test)]

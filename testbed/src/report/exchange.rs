@@ -2,7 +2,7 @@
 
 use super::figure::{Figure, Panel, Point, Quantity, Shape, Unit, along, panels, settings, spans};
 use super::sample::Sample;
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
 
 /// The dense method that others are compared with.
 pub const REFERENCE: &str = "ring";

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::read::Run;
 use super::sample::{Axes, Kind, Sample, in_order, number, place, samples};
-use super::statistics::Spread;
 use super::{exchange, fit, metrics, regression, training};
+use gleaner_statistics::Spread;
 
 /// A question and the numbers that answer it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,6 +62,20 @@ pub enum Unit {
     None,
 }
 
+/// A unit that suits values up to `most`: how many of it one of the basic unit is, and its name.
+pub fn suited(unit: Unit, most: f64) -> (f64, &'static str) {
+    match unit {
+        Unit::Seconds if most < 1e-3 => (1e6, "µs"),
+        Unit::Seconds if most < 1.0 => (1e3, "ms"),
+        Unit::Seconds => (1.0, "s"),
+        Unit::Bytes if most < 1e3 => (1.0, "B"),
+        Unit::Bytes if most < 1e6 => (1e-3, "kB"),
+        Unit::Bytes if most < 1e9 => (1e-6, "MB"),
+        Unit::Bytes => (1e-9, "GB"),
+        Unit::None => (1.0, ""),
+    }
+}
+
 /// The numbers of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Panel {
@@ -83,6 +97,15 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
+/// A spread as it is written.
+#[derive(Serialize)]
+#[serde(remote = "Spread")]
+struct AsObject {
+    value: f64,
+    low: f64,
+    high: f64,
+}
+
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
@@ -93,7 +116,7 @@ pub struct Point {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<&'static str>,
     /// The number.
-    #[serde(flatten)]
+    #[serde(flatten, with = "AsObject")]
     pub spread: Spread,
     /// From how many measurements.
     pub measurements: usize,
@@ -122,39 +145,6 @@ impl Point {
 }
 
 impl Figure {
-    /// Times against numbers of entries: curves with their labels and their points, seconds behind entries.
-    pub fn of_times(
-        id: &'static str,
-        title: &'static str,
-        time: &str,
-        curves: impl IntoIterator<Item = (String, Vec<(f64, f64)>)>,
-    ) -> Self {
-        let point = |(x, y)| Point {
-            x: Some(x),
-            part: None,
-            spread: Spread::exact(y),
-            measurements: 1,
-            sources: Vec::new(),
-        };
-        let series = |(style, (label, points)): (usize, (String, Vec<(f64, f64)>))| Series {
-            label,
-            style,
-            points: points.into_iter().map(point).collect(),
-        };
-        Self {
-            id,
-            title,
-            caption: String::new(),
-            shape: Shape::Lines,
-            value: Quantity { name: time.into(), unit: Unit::Seconds },
-            against: Some(Quantity { name: "entries".into(), unit: Unit::None }),
-            panels: vec![Panel {
-                setting: Axes::new(),
-                series: curves.into_iter().enumerate().map(series).collect(),
-            }],
-        }
-    }
-
     /// The measurements that it is made of: run and record.
     pub fn sources(&self) -> BTreeSet<(usize, usize)> {
         let points = self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);
@@ -335,5 +325,11 @@ mod tests {
                 assert_eq!(order(a, b), i.cmp(&j), "{a:?} {b:?}");
             }
         }
+    }
+
+    #[test]
+    fn units_suit_their_values() {
+        assert_eq!(suited(Unit::Seconds, 0.25), (1e3, "ms"));
+        assert_eq!(suited(Unit::Bytes, 2e6), (1e-6, "MB"));
     }
 }

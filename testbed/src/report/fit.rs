@@ -1,11 +1,11 @@
 //! What the parts of a step grow with, and curves fitted to them (OMGS-SGD, §V-B and Fig. 2).
 
 use gleaner_algorithms::merging::{self, Line};
+use gleaner_units::written;
 
-use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings};
-use super::plot::scale::{suited, written};
+use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, along, by_label, settings, suited};
 use super::sample::Sample;
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
 
 /// So many sizes make a curve.
 const FEWEST: usize = 4;

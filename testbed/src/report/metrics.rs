@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
 use super::sample::Sample;
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
 
 /// What a training measured, where the experiment says under which synchrony.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

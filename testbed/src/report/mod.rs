@@ -13,7 +13,6 @@ mod plot;
 pub mod read;
 mod regression;
 mod sample;
-mod statistics;
 pub mod summary;
 mod training;
 

@@ -5,15 +5,14 @@ use std::collections::BTreeSet;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
-use super::figure::{Figure, Panel, Point, Series, common};
-use super::plot::pictures;
-use super::plot::scale::{suited, tick, written};
+use super::figure::{Figure, Panel, Point, Series, common, suited};
+use super::plot::{legend, pictures};
 use super::read::Run;
 use super::sample::{Axes, in_order, text};
 use super::summary::{Summary, command, date};
-use crate::drawing::DrawError;
-use crate::quantity::{bytes, grouped};
 use crate::record::{Outcome, Record};
+use gleaner_charts::DrawError;
+use gleaner_units::{bytes, grouped, tick, written};
 
 /// Nothing is loaded, nothing runs; only the page's own style counts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
@@ -168,9 +167,10 @@ fn chaos(summary: &Summary<'_>) -> Markup {
 fn section(figure: &Figure, runs: &[Run]) -> Result<Markup, DrawError> {
     let everywhere = common(&figure.panels);
     let drawn = figure.panels.iter().take(MOST_PANELS).enumerate();
+    let legend = legend(figure)?;
     let panels: Vec<Markup> = drawn
         .map(|(i, panel)| {
-            let svgs = pictures(figure, panel, &format!("{}-{i}", figure.id))?;
+            let svgs = pictures(figure, panel, &format!("{}-{i}", figure.id), legend.is_some())?;
             let differs: Axes =
                 panel.setting.iter().filter(|(n, _)| !everywhere.contains_key(*n)).map(owned).collect();
             Ok(html! {
@@ -188,6 +188,7 @@ fn section(figure: &Figure, runs: &[Run]) -> Result<Markup, DrawError> {
             h2 { (figure.title) }
             p { (figure.caption) }
             @if !everywhere.is_empty() { p.everywhere { "Throughout: " (setting(&everywhere)) "." } }
+            @if let Some(legend) = &legend { figure.legend { (PreEscaped(legend)) } }
             div.panels { @for panel in &panels { (panel) } }
             @if figure.panels.len() > MOST_PANELS {
                 p { "The first " (MOST_PANELS) " of " (figure.panels.len()) " settings are drawn; the table has all." }

@@ -5,9 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
-use crate::record::{FILE, Record, VERSION};
+use crate::record::{FILE, Line, Record, Unread, VERSION, lines};
 
 /// A directory whose measurements cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -100,26 +98,19 @@ fn one(directory: &Path, real: &Path) -> Result<Run, ReadError> {
     let path = directory.join(FILE);
     // Bytes, since a torn line may end within a character.
     let bytes = fs::read(&path).map_err(|source| ReadError::File { path: path.clone(), source })?;
-    let lines: Vec<&[u8]> = bytes.split(|b| *b == b'\n').collect();
-    let last = lines.iter().rposition(|line| !line.trim_ascii().is_empty());
     let (mut records, mut notes) = (Vec::new(), Vec::new());
-    for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        let line_number = i + 1;
-        match parse(line) {
+    for Line { number, record, .. } in lines(&bytes) {
+        match record {
             Ok(record) => match record.processors_bound() {
                 None => records.push(record),
                 Some(reason) => notes.push(format!(
-                    "line {line_number} measures the processors and not the links, and was left out: {reason}"
+                    "line {number} measures the processors and not the links, and was left out: {reason}"
                 )),
             },
-            Err(Unread::Newer(found)) => return Err(ReadError::Newer { path, line: line_number, found }),
-            Err(Unread::Torn(_)) if Some(i) == last && !bytes.ends_with(b"\n") => {
-                notes.push(format!(
-                    "the last line, {line_number}, is torn: the run was interrupted while writing it"
-                ));
-            }
-            Err(Unread::Torn(reason)) => {
-                notes.push(format!("line {line_number} is no measurement and was left out: {reason}"));
+            Err(Unread::Newer(found)) => return Err(ReadError::Newer { path, line: number, found }),
+            Err(torn @ Unread::Torn) => notes.push(format!("the last line, {number}: {torn}")),
+            Err(Unread::Other(reason)) => {
+                notes.push(format!("line {number} is no measurement and was left out: {reason}"));
             }
         }
     }
@@ -141,20 +132,4 @@ fn described(file: &Path) -> (Option<String>, Option<String>) {
     let text =
         |key: &str| table.get(key)?.as_str().map(|text| text.trim().to_owned()).filter(|t| !t.is_empty());
     (text("title"), text("description"))
-}
-
-enum Unread {
-    /// Written by a later version of the program.
-    Newer(u64),
-    /// Not a record of the format that it says it has.
-    Torn(String),
-}
-
-fn parse(line: &[u8]) -> Result<Record, Unread> {
-    let value: Value = serde_json::from_slice(line).map_err(|e| Unread::Torn(e.to_string()))?;
-    // The version comes first: what else a newer record holds is unknown.
-    match value.get("version").and_then(Value::as_u64) {
-        Some(version) if version > u64::from(VERSION) => Err(Unread::Newer(version)),
-        _ => serde_json::from_value(value).map_err(|e| Unread::Torn(e.to_string())),
-    }
 }

@@ -3,7 +3,7 @@
 use super::exchange::{self, REFERENCE, times_the_reference};
 use super::figure::{Figure, Point, Quantity, Shape, Unit, panels, settings};
 use super::sample::Sample;
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
 
 /// All figures for which there may be numbers; those without have no panel.
 pub fn figures(samples: &[&Sample]) -> Vec<Figure> {

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::metrics::Metrics;
 use super::read::Run;
-use super::statistics::Spread;
-use crate::quantity::{grouped, rate};
 use crate::record::{Outcome, Record};
+use gleaner_statistics::Spread;
+use gleaner_units::{grouped, rate};
 
 /// What tells cases apart besides the method, by name.
 pub type Axes = BTreeMap<String, String>;

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 
 use super::figure::{Point, Series};
-use super::plot::marks::COLOURS;
 use super::plot::pictures;
-use super::statistics::Spread;
 use super::*;
 use crate::record::Record;
+use gleaner_statistics::Spread;
 
 fn record(case: Value, turn: u32, done: Value) -> Record {
     serde_json::from_value(json!({
@@ -293,7 +292,7 @@ fn pictures_are_well_formed() {
     assert!(figures.len() > 8, "{:?}", figures.iter().map(|f| f.id).collect::<Vec<_>>());
     for figure in &figures {
         for (i, panel) in figure.panels.iter().enumerate() {
-            for svg in pictures(figure, panel, &format!("{}-{i}", figure.id)).unwrap() {
+            for svg in pictures(figure, panel, &format!("{}-{i}", figure.id), false).unwrap() {
                 let xml = roxmltree::Document::parse(&svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
                 for tag in ["title", "desc"] {
                     let words = xml
@@ -346,7 +345,7 @@ fn every_record_is_in_a_table() {
 #[test]
 fn every_colour_has_one_for_dark_screens() {
     let style = include_str!("style.css");
-    for colour in COLOURS {
+    for colour in (0..24).map(|number| gleaner_charts::Look::new(number).colour) {
         let (r, g, b) = (colour.0, colour.1, colour.2);
         let name = format!("#{r:02X}{g:02X}{b:02X}");
         for attribute in ["fill", "stroke"] {

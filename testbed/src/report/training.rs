@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::exchange;
 use super::figure::{Figure, Panel, Point, Quantity, Series, Shape, Unit, by_label, panels, settings};
-use super::plot::scale::written;
 use super::sample::{Evaluation, Sample};
-use super::statistics::Spread;
+use gleaner_statistics::Spread;
+use gleaner_units::written;
 
 /// All figures for which there may be numbers; those without have no panel.
 pub fn figures(samples: &[&Sample]) -> Vec<Figure> {

@@ -63,7 +63,9 @@ pub fn traces(
 ) -> Result<Vec<Trace>, ExecutedError> {
     let sample = n.div_ceil(scale);
     let method = match method.sparsity() {
-        Sparsity::K(k) if scale > 1 => method.clone().k((k / scale).clamp(usize::from(k > 0), sample)),
+        Sparsity::K(k) if scale > 1 => {
+            method.clone().selecting(Sparsity::K((k / scale).clamp(usize::from(k > 0), sample)))
+        }
         _ => method.clone(),
     };
     let scale = n as f64 / sample.max(1) as f64;

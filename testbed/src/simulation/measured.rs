@@ -1,14 +1,16 @@
 //! Steps that were measured: what an experiment stored, or `gleaner bench --json` printed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gleaner_algorithms::Method;
 use gleaner_algorithms::collectives::MethodError;
+use gleaner_statistics::median;
+use gleaner_units as units;
 use serde_json::Value;
 
 use super::Steps;
-use crate::quantity;
-use crate::record::{Outcome, Record};
+use crate::record::{Outcome, Record, Unread, lines};
 use crate::topology::Shape;
 
 /// The median step of a method in one job, or over the turns of an experiment.
@@ -39,6 +41,9 @@ pub struct Measured {
     /// Bytes that the busiest worker received.
     pub bytes_received: f64,
 }
+
+/// What was measured, by the names of the axes.
+type Case = BTreeMap<String, Value>;
 
 /// Why measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,16 +87,23 @@ pub enum MeasuredError {
 /// A file that cannot be read or has no such steps, and lines that are no measurements.
 pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
     let failed = |source| MeasuredError::Read { path: path.into(), source };
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let mut found: Vec<(Option<String>, Vec<Measured>)> = Vec::new();
-    for (i, line) in text.lines().enumerate() {
-        // A launcher puts the rank before each line.
-        let Some(start) = line.find('{') else { continue };
-        let refused = |reason: String| MeasuredError::Line { path: path.into(), line: i + 1, reason };
-        let value: Value =
-            serde_json::from_str(&line[start..]).map_err(|error| refused(error.to_string()))?;
-        let case = value.get("case").map(Value::to_string);
-        for measured in of_line(value).map_err(refused)? {
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let mut found: Vec<(Option<Case>, Vec<Measured>)> = Vec::new();
+    for line in lines(&bytes) {
+        let refused = |reason: String| MeasuredError::Line { path: path.into(), line: line.number, reason };
+        let (case, all) = match line.record {
+            Ok(record) => {
+                let measured = of_record(&record).map_err(refused)?;
+                (Some(record.case), measured.into_iter().collect())
+            }
+            Err(newer @ Unread::Newer(_)) => return Err(refused(newer.to_string())),
+            // A launcher puts the rank before each line that a worker prints.
+            Err(_) => match line.bytes.iter().position(|byte| *byte == b'{') {
+                Some(start) => (None, of_bench(&line.bytes[start..]).map_err(refused)?),
+                None => continue,
+            },
+        };
+        for measured in all {
             match found.iter_mut().find(|(other, _)| case.is_some() && *other == case) {
                 Some((_, turns)) => turns.push(measured),
                 None => found.push((case.clone(), vec![measured])),
@@ -104,27 +116,20 @@ pub fn read(path: &Path) -> Result<Vec<Measured>, MeasuredError> {
 
 /// The median of every number that is measured.
 fn over_turns(turns: Vec<Measured>) -> Option<Measured> {
-    let median = |number: fn(&Measured) -> f64| {
-        let mut values: Vec<f64> = turns.iter().map(number).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len().saturating_sub(1);
-        Some(f64::midpoint(*values.get(middle / 2)?, *values.get(middle.div_ceil(2))?))
-    };
+    let median = |number: fn(&Measured) -> f64| median(turns.iter().map(number));
     Some(Measured {
-        seconds: median(|turn| turn.seconds)?,
+        seconds: median(|turn| turn.seconds),
         turns: turns.iter().map(|turn| turn.seconds).collect(),
-        select: median(|turn| turn.select)?,
-        merge: median(|turn| turn.merge)?,
-        bytes_received: median(|turn| turn.bytes_received)?,
+        select: median(|turn| turn.select),
+        merge: median(|turn| turn.merge),
+        bytes_received: median(|turn| turn.bytes_received),
         ..turns.first()?.clone()
     })
 }
 
-fn of_line(value: Value) -> Result<Vec<Measured>, String> {
-    if value.get("case").is_some() {
-        let record: Record = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        return Ok(of_record(&record)?.into_iter().collect());
-    }
+/// What `gleaner bench --json` printed: an object with one method, or with several.
+fn of_bench(line: &[u8]) -> Result<Vec<Measured>, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let methods = match value.get("methods") {
         Some(Value::Array(methods)) => methods.clone(),
         _ => vec![value],
@@ -146,10 +151,10 @@ fn of_record(record: &Record) -> Result<Option<Measured>, String> {
     let text = |name: &str| record.case.get(name).and_then(Value::as_str);
     let mut shape = Shape::default();
     if let Some(rate) = text("bandwidth") {
-        shape.rate = Some(quantity::rate(rate).map_err(|error| error.to_string())?);
+        shape.rate = Some(units::rate(rate).map_err(|error| error.to_string())?);
     }
     if let Some(delay) = text("latency") {
-        shape.delay = quantity::duration(delay).map_err(|error| error.to_string())?;
+        shape.delay = units::duration(delay).map_err(|error| error.to_string())?;
     }
     if let Some(loss) = text("loss") {
         shape.loss = loss.parse().map_err(|error: crate::topology::LinkError| error.to_string())?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gleaner_algorithms::synchrony::osp::{self, Budget, Cluster, Link};
 use gleaner_algorithms::synchrony::{Action, Event, Policy, PolicyError, Stage, Synchrony};
+use gleaner_statistics::random;
 
 /// Bytes of an entry.
 const ENTRY: f64 = 4.0;
@@ -313,13 +314,9 @@ impl Simulation<'_> {
 
 /// Which layers are in the background of a step, the same on all workers.
 fn split(job: &Served, step: u64, budget: usize) -> Vec<bool> {
-    // SplitMix64: importances that nobody knows are as good as any.
+    // Importances are not known, so any are as good.
     let importance = |layer: usize| {
-        let mut z =
-            job.seed.wrapping_add(step << 32).wrapping_add(layer as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z >> 11) as f64
+        random::unit(random::at(0, job.seed.wrapping_add(step << 32).wrapping_add(layer as u64)))
     };
     let importances: Vec<f64> = (0..job.layers.len()).map(importance).collect();
     osp::split(&importances, &job.layers, budget)

@@ -6,6 +6,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
+use gleaner_statistics::random::Generator;
+
 use super::network::Network;
 
 /// Payload of a segment, as TCP has it on Ethernet.
@@ -68,7 +70,7 @@ pub(super) struct Wires<'a> {
     /// When the last message from one rank to another is there: those after it come later. Only where something is lost.
     last: HashMap<(usize, usize), f64>,
     lossy: bool,
-    random: u64,
+    random: Generator,
 }
 
 impl<'a> Wires<'a> {
@@ -80,7 +82,7 @@ impl<'a> Wires<'a> {
             queues: HashMap::new(),
             last: HashMap::new(),
             lossy: network.links.iter().any(|link| link.loss > 0.0),
-            random: network.seed,
+            random: Generator::seeded(network.seed),
         }
     }
 
@@ -202,12 +204,8 @@ impl<'a> Wires<'a> {
         (self.uniform().ln() / arrives.max(1e-12).ln()).floor()
     }
 
-    /// A number in (0, 1) that looks like chance (SplitMix64).
+    /// A random number in (0, 1).
     fn uniform(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.random;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((x ^ (x >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        self.random.unit() + 0.25 * f64::EPSILON
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::quantity::{self, Rate};
+use gleaner_units::{self as units, Rate};
 
 /// Slower than this, one frame would take seconds.
 const LEAST_RATE: &str = "8kbit";
@@ -101,7 +101,7 @@ impl Shape {
     /// Refuses what cannot be emulated.
     pub fn check(&self) -> Result<(), LinkError> {
         if let Some(rate) = self.rate {
-            let possible = |text| quantity::rate(text).map_or(0.0, Rate::bytes_per_second);
+            let possible = |text| units::rate(text).map_or(0.0, Rate::bytes_per_second);
             if !(possible(LEAST_RATE)..=possible(MOST_RATE)).contains(&rate.bytes_per_second()) {
                 return Err(LinkError::Rate(rate));
             }
@@ -242,7 +242,7 @@ fn some_loss<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Loss>, D::Erro
 }
 
 fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    quantity::duration(&String::deserialize(from)?).map_err(de::Error::custom)
+    units::duration(&String::deserialize(from)?).map_err(de::Error::custom)
 }
 
 fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -250,7 +250,7 @@ fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::
 }
 
 fn some_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
-    quantity::rate(&String::deserialize(from)?).map(Some).map_err(de::Error::custom)
+    units::rate(&String::deserialize(from)?).map(Some).map_err(de::Error::custom)
 }
 
 fn rate_text<S: Serializer>(rate: &Option<Rate>, to: S) -> Result<S::Ok, S::Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::quantity;
+use gleaner_units as units;
 
 const RACKS: &str = r#"
 subnet = "10.1.0.0/16"
@@ -108,7 +108,7 @@ fn what_cannot_be_is_refused_with_its_name() {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     let rate = proptest::option::of((8u64..1_000_000_000).prop_map(|kbit| format!("{kbit}kbit")));
-    let rate = rate.prop_map(|text| text.map(|text| quantity::rate(&text).unwrap()));
+    let rate = rate.prop_map(|text| text.map(|text| units::rate(&text).unwrap()));
     let times = (0u64..30_000_000_000).prop_flat_map(|delay| (Just(delay), 0..=delay));
     (rate, times, 0u32..1000).prop_map(|(rate, (delay, jitter), loss)| Shape {
         rate,
@@ -127,7 +127,7 @@ proptest! {
         prop_assert_eq!(there.hosts().count(), back.hosts().count());
         for (shape, read) in there.shapes().zip(back.shapes()) {
             prop_assert_eq!(Shape { rate: None, ..*shape }, Shape { rate: None, ..*read });
-            let rate = |shape: &Shape| shape.rate.map_or(0.0, quantity::Rate::bytes_per_second);
+            let rate = |shape: &Shape| shape.rate.map_or(0.0, units::Rate::bytes_per_second);
             prop_assert!((rate(shape) - rate(read)).abs() <= 1e-9 * rate(shape));
         }
     }

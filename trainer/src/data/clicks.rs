@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::fresh::{FRESH, Fresh, Maker};
 use super::{Batch, Dataset, Examples, Input};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 const FIELDS: usize = 8;
 /// A field has 2¹³ − 1 categories: of rank r, with a frequency near 1/r.

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::fresh::{FRESH, Fresh, Maker};
 use super::{Batch, Dataset, Examples, ImageShape, Input, images};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// Five bits for each row of a digit.
 const FONT: [[u8; 7]; 10] = [
@@ -27,8 +27,8 @@ const SHAPE: ImageShape = ImageShape { height: 28, width: 28, channels: 1 };
 const HELD_OUT: usize = 1024;
 /// Grey of paper, how much lighter ink is, and how far noise moves a pixel.
 const PAPER: f32 = 73.0;
-const INK: f32 = 110.0;
-const NOISE: f32 = 60.0;
+const INK: f32 = 75.0;
+const NOISE: f32 = 73.0;
 /// The tangent of half of the largest turn, 25 degrees.
 const HALF_TURN: f32 = 0.2217;
 

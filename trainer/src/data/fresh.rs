@@ -7,7 +7,7 @@ use candle_core::{Device, Result};
 use sha2::{Digest, Sha256};
 
 use super::Batch;
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// Examples of an epoch to train on. The next epoch has others.
 pub const FRESH: usize = 1 << 16;

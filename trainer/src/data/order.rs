@@ -5,7 +5,7 @@
 //! the same examples however large each worker's batch is, and the step alone says where a run stands.
 
 use crate::error::TrainerError;
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// One worker's walk through the training examples.
 pub struct Order {

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::fresh::Maker;
 use super::{Batch, windows};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 /// Characters that decide the next.
 const CONTEXT: usize = 4;

@@ -1,7 +1,7 @@
 //! Images made from a seed: ten coarse patterns under noise.
 
 use super::{Dataset, Examples, ImageShape, Input};
-use crate::random::Generator;
+use gleaner_statistics::random::Generator;
 
 const SHAPE: ImageShape = ImageShape { height: 32, width: 32, channels: 3 };
 const CLASSES: u32 = 10;

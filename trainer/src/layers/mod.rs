@@ -54,7 +54,7 @@ mod gradient_check {
         let weights = {
             let result = function().unwrap();
             let count = result.elem_count();
-            let mut generator = crate::random::Generator::new(3, "gradient check", 0);
+            let mut generator = gleaner_statistics::random::Generator::new(3, "gradient check", 0);
             let values: Vec<f32> = (0..count).map(|_| generator.symmetric()).collect();
             Tensor::from_vec(values, result.shape(), &Device::Cpu).unwrap()
         };
@@ -83,7 +83,7 @@ mod gradient_check {
 
     /// A variable with uniform values in -1..1.
     pub fn random(seed: u64, shape: &[usize]) -> Var {
-        let mut generator = crate::random::Generator::new(seed, "random variable", 0);
+        let mut generator = gleaner_statistics::random::Generator::new(seed, "random variable", 0);
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| generator.symmetric()).collect();
         Var::from_vec(values, shape, &Device::Cpu).unwrap()
     }

@@ -1,10 +1,10 @@
 use super::*;
 use crate::data::ImageShape;
 use crate::layers::cross_entropy;
-use crate::random::Generator;
 use gleaner_algorithms::{Method, merging};
 use gleaner_candle::with_values;
 use gleaner_runtime::Session;
+use gleaner_statistics::random::Generator;
 
 const SMALL: Input = Input::Images(ImageShape { height: 8, width: 8, channels: 1 });
 const CATEGORIES: Input = Input::Categories { fields: 3, rows: 60 };

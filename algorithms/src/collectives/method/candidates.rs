@@ -54,7 +54,7 @@ impl Method {
             };
             let alone = match collective.is_sparse() {
                 true => self.clone(),
-                false => Self { coding: Coding::Exact, selector: Selector::Top, ..self.clone() },
+                false => Self { coding: Some(Coding::Exact), selector: Selector::Top, ..self.clone() },
             };
             if collective.is_sparse() && !asked.is_empty() {
                 Self { collective: collective.clone(), ..alone.clone() }.shape(workers, n)?;

@@ -26,8 +26,8 @@ impl fmt::Display for Method {
             // Nothing of it is sparse, so there is nothing to warm up.
             return write!(f, "{}", Correction { warm_up: 0, ..self.correction });
         }
-        if self.coding != Coding::Exact {
-            write!(f, ", {} values", self.coding)?;
+        if self.values() != Coding::Exact {
+            write!(f, ", {} values", self.values())?;
         }
         if self.selector != Selector::Top {
             write!(f, ", selector {}", self.selector)?;

@@ -69,7 +69,7 @@ impl Method {
     /// [`MethodError::NotSparse`], with momentum correction; as [`shape`](Self::shape).
     pub fn beside(&self, workers: u32, n: usize) -> Result<Self, MethodError> {
         let correction = Correction { warm_up: 0, clip: None, ..self.correction };
-        let (coding, selector, over) = (Coding::Exact, Selector::Top, SelectOver::Group);
+        let (coding, selector, over) = (Some(Coding::Exact), Selector::Top, SelectOver::Group);
         // All that it has is delivered in every step.
         let none = WholeSteps::default();
         let whole = Self {

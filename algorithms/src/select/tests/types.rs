@@ -126,7 +126,7 @@ proptest! {
 }
 
 fn check_long<T: Element>(seed: u64) {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Numbers(Generator::seeded(seed));
     let raw: Vec<u64> = (0..20_000).map(|_| numbers.next()).collect();
     for k in [1, 20, 200, 5000, 19_999] {
         check_selections::<T>(&raw, k);

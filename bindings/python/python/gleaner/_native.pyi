@@ -12,7 +12,7 @@ class Method:
         *,
         density: Optional[float] = None,
         k: Optional[int] = None,
-        values: str = "exact",
+        values: Optional[str] = None,
         selector: str = "top",
         residual: str = "global",
         select_over: str = "group",

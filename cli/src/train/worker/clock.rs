@@ -7,6 +7,7 @@ use super::super::summary::{Progress, dense_bytes_per_step};
 use super::Run;
 use crate::train::exchange::Ended;
 use gleaner_runtime::{Session, Waits};
+use gleaner_statistics::median;
 
 /// The shortest time between two reports of progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -161,11 +162,7 @@ pub fn typical(notes: &[&[u8]]) -> Option<Times> {
         Some(Times { iteration: ranks().map(|times| times.iteration).fold(0.0, f32::max), ..last })
     };
     let rows: Vec<[f32; Times::FIELDS]> = (0..count).filter_map(of_step).map(Times::fields).collect();
-    let median = |field: usize| {
-        let mut values: Vec<f32> = rows.iter().map(|row| row[field]).collect();
-        values.sort_by(f32::total_cmp);
-        values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
-    };
+    let median = |field: usize| median(rows.iter().map(|row| f64::from(row[field]))) as f32;
     Some(Times::of(std::array::from_fn(median)))
 }
 
@@ -268,11 +265,11 @@ mod tests {
             assert_eq!(clock.at_bound, (at_bound, ms(30 * at_bound)));
             clock
         };
-        // Only the second half counts; in it another rank is the last in each step.
+        // Only the second half counts; in it another rank is the last in each step, and the median is half-way between 4 and 2 ms.
         let (a, b) = (rank([0, 0, 4, 8]).note(), rank([1, 1, 9, 2]).note());
         let times = typical(&[&a, &b]).unwrap();
-        assert_eq!((times.exposed, times.forward, times.iteration), (0.002, 0.005, 0.025));
-        assert!((times.hidden_share() - 0.8).abs() < 1e-6, "{times:?}");
+        assert_eq!((times.exposed, times.forward, times.iteration), (0.003, 0.005, 0.025));
+        assert!((times.hidden_share() - 0.7).abs() < 1e-6, "{times:?}");
         assert_eq!(typical(&[&a, &b[4..]]), None);
         let none = Clock::new(&session, 0).note();
         assert_eq!(typical(&[&none, &none]), Some(Times::default()));

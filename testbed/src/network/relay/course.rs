@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
+use gleaner_statistics::random::Generator;
+
 use crate::network::shape;
-use crate::random::Random;
 use crate::topology::Shape;
 
 /// See the module. Times count from the beginning.
 #[derive(Debug)]
 pub(super) struct Course {
     shape: Shape,
-    random: Random,
+    random: Generator,
     /// When all that came has left.
     free: Duration,
     /// When the last of it arrives: none overtakes another.
@@ -19,7 +20,7 @@ pub(super) struct Course {
 }
 
 impl Course {
-    pub(super) fn new(random: Random) -> Self {
+    pub(super) fn new(random: Generator) -> Self {
         Self { shape: Shape::default(), random, free: Duration::ZERO, last: Duration::ZERO }
     }
 
@@ -36,7 +37,7 @@ impl Course {
 
     /// Draws whether the next is lost.
     pub(super) fn is_lost(&mut self) -> bool {
-        self.random.draw() < self.shape.loss.share()
+        self.random.unit() < self.shape.loss.share()
     }
 
     /// When a packet arrives that comes now and has so many bytes on the wire. None if the queue before the link is full.
@@ -54,7 +55,7 @@ impl Course {
         self.free = leaves;
         let mut under_way = self.shape.delay;
         if !self.shape.jitter.is_zero() {
-            under_way = (under_way + self.shape.jitter.mul_f64(2.0 * self.random.draw()))
+            under_way = (under_way + self.shape.jitter.mul_f64(2.0 * self.random.unit()))
                 .saturating_sub(self.shape.jitter);
         }
         self.last = self.last.max(leaves + under_way);
@@ -65,18 +66,18 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantity;
+    use gleaner_units as units;
 
     const MILLI: Duration = Duration::from_millis(1);
 
     fn course(shape: Shape) -> Course {
-        let mut course = Course::new(Random::of(1, 0));
+        let mut course = Course::new(Generator::seeded(1));
         course.change(shape, Duration::ZERO);
         course
     }
 
     fn at(rate: &str) -> Shape {
-        Shape { rate: Some(quantity::rate(rate).unwrap()), ..Shape::default() }
+        Shape { rate: Some(units::rate(rate).unwrap()), ..Shape::default() }
     }
 
     #[test]
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn a_share_is_lost_the_same_for_the_same_seed() {
         let lost = |seed: u64, loss: &str| {
-            let mut course = Course::new(Random::of(seed, 3));
+            let mut course = Course::new(Generator::seeded(seed));
             course.change(Shape { loss: loss.parse().unwrap(), ..Shape::default() }, Duration::ZERO);
             (0..100_000).map(|_| course.is_lost()).collect::<Vec<_>>()
         };

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::course::Course;
 use super::packet::{Segments, on_wire, without};
 use super::tap::{HEAD, MOST, Tap};
-use crate::random::Random;
 use crate::topology::Shape;
+use gleaner_statistics::random::Generator;
 
 /// Packets that are read before what is due is looked at again.
 const BATCH: usize = 64;
@@ -136,7 +136,7 @@ impl Starved {
 }
 
 /// Carries packets from one interface to another, until the first can be read no more: says why.
-pub(super) fn carry(from: &Tap, to: &Tap, line: &Arc<Line>, random: Random) -> io::Error {
+pub(super) fn carry(from: &Tap, to: &Tap, line: &Arc<Line>, random: Generator) -> io::Error {
     let since = Instant::now();
     let mut carrier = Carrier {
         line: Arc::clone(line),

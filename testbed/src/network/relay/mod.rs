@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{self, State};
 use super::{INTERFACE, NetworkError, downlink_port, inside, nodes, uplink_port};
-use crate::random::Random;
 use crate::topology::Link;
+use gleaner_statistics::random::Generator;
 pub use line::Crossed;
 use line::{Line, carry};
 use tap::Tap;
@@ -180,7 +180,7 @@ fn carried(ends: [Tap; 2], number: u64, seed: u64, ended: &Sender<io::Error>) ->
     [0usize, 1].map(|direction| {
         let line = Arc::<Line>::default();
         let (ends, ended, carried) = (Arc::clone(&ends), ended.clone(), Arc::clone(&line));
-        let random = Random::of(seed, 2 * number + direction as u64);
+        let random = Generator::new(seed, "packets", 2 * number + direction as u64);
         thread::spawn(move || {
             let carry = || carry(&ends[direction], &ends[1 - direction], &carried, random);
             // Where one direction has panicked, the others must not go on as if all packets were carried.

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
+
+use super::Process;
 
 /// How long processes may take to end when they are asked to, and how long when they are killed: large ones on busy processors
 /// need a while to give their memory back.
@@ -12,7 +14,7 @@ const GRACE: [(Signal, Duration); 2] =
     [(Signal::TERM, Duration::from_secs(1)), (Signal::KILL, Duration::from_secs(30))];
 
 /// Asks all that run to end, and kills those that do not. Gives one that is there all the same, if any.
-pub fn end(running: impl Fn() -> Vec<Pid>) -> Option<Pid> {
+pub fn end(running: impl Fn() -> Vec<Process>) -> Option<Process> {
     for (signal, grace) in GRACE {
         let since = Instant::now();
         // Again and again, since one that ends may have started another.
@@ -24,8 +26,8 @@ pub fn end(running: impl Fn() -> Vec<Pid>) -> Option<Pid> {
             }
             for process in still.into_iter().filter(|process| asked.insert(*process)) {
                 // One that is gone by now is as wished; one that is stopped does not hear otherwise.
-                let _ = kill_process(process, signal);
-                let _ = kill_process(process, Signal::CONT);
+                let _ = kill_process(process.id(), signal);
+                let _ = kill_process(process.id(), Signal::CONT);
             }
             thread::sleep(Duration::from_millis(10));
         }

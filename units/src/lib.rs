@@ -193,6 +193,26 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
+/// Writes a number with so many significant digits and without an exponent.
+pub fn written(value: f64, digits: i32) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value == 0.0 { "0".into() } else { "–".into() };
+    }
+    let size = value.abs().log10().floor() as i32;
+    let decimals = (digits - 1 - size).clamp(0, 12) as usize;
+    if decimals == 0 && value >= 10_000.0 {
+        grouped(value.round() as u64)
+    } else {
+        format!("{value:.decimals$}")
+    }
+}
+
+/// Writes a number on an axis: with four digits, and without zeros at its end.
+pub fn tick(value: f64) -> String {
+    let text = written(value, 4);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// Writes a number of bytes in the unit that suits it, in powers of a thousand.
 pub fn bytes(count: f64) -> String {
     match count {
@@ -303,5 +323,13 @@ mod tests {
         }
         assert_eq!(rate("1000mbit").unwrap().to_string(), "1 gbit/s");
         assert_eq!(rate("2500kbit").unwrap().to_string(), "2.5 mbit/s");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(written(123.456, 4), "123.5");
+        assert_eq!(written(0.001_234_56, 3), "0.00123");
+        assert_eq!(written(14_728_266.0, 4), "14_728_266");
+        assert_eq!((tick(0.5).as_str(), tick(100.0).as_str()), ("0.5", "100"));
     }
 }
