@@ -226,3 +226,24 @@ pub enum Outcome {
         reason: String,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn early_records_have_the_names_of_today() {
+        let line = json!({
+            "version": 1, "experiment": "e", "case": { "command": "bench", "rate": "1gbit", "delay": "1ms" }, "turn": 0,
+            "started": 0.0, "seconds": 1.0, "machine": { "processor": "p", "cores": 1, "memory": 1, "kernel": "k" },
+            "commit": null, "command": [], "traffic": [],
+            "outcome": { "done": { "bytes_received": 5, "bytes_received_dense": 6, "entries_delivered": 7 } },
+        });
+        let record = Record::parse(line.to_string().as_bytes()).unwrap_or_else(|_| panic!("{line}"));
+        let case = json!({ "command": "bench", "bandwidth": "1gbit", "latency": "1ms", "seed": 1 });
+        assert_eq!(json!(record.case), case);
+        let done = json!({ "bytes_per_step": 5, "dense_bytes_per_step": 6, "entries_per_step": 7 });
+        assert_eq!(record.outcome, Outcome::Done(done));
+    }
+}
